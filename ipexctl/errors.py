@@ -1,0 +1,32 @@
+"""The one way to say that the call or a file of the user's is wrong.
+
+What goes wrong on a host is never an exception that crosses rooms: it is an Outcome, a value.
+"""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """The call or one of the user's files is wrong: nothing was touched, exit code 2.
+
+    `message` says what is wrong and where; `fix` is what to type or change next.
+    """
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+
+class FileError(UserError):
+    """A line of a file that can't be read: `FILE:LINE: what`, the line, a caret under the place."""
+
+    def __init__(
+        self, path: str, line: int, what: str, *, text: str = "", column: int = 0, fix: str = ""
+    ) -> None:
+        self.path = path
+        self.line = line
+        self.column = column
+        self.what = what
+        self.text = text
+        super().__init__(f"{path}:{line}: {what}", fix=fix)

@@ -1,0 +1,1 @@
+"""What a person sees: messages, streamed lines, tables, JSON. The only room that knows rich."""
