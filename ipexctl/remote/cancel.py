@@ -1,0 +1,43 @@
+"""A switch that one thread throws and many wait on, each in its own way."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Cancel:
+    """Thrown once. Whoever is blocked in something else than this switch registers how to be woken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thrown = threading.Event()
+        self._wakers: list[Callable[[], None]] = []
+
+    @property
+    def thrown(self) -> bool:
+        return self._thrown.is_set()
+
+    def throw(self) -> None:
+        self._thrown.set()
+        with self._lock:
+            wakers = tuple(self._wakers)
+        for wake in wakers:
+            wake()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """While inside, `wake` is called when the switch is thrown; at once where it was already."""
+        with self._lock:
+            self._wakers.append(wake)
+        try:
+            if self.thrown:
+                wake()
+            yield
+        finally:
+            with self._lock:
+                self._wakers.remove(wake)

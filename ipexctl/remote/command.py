@@ -1,0 +1,134 @@
+"""What is run on a host, as one string that any login shell hands on unharmed. The one place that quotes.
+
+Pure text: nothing here opens a connection.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+FENCE = b"\x1e"
+MAX_LINE = 128 * 1024 - 1
+"""Linux refuses an argument of 128 KiB or more, and sshd hands the whole line over as one argument."""
+
+_PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _-+=./,:;@%^#~*?$&|<>(){}[]"`')
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A piece of POSIX sh, and how to call it when speaking to people."""
+
+    script: str
+    label: str
+
+    @classmethod
+    def argv(cls, *words: str) -> Command:
+        """That program with those words, literally: no shell looks into them."""
+        line = shlex.join(words)
+        return cls(script=f"exec {line}", label=line)
+
+    @classmethod
+    def shell(cls, line: str) -> Command:
+        """A line for sh, with its pipes, globs and variables."""
+        return cls(script=line, label=line)
+
+
+def login_line(command: Command, nonce: str) -> str:
+    """The string for sshd, which hands it to a login shell that may be bash, zsh, csh or fish.
+
+    All of them leave text in single quotes alone as long as it holds no quote, backslash, `!` or newline; so
+    the script travels as the argument of `printf %b`, with every such byte as an octal escape. What the login
+    shell has printed before our script starts ends at a fence, on stdout and on stderr alike; the fence on
+    stdout carries the process id, which is also the session's and the process group's.
+    """
+    fence = f"printf '\\036%s %s\\n' {nonce} $$; printf '\\036%s\\n' {nonce} >&2; set --\n"
+    encoded = encode_for_printf(fence + command.script)
+    return f"""exec /bin/sh -c 'eval "$(printf %b "$1")"' ipexctl '{encoded}'"""
+
+
+def encode_for_printf(script: str) -> str:
+    """Text that `printf %b` turns back into `script`, free of anything a login shell would touch."""
+    raw = script.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in raw)
+
+
+def end_session_script(session: int | None, grace: float) -> str:
+    """A script that ends every process of one session: TERM, a grace time, KILL; it prints how many were left.
+
+    With no session known (the login shell is still starting), the sessions are those of our siblings: whatever
+    else the sshd process of this very connection has started.
+    """
+    return _END_SESSION.format(session=session or "", tenths=max(1, round(grace * 10)))
+
+
+_END_SESSION = """\
+wanted='{session}'
+members() {{
+  for f in /proc/[0-9]*/stat; do
+    {{ read -r line <"$f"; }} 2>/dev/null || continue
+    pid=${{f#/proc/}}; pid=${{pid%/stat}}
+    set -- ${{line##*) }}
+    [ "$1" = Z ] && continue
+    for s in $wanted; do [ "$4" = "$s" ] && echo "$pid"; done
+  done
+}}
+siblings() {{
+  for f in /proc/[0-9]*/stat; do
+    {{ read -r line <"$f"; }} 2>/dev/null || continue
+    pid=${{f#/proc/}}; pid=${{pid%/stat}}
+    set -- ${{line##*) }}
+    [ "$2" = "$PPID" ] && [ "$4" = "$pid" ] && [ "$pid" != "$$" ] && echo "$pid"
+  done
+}}
+if [ ! -r /proc/self/stat ]; then
+  [ -n "$wanted" ] && kill -TERM -- "-$wanted" 2>/dev/null && sleep 1 && kill -KILL -- "-$wanted" 2>/dev/null
+  echo 0; exit 0
+fi
+[ -n "$wanted" ] || wanted=$(siblings)
+all=$(members)
+[ -n "$all" ] && kill -TERM $all 2>/dev/null
+i=0
+while [ $i -lt {tenths} ]; do
+  all=$(members); [ -n "$all" ] || break
+  sleep 0.1; i=$((i+1))
+done
+[ -n "$all" ] && kill -KILL $all 2>/dev/null && sleep 0.1
+set -- $(members)
+echo $#
+"""
+
+
+class FenceFilter:
+    """Drops what a stream carried before the fence, and keeps the last of it in case the fence never comes."""
+
+    _KEEP = 4096
+
+    def __init__(self, nonce: str) -> None:
+        self._mark = FENCE + nonce.encode()
+        self._held = b""
+        self.passed = False
+        self.tag = b""
+        """What the fence carried behind the nonce."""
+
+    @property
+    def noise(self) -> bytes:
+        """What came before the fence, its end at least."""
+        return self._held
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of `data` that is ours."""
+        if self.passed:
+            return data
+        self._held += data
+        start = self._held.find(self._mark)
+        end = self._held.find(b"\n", start) if start >= 0 else -1
+        if end < 0:
+            if start < 0:
+                self._held = self._held[-self._KEEP :]
+            return b""
+        self.passed = True
+        self.tag = self._held[start + len(self._mark) : end].strip()
+        rest = self._held[end + 1 :]
+        self._held = self._held[:start]
+        return rest

@@ -1,0 +1,88 @@
+"""A TCP connection made for ssh: small messages leave at once, and a dead peer is noticed in half a minute."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from ipexctl.remote.outcome import Unreachable
+
+DEAD_AFTER = 30
+"""Seconds without a sign of the peer's kernel before the connection counts as lost."""
+
+_PING_PONG = 96
+"""How many reads are acknowledged at once: the handshake and the first commands. A stream needs no help."""
+
+
+def dial(hostname: str, port: int, *, timeout: float, family: int = socket.AF_UNSPEC) -> QuickSocket:
+    """Connect, trying every address the name has; raises Unreachable with a sentence a user can act on."""
+    deadline = time.monotonic() + timeout
+    try:
+        found = socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        raise Unreachable(
+            f"the name {hostname} doesn't resolve",
+            f"check the spelling, or give the address: address=… in the hostfile, HostName for {hostname} in ~/.ssh/config",
+        ) from None
+    error: OSError = OSError("no address")
+    for index, (kind, _, _, _, address) in enumerate(found):
+        share = max(0.1, (deadline - time.monotonic()) / (len(found) - index))
+        sock = QuickSocket(kind, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(share)
+            sock.connect(address)
+        except OSError as caught:
+            sock.close()
+            error = caught
+            continue
+        _tune(sock)
+        return sock
+    raise _refusal(error, hostname, port, timeout) from None
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", DEAD_AFTER // 2),
+        ("TCP_KEEPALIVE", DEAD_AFTER // 2),  # macOS's name for the same
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", DEAD_AFTER * 1000),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _refusal(error: OSError, hostname: str, port: int, timeout: float) -> Unreachable:
+    where = f"{hostname}:{port}" if ":" not in hostname else f"[{hostname}]:{port}"
+    if isinstance(error, ConnectionRefusedError):
+        return Unreachable(
+            f"{where} refuses connections",
+            "is sshd running there, and on this port? --port, or port= in the hostfile",
+        )
+    if isinstance(error, TimeoutError):
+        return Unreachable(
+            f"no answer from {where} within {timeout:g} s",
+            "the machine is off, or a firewall drops the packets; --connect-timeout gives it longer",
+        )
+    return Unreachable(f"{where}: {error.strerror or error}", "check the network between this machine and that host")
+
+
+class QuickSocket(socket.socket):
+    """A socket that acknowledges what it reads at once while the two sides still talk in turns.
+
+    Linux delays an acknowledgement up to 40 ms in the hope of sending it along with data; a handshake pays
+    that at every turn. The kernel forgets the wish, so it is repeated for the first reads.
+    """
+
+    _option: int | None = getattr(socket, "TCP_QUICKACK", None)
+    _left = _PING_PONG if _option is not None else 0
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        data = super().recv(size, flags)
+        if self._left and self._option is not None:
+            self._left -= 1
+            self.setsockopt(socket.IPPROTO_TCP, self._option, 1)
+        return data

@@ -1,0 +1,85 @@
+"""The verb behind `ipexctl exec`: one command on every host, its output handed on live, its end as a value."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.outcome import HostError, Status, exit_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.reach import Reach
+    from ipexctl.remote.session import Ended, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class HostExec:
+    """How the command went on one host."""
+
+    host: Host
+    status: Status
+    rc: int | None
+    seconds: float
+    reason: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecReport:
+    """How it went everywhere, in the hosts' own order."""
+
+    hosts: tuple[HostExec, ...]
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code([host.status for host in self.hosts])
+
+
+def execute(
+    hosts: Sequence[Host],
+    command: Command,
+    *,
+    reach: Reach,
+    cancel: Cancel,
+    sink_for: Callable[[Host], Callable[[Stream, bytes], None]],
+    forks: int = 32,
+    timeout: float | None = None,
+    stdin_for: Callable[[], BinaryIO] | None = None,
+) -> Iterator[HostExec]:
+    """Run the command on every host, yielding each host's end as it comes. `timeout` is for a host's whole step."""
+
+    def work(host: Host) -> HostExec:
+        started = time.monotonic()
+        try:
+            ended = _on_one(host)
+        except HostError as error:
+            return HostExec(host, error.status, None, time.monotonic() - started, error.reason, error.fix)
+        seconds = time.monotonic() - started
+        return HostExec(host, "ok" if ended.ok else "failed", ended.code, seconds, "" if ended.ok else str(ended))
+
+    def _on_one(host: Host) -> Ended:
+        session = reach.open(host)
+        try:
+            return session.run(
+                command,
+                sink_for(host),
+                stdin=stdin_for() if stdin_for else None,
+                timeout=timeout,
+                cancel=cancel,
+            )
+        finally:
+            session.close()
+
+    for done in fan_out(hosts, work, forks=forks, cancel=cancel):
+        if done.result is not None:
+            yield done.result
+        elif done.error is not None:
+            yield HostExec(done.host, done.error.status, None, 0.0, done.error.reason, done.error.fix)

@@ -1,0 +1,62 @@
+"""The same work on many hosts at once, bounded; what one host does never holds up or ends another."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ipexctl.remote.outcome import Cancelled, HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.cancel import Cancel
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """One host's result, or the error that stands in its place."""
+
+    host: Host
+    result: T | None
+    error: HostError | None = None
+
+
+def fan_out(hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, cancel: Cancel) -> Iterator[Done[T]]:
+    """Yield each host's end as it comes. A HostError is that host's; any other exception is ours and is raised.
+
+    The threads are daemons: one that hangs in a system call doesn't keep the process from ending.
+    """
+    waiting: queue.SimpleQueue[Host] = queue.SimpleQueue()
+    for host in hosts:
+        waiting.put(host)
+    finished: queue.SimpleQueue[Done[T] | BaseException] = queue.SimpleQueue()
+
+    def worker() -> None:
+        while True:
+            try:
+                host = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                if cancel.thrown:
+                    raise Cancelled("not started")
+                finished.put(Done(host, work(host)))
+            except HostError as error:
+                finished.put(Done(host, None, error))
+            except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
+                finished.put(error)
+                return
+
+    for index in range(min(forks, len(hosts))):
+        threading.Thread(target=worker, name=f"host-{index}", daemon=True).start()
+    for _ in hosts:
+        done = finished.get()
+        if isinstance(done, BaseException):
+            raise done
+        yield done

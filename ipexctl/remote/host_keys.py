@@ -1,0 +1,117 @@
+"""Host keys at connect time: which types to ask for, whether to go on, and what to tell the user if not."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shlex
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ipexctl.remote.known_hosts import Entry, entries_for, fingerprint, judge, known_types, parse
+from ipexctl.remote.outcome import Unreachable
+
+if TYPE_CHECKING:
+    from ipexctl.remote.ssh_config import Endpoint
+
+Policy = Literal["strict", "accept-new", "off"]
+
+
+class HostKeys:
+    """The known_hosts files of this call, each read once; new keys are added to the user's first one."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy
+        self._lock = threading.Lock()
+        self._files: dict[Path, tuple[Entry, ...]] = {}
+
+    def policy_for(self, endpoint: Endpoint) -> str:
+        """The call's own choice, else what the user's ssh configuration says of that host."""
+        return self._policy or endpoint.strict
+
+    def entries(self, endpoint: Endpoint) -> tuple[Entry, ...]:
+        with self._lock:
+            for path in endpoint.known_hosts:
+                if path not in self._files:
+                    self._files[path] = _read(path)
+            found = [entry for path in endpoint.known_hosts for entry in self._files[path]]
+        return entries_for(found, endpoint.key_name)
+
+    def preferred_types(self, endpoint: Endpoint) -> tuple[str, ...]:
+        return known_types(self.entries(endpoint))
+
+    def check(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
+        """Raise Unreachable unless this key may be trusted under the policy in force."""
+        policy = self.policy_for(endpoint)
+        if policy == "off":
+            return
+        entries = self.entries(endpoint)
+        judgement = judge(entries, key_type, key)
+        if judgement.verdict == "known":
+            return
+        if judgement.verdict == "unknown" and policy == "accept-new":
+            self._remember(endpoint, key_type, key)
+            return
+        raise refusal(judgement.verdict, judgement.entry, endpoint, key, by_authority=_only_authority(entries))
+
+    def _remember(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
+        path = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts").expanduser()
+        line = f"{endpoint.key_name} {key_type} {base64.b64encode(key).decode()}\n"
+        with self._lock:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "r+b") as file:
+                file.seek(0, os.SEEK_END)
+                if file.tell() > 0:
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":
+                        line = "\n" + line
+                file.write(line.encode())
+            self._files[path] = _read(path)
+
+
+def refusal(
+    verdict: str, entry: Entry | None, endpoint: Endpoint, key: bytes, *, by_authority: bool = False
+) -> Unreachable:
+    """The sentence for a key that isn't trusted, and the command that would trust it."""
+    name, print_ = endpoint.key_name, fingerprint(key)
+    if entry and verdict == "revoked":
+        return Unreachable(
+            f"its host key {print_} is marked @revoked in {entry.file}:{entry.line}",
+            "don't connect; ask whoever runs that machine",
+        )
+    if entry and verdict == "changed":
+        return Unreachable(
+            f"its host key CHANGED: it shows {print_}, {entry.file}:{entry.line} has {fingerprint(entry.key)}",
+            f"if the machine was reinstalled: ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
+            "; if not, someone may be in between",
+        )
+    store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
+    if endpoint.jump or endpoint.proxy:
+        accept = "then run this command once with --host-keys accept-new"
+    else:
+        port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
+        accept = f"then: ssh-keyscan {port}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
+    known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if by_authority else ""
+    return Unreachable(
+        f"its host key {print_} is unknown{known_by}",
+        f"compare it with the machine's own, {accept}   (or --host-keys accept-new)"
+        if "accept-new" not in accept
+        else f"compare it with the machine's own, {accept}",
+    )
+
+
+def _only_authority(entries: tuple[Entry, ...]) -> bool:
+    return bool(entries) and all(entry.marker == "@cert-authority" for entry in entries)
+
+
+def _read(path: Path) -> tuple[Entry, ...]:
+    try:
+        return parse(path.read_text(errors="replace"), str(path))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise Unreachable(
+            f"{path} can't be read: {error.strerror}", "mend its permissions, or --known-hosts FILE"
+        ) from None

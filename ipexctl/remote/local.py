@@ -1,0 +1,154 @@
+"""A session on this machine: the same commands, without ssh and without a login shell in between."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+from ipexctl.remote.command import Command, end_session_script
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
+from ipexctl.remote.session import Ended, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.cancel import Cancel
+
+GRACE = 2.0
+_READ = 1 << 18
+
+
+class LocalSession:
+    """This machine as a host."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        *,
+        stdin: BinaryIO | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ended:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        process = _start(command, stdin)
+        try:
+            with _Wakeup() as wakeup:
+                if cancel is None:
+                    return _follow(process, sink, wakeup, deadline, timeout, None)
+                with cancel.waking(wakeup.wake):
+                    return _follow(process, sink, wakeup, deadline, timeout, cancel)
+        except BaseException:
+            _end_processes(process)
+            raise
+        finally:
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+
+    def close(self) -> None:
+        """Nothing is held open between commands."""
+
+
+def _start(command: Command, stdin: BinaryIO | None) -> subprocess.Popen[bytes]:
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command.script],
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=Path.home(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise HostError(f"the command can't be started: {error.strerror or error}") from None
+    if stdin is not None and process.stdin is not None:
+        threading.Thread(target=_pump, args=(stdin, process.stdin), daemon=True).start()
+    return process
+
+
+def _pump(source: BinaryIO, target: IO[bytes]) -> None:
+    """Feed a command. Where it stops reading early, its exit code tells the rest."""
+    with contextlib.suppress(OSError, ValueError):
+        while data := source.read(_READ):
+            target.write(data)
+    with contextlib.suppress(OSError, ValueError):
+        target.close()
+
+
+class _Wakeup:
+    """A pipe that ends a wait on file descriptors from another thread."""
+
+    def __enter__(self) -> _Wakeup:
+        self.reader, self._writer = os.pipe()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.reader)
+        os.close(self._writer)
+
+    def wake(self) -> None:
+        os.write(self._writer, b"x")
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    sink: Callable[[Stream, bytes], None],
+    wakeup: _Wakeup,
+    deadline: float | None,
+    timeout: float | None,
+    cancel: Cancel | None,
+) -> Ended:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    names: dict[int, Stream] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
+    with selectors.DefaultSelector() as selector:
+        for descriptor in (*names, wakeup.reader):
+            selector.register(descriptor, selectors.EVENT_READ)
+        while names:
+            if cancel is not None and cancel.thrown:
+                raise Cancelled("stopped")
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise _too_slow(timeout)
+            for key, _ in selector.select(left):
+                if key.fd not in names:
+                    continue
+                if data := os.read(key.fd, _READ):
+                    sink(names[key.fd], data)
+                else:
+                    selector.unregister(key.fd)
+                    del names[key.fd]
+    try:
+        code = process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise _too_slow(timeout) from None
+    if code < 0:
+        return Ended(128 - code, signal.Signals(-code).name.removeprefix("SIG"))
+    return Ended(code)
+
+
+def _too_slow(timeout: float | None) -> TimedOut:
+    return TimedOut(f"not finished within {timeout:g} s", "--timeout S gives it longer")
+
+
+def _end_processes(process: subprocess.Popen[bytes]) -> None:
+    script = end_session_script(process.pid, GRACE)
+    with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+        subprocess.run(
+            ["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10
+        )
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(1)

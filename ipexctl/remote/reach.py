@@ -1,0 +1,81 @@
+"""How the hosts of one call are reached: what the call's options say, and what its sessions share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipexctl.remote.dial import dial
+from ipexctl.remote.host_keys import HostKeys, Policy
+from ipexctl.remote.jump import Jumps
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.ssh_config import Resolver
+from ipexctl.remote.this_machine import is_this_machine
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.auth import KeyRing
+    from ipexctl.remote.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class ReachOptions:
+    """The options of a call that say how hosts are reached, not which."""
+
+    connect_timeout: float = 10.0
+    host_keys: Policy | None = None
+
+
+class Reach:
+    """Opens sessions. What is asked or read once for all hosts (keys, known_hosts, bastions) lives here."""
+
+    def __init__(self, options: ReachOptions, *, ask: Callable[[str], str] | None = None) -> None:
+        self.connect_timeout = options.connect_timeout
+        self.resolver = Resolver()
+        self.host_keys = HostKeys(options.host_keys)
+        self.jumps = Jumps(self.resolver.ssh, options.host_keys)
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._key_ring: KeyRing | None = None
+
+    @property
+    def key_ring(self) -> KeyRing:
+        from ipexctl.remote.auth import KeyRing
+
+        with self._lock:
+            if self._key_ring is None:
+                self._key_ring = KeyRing(self._ask)
+            return self._key_ring
+
+    def open(self, host: Host) -> Session:
+        """A session on that host; raises a HostError where there can be none.
+
+        The socket comes first and paramiko's import, a fifth of a second, after it: meanwhile the sshd of every
+        host that is dialled starts up.
+        """
+        if is_this_machine(host):
+            return LocalSession(host)
+        endpoint = self.resolver.resolve(host)
+        deadline = time.monotonic() + self.connect_timeout
+        sock: socket.socket
+        if endpoint.jump or endpoint.proxy:
+            sock = self.jumps.open(host, endpoint, self.connect_timeout)
+        else:
+            sock = dial(endpoint.hostname, endpoint.port, timeout=self.connect_timeout, family=endpoint.family)
+        from ipexctl.remote.ssh import log_in
+
+        return log_in(host, endpoint, sock, self, deadline)
+
+    def __enter__(self) -> Reach:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.jumps.close()

@@ -1,0 +1,84 @@
+"""What a host looks like to the rest of the house, whatever carries it: the Session protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
+
+Stream = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended: its exit code, 128+N where signal N ended it, and that signal's name."""
+
+    code: int
+    signal: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    def __str__(self) -> str:
+        return f"ended by SIG{self.signal}" if self.signal else f"exit code {self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A command's end and all it printed, for output that is known to be short."""
+
+    ended: Ended
+    stdout: bytes
+    stderr: bytes
+
+
+class Session(Protocol):
+    """One open way to one host. A session runs one command at a time; it is closed once."""
+
+    @property
+    def host(self) -> Host: ...
+
+    def run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        *,
+        stdin: BinaryIO | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ended:
+        """Run a command in the account's home, handing on its output in pieces as they come.
+
+        Raises a HostError where the host is lost, the time is up or the switch is thrown; in the last two
+        cases everything the command had started is ended first.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+def capture(
+    session: Session,
+    command: Command,
+    *,
+    stdin: BinaryIO | None = None,
+    timeout: float | None = None,
+    cancel: Cancel | None = None,
+) -> Captured:
+    """Run a command and hold what it prints."""
+    pieces: dict[Stream, list[bytes]] = {"stdout": [], "stderr": []}
+    ended = session.run(
+        command,
+        lambda stream, data: pieces[stream].append(data),
+        stdin=stdin,
+        timeout=timeout,
+        cancel=cancel,
+    )
+    return Captured(ended, b"".join(pieces["stdout"]), b"".join(pieces["stderr"]))

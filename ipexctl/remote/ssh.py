@@ -1,0 +1,324 @@
+"""A session over ssh: fabric and paramiko carry it, on our own socket, tuned for short commands and long output."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import fabric
+import paramiko
+from paramiko.common import MSG_CHANNEL_REQUEST
+
+from ipexctl.remote.auth import Login, auth_refusal
+from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
+from ipexctl.remote.dial import DEAD_AFTER
+from ipexctl.remote.jump import ProxySocket
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.session import Ended, Stream
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reach import Reach
+    from ipexctl.remote.ssh_config import Endpoint
+
+GRACE = 2.0
+"""Seconds between TERM and KILL for what a cancelled command has left."""
+
+_READ = 1 << 20
+_SEND = 1 << 18
+_PATIENCE = 6.0
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").propagate = False
+
+
+def log_in(host: Host, endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float) -> SshSession:
+    """Shake hands over an open socket, check the host key, log in. Raises Unreachable with what to type next."""
+    return SshSession(host, _connect(endpoint, sock, reach, deadline))
+
+
+def _connect(endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float) -> fabric.Connection:
+    left = max(0.5, deadline - time.monotonic())
+    login = Login(endpoint, reach.key_ring)
+
+    def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
+        made = _Transport(sock, **options)
+        known = reach.host_keys.preferred_types(endpoint)
+        _prefer(made.get_security_options(), known)
+        return made
+
+    connection = fabric.Connection(
+        endpoint.hostname,
+        user=endpoint.user,
+        port=endpoint.port,
+        config=_bare_config(),
+        connect_kwargs={
+            "sock": sock,
+            "transport_factory": transport,
+            "auth_strategy": login,
+            "timeout": left,
+            "banner_timeout": left,
+            "auth_timeout": max(left, 5.0),
+        },
+    )
+    connection.client.set_missing_host_key_policy(_CheckHostKey(endpoint, reach))
+    try:
+        connection.open()
+        if not connection.client.get_transport().is_authenticated():
+            raise Unreachable(
+                f"{endpoint.user}@{endpoint.hostname} wants a second factor",
+                "open the way yourself (ControlMaster in ~/.ssh/config) and reach it through ProxyJump",
+            )
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        connection.close()
+        sock.close()
+        raise _translate(error, endpoint, sock, login, reach.connect_timeout) from None
+    except BaseException:
+        connection.close()
+        sock.close()
+        raise
+    return connection
+
+
+_SHARED_CONFIG: list[fabric.Config] = []
+
+
+def _bare_config() -> fabric.Config:
+    """No fabric.yaml, no second reading of ssh_config: what a connection needs, the endpoint has."""
+    if not _SHARED_CONFIG:
+        _SHARED_CONFIG.append(fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True))
+    return _SHARED_CONFIG[0]
+
+
+def _prefer(options: paramiko.transport.SecurityOptions, known: tuple[str, ...]) -> None:
+    """The fast ciphers first, and first the host key types that we could check."""
+    options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
+    wanted = [*known, "rsa-sha2-512", "rsa-sha2-256"] if "ssh-rsa" in known else list(known)
+    first = [name for name in wanted if name in options.key_types]
+    options.key_types = [*first, *(name for name in options.key_types if name not in first)]
+
+
+class _Transport(paramiko.Transport):
+    """Keeps the one thing paramiko drops: which signal ended a command."""
+
+    def _note_request(self: paramiko.Channel, message: paramiko.Message) -> None:  # type: ignore[misc]
+        start = message.packet.tell()
+        if message.get_text() == "exit-signal":
+            message.get_boolean()
+            self.ended_by = message.get_text()  # type: ignore[attr-defined]
+        message.packet.seek(start)
+        paramiko.Channel._handle_request(self, message)
+
+    _channel_handler_table = {
+        **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
+        MSG_CHANNEL_REQUEST: _note_request,
+    }
+
+
+class _CheckHostKey(paramiko.MissingHostKeyPolicy):
+    """Every key comes here, since the client is given no known_hosts of its own."""
+
+    def __init__(self, endpoint: Endpoint, reach: Reach) -> None:
+        self._endpoint = endpoint
+        self._reach = reach
+
+    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
+        del client, hostname
+        self._reach.host_keys.check(self._endpoint, key.get_name(), key.asbytes())
+
+
+def _translate(error: Exception, endpoint: Endpoint, sock: socket.socket, login: Login, timeout: float) -> Unreachable:
+    where = f"{endpoint.hostname}:{endpoint.port}"
+    if isinstance(error, paramiko.AuthenticationException):
+        return auth_refusal(error, endpoint, login)
+    if isinstance(sock, ProxySocket) and (complaint := sock.complaint()):
+        return Unreachable(f"no way through to {where}: {complaint}", f"try by hand: ssh {endpoint.hostname} true")
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+        return Unreachable(f"{where} and we share no ssh algorithm: {error}", "the sshd there is too old or too strict")
+    if "banner" in str(error) and not isinstance(error.__cause__ or error.__context__, (EOFError, ConnectionError)):
+        return Unreachable(
+            f"{where} accepts connections but says nothing (waited {timeout:g} s)",
+            "sshd hangs there, or it isn't sshd that listens on this port",
+        )
+    return Unreachable(
+        f"{where} closed the connection before we were logged in",
+        "is it sshd that listens there? its log says why (MaxStartups, DenyUsers, hosts.deny)",
+    )
+
+
+class SshSession:
+    """One connection to one host; each command is a channel of it."""
+
+    def __init__(self, host: Host, connection: fabric.Connection) -> None:
+        self.host = host
+        self._connection = connection
+        self._transport: paramiko.Transport = connection.client.get_transport()
+
+    def run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        *,
+        stdin: BinaryIO | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ended:
+        nonce = secrets.token_hex(8)
+        line = login_line(command, nonce)
+        if len(line) > MAX_LINE:
+            raise HostError(
+                f"the command is {len(line) // 1024} KiB long; a host takes 128",
+                "put it into a file and push that",
+            )
+        deadline = None if timeout is None else time.monotonic() + timeout
+        channel = self._open_channel(line, timeout)
+        try:
+            if stdin is None:
+                channel.shutdown_write()
+            else:
+                threading.Thread(target=_pump, args=(stdin, channel), daemon=True).start()
+            return self._follow(_Reader(channel, sink, nonce), deadline, timeout, cancel)
+        finally:
+            channel.close()
+
+    def _open_channel(self, line: str, timeout: float | None) -> paramiko.Channel:
+        try:
+            channel = self._transport.open_session(timeout=min(timeout or DEAD_AFTER, DEAD_AFTER))
+            channel.exec_command(line.encode())
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise _lost(error) from None
+        return channel
+
+    def _follow(self, reader: _Reader, deadline: float | None, timeout: float | None, cancel: Cancel | None) -> Ended:
+        if cancel is None:
+            return self._until_end(reader, deadline, timeout, None)
+        with cancel.waking(reader.wake.set):
+            return self._until_end(reader, deadline, timeout, cancel)
+
+    def _until_end(
+        self, reader: _Reader, deadline: float | None, timeout: float | None, cancel: Cancel | None
+    ) -> Ended:
+        while True:
+            if cancel is not None and cancel.thrown:
+                raise Cancelled(f"stopped{self._end_processes(reader)}")
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimedOut(
+                    f"not finished within {timeout:g} s{self._end_processes(reader)}",
+                    "--timeout S gives it longer",
+                )
+            if reader.read():
+                continue
+            if reader.at_end:
+                return self._ended(reader, left)
+            reader.wake.wait(left)
+
+    def _ended(self, reader: _Reader, left: float | None) -> Ended:
+        channel = reader.channel
+        channel.status_event.wait(left if left is not None else DEAD_AFTER)
+        if channel.exit_status >= 0 and reader.fenced:
+            return Ended(channel.exit_status)
+        by: str | None = getattr(channel, "ended_by", None)
+        if by and reader.fenced:
+            return Ended(128 + getattr(signal, f"SIG{by}", 0), by)
+        if not self._transport.is_active() or channel.exit_status < 0:
+            raise _lost(self._transport.get_exception())
+        said = reader.noise.decode(errors="replace").strip().splitlines()
+        raise HostError(
+            f"the login shell never ran our command (exit code {channel.exit_status}"
+            + (f"; it said: {said[-1].strip()})" if said else ")"),
+            "is a shell set for this account? does it end early for commands without a terminal?",
+        )
+
+    def _end_processes(self, reader: _Reader) -> str:
+        """End what the command has started there; returns what to add to the sentence, if some of it stays."""
+        script = end_session_script(reader.session_id, GRACE)
+        answer = b""
+        try:
+            nonce = secrets.token_hex(8)
+            channel = self._transport.open_session(timeout=_PATIENCE)
+            with channel:
+                channel.settimeout(GRACE + _PATIENCE)
+                channel.exec_command(login_line(Command(script, "end"), nonce).encode())
+                fence = FenceFilter(nonce)
+                while data := channel.recv(4096):
+                    answer += fence.feed(data)
+        except (paramiko.SSHException, EOFError, OSError):
+            return "; the connection was lost before its processes could be ended"
+        left = answer.strip()
+        return (
+            "" if left == b"0" else f"; {left.decode(errors='replace') or 'some'} of its processes could not be ended"
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+        sock = self._transport.sock
+        if isinstance(sock, ProxySocket):
+            sock.close()
+
+
+class _Reader:
+    """One channel's two streams, behind their fences, with one event for everything that can happen to it."""
+
+    def __init__(self, channel: paramiko.Channel, sink: Callable[[Stream, bytes], None], nonce: str) -> None:
+        self.channel = channel
+        self.wake = threading.Event()
+        self._sink = sink
+        self._out = FenceFilter(nonce)
+        self._err = FenceFilter(nonce)
+        channel.in_buffer.set_event(self.wake)
+        channel.in_stderr_buffer.set_event(self.wake)
+
+    @property
+    def fenced(self) -> bool:
+        return self._out.passed
+
+    @property
+    def noise(self) -> bytes:
+        return self._err.noise or self._out.noise
+
+    @property
+    def session_id(self) -> int | None:
+        return int(self._out.tag) if self._out.tag.isdigit() else None
+
+    @property
+    def at_end(self) -> bool:
+        channel = self.channel
+        over = channel.eof_received or channel.closed
+        return over and not channel.recv_ready() and not channel.recv_stderr_ready()
+
+    def read(self) -> bool:
+        """Hand on what has arrived; False where nothing had."""
+        channel, moved = self.channel, False
+        if channel.recv_ready():
+            moved = True
+            if data := self._out.feed(channel.recv(_READ)):
+                self._sink("stdout", data)
+        if channel.recv_stderr_ready():
+            moved = True
+            if data := self._err.feed(channel.recv_stderr(_READ)):
+                self._sink("stderr", data)
+        return moved
+
+
+def _pump(source: BinaryIO, channel: paramiko.Channel) -> None:
+    """Feed a command. Where it stops reading early, its exit code tells the rest."""
+    with contextlib.suppress(OSError, EOFError, ValueError):
+        while data := source.read(_SEND):
+            channel.sendall(data)
+    with contextlib.suppress(OSError, EOFError):
+        channel.shutdown_write()
+
+
+def _lost(error: Exception | None) -> Unreachable:
+    detail = f" ({error})" if error and str(error) else ""
+    return Unreachable(f"the connection was lost{detail}", "check the machine and the network, then run it again")

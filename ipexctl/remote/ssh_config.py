@@ -1,0 +1,297 @@
+"""Where a host really is and how to log in, as the user's ssh configuration has it.
+
+OpenSSH itself is asked (`ssh -G`), so Include, Match and canonical names mean what they mean to ssh.
+"""
+
+from __future__ import annotations
+
+import getpass
+import glob
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipexctl.errors import UserError
+from ipexctl.remote.patterns import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+
+SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
+_UNSUPPORTED = {
+    "pkcs11provider": "PKCS11Provider",
+    "bindaddress": "BindAddress",
+    "bindinterface": "BindInterface",
+    "knownhostscommand": "KnownHostsCommand",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Everything ssh's configuration decides about one host, tokens and tildes expanded."""
+
+    hostname: str
+    port: int
+    user: str
+    identities: tuple[Path, ...] = ()
+    identities_only: bool = False
+    agent: str | None = None
+    known_hosts: tuple[Path, ...] = ()
+    key_alias: str | None = None
+    strict: str = "strict"
+    jump: str | None = None
+    proxy: str | None = None
+    family: int = socket.AF_UNSPEC
+    unsupported: tuple[str, ...] = ()
+
+    @property
+    def key_name(self) -> str:
+        """What the host is called in known_hosts."""
+        name = self.key_alias or self.hostname
+        return name if self.port == 22 or self.key_alias else f"[{name}]:{self.port}"
+
+
+class Resolver:
+    """Asks for each host once, and only once for all hosts that no line of the configuration tells apart."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = os.environ if environ is None else environ
+        self._ssh = shutil.which("ssh")
+        self._lock = threading.Lock()
+        self._patterns: dict[Path | None, tuple[str, ...] | None] = {}
+        self._classes: dict[object, _Shared] = {}
+
+    @property
+    def ssh(self) -> str | None:
+        """The OpenSSH client of this machine, where there is one."""
+        return self._ssh
+
+    def resolve(self, host: Host) -> Endpoint:
+        answer = self._ask_openssh(host) if self._ssh else _ask_paramiko(host)
+        return endpoint(answer, host, self._environ)
+
+    def _ask_openssh(self, host: Host) -> dict[str, list[str]]:
+        patterns = self._host_patterns(host.ssh_config)
+        if patterns is None:
+            return self._run_ssh(host)
+        matched = frozenset(p for p in patterns if matches(p, host.address))
+        key = (host.ssh_config, host.user, host.port, host.identity, matched)
+        with self._lock:
+            shared = self._classes.setdefault(key, _Shared())
+        return shared.answer_for(host, self._run_ssh)
+
+    def _host_patterns(self, config: Path | None) -> tuple[str, ...] | None:
+        with self._lock:
+            if config not in self._patterns:
+                files = [config] if config else [Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG]
+                self._patterns[config] = host_patterns(files)
+            return self._patterns[config]
+
+    def _run_ssh(self, host: Host) -> dict[str, list[str]]:
+        assert self._ssh is not None
+        argv = [self._ssh, *ssh_options(host), "-G", "--", host.address]
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30)
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
+            raise UserError(
+                f"ssh can't read its configuration for {host.name}: {said[-1]}",
+                fix=f"try: ssh -G {host.address}",
+            )
+        return parse_ssh_g(done.stdout.decode(errors="surrogateescape"))
+
+
+class _Shared:
+    """One class of hosts: the first that comes asks, the others wait for its answer and put in their name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: tuple[str, dict[str, list[str]]] | None = None
+
+    def answer_for(self, host: Host, ask: Callable[[Host], dict[str, list[str]]]) -> dict[str, list[str]]:
+        with self._lock:
+            if self._asked is None:
+                self._asked = (host.address, ask(host))
+            name, answer = self._asked
+        own = rename(answer, name, host.address)
+        return ask(host) if own is None else own
+
+
+def rename(answer: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
+    """The answer for `other`, from the one for `name`; None where the name has got into more than `hostname`."""
+    if name == other:
+        return dict(answer)
+    if answer.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
+        return None
+    own: dict[str, list[str]] = {}
+    for key, values in answer.items():
+        if key in ("host", "hostname") and [value.lower() for value in values] == [name.lower()]:
+            own[key] = [other]
+        elif any(name in value for value in values):
+            return None
+        else:
+            own[key] = list(values)
+    return own
+
+
+def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | None:
+    """Every `Host` pattern of these files and what they include; None where only ssh can tell hosts apart."""
+    patterns: list[str] = []
+    for file in files:
+        try:
+            text = file.read_text(errors="surrogateescape")
+        except OSError:
+            continue
+        for line in text.splitlines():
+            word, _, rest = line.strip().replace("=", " ", 1).replace("\t", " ").partition(" ")
+            keyword, rest = word.lower(), rest.strip().strip('"')
+            if keyword == "match":
+                return None
+            if keyword == "host":
+                patterns += [p.strip('"').lstrip("!") for p in rest.split()]
+            elif keyword == "include":
+                inner = host_patterns(_included(rest, file), depth + 1) if depth < 16 else None
+                if inner is None:
+                    return None
+                patterns += inner
+    return tuple(patterns)
+
+
+def _included(rest: str, file: Path) -> list[Path]:
+    home = Path("~/.ssh").expanduser()
+    base = SYSTEM_CONFIG.parent if SYSTEM_CONFIG.parent in file.parents else home
+    found: list[Path] = []
+    for word in rest.split():
+        path = Path(word.strip('"')).expanduser()
+        found += [Path(name) for name in sorted(glob.glob(str(path if path.is_absolute() else base / path)))]
+    return found
+
+
+def ssh_options(host: Host) -> list[str]:
+    """What the hostfile and the command line say of this host, as options of ssh."""
+    options: list[str] = []
+    if host.ssh_config:
+        options += ["-F", str(host.ssh_config)]
+    if host.user:
+        options += ["-l", host.user]
+    if host.port:
+        options += ["-p", str(host.port)]
+    if host.identity:
+        options += ["-i", str(host.identity), "-o", "IdentitiesOnly=yes"]
+    if host.known_hosts:
+        options += ["-o", f"UserKnownHostsFile={host.known_hosts}"]
+    return options
+
+
+def parse_ssh_g(text: str) -> dict[str, list[str]]:
+    """`ssh -G` prints `keyword value` lines, some keywords more than once."""
+    answer: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        keyword, _, value = line.partition(" ")
+        answer.setdefault(keyword.lower(), []).append(value.strip())
+    return answer
+
+
+def _ask_paramiko(host: Host) -> dict[str, list[str]]:
+    """Without OpenSSH: paramiko's reader, and OpenSSH's defaults for what a file doesn't say."""
+    import paramiko
+
+    config = paramiko.SSHConfig()
+    for file in [host.ssh_config] if host.ssh_config else [Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG]:
+        try:
+            with file.open() as stream:
+                config.parse(stream)
+        except FileNotFoundError:
+            continue
+        except (OSError, paramiko.ConfigParseError, paramiko.CouldNotCanonicalize) as error:
+            raise UserError(
+                f"{file} can't be read: {error}", fix="mend it, or name another: --ssh-config FILE"
+            ) from None
+    found = {key: value if isinstance(value, list) else [value] for key, value in config.lookup(host.address).items()}
+    if host.user:
+        found["user"] = [host.user]
+    if host.port:
+        found["port"] = [str(host.port)]
+    if host.identity:
+        found["identityfile"], found["identitiesonly"] = [str(host.identity)], ["yes"]
+    found.setdefault("identityfile", [f"~/.ssh/{name}" for name in ("id_ed25519", "id_ecdsa", "id_rsa")])
+    found.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
+    found.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
+    return found
+
+
+def endpoint(answer: Mapping[str, Sequence[str]], host: Host, environ: Mapping[str, str]) -> Endpoint:
+    """The endpoint that an answer of ssh's describes."""
+
+    def first(key: str, default: str = "") -> str:
+        values = answer.get(key)
+        return values[0] if values else default
+
+    def unset(value: str) -> str | None:
+        return None if value in ("", "none") else value
+
+    hostname = first("hostname", host.address)
+    user = first("user") or getpass.getuser()
+    port = int(first("port", "22"))
+    expand = _token_expander(host.address, hostname, port, user)
+    known = [str(host.known_hosts)] if host.known_hosts else first("userknownhostsfile").split()
+    known += first("globalknownhostsfile").split()
+    return Endpoint(
+        hostname=hostname,
+        port=port,
+        user=user,
+        identities=tuple(Path(expand(path)) for path in answer.get("identityfile", ()) if unset(path)),
+        identities_only=first("identitiesonly") == "yes",
+        agent=_agent(first("identityagent"), expand, environ),
+        known_hosts=tuple(Path(expand(path)) for path in known if unset(path)),
+        key_alias=unset(first("hostkeyalias")),
+        strict=_STRICT.get(first("stricthostkeychecking"), "strict"),
+        jump=unset(first("proxyjump")),
+        proxy=unset(first("proxycommand")),
+        family=_FAMILY.get(first("addressfamily"), socket.AF_UNSPEC),
+        unsupported=tuple(name for key, name in _UNSUPPORTED.items() if unset(first(key))),
+    )
+
+
+_STRICT = {"accept-new": "accept-new", "no": "off", "off": "off", "false": "off"}
+_FAMILY = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+
+def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, str]) -> str | None:
+    if configured == "none":
+        return None
+    if configured in ("", "SSH_AUTH_SOCK"):
+        return environ.get("SSH_AUTH_SOCK") or None
+    if configured.startswith("$"):
+        return environ.get(configured.strip("${}")) or None
+    return expand(configured)
+
+
+def _token_expander(name: str, hostname: str, port: int, user: str) -> Callable[[str], str]:
+    """ssh's percent tokens and the tilde, in the values that `ssh -G` prints unexpanded."""
+    here = socket.gethostname()
+    values = {
+        "%": "%",
+        "h": hostname,
+        "n": name,
+        "k": name,
+        "p": str(port),
+        "r": user,
+        "u": getpass.getuser(),
+        "d": str(Path.home()),
+        "i": str(os.getuid()),
+        "l": here,
+        "L": here.split(".")[0],
+    }
+
+    def expand(text: str) -> str:
+        return os.path.expanduser(re.sub("%(.)", lambda m: values.get(m[1], m[0]), text))  # noqa: PTH111
+
+    return expand
