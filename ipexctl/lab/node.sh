@@ -1,0 +1,103 @@
+# What turns a fresh set of namespaces into a host. Run by /bin/sh as the first process of a new
+# pid namespace; says "ready" on stdout once sshd listens, then stays as the host's init.
+#
+# STATE   the host's directory on this machine: disk.img, net, etc/, costume/
+# NAME    its host name            LOGIN  its user account   HOME_DIR  that account's home
+# SHARED  where the shared home is mounted on this machine, or empty
+# SHELF   the directory of all labs, hidden inside
+# INIT    init.sh, which this script becomes
+set -eu
+umask 022
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+hostname "$NAME"
+ip -batch "$STATE/net" </dev/null
+
+# The disk: an image of its own, mounted in this namespace alone, so it goes when the host goes.
+disk=$STATE/disk root=$STATE/root
+if [ -e "$STATE/disk.img" ]; then
+    mount -o loop,noatime "$STATE/disk.img" "$disk"
+else
+    mount -t tmpfs -o mode=755 ipexctl-lab "$disk"
+fi
+mkdir -p "$disk/upper" "$disk/work"
+mount -t overlay -o "lowerdir=/,upperdir=$disk/upper,workdir=$disk/work" overlay "$root"
+
+# The system is this machine's, its people's files are not: no home, project, host key or other lab
+# is to be seen, and every top-level directory that is not the system's begins empty.
+own() { # directory
+    mkdir -p "$disk/own$1" "$root$1"
+    mount --bind "$disk/own$1" "$root$1"
+}
+mkdir -p "$root/home" "$root/root"
+for path in "$root"/*/; do
+    path=${path%/} name=${path##*/}
+    [ ! -L "$path" ] || continue
+    case $name in
+    bin | boot | dev | etc | lib | lib32 | lib64 | libx32 | opt | proc | run | sbin | sys | tmp | usr | var) ;;
+    *) own "/$name" ;;
+    esac
+done
+own /etc/ssh
+own /var/tmp
+chmod 1777 "$root/var/tmp"
+mkdir -p "$root$SHELF"
+mount -t tmpfs -o ro,size=4k,mode=755 ipexctl-lab "$root$SHELF"
+chmod 700 "$root/root"
+rm -f "$root/etc/resolv.conf" "$root/etc/nologin"
+cp -RP "$STATE/etc/." "$root/etc/"
+chmod 640 "$root/etc/shadow"
+rm -rf "$root/var/mail" "$root/var/spool/cron"
+
+home() { # account, directory
+    mkdir -p "$root$2"
+    if [ ! -e "$root$2/.ssh/authorized_keys" ]; then
+        [ ! -d /etc/skel ] || cp -RP /etc/skel/. "$root$2/"
+        mkdir -p "$root$2/.ssh"
+        cp "$STATE/../key.pub" "$root$2/.ssh/authorized_keys"
+        chmod 700 "$root$2/.ssh"
+        chmod 600 "$root$2/.ssh/authorized_keys"
+        chroot "$root" chown -R "$1:" "$2"
+    fi
+    chmod 700 "$root$2"
+}
+mkdir -p "$root$HOME_DIR"
+[ -z "$SHARED" ] || mount --bind "$SHARED" "$root$HOME_DIR"
+home root /root
+[ "$LOGIN" = root ] || home "$LOGIN" "$HOME_DIR"
+
+mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
+mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$root/sys"
+mount -t tmpfs -o nosuid,size=4m,mode=755 dev "$root/dev"
+for node in null:3 zero:5 full:7 random:8 urandom:9; do
+    path=$root/dev/${node%:*}
+    # Where devices can't be made (a container), this machine's own are borrowed.
+    mknod -m 666 "$path" c 1 "${node#*:}" 2>/dev/null || { : >"$path"; mount --bind "/dev/${node%:*}" "$path"; }
+done
+mknod -m 666 "$root/dev/tty" c 5 0 2>/dev/null || :
+mkdir "$root/dev/pts" "$root/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=666,mode=620,gid=5 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
+ln -s /proc/self/fd "$root/dev/fd"
+ln -s fd/0 "$root/dev/stdin"
+ln -s fd/1 "$root/dev/stdout"
+ln -s fd/2 "$root/dev/stderr"
+mount -t tmpfs -o nosuid,nodev,mode=1777 shm "$root/dev/shm"
+mount -t tmpfs -o nosuid,nodev,size=4g,mode=1777 tmp "$root/tmp"
+mount -t tmpfs -o nosuid,nodev,size=64m,mode=755 run "$root/run"
+mkdir -p "$root/run/sshd" "$root/run/lock"
+
+# The costume, over what the kernel tells. Its directory is out of sight once the root is changed.
+if [ -d "$STATE/costume" ]; then
+    mount --bind "$STATE/costume/cpuinfo" "$root/proc/cpuinfo"
+    for subject in cpu node; do
+        [ ! -d "$root/sys/devices/system/$subject" ] ||
+            mount --bind "$STATE/costume/system/$subject" "$root/sys/devices/system/$subject"
+    done
+    [ ! -d "$STATE/costume/bin" ] || cp "$STATE/costume/bin/"* "$root/usr/local/bin/"
+fi
+
+cp "$INIT" "$root/sbin/lab-init"
+cd "$root"
+mkdir -p .old
+pivot_root . .old
+exec env -i PATH="$PATH" HOME=/root LANG=C.UTF-8 /bin/sh /sbin/lab-init

@@ -1,0 +1,78 @@
+"""Which processes are a host's: found by their network namespace, so no pid file can be stale."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_NETNS = Path("/run/netns")
+
+
+def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """The pids of every process of these namespaces, in one walk over /proc."""
+    inodes: dict[tuple[int, int], str] = {}
+    for name in names:
+        try:
+            found = (_NETNS / name).stat()
+        except OSError:
+            continue
+        inodes[found.st_dev, found.st_ino] = name
+    pids: dict[str, list[int]] = {name: [] for name in names}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            found = (entry / "ns/net").stat()
+        except OSError:  # it ended under our eyes
+            continue
+        name = inodes.get((found.st_dev, found.st_ino), "")
+        if name:
+            pids[name].append(int(entry.name))
+    return {name: tuple(sorted(found)) for name, found in pids.items()}
+
+
+def init_of(netns: str) -> int | None:
+    """The pid, seen from this machine, of a host's first process."""
+    for pid in in_namespaces([netns])[netns]:
+        if _is_init(pid):
+            return pid
+    return None
+
+
+def _is_init(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return innermost_pid(status) == 1 and "NSpid" in status and pid != 1
+
+
+def innermost_pid(status: str) -> int | None:
+    """The last number of the NSpid line of a /proc/PID/status: the pid a process has in its own namespace."""
+    for line in status.splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return None
+
+
+def kill_all(names: Collection[str], *, timeout: float = 15) -> bool:
+    """End every process of these namespaces; True once none is left."""
+    deadline = time.monotonic() + timeout
+    while True:
+        pids = [pid for found in in_namespaces(names).values() for pid in found]
+        if not pids:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)

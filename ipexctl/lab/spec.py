@@ -1,0 +1,73 @@
+"""What a lab is asked to be. What it became lives in `state`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from ipexctl.errors import UserError
+
+MAX_HOSTS: Final = 200
+"""Addresses .11 to .210 of one /24: more real sshd than a machine that needs a lab will carry."""
+
+DEFAULT_USER: Final = "ipex"
+
+_LAB_NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
+_USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
+_HOME_PARENT = re.compile(r"(/[A-Za-z0-9._-]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class LabSpec:
+    """A lab to be made. Every tuple shorter than the hosts is used again from its start."""
+
+    hosts: int = 3
+    name: str | None = None
+    """`None`: the first free of lab, lab2, lab3 …"""
+    cpus: tuple[str, ...] = ()
+    """Costumes, in the order of the hosts; none: the CPU this machine really has."""
+    shared_home: bool = False
+    """The user's home is one filesystem on all nodes, as on NFS."""
+    bastion: bool = False
+    """A host in front; the nodes have no address this machine can reach."""
+    internal: bool = False
+    """A second network among the nodes; over the first they see only this machine."""
+    names: bool = True
+    """The nodes know one another by name."""
+    users: tuple[str, ...] = (DEFAULT_USER,)
+    """The account the hostfile logs in with; `root` is an answer."""
+    homes: tuple[str, ...] = ("/home",)
+    """Where that account's home is: the parent directory."""
+
+
+def check(spec: LabSpec) -> None:
+    """Refuse what cannot be made; costumes are checked where they are known."""
+    if not 1 <= spec.hosts <= MAX_HOSTS:
+        raise UserError(f"a lab has 1 to {MAX_HOSTS} hosts, not {spec.hosts}", fix="--hosts 3")
+    if spec.name is not None:
+        check_name(spec.name)
+    if not spec.users or not spec.homes:
+        raise UserError("a lab needs at least one user and one home")
+    for user in spec.users:
+        if not _USER_NAME.fullmatch(user):
+            raise UserError(f"{user!r} cannot be an account's name", fix="lower-case letters, digits, _ and -")
+    for home in spec.homes:
+        if not _HOME_PARENT.fullmatch(home) or ".." in home.split("/"):
+            raise UserError(f"{home!r} cannot hold homes", fix="an absolute path such as /home or /scratch")
+        if home.split("/")[1] in _NOT_FOR_HOMES:
+            raise UserError(f"{home!r} cannot hold homes: the system lives there", fix="/home, /scratch, /data …")
+
+
+_NOT_FOR_HOMES = frozenset(
+    "bin boot dev etc lib lib32 lib64 proc root run sbin sys tmp usr".split()  # noqa: SIM905 - reads better
+)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that could not be part of a namespace's and a directory's."""
+    if not _LAB_NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} cannot be a lab's name",
+            fix="up to 24 lower-case letters, digits and dashes, the first a letter",
+        )

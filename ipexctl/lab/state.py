@@ -1,0 +1,172 @@
+"""A lab as it is: its hosts, its files, and the lab.json that remembers both.
+
+lab.json is written before anything is made, so that whatever a crash leaves behind has a name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LABS: Final = Path("/var/lib/ipexctl/labs")
+SWITCH: Final = "switch"
+"""The namespace that holds a lab's bridges; no host may be called so."""
+NETNS_PREFIX: Final = "ipx-"
+LINK_PREFIX: Final = "ipx"
+_FORMAT: Final = 1
+
+
+def netns_name(lab: str, member: str) -> str:
+    """Deterministic, so that `ip netns pids` finds every process of a host whatever else was lost."""
+    return f"{NETNS_PREFIX}{lab}-{member}"
+
+
+@dataclass(frozen=True, slots=True)
+class LabHost:
+    """One host of a lab."""
+
+    lab: str
+    name: str
+    address: str
+    """What the control side connects to: through the bastion where there is one."""
+    internal: str | None
+    """Its address on the second network, where the lab has one."""
+    user: str
+    home: str
+    costume: str | None = None
+    is_bastion: bool = False
+    behind_bastion: bool = False
+    faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Faults in force, each with the arguments it was broken with."""
+
+    @property
+    def netns(self) -> str:
+        return netns_name(self.lab, self.name)
+
+    @property
+    def dir(self) -> Path:
+        return LABS / self.lab / self.name
+
+    @property
+    def peer_address(self) -> str:
+        """What the other nodes call it by."""
+        return self.internal or self.address
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """One lab of this machine."""
+
+    name: str
+    block: int
+    """The K in 10.77.K.0/24 and 10.78.K.0/24."""
+    hosts: tuple[LabHost, ...]
+    """The nodes, in the hostfile's order, without the bastion."""
+    bastion: LabHost | None = None
+    shared_home: bool = False
+    names: bool = True
+    ready: bool = False
+    """False while it is being made, and for ever if that was cut short."""
+
+    @property
+    def dir(self) -> Path:
+        return LABS / self.name
+
+    @property
+    def hostfile(self) -> Path:
+        return self.dir / "hostfile"
+
+    @property
+    def key(self) -> Path:
+        return self.dir / "key"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.dir / "known_hosts"
+
+    @property
+    def ssh_config(self) -> Path:
+        return self.dir / "ssh_config"
+
+    @property
+    def inventory(self) -> Path:
+        return self.dir / "inventory.ini"
+
+    @property
+    def members(self) -> tuple[LabHost, ...]:
+        """Every host, the bastion first where there is one."""
+        return (self.bastion, *self.hosts) if self.bastion else self.hosts
+
+    @property
+    def uplink(self) -> str:
+        """This machine's own end of the wire to the lab."""
+        return f"{LINK_PREFIX}{self.block}"
+
+    @property
+    def switch(self) -> str:
+        return netns_name(self.name, SWITCH)
+
+    def host(self, name: str) -> LabHost | None:
+        return next((host for host in self.members if host.name == name), None)
+
+    def with_host(self, changed: LabHost) -> Lab:
+        """This lab with one host replaced by the one of the same name."""
+        if self.bastion and self.bastion.name == changed.name:
+            return replace(self, bastion=changed)
+        return replace(self, hosts=tuple(changed if h.name == changed.name else h for h in self.hosts))
+
+
+def to_json(lab: Lab) -> str:
+    return json.dumps({"format": _FORMAT, **asdict(lab)}, indent=1) + "\n"
+
+
+def from_json(text: str) -> Lab:
+    """Read what `to_json` wrote; ValueError for anything else."""
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
+        raise ValueError("not a lab.json of this version")
+    try:
+        hosts = tuple(_host(item) for item in data.pop("hosts"))
+        bastion = data.pop("bastion")
+        return Lab(hosts=hosts, bastion=_host(bastion) if bastion else None, **data)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not a lab.json of this version: {error}") from error
+
+
+def _host(data: dict[str, Any]) -> LabHost:
+    faults = {str(name): tuple(str(a) for a in args) for name, args in data.pop("faults").items()}
+    return LabHost(faults=faults, **data)
+
+
+def save(lab: Lab) -> None:
+    """Replace lab.json in one step: a reader sees the old one or the new one."""
+    aside = lab.dir / f".lab.json.{os.getpid()}"
+    aside.write_text(to_json(lab))
+    aside.rename(lab.dir / "lab.json")
+
+
+def load(name: str) -> Lab | None:
+    """The lab of that name; None where there is none or its record can't be read."""
+    try:
+        return from_json((LABS / name / "lab.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def load_all() -> tuple[Lab, ...]:
+    found = (load(name) for name in directories())
+    return tuple(lab for lab in found if lab)
+
+
+def directories() -> tuple[str, ...]:
+    """The names of all state directories, readable or not."""
+    try:
+        return tuple(sorted(path.name for path in LABS.iterdir() if path.is_dir()))
+    except FileNotFoundError:
+        return ()
