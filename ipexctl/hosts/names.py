@@ -1,0 +1,121 @@
+"""What may stand as a host's name, its address or a user's name.
+
+How a longer word is cut into these lives in `hostword`; nothing here asks whether a name resolves.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+from ipexctl.errors import UserError
+
+MAX_NAME: Final = 253
+_CLIP: Final = 60
+
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+IPV4: Final = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_IPV4 = re.compile(IPV4)
+_ZONE = re.compile(r"[A-Za-z0-9._-]+")
+# A directory's accounts look like DOMAIN\name or name@realm; ssh itself accepts both.
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]*(?<!\\)")
+_DIGITS_AND_DOTS = frozenset("0123456789.")
+
+
+class WordError(UserError):
+    """A word that can't be read; `column` counts from 1 inside that word."""
+
+    def __init__(self, message: str, *, column: int = 1, fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.column = column
+
+    def moved(self, by: int) -> WordError:
+        """The same error counted from `by` characters further left, where a longer word or the line begins."""
+        return WordError(self.message, column=self.column + by, fix=self.fix)
+
+
+def printable(text: str) -> str:
+    """The text with everything a terminal would obey rather than show replaced, character for character."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else " " if c == "\t" or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+
+
+def quoted(text: str) -> str:
+    """A user's own text inside a message: between quotes, safe to print, not longer than a line."""
+    shown = printable(text)
+    return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
+
+
+def describe(character: str) -> str:
+    """How a message calls a character: itself if it can be seen, else its Unicode name."""
+    if character == "\t":
+        return "a tab"
+    if character == " ":
+        return "a blank"
+    if character.isprintable():
+        return f"'{character}'"
+    return f"{unicodedata.name(character, 'a control character')} (U+{ord(character):04X})"
+
+
+def check_host(name: str) -> None:
+    """Refuse what is no host name and no address, or what ssh or a shell would read as something else."""
+    if ":" in name:
+        _check_ipv6(name)
+        return
+    if _NAME.fullmatch(name) is None:
+        raise _bad_name(name)
+    if len(name) > MAX_NAME:
+        raise WordError(f"a host name has at most {MAX_NAME} characters, this one has {len(name)}")
+    if name[0].isdigit() and _DIGITS_AND_DOTS.issuperset(name) and _IPV4.fullmatch(name) is None:
+        if "." not in name:
+            raise WordError(f"{quoted(name)} is a number, not a host")
+        raise WordError(
+            f"{quoted(name)} is not an IPv4 address",
+            fix="four numbers from 0 to 255, without leading zeros, such as 10.0.0.12",
+        )
+
+
+def check_user(user: str) -> None:
+    """Refuse a user's name that ssh or a shell would read as something else."""
+    if not user:
+        raise WordError("the user's name is missing")
+    if _USER.fullmatch(user) is None:
+        if user[0] == "-":
+            raise WordError("a user's name can't begin with '-': ssh would read it as an option")
+        for place, character in enumerate(user):
+            if _USER.fullmatch("a" + character + "a") is None:
+                raise WordError(f"{describe(character)} can't stand in a user's name", column=place + 1)
+        raise WordError(f"{quoted(user)} can't be a user's name")
+
+
+def _bad_name(name: str) -> WordError:
+    if not name:
+        return WordError("the host's name is missing")
+    if name[0] == "-":
+        return WordError("a host name can't begin with '-': ssh would read it as an option")
+    for place, character in enumerate(name):
+        if _NAME.fullmatch("a" + character) is None:
+            fix = ""
+            if character.isalpha():
+                fix = "write the name as the resolver knows it, in ASCII (xn--…), or an address"
+            return WordError(f"{describe(character)} can't stand in a host name", column=place + 1, fix=fix)
+    return WordError(f"a host name can't begin with '{name[0]}'")
+
+
+def _check_ipv6(name: str) -> None:
+    import ipaddress  # only a hostfile with IPv6 pays for it
+
+    address, percent, zone = name.partition("%")
+    if percent and _ZONE.fullmatch(zone) is None:
+        raise WordError(f"{quoted(zone)} is not a network interface", column=len(address) + 2)
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        raise WordError(
+            f"{quoted(name)} is not an IPv6 address", fix="such as fe80::2, or [fe80::2]:4 with slots"
+        ) from None

@@ -1,0 +1,181 @@
+"""Names written short: `node[1-4,7]` to names and back, in the order written.
+
+Which hosts a name means is not known here; users, ports and slots are cut off before, in `hostword`.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from string import ascii_letters
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.names import WordError, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    ReadBracket = Callable[[str, int], Sequence[str]]
+
+MAX_HOSTS: Final = 100_000
+_MAX_DIGITS: Final = 18
+
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?")
+_ANSIBLE_RANGE = re.compile(r"([0-9]*|[A-Za-z]):([0-9]+|[A-Za-z])(?::([0-9]+))?")
+_FOLDABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """Every name of a node set, in the order written, repeats kept: `n[3,1],m` is n3, n1, m."""
+    if "," not in text and text and not text[0].isspace() and not text[-1].isspace():
+        return tuple(_expand(text, 1, _numbers))
+    names: list[str] = []
+    for column, piece in _pieces(text):
+        names.extend(_expand(piece, column, _numbers))
+        _guard(len(names), column)
+    return tuple(names)
+
+
+def expand_ranges(text: str) -> tuple[str, ...]:
+    """The same with Ansible's `node[01:10:2]` and `node[a:c]` beside `node[1-4]`."""
+    return tuple(_expand(text, 1, _ansible_range))
+
+
+def split_specs(text: str) -> tuple[str, ...]:
+    """The parts between commas, those inside brackets left alone; empty parts are dropped."""
+    return tuple(piece for _, piece in _pieces(text))
+
+
+def fold(names: Iterable[str]) -> str:
+    """Names written short and sorted, each once: `node[1-14,16]`. What has no number form stands after."""
+    unique = dict.fromkeys(names)
+    foldable = [name for name in unique if _FOLDABLE.fullmatch(name)]
+    others = [name for name in unique if not _FOLDABLE.fullmatch(name)]
+    if len(foldable) > 1:
+        from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+        foldable = [str(NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP))]
+    return ",".join(foldable + others)
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    depth = start = 0
+    for place, character in enumerate(text + ","):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth = max(0, depth - 1)
+        elif character == "," and (depth == 0 or place == len(text)):
+            raw = text[start:place]
+            piece = raw.strip()
+            if piece:
+                yield start + 1 + len(raw) - len(raw.lstrip()), piece
+            start = place + 1
+
+
+def _expand(text: str, column: int, read: ReadBracket) -> Sequence[str]:
+    if "[" not in text and "]" not in text:
+        return (text,)
+    if text[0] == "[" and text.endswith("]") and text.count(":") > 1 and "[" not in text[1:] and "::" in text:
+        return (text[1:-1],)
+    parts: list[Sequence[str]] = []
+    position, count = 0, 1
+    for match in _BRACKET.finditer(text):
+        parts.append((_literal(text, position, match.start(), column),))
+        values = read(match[1], column + match.start(1))
+        count *= len(values)
+        _guard(count, column + match.start())
+        parts.append(values)
+        position = match.end()
+    parts.append((_literal(text, position, len(text), column),))
+    return ["".join(combination) for combination in product(*parts)]
+
+
+def _literal(text: str, start: int, end: int, column: int) -> str:
+    part = text[start:end]
+    for place, character in enumerate(part):
+        if character == "[":
+            raise WordError("this '[' is never closed", column=column + start + place, fix="such as node[1-4]")
+        if character == "]":
+            raise WordError("this ']' has no '[' before it", column=column + start + place, fix="such as node[1-4]")
+    return part
+
+
+def _numbers(content: str, column: int) -> Sequence[str]:
+    values: list[str] = []
+    for item in content.split(","):
+        bare = item.strip()
+        place = column + len(item) - len(item.lstrip())
+        values.extend(_range(bare, place))
+        _guard(len(values), place)
+        column += len(item) + 1
+    return values
+
+
+def _range(item: str, column: int) -> Sequence[str]:
+    match = _RANGE.fullmatch(item)
+    if match is None:
+        raise _bad_range(item, column)
+    first, last, step = match.groups()
+    if max(map(len, (first, last or "", step or ""))) > _MAX_DIGITS:
+        raise WordError(f"a number has at most {_MAX_DIGITS} digits", column=column)
+    if last is None:
+        return (first,)
+    return _counted(first, last, step, column)
+
+
+def _counted(first: str, last: str, step: str | None, column: int) -> Sequence[str]:
+    padded = (first[0] == "0" and len(first) > 1) or (last[0] == "0" and len(last) > 1)
+    if padded and len(first) != len(last):
+        raise WordError(
+            f"{first} and {last} are not padded to one width",
+            column=column,
+            fix=f"such as {first.zfill(len(last))}-{last.zfill(len(first))}",
+        )
+    low, high, stride = int(first), int(last), int(step or 1)
+    if high < low:
+        raise WordError(f"{first}-{last} runs backwards", column=column, fix=f"{last}-{first}")
+    if stride == 0:
+        raise WordError("a step of 0 never ends", column=column, fix=f"{first}-{last}/1")
+    _guard((high - low) // stride + 1, column)
+    width = len(first) if padded else 0
+    return [str(number).zfill(width) for number in range(low, high + 1, stride)]
+
+
+def _bad_range(item: str, column: int) -> WordError:
+    if not item:
+        return WordError("a number is missing here", column=column, fix="such as node[1-4,7]")
+    if ":" in item or ".." in item:
+        return WordError(f"{quoted(item)}: a range is written with '-'", column=column, fix="such as node[1-4]")
+    if re.fullmatch(r"[0-9]+-", item):
+        return WordError(
+            f"{quoted(item)} has no end", column=column, fix=f"such as {item}{int(item[:18].strip('-')) + 3}"
+        )
+    return WordError(f"{quoted(item)} is not a number or a range", column=column, fix="such as node[1-4,7]")
+
+
+def _ansible_range(content: str, column: int) -> Sequence[str]:
+    match = _ANSIBLE_RANGE.fullmatch(content)
+    if match is None:
+        if ":" in content:
+            raise WordError(f"{quoted(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
+        return _numbers(content, column)
+    first, last, step = match.groups()
+    if max(map(len, (first, last, step or ""))) > _MAX_DIGITS:
+        raise WordError(f"a number has at most {_MAX_DIGITS} digits", column=column)
+    if not last.isalpha() and not first.isalpha():
+        return _counted(first or "0", last, step, column)
+    low, high, stride = ascii_letters.find(first or "?"), ascii_letters.find(last), int(step or 1)
+    if low < 0 or high < low or stride == 0:
+        raise WordError(f"{quoted(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
+    return ascii_letters[low : high + 1 : stride]
+
+
+def _guard(count: int, column: int) -> None:
+    if count > MAX_HOSTS:
+        raise WordError(
+            f"this would be {count:,} hosts; a line names at most {MAX_HOSTS:,}",
+            column=column,
+            fix="look for a digit too many",
+        )

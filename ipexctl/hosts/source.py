@@ -1,0 +1,52 @@
+"""A file's text as errors point into it: its name for people, its directory, its lines.
+
+Nothing here reads a file or knows a format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import FileError
+from ipexctl.hosts.names import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ipexctl.hosts.names import WordError
+
+_WIDTH: Final = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    path: str
+    """As the user named the file."""
+    base: Path
+    """What relative paths inside the file are relative to."""
+    lines: Sequence[str]
+
+    def error(self, number: int, column: int, what: str, *, fix: str = "") -> FileError:
+        """What is wrong at a place; both counts are from 1 and are brought inside the file."""
+        number = min(max(number, 1), max(len(self.lines), 1))
+        text = printable(self.lines[number - 1].rstrip("\r")) if self.lines else ""
+        column = min(max(column, 1), len(text) + 1)
+        if len(text) > _WIDTH:
+            text, column = _window(text, column)
+        return FileError(self.path, number, what, text=text, column=column, fix=fix)
+
+    def word_error(self, number: int, error: WordError) -> FileError:
+        """A word's error as the file's, its column already counted from the line's begin."""
+        return self.error(number, error.column, error.message, fix=error.fix)
+
+
+def _window(text: str, column: int) -> tuple[str, int]:
+    start = max(0, column - 1 - _WIDTH // 2)
+    part = text[start : start + _WIDTH]
+    if start:
+        part = "…" + part[1:]
+    if start + _WIDTH < len(text):
+        part = part[:-1] + "…"
+    return part, column - start
