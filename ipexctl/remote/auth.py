@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 from paramiko.agent import AgentSSH
-from paramiko.auth_strategy import AuthFailure, AuthSource, AuthStrategy, InMemoryPrivateKey
+from paramiko.auth_strategy import AuthFailure, AuthStrategy, InMemoryPrivateKey
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
 from ipexctl.remote.outcome import Unreachable
@@ -21,6 +21,8 @@ from ipexctl.remote.outcome import Unreachable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from paramiko.auth_strategy import AuthSource
 
     from ipexctl.remote.ssh_config import Endpoint
 
@@ -156,9 +158,8 @@ def auth_refusal(error: paramiko.AuthenticationException, endpoint: Endpoint, lo
     """Why nobody let us in, in a sentence, and the command that would change it."""
     tried, allowed = _tried(error)
     who = f"{endpoint.user}@{endpoint.hostname}"
-    said = (
-        f"{who} accepts none of our keys (tried {', '.join(tried)})" if tried else f"there is no key to offer to {who}"
-    )
+    said = f"user {endpoint.user}: "
+    said += f"none of our keys is accepted (tried {', '.join(tried)})" if tried else "there is no key to offer"
     if login.problems:
         said += f"; {'; '.join(login.problems)}"
     if allowed:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 import socket
 import time
+from typing import TYPE_CHECKING, Any
 
-from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.outcome import Cancelled, Unreachable
+
+if TYPE_CHECKING:
+    from ipexctl.remote.cancel import Cancel
 
 DEAD_AFTER = 30
 """Seconds without a sign of the peer's kernel before the connection counts as lost."""
+
+_GLANCE = 0.2
+"""Seconds between two looks at the switch while a connection is being made."""
 
 _PING_PONG = 96
 """How many reads are acknowledged at once: the handshake and the first commands. A stream needs no help."""
 
 
-def dial(hostname: str, port: int, *, timeout: float, family: int = socket.AF_UNSPEC) -> QuickSocket:
+def dial(hostname: str, port: int, *, timeout: float, cancel: Cancel, family: int = socket.AF_UNSPEC) -> QuickSocket:
     """Connect, trying every address the name has; raises Unreachable with a sentence a user can act on."""
     deadline = time.monotonic() + timeout
     try:
@@ -22,22 +32,38 @@ def dial(hostname: str, port: int, *, timeout: float, family: int = socket.AF_UN
     except (socket.gaierror, UnicodeError):
         raise Unreachable(
             f"the name {hostname} doesn't resolve",
-            f"check the spelling, or give the address: address=… in the hostfile, HostName for {hostname} in ~/.ssh/config",
+            "check the spelling, or say the address: address=… in the hostfile, HostName in ~/.ssh/config",
         ) from None
     error: OSError = OSError("no address")
     for index, (kind, _, _, _, address) in enumerate(found):
         share = max(0.1, (deadline - time.monotonic()) / (len(found) - index))
         sock = QuickSocket(kind, socket.SOCK_STREAM)
         try:
-            sock.settimeout(share)
-            sock.connect(address)
+            _connect(sock, address, share, cancel)
         except OSError as caught:
             sock.close()
             error = caught
             continue
         _tune(sock)
         return sock
-    raise _refusal(error, hostname, port, timeout) from None
+    raise _refusal(error, port, timeout) from None
+
+
+def _connect(sock: socket.socket, address: Any, seconds: float, cancel: Cancel) -> None:
+    deadline = time.monotonic() + seconds
+    sock.setblocking(False)
+    begun = sock.connect_ex(address)
+    if begun not in (0, errno.EINPROGRESS):
+        raise OSError(begun, os.strerror(begun))
+    while not select.select([], [sock], [], min(_GLANCE, max(0.0, deadline - time.monotonic())))[1]:
+        if cancel.thrown:
+            raise Cancelled("stopped before it was connected")
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+    ended = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if ended:
+        raise OSError(ended, os.strerror(ended))
+    sock.setblocking(True)
 
 
 def _tune(sock: socket.socket) -> None:
@@ -55,19 +81,21 @@ def _tune(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _refusal(error: OSError, hostname: str, port: int, timeout: float) -> Unreachable:
-    where = f"{hostname}:{port}" if ":" not in hostname else f"[{hostname}]:{port}"
+def _refusal(error: OSError, port: int, timeout: float) -> Unreachable:
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(
-            f"{where} refuses connections",
+            f"port {port} refuses connections",
             "is sshd running there, and on this port? --port, or port= in the hostfile",
         )
     if isinstance(error, TimeoutError):
         return Unreachable(
-            f"no answer from {where} within {timeout:g} s",
+            f"no answer on port {port} within {timeout:g} s",
             "the machine is off, or a firewall drops the packets; --connect-timeout gives it longer",
         )
-    return Unreachable(f"{where}: {error.strerror or error}", "check the network between this machine and that host")
+    return Unreachable(
+        f"port {port} can't be reached: {(error.strerror or str(error)).lower()}",
+        "check the network between this machine and that host",
+    )
 
 
 class QuickSocket(socket.socket):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.outcome import HostError, Status, exit_code
+from ipexctl.remote.outcome import HostError, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
+    from ipexctl.remote.outcome import Status
     from ipexctl.remote.reach import Reach
     from ipexctl.remote.session import Ended, Stream
 
@@ -43,6 +44,10 @@ class ExecReport:
         return exit_code([host.status for host in self.hosts])
 
 
+def _ignore_step(host: Host, step: str, seconds: float) -> None:
+    """Nobody asked to see the steps."""
+
+
 def execute(
     hosts: Sequence[Host],
     command: Command,
@@ -53,29 +58,29 @@ def execute(
     forks: int = 32,
     timeout: float | None = None,
     stdin_for: Callable[[], BinaryIO] | None = None,
+    on_step: Callable[[Host, str, float], None] = _ignore_step,
 ) -> Iterator[HostExec]:
     """Run the command on every host, yielding each host's end as it comes. `timeout` is for a host's whole step."""
 
     def work(host: Host) -> HostExec:
         started = time.monotonic()
         try:
-            ended = _on_one(host)
+            ended = on_one(host)
         except HostError as error:
             return HostExec(host, error.status, None, time.monotonic() - started, error.reason, error.fix)
         seconds = time.monotonic() - started
         return HostExec(host, "ok" if ended.ok else "failed", ended.code, seconds, "" if ended.ok else str(ended))
 
-    def _on_one(host: Host) -> Ended:
-        session = reach.open(host)
+    def on_one(host: Host) -> Ended:
+        opening = time.monotonic()
+        session = reach.open(host, cancel)
+        began = time.monotonic()
+        on_step(host, "connected", began - opening)
         try:
-            return session.run(
-                command,
-                sink_for(host),
-                stdin=stdin_for() if stdin_for else None,
-                timeout=timeout,
-                cancel=cancel,
-            )
+            stdin = stdin_for() if stdin_for else None
+            return session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
         finally:
+            on_step(host, f"ran {command.label}", time.monotonic() - began)
             session.close()
 
     for done in fan_out(hosts, work, forks=forks, cancel=cancel):

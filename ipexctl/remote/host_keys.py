@@ -9,10 +9,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ipexctl.remote.known_hosts import Entry, entries_for, fingerprint, judge, known_types, parse
+from ipexctl.remote.known_hosts import entries_for, fingerprint, judge, known_types, parse
 from ipexctl.remote.outcome import Unreachable
 
 if TYPE_CHECKING:
+    from ipexctl.remote.known_hosts import Entry
     from ipexctl.remote.ssh_config import Endpoint
 
 Policy = Literal["strict", "accept-new", "off"]

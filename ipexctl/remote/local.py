@@ -12,15 +12,17 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO
 
-from ipexctl.remote.command import Command, end_session_script
+from ipexctl.remote.command import end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
-from ipexctl.remote.session import Ended, Stream
+from ipexctl.remote.session import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.session import Stream
 
 GRACE = 2.0
 _READ = 1 << 18

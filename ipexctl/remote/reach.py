@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.dial import dial
-from ipexctl.remote.host_keys import HostKeys, Policy
+from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.jump import Jumps
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.ssh_config import Resolver
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.auth import KeyRing
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.host_keys import Policy
     from ipexctl.remote.session import Session
 
 
@@ -53,7 +55,7 @@ class Reach:
                 self._key_ring = KeyRing(self._ask)
             return self._key_ring
 
-    def open(self, host: Host) -> Session:
+    def open(self, host: Host, cancel: Cancel) -> Session:
         """A session on that host; raises a HostError where there can be none.
 
         The socket comes first and paramiko's import, a fifth of a second, after it: meanwhile the sshd of every
@@ -67,10 +69,12 @@ class Reach:
         if endpoint.jump or endpoint.proxy:
             sock = self.jumps.open(host, endpoint, self.connect_timeout)
         else:
-            sock = dial(endpoint.hostname, endpoint.port, timeout=self.connect_timeout, family=endpoint.family)
+            sock = dial(
+                endpoint.hostname, endpoint.port, timeout=self.connect_timeout, cancel=cancel, family=endpoint.family
+            )
         from ipexctl.remote.ssh import log_in
 
-        return log_in(host, endpoint, sock, self, deadline)
+        return log_in(host, endpoint, sock, self, deadline, cancel)
 
     def __enter__(self) -> Reach:
         return self

@@ -6,9 +6,10 @@ import contextlib
 import logging
 import secrets
 import signal
+import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import fabric
 import paramiko
@@ -19,15 +20,15 @@ from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_s
 from ipexctl.remote.dial import DEAD_AFTER
 from ipexctl.remote.jump import ProxySocket
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import Ended, Stream
+from ipexctl.remote.session import Ended
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reach import Reach
+    from ipexctl.remote.session import Stream
     from ipexctl.remote.ssh_config import Endpoint
 
 GRACE = 2.0
@@ -41,9 +42,22 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 
-def log_in(host: Host, endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float) -> SshSession:
-    """Shake hands over an open socket, check the host key, log in. Raises Unreachable with what to type next."""
-    return SshSession(host, _connect(endpoint, sock, reach, deadline))
+def log_in(
+    host: Host, endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float, cancel: Cancel
+) -> SshSession:
+    """Shake hands over an open socket, check the host key, log in. Raises a HostError with what to type next."""
+
+    def hang_up() -> None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    with cancel.waking(hang_up):
+        try:
+            return SshSession(host, _connect(endpoint, sock, reach, deadline))
+        except Unreachable:
+            if cancel.thrown:
+                raise Cancelled("stopped before it was connected") from None
+            raise
 
 
 def _connect(endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float) -> fabric.Connection:
@@ -75,7 +89,7 @@ def _connect(endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: fl
         connection.open()
         if not connection.client.get_transport().is_authenticated():
             raise Unreachable(
-                f"{endpoint.user}@{endpoint.hostname} wants a second factor",
+                f"it wants a second factor of {endpoint.user}",
                 "open the way yourself (ControlMaster in ~/.ssh/config) and reach it through ProxyJump",
             )
     except (paramiko.SSHException, EOFError, OSError) as error:
@@ -116,9 +130,9 @@ class _Transport(paramiko.Transport):
             message.get_boolean()
             self.ended_by = message.get_text()  # type: ignore[attr-defined]
         message.packet.seek(start)
-        paramiko.Channel._handle_request(self, message)
+        paramiko.Channel._handle_request(self, message)  # type: ignore[attr-defined]
 
-    _channel_handler_table = {
+    _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
         MSG_CHANNEL_REQUEST: _note_request,
     }
@@ -137,13 +151,15 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 
 
 def _translate(error: Exception, endpoint: Endpoint, sock: socket.socket, login: Login, timeout: float) -> Unreachable:
-    where = f"{endpoint.hostname}:{endpoint.port}"
+    where = f"port {endpoint.port}"
     if isinstance(error, paramiko.AuthenticationException):
         return auth_refusal(error, endpoint, login)
     if isinstance(sock, ProxySocket) and (complaint := sock.complaint()):
-        return Unreachable(f"no way through to {where}: {complaint}", f"try by hand: ssh {endpoint.hostname} true")
+        return Unreachable(f"there is no way through to it: {complaint}", f"try by hand: ssh {endpoint.hostname} true")
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-        return Unreachable(f"{where} and we share no ssh algorithm: {error}", "the sshd there is too old or too strict")
+        return Unreachable(
+            f"the sshd there and we share no algorithm: {error}", "it is too old or too strict; try by hand: ssh -v"
+        )
     if "banner" in str(error) and not isinstance(error.__cause__ or error.__context__, (EOFError, ConnectionError)):
         return Unreachable(
             f"{where} accepts connections but says nothing (waited {timeout:g} s)",
@@ -172,6 +188,8 @@ class SshSession:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
+        if cancel is not None and cancel.thrown:
+            raise Cancelled("stopped before it began")
         nonce = secrets.token_hex(8)
         line = login_line(command, nonce)
         if len(line) > MAX_LINE:
@@ -294,7 +312,7 @@ class _Reader:
     def at_end(self) -> bool:
         channel = self.channel
         over = channel.eof_received or channel.closed
-        return over and not channel.recv_ready() and not channel.recv_stderr_ready()
+        return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
     def read(self) -> bool:
         """Hand on what has arrived; False where nothing had."""

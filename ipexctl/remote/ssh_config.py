@@ -15,7 +15,7 @@ import subprocess
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import UserError
 from ipexctl.remote.patterns import matches
@@ -170,7 +170,7 @@ def _included(rest: str, file: Path) -> list[Path]:
     found: list[Path] = []
     for word in rest.split():
         path = Path(word.strip('"')).expanduser()
-        found += [Path(name) for name in sorted(glob.glob(str(path if path.is_absolute() else base / path)))]
+        found += [Path(name) for name in sorted(glob.glob(str(path if path.is_absolute() else base / path)))]  # noqa: PTH207
     return found
 
 
@@ -214,7 +214,8 @@ def _ask_paramiko(host: Host) -> dict[str, list[str]]:
             raise UserError(
                 f"{file} can't be read: {error}", fix="mend it, or name another: --ssh-config FILE"
             ) from None
-    found = {key: value if isinstance(value, list) else [value] for key, value in config.lookup(host.address).items()}
+    looked_up: dict[str, Any] = dict(config.lookup(host.address))
+    found = {key: value if isinstance(value, list) else [value] for key, value in looked_up.items()}
     if host.user:
         found["user"] = [host.user]
     if host.port:

@@ -1,0 +1,93 @@
+"""`ipexctl exec`: one command on every host."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from ipexctl.cli.options import Output, Targets, shared
+from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.hosts.host import Host
+
+
+@shared(Targets, Output)
+def exec_command(
+    targets: Targets,
+    output: Output,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- CMD ARGS…", show_default=False, help="The program and its words, literally."),
+    ] = None,
+    shell: Annotated[
+        str | None, typer.Option("--shell", metavar="LINE", help="A line for sh instead, with pipes and globs.")
+    ] = None,
+    gather: Annotated[
+        bool, typer.Option("--gather", help="Fold identical output under one node set heading, at the end.")
+    ] = False,
+    stdin: Annotated[
+        Path | None, typer.Option("--stdin", metavar="FILE", help="Feed this file to the command on every host.")
+    ] = None,
+) -> None:
+    """Run one command on every host, and see its output live.
+
+    \b
+    Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r
+    """
+    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.execute import ExecReport, execute
+    from ipexctl.remote.reach import Reach
+    from ipexctl.ui.exec import HeldOutput, LiveOutput, say_problems, show_gathered, show_json
+    from ipexctl.ui.say import say
+
+    if bool(command) == (shell is not None):
+        raise UserError("exec needs a command: -- CMD ARGS…, or --shell 'LINE' (one of the two)")
+    wanted = Command.shell(shell) if shell is not None else Command.argv(*(command or ()))
+    hosts = choose_hosts(targets)
+    shown = HeldOutput() if output.json or gather else LiveOutput(no_color=output.no_color)
+    cancel = Cancel()
+
+    def on_step(host: Host, step: str, seconds: float) -> None:
+        if output.verbose:
+            say(f"{host.name}: {step if output.verbose > 1 else step.split(' ')[0]} ({seconds:.3f} s)")
+
+    started = time.monotonic()
+    ended = {}
+    with cancelling(cancel) as interrupt, Reach(reach_options(targets)) as reach:
+        for done in execute(
+            hosts,
+            wanted,
+            reach=reach,
+            cancel=cancel,
+            sink_for=shown.sink_for,
+            forks=targets.forks,
+            timeout=targets.timeout,
+            stdin_for=_opener(stdin),
+            on_step=on_step,
+        ):
+            shown.finish(done.host)
+            ended[done.host] = done
+    report = ExecReport(tuple(ended[host] for host in hosts), time.monotonic() - started)
+    if isinstance(shown, HeldOutput):
+        (show_json if output.json else show_gathered)(report, shown)
+    say_problems(report.hosts)
+    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+
+
+def _opener(stdin: Path | None) -> Callable[[], BinaryIO] | None:
+    if stdin is None:
+        return None
+    try:
+        stdin.open("rb").close()
+    except OSError as error:
+        raise UserError(f"--stdin {stdin}: {error.strerror}") from None
+    return lambda: stdin.open("rb")

@@ -1,0 +1,38 @@
+"""From the options that every command shares to the hosts it means and the way they are reached."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipexctl.hosts.select import HostRequest, select_hosts
+from ipexctl.remote.reach import ReachOptions
+from ipexctl.remote.this_machine import with_own_address
+
+if TYPE_CHECKING:
+    from ipexctl.cli.options import Targets
+    from ipexctl.hosts.host import Host
+
+
+def choose_hosts(targets: Targets) -> tuple[Host, ...]:
+    """The hosts of this call, in the order of whoever named them."""
+    request = HostRequest(
+        hosts=targets.hosts,
+        hostfile=targets.hostfile,
+        limit=targets.limit,
+        user=targets.user,
+        port=targets.port,
+        identity=targets.identity,
+        known_hosts=targets.known_hosts,
+        ssh_config=targets.ssh_config,
+    )
+    selection = select_hosts(request, environ=os.environ, cwd=Path.cwd())
+    return with_own_address(selection.hosts)
+
+
+def reach_options(targets: Targets) -> ReachOptions:
+    return ReachOptions(
+        connect_timeout=targets.connect_timeout,
+        host_keys=None if targets.host_keys is None else targets.host_keys.value,
+    )

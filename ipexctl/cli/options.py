@@ -1,0 +1,129 @@
+"""Options that many commands share, each declared once and handed over as one value.
+
+`@shared(Targets, Output)` gives a command the options of those groups in place of its parameters of those types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HOSTS = "Which hosts"
+SSH = "How hosts are reached"
+OUTPUT = "Output"
+
+Command = TypeVar("Command", bound="Callable[..., None]")
+
+
+class HostKeyPolicy(str, Enum):
+    strict = "strict"
+    accept_new = "accept-new"
+    off = "off"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The options of every command that touches hosts."""
+
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(
+            "--hostfile",
+            "-H",
+            metavar="PATH",
+            help="A hostfile or an Ansible inventory; else $IPEXCTL_HOSTFILE, a Slurm or PBS allocation, "
+            "./hostfile, this machine alone.",
+        ),
+    ] = None
+    hosts: Annotated[
+        str | None,
+        typer.Option("--hosts", metavar="SPEC", help="Hosts instead of a file: 'node[1-4],me@10.0.0.9,localhost'."),
+    ] = None
+    limit: Annotated[
+        str | None,
+        typer.Option("--limit", "-l", metavar="SPEC", help="Only these hosts or groups; '!name' leaves out."),
+    ] = None
+    forks: Annotated[int, typer.Option("--forks", "-f", min=1, metavar="N", help="How many hosts at once.")] = 32
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Log in as this user.")] = None
+    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, metavar="P", help="sshd's port.")] = None
+    identity: Annotated[
+        Path | None, typer.Option("--identity", metavar="FILE", help="The private key to log in with.")
+    ] = None
+    ssh_config: Annotated[
+        Path | None, typer.Option("--ssh-config", metavar="FILE", help="Read this instead of ~/.ssh/config.")
+    ] = None
+    known_hosts: Annotated[
+        Path | None, typer.Option("--known-hosts", metavar="FILE", help="Check host keys against this file.")
+    ] = None
+    host_keys: Annotated[
+        HostKeyPolicy | None,
+        typer.Option("--host-keys", help="What to do about host keys (default: as the ssh config says, else strict)."),
+    ] = None
+    connect_timeout: Annotated[
+        float, typer.Option("--connect-timeout", min=0.1, metavar="S", help="Seconds to reach and log into one host.")
+    ] = 10.0
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds for the whole step on one host.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a command speaks."""
+
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what went wrong.")] = False
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Each remote step and its time; -vv the commands too.")
+    ] = 0
+    no_color: Annotated[bool, typer.Option("--no-color", help="No colours (also: NO_COLOR, TERM=dumb, a pipe).")] = (
+        False
+    )
+
+
+def shared(*groups: type) -> Callable[[Command], Command]:
+    """Put each group's options where the command has a parameter of that type."""
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        signature = inspect.signature(command)
+        places = {name: hint for name, hint in hints.items() if hint in groups}
+        parameters = [
+            parameter.replace(annotation=hints[name])
+            for name, parameter in signature.parameters.items()
+            if name not in places
+        ]
+        for group in places.values():
+            parameters += _parameters(group)
+
+        @functools.wraps(command)
+        def call(**given: Any) -> None:
+            for name, group in places.items():
+                given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+            command(**given)
+
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _parameters(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(group)
+    ]

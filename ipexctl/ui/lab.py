@@ -1,0 +1,129 @@
+"""What the lab commands show: where a new lab's files are, which labs there are, what is broken."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.ui.say import say
+from ipexctl.ui.table import show_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.lab import Lab, LabHost, Removed
+
+
+def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
+    """The hostfile's path is the answer; the other paths and what to type next are said beside it."""
+    if json:
+        _print_json("lab-up", {"lab": _as_json(lab)})
+        return
+    if not quiet:
+        count = len(lab.hosts)
+        behind = ", behind a bastion" if lab.bastion else ""
+        say(f"lab {lab.name}: {count} {'host' if count == 1 else 'hosts'} up{behind}")
+        for label, path in _paths(lab).items():
+            say(f"  {label:<12} {path}")
+        say(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} --gather -- uname -r")
+    sys.stdout.write(f"{lab.hostfile}\n")
+    sys.stdout.flush()
+
+
+def show_removed(removed: Removed, *, json: bool) -> None:
+    if json:
+        _print_json("lab-down", {"labs": list(removed.labs), "hosts": removed.hosts})
+    elif removed.labs:
+        say(f"removed {', '.join(removed.labs)} ({removed.hosts} {'host' if removed.hosts == 1 else 'hosts'})")
+    else:
+        say("there was no lab to remove")
+
+
+def show_labs(labs: Sequence[Lab], *, json: bool) -> None:
+    if json:
+        _print_json("lab-list", {"labs": [_as_json(lab) for lab in labs]})
+        return
+    if not labs:
+        say("there is no lab; make one: ipexctl lab up --hosts 3")
+        return
+    rows = [
+        (lab.name, host.name, host.address, host.internal or "", host.user, host.costume or "", _faults(host))
+        for lab in labs
+        for host in lab.members
+    ]
+    show_table(("lab", "host", "address", "internal", "user", "cpu", "broken"), rows)
+    for lab in labs:
+        if not lab.ready:
+            say(f"lab {lab.name} is not whole (still being made, or cut short): ipexctl lab down --lab {lab.name}")
+        say(f"{lab.name}: -H {lab.hostfile}")
+
+
+def show_costumes(*, json: bool) -> None:
+    from ipexctl.lab.costumes import COSTUMES
+
+    if json:
+        _print_json("lab-costumes", {"costumes": sorted(COSTUMES)})
+        return
+    show_table(
+        ("cpu", "sockets", "cores", "numa", "what it is"),
+        [
+            (name, str(c.sockets), str(c.sockets * c.cores_per_socket), str(c.numa_nodes), c.model_name)
+            for name, c in COSTUMES.items()
+        ],
+    )
+
+
+def show_faults() -> None:
+    from ipexctl.lab.faults import FAULTS
+
+    show_table(("fault", "what goes wrong"), [(fault.usage, fault.summary) for fault in FAULTS.values()])
+
+
+def say_broken(host: LabHost, fault: str) -> None:
+    say(f"{host.name}: {fault} is in force; ipexctl lab mend {host.lab}/{host.name} takes it back")
+
+
+def say_mended(before: LabHost, after: LabHost) -> None:
+    mended = [name for name in before.faults if name not in after.faults]
+    say(f"{after.name}: " + (f"mended {', '.join(mended)}" if mended else "nothing was broken"))
+
+
+def _paths(lab: Lab) -> dict[str, str]:
+    return {
+        "hostfile": str(lab.hostfile),
+        "ssh_config": str(lab.ssh_config),
+        "key": str(lab.key),
+        "known_hosts": str(lab.known_hosts),
+        "inventory": str(lab.inventory),
+    }
+
+
+def _as_json(lab: Lab) -> dict[str, Any]:
+    return {
+        "name": lab.name,
+        **_paths(lab),
+        "hosts": [
+            {
+                "name": host.name,
+                "address": host.address,
+                "internal": host.internal,
+                "user": host.user,
+                "home": host.home,
+                "cpu": host.costume,
+                "bastion": host.is_bastion,
+                "faults": {name: list(args) for name, args in host.faults.items()},
+            }
+            for host in lab.members
+        ],
+    }
+
+
+def _faults(host: LabHost) -> str:
+    return ", ".join(" ".join((name, *args)) for name, args in host.faults.items())
+
+
+def _print_json(kind: str, document: dict[str, Any]) -> None:
+    sys.stdout.write(jsonlib.dumps({"schema": f"ipexctl.{kind}/1", **document}, indent=2) + "\n")
+    sys.stdout.flush()

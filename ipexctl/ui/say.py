@@ -1,0 +1,57 @@
+"""Everything said along the way goes to stderr through here: errors, hints, steps. Nothing here is an answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, TextIO
+
+from ipexctl.errors import FileError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LOCK = threading.Lock()
+
+
+def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = False) -> bool:
+    """Colour is for a terminal that wants it; it never says anything that the words don't."""
+    if no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def printable(text: str) -> str:
+    """Text from a file or a host, safe to show: control characters could drive the terminal."""
+    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def say(text: str) -> None:
+    with _LOCK:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def say_user_error(error: UserError) -> None:
+    """What is wrong with the call or a file; for a line of a file also that line and a caret under the place."""
+    red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
+    lines = [f"{red}error:{plain} {printable(error.message)}"]
+    if isinstance(error, FileError):
+        lines[0] = printable(error.message)
+        if error.text:
+            lines += excerpt(error.text, error.column)
+    if error.fix:
+        lines.append(f"  {printable(error.fix)}")
+    say("\n".join(lines))
+
+
+def excerpt(text: str, column: int, width: int = 74) -> list[str]:
+    """The line and a caret under its `column` (from 1); a long line is cut around the place."""
+    start = max(0, column - 1 - width // 2) if len(text) > width else 0
+    piece = text[start : start + width]
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" if c != "\t" else " " for c in piece)
+    lines = [f"  {'...' if start else ''}{shown}"]
+    if column:
+        lines.append(" " * (2 + (3 if start else 0) + column - 1 - start) + "^")
+    return lines

@@ -1,0 +1,29 @@
+"""Tables for people, by rich: they fit the terminal, and lose their frame and colours where there is none."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ipexctl.ui.say import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+WIDTH_WITHOUT_TERMINAL = 200
+"""Piped tables aren't folded to 80 columns: they are for grep."""
+
+
+def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_color: bool = False) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+    Console(width=width, no_color=no_color or None, highlight=False).print(table)
