@@ -11,6 +11,8 @@ from typing import NamedTuple
 from ipexctl.hosts.names import WordError, describe
 
 _GAP = re.compile(r"[ \t]*")
+_QUOTING = re.compile(r"""["'\\]""")
+_UNQUOTED = re.compile(r"[^ \t]+")
 _PART = re.compile(r"""[^ \t"'#\\]+|"((?:[^"\\]|\\.)*)"|'([^']*)'|\\(.?)""", re.DOTALL)
 
 
@@ -34,6 +36,10 @@ class Pair(NamedTuple):
 
 def split_words(line: str, *, escapes: bool = False) -> list[Word]:
     """The line's words, quotes taken off. With `escapes` a backslash takes the next character as it is."""
+    if _QUOTING.search(line) is None:
+        plain = line.partition("#")[0]
+        refuse_unseen(plain, len(plain))
+        return [Word(match[0], match.start() + 1) for match in _UNQUOTED.finditer(plain)]
     words: list[Word] = []
     position = _end_of_gap(line, 0)
     while position < len(line) and line[position] != "#":

@@ -1,0 +1,127 @@
+"""Reading a file of hosts: what is wrong with it as a file, and which of the three formats it has.
+
+How each format is read lives in `hostfile`, `inventory_ini` and `inventory_yaml`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import shlex
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.hostfile import read_hostfile
+from ipexctl.hosts.names import printable
+from ipexctl.hosts.source import Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.errors import FileError
+    from ipexctl.hosts.host import Host
+
+Format = Literal["hostfile", "ini", "yaml"]
+MAX_BYTES: Final = 16 * 1024 * 1024
+
+_BY_SUFFIX: Final[dict[str, Format]] = {".yml": "yaml", ".yaml": "yaml", ".json": "yaml", ".ini": "ini"}
+_SECTION = re.compile(r"^[ \t]*\[[A-Za-z_][^:\[\]\s#]*(?::\w+)?\][ \t\r]*(?:[#;].*)?$", re.MULTILINE)
+_ANSIBLE_VARIABLE = re.compile(r"^[^#;\n]*?\sansible_\w+[ \t]*=", re.MULTILINE)
+_YAML_START = re.compile(r"(?:---|%YAML|\{)")
+_YAML_KEY = re.compile(r"""["']?[\w.-]+["']?:[ \t\r]*(?:#.*)?$""", re.MULTILINE)
+_YAML_PART = re.compile(r"^[ \t]+(?:hosts|children|vars)[ \t]*:", re.MULTILINE)
+_FIRST_LINE = re.compile(r"^[ \t]*(?=[^\s#;])", re.MULTILINE)
+
+
+def detect(text: str, suffix: str = "") -> Format:
+    """Which format a file has: its suffix says, else its content."""
+    by_suffix = _BY_SUFFIX.get(suffix.lower())
+    if by_suffix is not None:
+        return by_suffix
+    first = _FIRST_LINE.search(text)
+    if first is None:
+        return "hostfile"
+    begin = first.end()
+    if _YAML_START.match(text, begin):
+        return "yaml"
+    if _YAML_KEY.match(text, begin) and (_YAML_PART.search(text, begin) or text.startswith("all:", begin)):
+        return "yaml"
+    if _SECTION.search(text) or _ANSIBLE_VARIABLE.search(text):
+        return "ini"
+    return "hostfile"
+
+
+def read_hosts_file(path: Path, *, shown: str | None = None) -> tuple[Host, ...]:
+    """Every host a file names, whatever its format; `shown` is how messages call the file."""
+    shown = printable(str(path) if shown is None else shown)
+    data = _read_bytes(path, shown)
+    text = _decode(data, path, shown)
+    if text.startswith("#!"):
+        raise UserError(
+            f"{shown}: this is a script, and inventory scripts are not run",
+            fix="let Ansible run it: ansible-inventory -i SCRIPT --list --yaml > hosts.yml",
+        )
+    kind = detect(text, path.suffix)
+    if kind == "yaml":
+        from ipexctl.hosts.inventory_yaml import read_inventory_yaml
+
+        hosts = read_inventory_yaml(text, shown, base=path.parent)
+    elif kind == "ini":
+        from ipexctl.hosts.inventory_ini import read_inventory_ini
+
+        hosts = read_inventory_ini(text, shown, base=path.parent)
+    else:
+        hosts = read_hostfile(text, shown, base=path.parent)
+    if not hosts:
+        what = "is empty" if not text.strip() else "names no host"
+        raise UserError(f"{shown}: the file {what}", fix="write one host a line, such as node1 or node[1-4]:2")
+    return hosts
+
+
+def _read_bytes(path: Path, shown: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise UserError(
+            f"{shown}: there is no such file",
+            fix="check the path, or name hosts without a file: --hosts node1,node2",
+        ) from None
+    except IsADirectoryError:
+        raise UserError(f"{shown}: this is a directory", fix="name the hostfile or inventory in it") from None
+    except PermissionError:
+        raise UserError(
+            f"{shown}: you may not read this file", fix=f"its owner can say: chmod a+r {shlex.quote(shown)}"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UserError(f"{shown}: can't be read: {reason}", fix="check the path") from None
+    if len(data) > MAX_BYTES:
+        raise UserError(
+            f"{shown}: the file is larger than {MAX_BYTES // 2**20} MB, which no hostfile is", fix="check the path"
+        )
+    return data
+
+
+def _decode(data: bytes, path: Path, shown: str) -> str:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(
+            f"{shown}: the file is in UTF-16, not UTF-8",
+            fix=f"iconv -f UTF-16 -t UTF-8 {shlex.quote(shown)} > hosts.txt",
+        )
+    if b"\0" in data:
+        raise UserError(f"{shown}: this is a binary file, not a list of hosts", fix="check the path")
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _not_utf8(data, error.start, path, shown) from None
+
+
+def _not_utf8(data: bytes, place: int, path: Path, shown: str) -> FileError:
+    text = data.decode("utf-8", "replace")
+    before = data[:place].decode("utf-8", "replace").split("\n")
+    source = Source(shown, path.parent, text.split("\n"))
+    return source.error(
+        len(before), len(before[-1]) + 1, "a character here is not UTF-8", fix="save the file as UTF-8, or take it out"
+    )

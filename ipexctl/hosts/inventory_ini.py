@@ -1,0 +1,148 @@
+"""Ansible's INI inventory: `[group]`, `[group:vars]`, `[group:children]`, host lines with variables.
+
+What groups and variables come to is decided in `inventory`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.inventory import ALL, UNGROUPED, Inventory
+from ipexctl.hosts.inventory_vars import Setting
+from ipexctl.hosts.names import WordError, printable, quoted
+from ipexctl.hosts.source import Source
+from ipexctl.hosts.words import pair_up, refuse_unseen, split_words
+
+if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
+    from ipexctl.hosts.words import Word
+
+SECTION: Final = re.compile(r"\[([^:\[\]\s#]+)(?::(\w+))?\]\s*(?:[#;].*)?", re.DOTALL)
+_KINDS: Final = ("hosts", "vars", "children")
+_COMMENT = re.compile(r"\s[#;].*", re.DOTALL)
+_QUOTED_VALUE = re.compile(r"""(?:"([^"]*)"|'([^']*)')\s*(?:[#;].*)?""", re.DOTALL)
+
+
+def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None) -> tuple[Host, ...]:
+    """The hosts of an INI inventory in the file's order."""
+    source = Source(str(path), Path(path).parent if base is None else base, text.removeprefix("\ufeff").split("\n"))
+    reader = _Reader(Inventory(source))
+    for number, line in enumerate(source.lines, 1):
+        bare = line.strip(" \t\r")
+        if bare and bare[0] not in "#;":
+            try:
+                reader.read(number, line.rstrip(" \t\r"))
+            except WordError as error:
+                raise source.word_error(number, error) from None
+    reader.check_sections()
+    return reader.inventory.hosts()
+
+
+class _Reader:
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self._group = UNGROUPED
+        self._kind = "hosts"
+        self._declared: set[str] = {ALL, UNGROUPED}
+        self._needed: dict[str, tuple[int, int]] = {}
+
+    def read(self, number: int, line: str) -> None:
+        """Take one line that is neither empty nor a comment."""
+        begin = len(line) - len(line.lstrip()) + 1
+        section = SECTION.fullmatch(line.strip())
+        if section is not None:
+            self._begin(number, begin, section[1], section[2] or "hosts")
+        elif line.lstrip().startswith("[") and line.count(":") < 2:
+            raise _bad_section(line, begin)
+        elif self._kind == "vars":
+            self._variable(number, line, begin)
+        elif self._kind == "children":
+            self._child(number, line)
+        else:
+            self._host(number, line)
+
+    def check_sections(self) -> None:
+        """Groups may be declared after they are used, so that they exist is known only at the end."""
+        for name, (line, column) in self._needed.items():
+            if name not in self._declared:
+                known = Inventory(self.inventory.source)
+                for declared in self._declared:
+                    known.group(declared)
+                raise self.inventory.source.error(
+                    line, column, f"no group {quoted(name)} is declared", fix=known.near(name)
+                )
+
+    def _begin(self, number: int, begin: int, group: str, kind: str) -> None:
+        if kind not in _KINDS:
+            raise WordError(
+                f"a section is [group], [group:vars] or [group:children], not ':{printable(kind)}'",
+                column=begin + len(group) + 2,
+            )
+        if kind == "vars":
+            self._needed.setdefault(group, (number, begin + 1))
+        else:
+            self._declared.add(group)
+        self.inventory.group(group)
+        self._group, self._kind = group, kind
+
+    def _variable(self, number: int, line: str, begin: int) -> None:
+        key, equals, rest = line.partition("=")
+        if not equals or not key.strip():
+            raise WordError(f"a line of [{printable(self._group)}:vars] is key=value", column=begin)
+        column = len(key) + 2 + len(rest) - len(rest.lstrip())
+        value = rest.strip()
+        quoted_value = _QUOTED_VALUE.fullmatch(value)
+        if quoted_value is not None:
+            value = quoted_value[1] or quoted_value[2] or ""
+            column += 1
+        else:
+            value = _COMMENT.sub("", value)
+        refuse_unseen(line, column - 1 + len(value))
+        self.inventory.group(self._group).vars[key.strip()] = Setting(value, number, column)
+
+    def _child(self, number: int, line: str) -> None:
+        words = split_words(line)
+        if len(words) > 1:
+            raise WordError("one group a line stands under :children", column=words[1].column)
+        for name, column in words:
+            self._needed.setdefault(name, (number, column))
+            self.inventory.add_child(self._group, name, number, column)
+
+    def _host(self, number: int, line: str) -> None:
+        words = split_words(line, escapes=True)
+        if not words:
+            return
+        bare, pairs = pair_up(words[1:])
+        if bare:
+            raise _bare_word(words[0], bare[0])
+        if words[0].text.endswith(":"):
+            raise WordError(
+                f"{quoted(words[0].text)} looks like YAML, and this file is read as INI",
+                column=words[0].column,
+                fix="a YAML inventory's name ends in .yml or .yaml",
+            )
+        settings: dict[str, Setting] = {}
+        for pair in pairs:
+            if not pair.key:
+                raise WordError("no name stands before this '='", column=pair.column)
+            settings[pair.key] = Setting(pair.value, number, pair.value_column)
+        self.inventory.add_hosts(self._group, words[0].text, settings, number, words[0].column)
+
+
+def _bad_section(line: str, begin: int) -> WordError:
+    if "]" not in line:
+        return WordError("this '[' is never closed", column=begin, fix="such as [group]")
+    return WordError(
+        f"{quoted(line.strip())} is no section", column=begin, fix="such as [group], [group:vars] or [group:children]"
+    )
+
+
+def _bare_word(first: Word, word: Word) -> WordError:
+    fix = "put each host on a line of its own; variables are key=value"
+    if first.text.startswith("["):
+        fix = "a section stands on a line of its own"
+    elif word.text.isdecimal():
+        fix = f"for slots: slots={word.text}"
+    return WordError(f"{quoted(word.text)} is no key=value", column=word.column, fix=fix)

@@ -1,0 +1,91 @@
+"""`--limit`: which of the hosts a command is for, by name, node set, glob or group.
+
+Where the hosts come from lives in `select`.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from fnmatch import translate
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import WordError, quoted
+from ipexctl.hosts.nodeset import expand, fold, split_specs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.hosts.host import Host
+
+_ALL: Final = ("all", "*")
+_SHOWN: Final = 3
+
+
+def limit_hosts(hosts: Sequence[Host], spec: str) -> tuple[Host, ...]:
+    """The hosts a limit leaves, in the file's order. Only `!name` parts begin from all of them."""
+    index = _Index(hosts)
+    wanted: set[str] = set()
+    unwanted: set[str] = set()
+    named = False
+    for part in split_specs(spec):
+        bare = part.removeprefix("!").strip()
+        if not bare:
+            raise UserError("--limit: nothing stands behind '!'", fix="such as --limit '!node3'")
+        found = index.find(bare)
+        if part.startswith("!"):
+            unwanted |= found
+        else:
+            wanted |= found
+            named = True
+    if not named and not unwanted:
+        raise UserError("--limit names no host", fix="such as --limit node[1-4] or --limit '!node3'")
+    left = tuple(host for host in hosts if host.name not in unwanted and (not named or host.name in wanted))
+    if not left:
+        raise UserError(f"--limit {quoted(spec)} leaves no host", fix=f"there are: {_short(fold(index.names))}")
+    return left
+
+
+class _Index:
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self.names = [host.name for host in hosts]
+        self._known: dict[str, set[str]] = {}
+        for host in hosts:
+            for word in {host.name, host.address, *host.groups}:
+                self._known.setdefault(word, set()).add(host.name)
+
+    def find(self, part: str) -> set[str]:
+        """The names one part means; a name or a glob that means none is an error."""
+        if part in self._known:
+            return self._known[part]
+        if part in _ALL:
+            return set(self.names)
+        try:
+            words = expand(part)
+        except WordError as error:
+            raise UserError(f"--limit {quoted(part)}: {error.message}", fix=error.fix) from None
+        found: set[str] = set()
+        unknown: list[str] = []
+        for word in words:
+            match = self._glob(word) if "*" in word or "?" in word else self._known.get(word, set())
+            found |= match
+            if not match:
+                unknown.append(word)
+        if unknown:
+            raise UserError(f"--limit: no host or group is called {quoted(fold(unknown))}", fix=self._near(unknown[0]))
+        return found
+
+    def _glob(self, pattern: str) -> set[str]:
+        matches = re.compile(translate(pattern)).match
+        return set().union(*(names for word, names in self._known.items() if matches(word)))
+
+    def _near(self, word: str) -> str:
+        near = get_close_matches(word, self._known, n=_SHOWN)
+        if near:
+            return f"did you mean {' or '.join(near)}?"
+        return f"there are: {_short(fold(self.names))}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:199] + "…"

@@ -1,0 +1,123 @@
+"""Which hosts a command is for: the order of precedence, the command line's overrides, the limit.
+
+How each kind of source is read lives with its reader; nothing here asks a host anything.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.attributes import MAX_PORT
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.names import WordError, check_user, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_FILE: Final = "hostfile"
+ENVIRONMENT: Final = "IPEXCTL_HOSTFILE"
+LOCAL: Final = Host(name="localhost", address="localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRequest:
+    """What the command line says about hosts, nothing of it read yet."""
+
+    hosts: str | None = None
+    hostfile: Path | None = None
+    limit: str | None = None
+    accelerate_hostfile: Path | None = None
+    user: str | None = None
+    port: int | None = None
+    identity: Path | None = None
+    known_hosts: Path | None = None
+    ssh_config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    hosts: tuple[Host, ...]
+    source: str
+    """Where they come from, as a message says it: `./hostfile`, `Slurm job 123`, `this machine alone`."""
+
+
+def select_hosts(request: HostRequest, *, environ: Mapping[str, str], cwd: Path) -> Selection:
+    """The hosts of the first source that is given, overridden and limited as the command line says."""
+    changes = _overrides(request, cwd)
+    hosts, source = _from_first_source(request, environ, cwd)
+    if changes:
+        hosts = tuple(replace(host, **changes) for host in hosts)
+    if request.limit is not None:
+        from ipexctl.hosts.limit import limit_hosts
+
+        hosts = limit_hosts(hosts, request.limit)
+    return Selection(hosts, source)
+
+
+def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Path) -> tuple[tuple[Host, ...], str]:
+    if request.hosts is not None:
+        from ipexctl.hosts.hostfile import read_host_list
+
+        return read_host_list(request.hosts), "--hosts"
+    if request.hostfile is not None:
+        return _read(request.hostfile, cwd), printable(str(request.hostfile))
+    if request.accelerate_hostfile is not None:
+        path = request.accelerate_hostfile
+        return _read(path, cwd), f"{printable(str(path))}, named by the accelerate config"
+    if environ.get(ENVIRONMENT):
+        path = Path(environ[ENVIRONMENT])
+        return _read(path, cwd, shown=f"${ENVIRONMENT} ({path})"), f"${ENVIRONMENT} ({printable(str(path))})"
+    if any(environ.get(name) for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")):
+        from ipexctl.hosts.allocation import allocated_hosts
+
+        allocation = allocated_hosts(environ)
+        if allocation is not None:
+            return allocation
+    default = cwd / DEFAULT_FILE
+    # A link that leads nowhere is a mistake to report, a directory of that name is none of our business.
+    if os.path.lexists(default) and not os.path.isdir(default)  # noqa: PTH112 - Path.is_dir raises where it may not look:
+        return _read(Path(DEFAULT_FILE), cwd), f"./{DEFAULT_FILE}"
+    return (LOCAL,), "this machine alone"
+
+
+def _read(path: Path, cwd: Path, *, shown: str | None = None) -> tuple[Host, ...]:
+    from ipexctl.hosts.detect import read_hosts_file
+
+    return read_hosts_file(cwd / _at_home(path), shown=shown or str(path))
+
+
+def _at_home(path: Path) -> Path:
+    # `--hostfile=~/hosts` reaches us as it is written: not every shell expands a tilde there.
+    if not str(path).startswith("~"):
+        return path
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if request.user is not None:
+        try:
+            check_user(request.user)
+        except WordError as error:
+            raise UserError(f"--user: {error.message}", fix=error.fix) from None
+        changes["user"] = request.user
+    if request.port is not None:
+        if not 1 <= request.port <= MAX_PORT:
+            raise UserError(f"--port must be from 1 to {MAX_PORT}, not {request.port}")
+        changes["port"] = request.port
+    for key in ("identity", "known_hosts"):
+        path: Path | None = getattr(request, key)
+        if path is not None:
+            changes[key] = cwd / _at_home(path)
+    if request.ssh_config is not None:
+        # As for ssh, none means no configuration at all.
+        none = str(request.ssh_config) == "none"
+        changes["ssh_config"] = Path(os.devnull) if none else cwd / _at_home(request.ssh_config)
+    return changes
