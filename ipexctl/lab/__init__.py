@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from ipexctl.lab.breaking import break_host, find_host, mend_host, ssh_argv
 from ipexctl.lab.down import Removed, down
+from ipexctl.lab.faults import FAULTS, Fault
 from ipexctl.lab.spec import LabSpec
 from ipexctl.lab.state import Lab, LabHost
 from ipexctl.lab.state import load_all as list_labs
 from ipexctl.lab.up import LabEvent, up
 
-__all__ = ["Lab", "LabEvent", "LabHost", "LabSpec", "Removed", "down", "list_labs", "up"]
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "Lab",
+    "LabEvent",
+    "LabHost",
+    "LabSpec",
+    "Removed",
+    "break_host",
+    "down",
+    "find_host",
+    "list_labs",
+    "mend_host",
+    "ssh_argv",
+    "up",
+]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.lab import processes, state, system
+from ipexctl.lab.locks import lab_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-_WAIT: Final = 20.0
+    from collections.abc import Collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ def down(name: str | None = None) -> Removed:
         known = {name}
     hosts = 0
     for each in sorted(known):
-        with _not_being_made(each):
+        with lab_lock(each):
             hosts += remove(each)
     if name is None:
         _sweep_links()
@@ -58,28 +56,6 @@ def labs_of(namespaces: Collection[str]) -> set[str]:
     """The labs that namespaces belong to: `ipx-my-lab-node1` → `my-lab`, as no host's name has a dash."""
     ours = (name.removeprefix(state.NETNS_PREFIX) for name in namespaces if name.startswith(state.NETNS_PREFIX))
     return {name.rsplit("-", 1)[0] for name in ours if "-" in name}
-
-
-@contextmanager
-def _not_being_made(name: str) -> Iterator[None]:
-    """Wait for an `up` of this lab that is still at work; a dead one holds no lock."""
-    path = state.LABS / name / "lock"
-    if not path.exists():
-        yield
-        return
-    with path.open("w") as lock:
-        deadline = time.monotonic() + _WAIT
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"the lab {name!r} is being made right now", fix="try again when it is up"
-                    ) from None
-                time.sleep(0.1)
-        yield
 
 
 def remove(name: str) -> int:

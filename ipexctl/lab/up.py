@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
+import signal
 import socket
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
@@ -17,7 +18,8 @@ from typing import IO, TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.lab import disk, etc, network, render, state, system
 from ipexctl.lab import spec as specs
-from ipexctl.lab.down import remove
+from ipexctl.lab.down import labs_of, remove
+from ipexctl.lab.locks import lab_lock, machine_lock
 from ipexctl.lab.plan import free_block, free_name, make_plan
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from ipexctl.lab.state import Lab, LabHost
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
-_MACHINE_LOCK: Final = Path("/run/ipexctl-lab.lock")
 _START_TIMEOUT: Final = 60.0
 _AT_ONCE: Final = 16
 
@@ -62,18 +63,32 @@ def _tell_nobody(_event: LabEvent) -> None:
 @contextmanager
 def _reserved(spec: LabSpec) -> Iterator[Lab]:
     """A name and a block nobody else has, on disk before anything is made; gone again on any error."""
-    with _locked(_MACHINE_LOCK):
-        lab = _choose(spec)
-        lab.dir.mkdir(parents=True, mode=0o700)
-        own_lock = (lab.dir / "lock").open("w")
-        fcntl.flock(own_lock, fcntl.LOCK_EX)
-        state.save(lab)
-    with own_lock:
+    with ExitStack() as held:
+        with machine_lock():
+            lab = _choose(spec)
+            lab.dir.mkdir(parents=True, mode=0o700)
+            (lab.dir / "lock").touch()
+            held.enter_context(lab_lock(lab.name))
+            state.save(lab)
         try:
             yield lab
         except BaseException:
-            remove(lab.name)
+            with _undisturbed():
+                remove(lab.name)
             raise
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No second Ctrl-C while we clear up after the first; signals can be set from the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _choose(spec: LabSpec) -> Lab:
@@ -81,15 +96,9 @@ def _choose(spec: LabSpec) -> Lab:
     links = system.links()
     taken = {lab.block for lab in labs}
     taken |= {block for block in range(1, 255) if f"{state.LINK_PREFIX}{block}" in links}
-    name = free_name(state.directories(), spec.name)
+    names = {*state.directories(), *labs_of(system.namespaces())}
+    name = free_name(names, spec.name)
     return make_plan(spec, name, free_block(taken, system.routes()))
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _make(lab: Lab, tell: Callable[[LabEvent], None]) -> Lab:

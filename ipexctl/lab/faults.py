@@ -1,0 +1,251 @@
+"""What can be broken on a host: names, arguments, what each does. Pure; `breaking` does it.
+
+The shell that does it is in fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.lab import network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.lab.state import LabHost
+
+ALL_INTERFACES: Final = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a fault: how it is called, what it is when not given, how it is read."""
+
+    name: str
+    default: str
+    read: Callable[[str], str]
+    """The text in its normal form; ValueError says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A way for a host to be broken that can be undone."""
+
+    name: str
+    summary: str
+    arguments: tuple[Argument, ...] = ()
+    clashes: str = ""
+    """Of the faults with the same word here, a host can have one at a time."""
+    program: str = ""
+    package: str = ""
+    """What must be installed, and the Debian package that has it."""
+    script: str = ""
+    """The script's name, where it isn't the fault's own."""
+    on_wire: bool = False
+    """Acts on interfaces: its last argument names one or all."""
+    at_switch: bool = False
+    """Acts on the switch's end of the wire too."""
+    in_host: bool = True
+
+    @property
+    def usage(self) -> str:
+        return " ".join([self.name, *(f"[{argument.name}]" for argument in self.arguments)])
+
+    @property
+    def script_name(self) -> str:
+        return self.script or self.name
+
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)")
+_UNITS: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+
+
+def bits_per_second(rate: str) -> int:
+    match = _RATE.fullmatch(rate.lower())
+    bits = round(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if not 8000 <= bits <= 100 * 10**9:
+        raise ValueError("a rate from 8kbit to 100gbit, such as 10mbit")
+    return bits
+
+
+def _rate(text: str) -> str:
+    bits_per_second(text)
+    return text.lower()
+
+
+def _percent(text: str) -> str:
+    value = _number(text.removesuffix("%"))
+    if value is None or not 0 < value <= 100:
+        raise ValueError("a percentage above 0 and up to 100, such as 5")
+    return f"{value:g}"
+
+
+def _duration(text: str) -> str:
+    value = _number(text.removesuffix("s"))
+    if value is None or not 0 < value <= 600:
+        raise ValueError("seconds above 0 and up to 600, such as 3")
+    return f"{value:g}"
+
+
+def _skew(text: str) -> str:
+    if not re.fullmatch(r"[+-]?\d{1,9}s?", text) or int(text.removesuffix("s")) == 0:
+        raise ValueError("whole seconds ahead or, with a minus, behind, such as 90")
+    return str(int(text.removesuffix("s")))
+
+
+def _interface(text: str) -> str:
+    if text not in ("eth0", "eth1", ALL_INTERFACES):
+        raise ValueError("eth0 (in front), eth1 (the second network) or all")
+    return text
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
+
+
+_WIRE = Argument("INTERFACE", ALL_INTERFACES, _interface)
+
+FAULTS: Final = (
+    Fault(
+        "link-down",
+        "the cable is out: packets vanish, connections hang",
+        (_WIRE,),
+        on_wire=True,
+        at_switch=True,
+        in_host=False,
+    ),
+    Fault(
+        "slow-link",
+        "RATE in each direction, 10mbit unless given",
+        (Argument("RATE", "10mbit", _rate), _WIRE),
+        program="tc",
+        package="iproute2",
+        on_wire=True,
+        at_switch=True,
+    ),
+    Fault(
+        "packet-loss",
+        "PERCENT of the packets are lost in each direction, 5 unless given",
+        (Argument("PERCENT", "5", _percent), _WIRE),
+        program="iptables",
+        package="iptables",
+        on_wire=True,
+    ),
+    Fault(
+        "firewall",
+        "nothing may connect to it except to port 22",
+        program="iptables",
+        package="iptables",
+    ),
+    Fault("sshd-hang", "connections are accepted and nothing is ever said", clashes="sshd"),
+    Fault("sshd-dead", "nothing listens: connections are refused", clashes="sshd"),
+    Fault("changed-host-key", "sshd shows a key nobody has seen before", clashes="sshd"),
+    Fault("full-disk", "no byte is left on its disk, nor on a shared home", program="fallocate", package="util-linux"),
+    Fault("read-only-home", "no home can be written to"),
+    Fault("noisy-rc", "every shell prints on stdout and stderr before it does anything", script="rc"),
+    Fault(
+        "slow-rc",
+        "every shell takes SECONDS to start, 3 unless given",
+        (Argument("SECONDS", "3", _duration),),
+        script="rc",
+    ),
+    Fault(
+        "csh-shell", "the user's login shell is tcsh", clashes="shell", program="tcsh", package="tcsh", script="shell"
+    ),
+    Fault(
+        "fish-shell", "the user's login shell is fish", clashes="shell", program="fish", package="fish", script="shell"
+    ),
+    Fault("no-python", "no python in any directory of PATH"),
+    Fault(
+        "clock-skew",
+        "`date` is SECONDS ahead, or behind with a minus; 90 unless given",
+        (Argument("SECONDS", "90", _skew),),
+    ),
+    Fault("no-names", "it knows no host but itself by name"),
+)
+_BY_NAME: Final = {fault.name: fault for fault in FAULTS}
+
+
+def find_fault(name: str) -> Fault:
+    fault = _BY_NAME.get(name)
+    if fault is None:
+        near = difflib.get_close_matches(name, _BY_NAME, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"there is no fault {name!r}{hint}", fix=f"one of: {', '.join(_BY_NAME)}")
+    return fault
+
+
+def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
+    """All arguments in their normal form, defaults filled in. An interface may come without those before it."""
+    words = list(given)
+    if fault.on_wire and len(words) == 1 and len(fault.arguments) > 1 and _is_interface(words[0]):
+        words.insert(0, fault.arguments[0].default)
+    if len(words) > len(fault.arguments):
+        takes = f"takes {len(fault.arguments)} at most" if fault.arguments else "takes no argument"
+        raise UserError(f"{fault.name} {takes}: {' '.join(given)!r}", fix=f"ipexctl lab break NAME {fault.usage}")
+    read = []
+    for position, argument in enumerate(fault.arguments):
+        text = words[position] if position < len(words) else argument.default
+        try:
+            read.append(argument.read(text))
+        except ValueError as error:
+            raise UserError(
+                f"{fault.name}: {text!r} is not {error}", fix=f"ipexctl lab break NAME {fault.usage}"
+            ) from None
+    return tuple(read)
+
+
+def _is_interface(text: str) -> bool:
+    return text.startswith("eth") or text == ALL_INTERFACES
+
+
+def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
+    """Refuse what this host can't have: a wire it lacks, a fault another one stands in the way of."""
+    if fault.on_wire and args[-1] != ALL_INTERFACES and args[-1] not in network.interfaces(host):
+        raise UserError(f"{host.name} has no {args[-1]}", fix=f"it has {' and '.join(network.interfaces(host))}")
+    if not fault.clashes:
+        return
+    for other in host.faults:
+        if other != fault.name and find_fault(other).clashes == fault.clashes:
+            raise UserError(
+                f"{other} is in force on {host.name}, and {fault.name} cannot be added to it",
+                fix=f"ipexctl lab mend {host.name} {other}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of a fault's script: in the host, or in the switch's namespace."""
+
+    argv: tuple[str, ...]
+    in_host: bool
+
+
+def steps(fault: Fault, verb: str, args: Sequence[str], host: LabHost) -> tuple[Step, ...]:
+    """What is to be run to break or mend."""
+    if not fault.on_wire:
+        return (Step((verb, fault.name, *args), in_host=True),)
+    chosen = network.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
+    words = _wire_words(fault, args[:-1])
+    found = []
+    for interface in chosen:
+        if fault.in_host:
+            found.append(Step((verb, fault.name, interface, *words), in_host=True))
+        if fault.at_switch:
+            port = network.port_name(host, interface)
+            found.append(Step((verb, fault.name, port, *words), in_host=False))
+    return tuple(found)
+
+
+def _wire_words(fault: Fault, args: Sequence[str]) -> tuple[str, ...]:
+    if fault.name == "slow-link":
+        bits = bits_per_second(args[0])
+        # A bucket of 10 ms, and never less than one unsegmented 64 KB packet.
+        return (f"{bits}bit", f"{max(bits // 8 // 100, 65536)}b")
+    if fault.name == "packet-loss":
+        return (f"{float(args[0]) / 100:.6f}",)
+    return tuple(args)

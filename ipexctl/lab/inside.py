@@ -1,0 +1,30 @@
+"""Running a shell script in a host's own namespaces, beside its sshd and not through it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipexctl.errors import UserError
+from ipexctl.lab import processes, system
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.lab.state import LabHost
+
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
+    """Run it as root of that host; CommandError with its words when it fails."""
+    pid = processes.init_of(host.netns)
+    if pid is None:
+        raise UserError(f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down {host.lab}")
+    enter = ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"]
+    environment = ["env", "-i", _PATH, "LANG=C.UTF-8", "HOME=/root", f"LOGIN={host.user}", f"HOME_DIR={host.home}"]
+    return system.run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)
+
+
+def at_switch(netns: str, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
+    """Run it where the bridges are: this machine's files, the lab's wires."""
+    return system.run(["ip", "netns", "exec", netns, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)
