@@ -107,8 +107,8 @@ class Inventory:
                 above.add(group)
                 waiting.extend(parents[group])
         above.discard(ALL)
-        if above != {UNGROUPED}:
-            above.discard(UNGROUPED)
+        above.discard(UNGROUPED)
+        above = above or {UNGROUPED}
         groups = tuple(sorted(above, key=lambda group: (order[group], self._priority(group), group)))
         settings = dict(self.groups[ALL].vars)
         for group in groups:

@@ -140,7 +140,7 @@ def _bad_section(line: str, begin: int) -> WordError:
 
 
 def _bare_word(first: Word, word: Word) -> WordError:
-    fix = "put each host on a line of its own; variables are key=value"
+    fix = "put each host on a line of its own; a value with blanks needs quotes"
     if first.text.startswith("["):
         fix = "a section stands on a line of its own"
     elif word.text.isdecimal():

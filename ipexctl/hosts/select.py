@@ -79,7 +79,8 @@ def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Pa
             return allocation
     default = cwd / DEFAULT_FILE
     # A link that leads nowhere is a mistake to report, a directory of that name is none of our business.
-    if os.path.lexists(default) and not os.path.isdir(default)  # noqa: PTH112 - Path.is_dir raises where it may not look:
+    # os.path and not Path, whose is_dir raises where we may not look.
+    if os.path.lexists(default) and not os.path.isdir(default):  # noqa: PTH112
         return _read(Path(DEFAULT_FILE), cwd), f"./{DEFAULT_FILE}"
     return (LOCAL,), "this machine alone"
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH: Final = 100
 MAX_NODES: Final = 2_000_000
+_CHARACTERS_A_NODE: Final = 8
 
 # What YAML 1.1 itself takes for the end of a line, so that its line numbers are ours.
 _LINE_END = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
@@ -102,6 +103,7 @@ class YamlTree:
             return {entry.key: self._plain(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
         if node.id == "sequence":
             return [self._plain(item, depth + 1) for item in self._step(node, depth)]
+        self._walked += len(node.value) // _CHARACTERS_A_NODE
         return None if is_null(node) else str(node.value)
 
     def _step(self, node: Node, depth: int) -> Any:
@@ -123,7 +125,8 @@ class YamlTree:
             mark = error.problem_mark or error.context_mark
             line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
             what = printable(error.problem or error.context or "can't be read")
-            raise self.source.error(line, column, f"YAML: {what}", fix=_yaml_fix(what)) from None
+            at_tab = "\t" in self.source.lines[min(line, len(self.source.lines)) - 1][: column + 1]
+            raise self.source.error(line, column, f"YAML: {what}", fix=_yaml_fix(what, at_tab)) from None
         except yaml.YAMLError as error:
             raise self.source.error(1, 1, f"YAML: {printable(str(error))}") from None
         return cast("Node | None", root)
@@ -152,8 +155,8 @@ def kind(node: Node) -> str:
     return "a list" if node.id == "sequence" else "a mapping"
 
 
-def _yaml_fix(what: str) -> str:
-    if "tab" in what or "\\t" in what:
+def _yaml_fix(what: str, at_tab: bool) -> str:
+    if at_tab:
         return "YAML is indented with blanks only"
     if "mapping values" in what:
         return "put the value in quotes if a ': ' belongs to it"
