@@ -124,7 +124,7 @@ def _prefer(options: paramiko.transport.SecurityOptions, known: tuple[str, ...])
 class _Transport(paramiko.Transport):
     """Keeps the one thing paramiko drops: which signal ended a command."""
 
-    def _note_request(self: paramiko.Channel, message: paramiko.Message) -> None:  # type: ignore[misc]
+    def _note_request(self: paramiko.Channel, message: paramiko.Message) -> None:
         start = message.packet.tell()
         if message.get_text() == "exit-signal":
             message.get_boolean()

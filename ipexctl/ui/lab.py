@@ -78,7 +78,7 @@ def show_costumes(*, json: bool) -> None:
 def show_faults() -> None:
     from ipexctl.lab.faults import FAULTS
 
-    show_table(("fault", "what goes wrong"), [(fault.usage, fault.summary) for fault in FAULTS.values()])
+    show_table(("fault", "what goes wrong"), [(fault.usage, fault.summary) for fault in FAULTS])
 
 
 def say_broken(host: LabHost, fault: str) -> None:
