@@ -31,16 +31,21 @@ def up(
     hosts: Annotated[int, typer.Option("--hosts", "-n", min=1, max=200, metavar="N", help="How many hosts.")] = 3,
     lab: Annotated[str | None, typer.Option("--lab", metavar="LAB", help="Its name; else lab, lab2, …")] = None,
     cpu: Annotated[
-        str | None, typer.Option("--cpu", metavar="NAME,…", help="CPU costumes, for the hosts in turn; 'list' shows all.")
+        str | None,
+        typer.Option("--cpu", metavar="NAME,…", help="CPU costumes, for the hosts in turn; 'list' shows all."),
     ] = None,
     shared_home: Annotated[bool, typer.Option("--shared-home", help="One home directory on all, as on NFS.")] = False,
     bastion: Annotated[bool, typer.Option("--bastion", help="Put the hosts behind a bastion.")] = False,
     internal: Annotated[
         bool, typer.Option("--internal", help="A second network among the hosts, apart from the one you reach.")
     ] = False,
-    names: Annotated[bool, typer.Option("--names/--no-names", help="Whether the hosts know one another's names.")] = True,
+    names: Annotated[
+        bool, typer.Option("--names/--no-names", help="Whether the hosts know one another's names.")
+    ] = True,
     users: Annotated[str, typer.Option("--users", metavar="NAME,…", help="Accounts, for the hosts in turn.")] = "ipex",
-    homes: Annotated[str, typer.Option("--homes", metavar="DIR,…", help="Where homes lie, for the hosts in turn.")] = "/home",
+    homes: Annotated[
+        str, typer.Option("--homes", metavar="DIR,…", help="Where homes lie, for the hosts in turn.")
+    ] = "/home",
 ) -> None:
     """Make a lab; its hostfile's path is the answer on stdout.
 

@@ -7,9 +7,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING, TextIO
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import FileError
 
 if TYPE_CHECKING:
+    from ipexctl.errors import UserError
     from collections.abc import Mapping
 
 _LOCK = threading.Lock()
