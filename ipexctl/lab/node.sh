@@ -1,9 +1,10 @@
 # What turns a fresh set of namespaces into a host. Run by /bin/sh as the first process of a new
 # pid namespace; says "ready" on stdout once sshd listens, then stays as the host's init.
 #
-# STATE   the host's directory on this machine: disk.img, net, etc/, costume/
+# STATE   the host's directory on this machine: disk.img, net, etc/
 # NAME    its host name            LOGIN  its user account   HOME_DIR  that account's home
 # SHARED  where the shared home is mounted on this machine, or empty
+# COSTUME the CPU it is dressed as, a directory, or empty
 # SHELF   the directory of all labs, hidden inside
 # INIT    init.sh, which this script becomes
 set -eu
@@ -87,13 +88,13 @@ mount -t tmpfs -o nosuid,nodev,size=64m,mode=755 run "$root/run"
 mkdir -p "$root/run/sshd" "$root/run/lock"
 
 # The costume, over what the kernel tells. Its directory is out of sight once the root is changed.
-if [ -d "$STATE/costume" ]; then
-    mount --bind "$STATE/costume/cpuinfo" "$root/proc/cpuinfo"
+if [ -n "$COSTUME" ]; then
+    mount -o bind,ro "$COSTUME/cpuinfo" "$root/proc/cpuinfo"
     for subject in cpu node; do
         [ ! -d "$root/sys/devices/system/$subject" ] ||
-            mount --bind "$STATE/costume/system/$subject" "$root/sys/devices/system/$subject"
+            mount -o bind,ro "$COSTUME/system/$subject" "$root/sys/devices/system/$subject"
     done
-    [ ! -d "$STATE/costume/bin" ] || cp "$STATE/costume/bin/"* "$root/usr/local/bin/"
+    [ ! -d "$COSTUME/bin" ] || cp "$COSTUME/bin/"* "$root/usr/local/bin/"
 fi
 
 cp "$INIT" "$root/sbin/lab-init"

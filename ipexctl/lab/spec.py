@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.lab.costumes import find_costume
 
 MAX_HOSTS: Final = 200
 """Addresses .11 to .210 of one /24: more real sshd than a machine that needs a lab will carry."""
@@ -42,11 +43,13 @@ class LabSpec:
 
 
 def check(spec: LabSpec) -> None:
-    """Refuse what cannot be made; costumes are checked where they are known."""
+    """Refuse what cannot be made."""
     if not 1 <= spec.hosts <= MAX_HOSTS:
         raise UserError(f"a lab has 1 to {MAX_HOSTS} hosts, not {spec.hosts}", fix="--hosts 3")
     if spec.name is not None:
         check_name(spec.name)
+    for cpu in spec.cpus:
+        find_costume(cpu)
     if not spec.users or not spec.homes:
         raise UserError("a lab needs at least one user and one home")
     for user in spec.users:

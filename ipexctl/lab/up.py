@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.lab import disk, etc, network, render, state, system
+from ipexctl.lab import disk, dress, etc, network, render, state, system
 from ipexctl.lab import spec as specs
 from ipexctl.lab.down import labs_of, remove
 from ipexctl.lab.locks import lab_lock, machine_lock
@@ -108,6 +108,7 @@ def _make(lab: Lab, tell: Callable[[LabEvent], None]) -> Lab:
     system.ip_batch(network.switch(lab), netns=lab.switch)
     _write_common(lab)
     shared = disk.make_shared_home(lab) if lab.shared_home else None
+    dress.wardrobe(lab)
     tell(LabEvent("wired", lab))
     openssh = etc.openssh_version(_ssh_banner())
     pool = ThreadPoolExecutor(_AT_ONCE)
@@ -154,6 +155,7 @@ def _start(lab: Lab, host: LabHost, shared: Path | None, openssh: tuple[int, int
         "LOGIN": host.user,
         "HOME_DIR": host.home,
         "SHARED": str(shared or "") if not host.is_bastion else "",
+        "COSTUME": str(dress.costume_dir(lab, host.costume)) if host.costume else "",
         "SHELF": str(state.LABS.parent),
         "INIT": str(_NODE_SCRIPT.with_name("init.sh")),
     }

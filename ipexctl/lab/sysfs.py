@@ -1,0 +1,192 @@
+"""/sys/devices/system/{cpu,node} of a costume, as texts and links by path. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.lab.costumes import ARM, cpus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ipexctl.lab.costumes import Costume, Cpu
+
+# What many CPUs have alike is written once, out of the way of a `cpu*` glob, and linked to.
+_SHARED: Final = ".shared"
+_SAME_SOCKET: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Files and symbolic links below /sys/devices/system."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+
+
+def sysfs(costume: Costume, *, memory_kb: int) -> Tree:
+    """The whole tree; the memory is this machine's own, divided among the nodes."""
+    tree = Tree()
+    everyone = cpus(costume)
+    _whole(tree, costume)
+    _cpus(tree, costume, everyone)
+    _caches(tree, costume, everyone)
+    _nodes(tree, costume, everyone, memory_kb)
+    return tree
+
+
+def cpu_list(numbers: Collection[int]) -> str:
+    """0, 1, 2, 8 → `0-2,8`."""
+    parts: list[str] = []
+    ordered = sorted(numbers)
+    start = 0
+    for position, number in enumerate(ordered):
+        if position + 1 == len(ordered) or ordered[position + 1] != number + 1:
+            first = ordered[start]
+            parts.append(f"{first}" if first == number else f"{first}-{number}")
+            start = position + 1
+    return ",".join(parts)
+
+
+def cpu_mask(numbers: Collection[int], width: int) -> str:
+    """The same as the kernel's mask: groups of 32 bits in hex, the highest first, each padded but the first."""
+    bits = sum(1 << number for number in numbers)
+    digits = -(-width // 4)
+    text = f"{bits:0{digits}x}"
+    groups = [text[max(0, end - 8) : end] for end in range(len(text), 0, -8)]
+    return ",".join(reversed(groups))
+
+
+def _whole(tree: Tree, costume: Costume) -> None:
+    all_of_them = cpu_list(range(costume.cpus))
+    smt = costume.threads > 1
+    for name in ("online", "present", "possible"):
+        tree.files[f"cpu/{name}"] = f"{all_of_them}\n"
+    tree.files["cpu/offline"] = "\n"
+    tree.files["cpu/isolated"] = "\n"
+    tree.files["cpu/kernel_max"] = "8191\n"
+    tree.files["cpu/smt/active"] = f"{int(smt)}\n"
+    tree.files["cpu/smt/control"] = "on\n" if smt else "notsupported\n"
+    for name, value in (
+        ("scaling_governor", "performance"),
+        ("scaling_available_governors", "performance powersave"),
+        ("scaling_driver", "acpi-cpufreq" if costume.vendor != "GenuineIntel" else "intel_pstate"),
+        ("cpuinfo_max_freq", costume.mhz * 1000),
+        ("cpuinfo_min_freq", 800000),
+        ("scaling_max_freq", costume.mhz * 1000),
+        ("scaling_min_freq", 800000),
+        ("scaling_cur_freq", costume.mhz * 1000),
+    ):
+        tree.files[f"cpu/{_SHARED}/cpufreq/{name}"] = f"{value}\n"
+
+
+def _cpus(tree: Tree, costume: Costume, everyone: Collection[Cpu]) -> None:
+    by_core = defaultdict(list)
+    by_socket = defaultdict(list)
+    for cpu in everyone:
+        by_core[cpu.socket, cpu.core].append(cpu.number)
+        by_socket[cpu.socket].append(cpu.number)
+    core_sets = {key: _both(numbers, costume.cpus) for key, numbers in by_core.items()}
+    socket_sets = {key: _both(numbers, costume.cpus) for key, numbers in by_socket.items()}
+    for cpu in everyone:
+        at = f"cpu/cpu{cpu.number}"
+        core_list, core_mask = core_sets[cpu.socket, cpu.core]
+        socket_list, socket_mask = socket_sets[cpu.socket]
+        for name, value in (
+            ("core_id", f"{cpu.core}\n"),
+            ("physical_package_id", f"{cpu.socket}\n"),
+            ("die_id", "0\n"),
+            ("thread_siblings_list", core_list),
+            ("thread_siblings", core_mask),
+            ("core_cpus_list", core_list),
+            ("core_cpus", core_mask),
+            ("core_siblings_list", socket_list),
+            ("core_siblings", socket_mask),
+            ("package_cpus_list", socket_list),
+            ("package_cpus", socket_mask),
+        ):
+            tree.files[f"{at}/topology/{name}"] = value
+        tree.links[f"{at}/cpufreq"] = f"../{_SHARED}/cpufreq"
+        tree.links[f"{at}/cache"] = f"../{_SHARED}/core{cpu.socket}-{cpu.core}"
+        tree.links[f"{at}/node{cpu.node}"] = f"../../node/node{cpu.node}"
+        if cpu.number:
+            tree.files[f"{at}/online"] = "1\n"
+
+
+def _both(numbers: Collection[int], width: int) -> tuple[str, str]:
+    return f"{cpu_list(numbers)}\n", f"{cpu_mask(numbers, width)}\n"
+
+
+def _caches(tree: Tree, costume: Costume, everyone: Collection[Cpu]) -> None:
+    by_core = defaultdict(list)
+    by_l3 = defaultdict(list)
+    share = costume.l3_cores or costume.cores
+    for cpu in everyone:
+        by_core[cpu.socket, cpu.core].append(cpu.number)
+        by_l3[cpu.socket, cpu.core // share].append(cpu.number)
+    own = ((0, 1, "Data", costume.l1d), (1, 1, "Instruction", costume.l1i), (2, 2, "Unified", costume.l2))
+    for number, ((socket, core), numbers) in enumerate(by_core.items()):
+        base = f"cpu/{_SHARED}/core{socket}-{core}"
+        for index, level, kind, size in own:
+            _cache(tree, f"{base}/index{index}", level, kind, size, _both(numbers, costume.cpus), number)
+        tree.links[f"{base}/index3"] = f"../l3-{socket}-{core // share}"
+    for number, ((socket, part), numbers) in enumerate(by_l3.items()):
+        at = f"cpu/{_SHARED}/l3-{socket}-{part}"
+        _cache(tree, at, 3, "Unified", costume.l3, _both(numbers, costume.cpus), number)
+
+
+def _cache(tree: Tree, at: str, level: int, kind: str, size: int, shared: tuple[str, str], number: int) -> None:
+    for name, value in (
+        ("level", f"{level}\n"),
+        ("type", f"{kind}\n"),
+        ("size", f"{size}K\n"),
+        ("id", f"{number}\n"),
+        ("coherency_line_size", "64\n"),
+        ("shared_cpu_list", shared[0]),
+        ("shared_cpu_map", shared[1]),
+    ):
+        tree.files[f"{at}/{name}"] = value
+
+
+def _nodes(tree: Tree, costume: Costume, everyone: Collection[Cpu], memory_kb: int) -> None:
+    all_of_them = cpu_list(range(costume.nodes))
+    for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
+        tree.files[f"node/{name}"] = f"{all_of_them}\n"
+    each = memory_kb // costume.nodes
+    for node in range(costume.nodes):
+        at = f"node/node{node}"
+        numbers = [cpu.number for cpu in everyone if cpu.node == node]
+        tree.files[f"{at}/cpulist"], tree.files[f"{at}/cpumap"] = _both(numbers, costume.cpus)
+        tree.files[f"{at}/distance"] = " ".join(_distances(costume, node)) + "\n"
+        tree.files[f"{at}/meminfo"] = "".join(
+            f"Node {node} {name + ':':<15}{value:>9} kB\n"
+            for name, value in (("MemTotal", each), ("MemFree", each // 10 * 9), ("MemUsed", each - each // 10 * 9))
+        )
+        for number in numbers:
+            tree.links[f"{at}/cpu{number}"] = f"../../cpu/cpu{number}"
+
+
+def _distances(costume: Costume, node: int) -> list[str]:
+    def distance(other: int) -> int:
+        if other == node:
+            return 10
+        same_socket = other // costume.numa_per_socket == node // costume.numa_per_socket
+        return _SAME_SOCKET if same_socket else costume.far
+
+    return [str(distance(other)) for other in range(costume.nodes)]
+
+
+def wrappers(costume: Costume) -> dict[str, str]:
+    """Programs that ask the kernel itself for its architecture, taught the costume's; none on x86."""
+    if costume.arch != ARM:
+        return {}
+    return {name: _wrapper(name, costume.arch) for name in ("uname", "arch", "lscpu")}
+
+
+def _wrapper(program: str, arch: str) -> str:
+    return f"""#!/bin/sh
+# A costume: the kernel is this machine's, the name of its architecture is not.
+/usr/bin/{program} "$@" | sed 's/x86_64/{arch}/g'
+"""
