@@ -36,10 +36,10 @@ def _write(directory: Path, name: str) -> None:
     for path, target in tree.links.items():
         (system / path).symlink_to(target)
     for program, text in wrappers(costume).items():
-        path = directory / "bin" / program
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+        script = directory / "bin" / program
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(text)
+        script.chmod(0o755)
 
 
 def memory_kb(meminfo: str) -> int:
