@@ -1,22 +1,64 @@
-"""The command line as a whole: which commands there are, and what every one of them has."""
+"""The command line as a whole: which commands there are, and what every one of them has.
+
+A command's module is imported when that command is called, so that start-up doesn't grow with their number.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import ipexctl
-from ipexctl.cli.exec import exec_command
-from ipexctl.cli.lab import lab_app
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "exec": "Run one command on every host, and see its output live.",
+    "lab": "Make a cluster of real SSH hosts on this machine, break it, mend it.",
+}
+"""Each command with its line in the help; its options are in the module of that name beside this one."""
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command = get_command(import_module(f"ipexctl.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="ipexctl",
     help="Turn a list of machines you can ssh to into one PyTorch training job.",
+    epilog="Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r",
     no_args_is_help=True,
-    rich_markup_mode=None,  # its help costs twice the start-up of everything else
+    rich_markup_mode=None,  # help in colour costs as much start-up as everything else together
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -33,7 +75,3 @@ def root(
     ] = False,
 ) -> None:
     del version
-
-
-app.command("exec", no_args_is_help=True)(exec_command)
-app.add_typer(lab_app, name="lab")

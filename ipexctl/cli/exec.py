@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(no_args_is_help=True)
 @shared(Targets, Output)
 def exec_command(
     targets: Targets,

@@ -9,11 +9,11 @@ import typer
 
 from ipexctl.cli.options import Output, shared
 
-lab_app = typer.Typer(
-    name="lab",
+app = typer.Typer(
     help="Make a cluster of real SSH hosts on this machine (Linux, root), break it, mend it, remove it.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    add_completion=False,
 )
 
 LabName = Annotated[str | None, typer.Option("--lab", metavar="LAB", help="Which lab, where there are several.")]
@@ -24,7 +24,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()
 
 
-@lab_app.command("up")
+@app.command("up")
 @shared(Output)
 def up(
     output: Output,
@@ -74,7 +74,7 @@ def up(
     ui.show_lab(make(spec), json=output.json, quiet=output.quiet)
 
 
-@lab_app.command("down")
+@app.command("down")
 @shared(Output)
 def down(output: Output, lab: LabName = None) -> None:
     """Remove a lab; without --lab every lab of this machine, and what crashed ones have left.
@@ -88,7 +88,7 @@ def down(output: Output, lab: LabName = None) -> None:
     ui.show_removed(remove(lab), json=output.json)
 
 
-@lab_app.command("list")
+@app.command("list")
 @shared(Output)
 def list_command(output: Output) -> None:
     """Show the labs of this machine, their hosts, and the faults in force.
@@ -102,7 +102,7 @@ def list_command(output: Output) -> None:
     ui.show_labs(list_labs(), json=output.json)
 
 
-@lab_app.command("ssh", context_settings={"ignore_unknown_options": True})
+@app.command("ssh", context_settings={"ignore_unknown_options": True})
 def ssh(
     name: NodeName,
     command: Annotated[list[str] | None, typer.Argument(metavar="[CMD ARGS…]", show_default=False)] = None,
@@ -119,7 +119,7 @@ def ssh(
     os.execvp(argv[0], argv)  # noqa: S606  # the terminal is ssh's from here on
 
 
-@lab_app.command("break")
+@app.command("break")
 def break_command(
     name: NodeName,
     fault: Annotated[str, typer.Argument(metavar="FAULT", help="What goes wrong; 'list' shows all faults.")],
@@ -141,7 +141,7 @@ def break_command(
     ui.say_broken(break_host(find_host(name, lab), fault, tuple(args or ())), fault)
 
 
-@lab_app.command("mend")
+@app.command("mend")
 def mend(
     name: NodeName,
     fault: Annotated[str | None, typer.Argument(metavar="[FAULT]", show_default=False)] = None,

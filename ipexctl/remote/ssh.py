@@ -121,16 +121,17 @@ def _prefer(options: paramiko.transport.SecurityOptions, known: tuple[str, ...])
     options.key_types = [*first, *(name for name in options.key_types if name not in first)]
 
 
+def _note_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    start = message.packet.tell()
+    if message.get_text() == "exit-signal":
+        message.get_boolean()
+        channel.ended_by = message.get_text()  # type: ignore[attr-defined]
+    message.packet.seek(start)
+    paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
+
+
 class _Transport(paramiko.Transport):
     """Keeps the one thing paramiko drops: which signal ended a command."""
-
-    def _note_request(self: paramiko.Channel, message: paramiko.Message) -> None:
-        start = message.packet.tell()
-        if message.get_text() == "exit-signal":
-            message.get_boolean()
-            self.ended_by = message.get_text()  # type: ignore[attr-defined]
-        message.packet.seek(start)
-        paramiko.Channel._handle_request(self, message)  # type: ignore[attr-defined]
 
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]

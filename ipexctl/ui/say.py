@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TextIO
 from ipexctl.errors import FileError
 
 if TYPE_CHECKING:
-    from ipexctl.errors import UserError
     from collections.abc import Mapping
+
+    from ipexctl.errors import UserError
 
 _LOCK = threading.Lock()
 
