@@ -6,6 +6,7 @@ that logs in there; we speak our own protocol through the pipe it gives us.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import socket
 import subprocess
@@ -163,8 +164,7 @@ class _Master:
         return options
 
     def _refuse(self, reason: str) -> list[str]:
-        words = " ".join(self._argv)
-        self._refusal = Unreachable(reason, f"try by hand: ssh {words} true")
+        self._refusal = Unreachable(reason, f"try by hand: {shlex.join(['ssh', *self._argv, 'true'])}")
         raise self._refusal
 
 

@@ -21,6 +21,7 @@ from ipexctl.remote.dial import DEAD_AFTER
 from ipexctl.remote.jump import ProxySocket
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Ended
+from ipexctl.remote.ssh_config import by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,14 +54,14 @@ def log_in(
 
     with cancel.waking(hang_up):
         try:
-            return SshSession(host, _connect(endpoint, sock, reach, deadline))
+            return SshSession(host, _connect(host, endpoint, sock, reach, deadline))
         except Unreachable:
             if cancel.thrown:
                 raise Cancelled("stopped before it was connected") from None
             raise
 
 
-def _connect(endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float) -> fabric.Connection:
+def _connect(host: Host, endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float) -> fabric.Connection:
     left = max(0.5, deadline - time.monotonic())
     login = Login(endpoint, reach.key_ring)
 
@@ -95,7 +96,7 @@ def _connect(endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: fl
     except (paramiko.SSHException, EOFError, OSError) as error:
         connection.close()
         sock.close()
-        raise _translate(error, endpoint, sock, login, reach.connect_timeout) from None
+        raise _translate(error, host, endpoint, sock, login, reach.connect_timeout) from None
     except BaseException:
         connection.close()
         sock.close()
@@ -151,15 +152,19 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
         self._reach.host_keys.check(self._endpoint, key.get_name(), key.asbytes())
 
 
-def _translate(error: Exception, endpoint: Endpoint, sock: socket.socket, login: Login, timeout: float) -> Unreachable:
+def _translate(
+    error: Exception, host: Host, endpoint: Endpoint, sock: socket.socket, login: Login, timeout: float
+) -> Unreachable:
     where = f"port {endpoint.port}"
     if isinstance(error, paramiko.AuthenticationException):
         return auth_refusal(error, endpoint, login)
     if isinstance(sock, ProxySocket) and (complaint := sock.complaint()):
-        return Unreachable(f"there is no way through to it: {complaint}", f"try by hand: ssh {endpoint.hostname} true")
+        through = endpoint.jump or "its ProxyCommand"
+        return Unreachable(f"no way to it through {through}: {complaint}", f"try by hand: {by_hand(host)}")
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return Unreachable(
-            f"the sshd there and we share no algorithm: {error}", "it is too old or too strict; try by hand: ssh -v"
+            f"the sshd there and we share no algorithm: {error}",
+            f"it is too old or too strict; try by hand: {by_hand(host)}",
         )
     if "banner" in str(error) and not isinstance(error.__cause__ or error.__context__, (EOFError, ConnectionError)):
         return Unreachable(

@@ -9,6 +9,7 @@ import getpass
 import glob
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -188,6 +189,11 @@ def ssh_options(host: Host) -> list[str]:
     if host.known_hosts:
         options += ["-o", f"UserKnownHostsFile={host.known_hosts}"]
     return options
+
+
+def by_hand(host: Host) -> str:
+    """What to type to try the same without us."""
+    return shlex.join(["ssh", *ssh_options(host), host.address, "true"])
 
 
 def parse_ssh_g(text: str) -> dict[str, list[str]]:

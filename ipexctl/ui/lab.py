@@ -64,13 +64,13 @@ def show_costumes(*, json: bool) -> None:
     from ipexctl.lab.costumes import COSTUMES
 
     if json:
-        _print_json("lab-costumes", {"costumes": sorted(COSTUMES)})
+        _print_json("lab-costumes", {"costumes": [c.name for c in COSTUMES]})
         return
     show_table(
-        ("cpu", "sockets", "cores", "numa", "what it is"),
+        ("cpu", "sockets x cores", "numa", "known for", "calls itself"),
         [
-            (name, str(c.sockets), str(c.sockets * c.cores_per_socket), str(c.numa_nodes), c.model_name)
-            for name, c in COSTUMES.items()
+            (c.name, f"{c.sockets} x {c.cores}", str(c.sockets * c.numa_per_socket), c.known_for, c.model_name)
+            for c in COSTUMES
         ],
     )
 
