@@ -6,7 +6,6 @@ How a line is cut into words lives in `words`, what names a host in `hostword`.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -186,6 +185,8 @@ def _unknown(pair: Pair) -> WordError:
     if not pair.key:
         return WordError("no key stands before this '='", column=pair.column, fix="such as slots=4")
     key = pair.key.lower().replace("-", "_")
+    from difflib import get_close_matches
+
     near = get_close_matches(key, KEYS, n=1, cutoff=0.6)
     known = _OTHER_NAMES.get(key) or (near[0] if near else "")
     fix = f"did you mean {known}= ?" if known else f"known are {', '.join(KEYS)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.inventory import Inventory
 from ipexctl.hosts.inventory_vars import Setting
 from ipexctl.hosts.names import quoted
-from ipexctl.hosts.yaml_tree import YamlTree, kind
+from ipexctl.hosts.yaml_tree import YamlTree, is_null, kind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ _PARTS: Final = ("hosts", "children", "vars")
 def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None) -> tuple[Host, ...]:
     """The hosts of a YAML inventory in the file's order."""
     tree = YamlTree(text, path, base)
-    if tree.root is None:
+    if tree.root is None or is_null(tree.root):
         return ()
     if tree.root.id != "mapping":
         raise tree.error(

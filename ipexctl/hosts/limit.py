@@ -6,7 +6,6 @@ Where the hosts come from lives in `select`.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from fnmatch import translate
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +80,8 @@ class _Index:
         return set().union(*(names for word, names in self._known.items() if matches(word)))
 
     def _near(self, word: str) -> str:
+        from difflib import get_close_matches
+
         near = get_close_matches(word, self._known, n=_SHOWN)
         if near:
             return f"did you mean {' or '.join(near)}?"

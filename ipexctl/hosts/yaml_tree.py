@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from ipexctl.errors import FileError
 
 MAX_DEPTH: Final = 100
-MAX_NODES: Final = 2_000_000
+# What aliases may make of a file: so many times its own size, and some for a small one.
+_GROWTH: Final = 10
+_FREE_NODES: Final = 100_000
 _CHARACTERS_A_NODE: Final = 8
 
 # What YAML 1.1 itself takes for the end of a line, so that its line numbers are ours.
@@ -51,6 +53,7 @@ class YamlTree:
         text = text.removeprefix("\ufeff")
         self.source = Source(str(path), Path(path).parent if base is None else base, _LINE_END.split(text))
         self._walked = 0
+        self._most = _FREE_NODES
         refused = _REFUSED.search(text)
         if refused is not None:
             before = _LINE_END.split(text[: refused.start()])
@@ -104,15 +107,19 @@ class YamlTree:
         if node.id == "sequence":
             return [self._plain(item, depth + 1) for item in self._step(node, depth)]
         self._walked += len(node.value) // _CHARACTERS_A_NODE
+        self._refuse_endless(node)
         return None if is_null(node) else str(node.value)
 
     def _step(self, node: Node, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise self.error(node, f"nested more than {MAX_DEPTH} deep, or inside itself by an alias")
         self._walked += 1 + len(node.value)
-        if self._walked > MAX_NODES:
-            raise self.error(node, f"the aliases of this file come to more than {MAX_NODES:,} values")
+        self._refuse_endless(node)
         return node.value
+
+    def _refuse_endless(self, node: Node) -> None:
+        if self._walked > self._most:
+            raise self.error(node, f"the aliases of this file come to more than {self._most:,} values")
 
     def _compose(self, text: str) -> Node | None:
         import yaml
@@ -134,6 +141,7 @@ class YamlTree:
     def _check_depth(self, yaml: Any, text: str, loader: Any) -> None:
         # Events come without recursion; composing recurses, and in C so deep that the process would die.
         depth = 0
+        self._most += _GROWTH * len(text) // _CHARACTERS_A_NODE
         for event in yaml.parse(text, Loader=loader):
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1

@@ -1,0 +1,164 @@
+"""Which format a file is, and files that are no list of hosts at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from hosts_helpers import any_text, assert_points_inside, user_error
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.detect import MAX_BYTES, detect, read_hosts_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "kind"),
+    [
+        ("node1\nnode2:4\n", "", "hostfile"),
+        ("", "", "hostfile"),
+        ("# [gpu]\nnode1 # ansible_host=x\n", "", "hostfile"),
+        ("[fe80::2]:2\n", "", "hostfile"),
+        ("node1:\n", "", "hostfile"),
+        ("node[1-4]\n", ".txt", "hostfile"),
+        ("node1\n[gpu]\nnode2\n", "", "ini"),
+        ("[all:vars]\r\nx=1\r\n", "", "ini"),
+        ("; for Ansible\nn ansible_host=a\n", "", "ini"),
+        ("node1\n", ".INI", "ini"),
+        ("all:\n  hosts:\n", "", "yaml"),
+        ("# x\n\n---\na:\n", "", "yaml"),
+        ("gpu:\n  hosts:\n    n:\n", "", "yaml"),
+        ("all:\n", "", "yaml"),
+        ('{"all": {}}', "", "yaml"),
+        ("node1", ".yaml", "yaml"),
+        ("node1", ".yml", "yaml"),
+        ("{}", ".json", "yaml"),
+    ],
+)
+def test_the_suffix_says_the_format_else_the_content(text: str, suffix: str, kind: str) -> None:
+    assert detect(text, suffix) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("hostfile", b"n1\nn2\n"),
+        ("hostfile", b"\xef\xbb\xbfn1\r\nn2\r\n"),
+        ("hosts.ini", b"[a]\nn[1:2]\n"),
+        ("hosts", b"[a]\nn[1:2]\n"),
+        ("hosts.yml", b"a: {hosts: {n1: , n2: }}"),
+        ("hosts", b"all:\n  hosts:\n    n1:\n    n2:\n"),
+    ],
+)
+def test_every_format_is_read_from_disk(tmp_path: Path, name: str, data: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert [host.name for host in read_hosts_file(path)] == ["n1", "n2"]
+
+
+def test_files_named_in_it_are_found_beside_it_however_the_file_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "hostfile"
+    path.write_text("n identity=key\n")
+    (host,) = read_hosts_file(path, shown="./hostfile")
+    assert host.identity == tmp_path / "key"
+
+
+@pytest.mark.parametrize(
+    ("data", "what", "fix"),
+    [
+        (b"", "is empty", "one host a line"),
+        (b" \n\r\n", "is empty", "one host a line"),
+        (b"# only\n# comments\n", "names no host", "one host a line"),
+        (b"\x7fELF\x00\x01", "binary", "path"),
+        ("n1\n".encode("utf-16"), "UTF-16", "iconv"),
+        (b"#!/bin/sh\necho '{}'\n", "inventory scripts are not run", "ansible-inventory"),
+        (b"#" * (MAX_BYTES + 1), "larger than 16 MB", "path"),
+    ],
+)
+def test_a_file_that_is_no_list_of_hosts_says_what_to_do(tmp_path: Path, data: bytes, what: str, fix: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes(data)
+    error = user_error(read_hosts_file, path)
+    assert error.message.startswith(f"{path}: ")
+    assert what in error.message
+    assert fix in error.fix
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "column"),
+    [(b"n1\nJ\xfcrgen\n", 2, 2), (b"\xff", 1, 1), (b"\xef\xbb\xbfab\xe9", 1, 3), (b"\xc3\xa9\xe9", 1, 2)],
+)
+def test_a_character_that_is_not_utf8_is_pointed_at(tmp_path: Path, data: bytes, line: int, column: int) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes(data)
+    error = user_error(read_hosts_file, path)
+    assert isinstance(error, FileError)
+    assert (error.line, error.column) == (line, column)
+    assert "UTF-8" in error.what
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("missing", "no such file"),
+        (".", "directory"),
+        ("file/below", "can't be read"),
+        ("x" * 300, "can't be read"),
+        ("a\0b", "can't be read"),
+    ],
+)
+def test_a_path_that_cannot_be_read_says_why(tmp_path: Path, name: str, what: str) -> None:
+    (tmp_path / "file").write_text("n1\n")
+    error = user_error(read_hosts_file, tmp_path / name)
+    assert what in error.message
+    assert error.fix
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> Iterator[None]:
+    """Root may read everything, so for a moment we aren't root."""
+    before = os.geteuid()
+    os.chmod(tmp_path, 0o755)
+    if before == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(before)
+
+
+def test_a_file_we_may_not_read_says_how_to_change_that(tmp_path: Path, as_nobody: None) -> None:
+    error = user_error(read_hosts_file, unreadable(tmp_path))
+    assert "may not read" in error.message
+    assert "chmod a+r" in error.fix
+
+
+def unreadable(tmp_path: Path) -> Path:
+    euid = os.geteuid()
+    os.seteuid(os.getuid())
+    path = tmp_path / "secret"
+    path.write_text("n1\n")
+    path.chmod(stat.S_IWUSR)
+    os.seteuid(euid)
+    return path
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(st.binary(max_size=200), any_text.map(lambda text: text.encode("utf-8", "surrogatepass"))),
+    st.sampled_from(["hosts", "hosts.ini", "hosts.yml"]),
+)
+def test_whatever_bytes_a_file_holds_only_a_user_error_comes(tmp_path: Path, data: bytes, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    try:
+        assert read_hosts_file(path)
+    except FileError as error:
+        assert_points_inside(error)
+    except UserError as error:
+        assert error.fix

@@ -1,0 +1,325 @@
+"""The plain hostfile: every format people bring, mixed, and errors that point at the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.hostfile import read_host_list, read_hostfile
+
+MIXED = """\
+\ufeff# our cluster
+10.0.0.1
+node2:4\r
+node3 slots=4 max_slots=8
+node4 slots=2 max-slots=3   # Open MPI's other spelling
+\tnode[5-7]:2
+
+user@node9
+[fe80::2]:2
+fe80::3
+fe80::4%eth0
+10.0.0.12#node0 ip
+node13 slots = 3
+node14 internal=10.1.0.14 port=2222 user=me address=198.51.100.4
+"""
+
+
+def one(line: str) -> Host:
+    (host,) = read_hostfile(line, "hostfile")
+    return host
+
+
+def test_one_file_may_mix_every_format() -> None:
+    hosts = read_hostfile(MIXED, "hostfile")
+    assert [(host.name, host.slots) for host in hosts] == [
+        ("10.0.0.1", None),
+        ("node2", 4),
+        ("node3", 4),
+        ("node4", 2),
+        ("node5", 2),
+        ("node6", 2),
+        ("node7", 2),
+        ("node9", None),
+        ("fe80::2", 2),
+        ("fe80::3", None),
+        ("fe80::4%eth0", None),
+        ("10.0.0.12", None),
+        ("node13", 3),
+        ("node14", None),
+    ]
+    assert [host.max_slots for host in hosts[2:4]] == [8, 3]
+    assert hosts[7].user == "user"
+    assert hosts[8].address == "fe80::2"
+    assert hosts[-1] == Host("node14", "198.51.100.4", "me", 2222, internal="10.1.0.14")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["node1", " node1 ", "\tnode1\t", "node1\r", "node1#x", "node1 # slots=4", "\ufeffnode1", "node1 #'", "node1 \t\r"],
+)
+def test_blanks_comments_and_line_ends_do_not_matter(line: str) -> None:
+    assert one(line) == Host("node1", "node1")
+
+
+@pytest.mark.parametrize(
+    ("line", "host"),
+    [
+        ("DOM\\me@node1", Host("node1", "node1", "DOM\\me")),
+        ("me@realm@node1", Host("node1", "node1", "me@realm")),
+        ("user@[fe80::2%eth0]:3", Host("fe80::2%eth0", "fe80::2%eth0", "user", slots=3)),
+        ("node1:4 slots=4", Host("node1", "node1", slots=4)),
+        ("node1 address=[fe80::9]", Host("node1", "fe80::9")),
+        ("node1 internal=fe80::9", Host("node1", "node1", internal="fe80::9")),
+        ("node1:22", Host("node1", "node1", slots=22)),
+        ("localhost slots=2", Host("localhost", "localhost", slots=2)),
+        ("4u-rack.site", Host("4u-rack.site", "4u-rack.site")),
+        ("node1:0012", Host("node1", "node1", slots=12)),
+    ],
+)
+def test_what_a_line_says_is_what_the_host_has(line: str, host: Host) -> None:
+    assert one(line) == host
+
+
+def test_a_number_behind_a_colon_is_slots_and_port_says_the_port() -> None:
+    host = one("node1:2222 port=22")
+    assert (host.slots, host.port) == (2222, 22)
+
+
+def test_files_are_found_beside_the_hostfile_or_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    line = "n identity=keys/id known_hosts=~/.ssh/known ssh_config='my config#1'"
+    (host,) = read_hostfile(line, "clusters/hostfile")
+    assert host.identity == Path("clusters/keys/id")
+    assert host.known_hosts == Path("/home/me/.ssh/known")
+    assert host.ssh_config == Path("clusters/my config#1")
+
+
+def test_ssh_config_none_is_an_empty_configuration_as_for_ssh() -> None:
+    assert one("n ssh_config=none").ssh_config == Path("/dev/null")
+
+
+def test_a_node_set_takes_a_node_set_of_addresses() -> None:
+    hosts = read_hostfile("n[1-3]:2 internal=10.0.0.[7,5,6] address=ext[1-3]", "hostfile")
+    assert [(host.name, host.address, host.internal) for host in hosts] == [
+        ("n1", "ext1", "10.0.0.7"),
+        ("n2", "ext2", "10.0.0.5"),
+        ("n3", "ext3", "10.0.0.6"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        ("a\nb\na\na", {"a": 3, "b": 1}),
+        ("a:2\nb\na:3", {"a": 5, "b": None}),
+        ("a:2\nb\na", {"a": 3, "b": None}),
+        ("a\na:4", {"a": 5}),
+        ("a\nb", {"a": None, "b": None}),
+        ("n[1,1-2]", {"n1": 2, "n2": 1}),
+        ("u@a\na", {"a": 2}),
+        ("n[1-2]:2\nn[2-3]:2", {"n1": 2, "n2": 4, "n3": 2}),
+    ],
+)
+def test_the_slots_of_a_repeated_host_add_up_at_its_first_place(text: str, slots: dict[str, int | None]) -> None:
+    hosts = read_hostfile(text, "hostfile")
+    assert {host.name: host.slots for host in hosts} == slots
+    assert [host.name for host in hosts] == list(slots)
+
+
+def test_repeats_complete_each_other_and_limits_add_up() -> None:
+    (host,) = read_hostfile("a slots=1 max_slots=2\nme@a port=22 slots=1 max_slots=2 internal=10.0.0.1", "hostfile")
+    assert host == Host("a", "a", "me", 22, 2, 4, "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "second",
+    ["y@a", "a port=23", "a address=b2", "a internal=10.0.0.2", "a identity=k2", "a known_hosts=h", "a ssh_config=c"],
+)
+def test_a_host_that_is_said_in_two_ways_is_an_error_naming_the_first_line(second: str) -> None:
+    first = "x@a port=22 address=b1 internal=10.0.0.1 identity=k1 known_hosts=g ssh_config=d"
+    error = file_error(read_hostfile, f"{first}\n\n  {second}")
+    assert (error.line, error.column) == (3, 3)
+    assert "in line 1" in error.what
+
+
+def test_more_slots_by_repeats_than_the_limit_allows_is_an_error() -> None:
+    error = file_error(read_hostfile, "b\na slots=2 max_slots=2\na")
+    assert error.line == 2
+    assert "add up to 3" in error.what
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "what", "fix"),
+    [
+        ("node1,node2", 6, "comma", "line of its own"),
+        ("node1, node2", 8, "one line names one host", "line of its own"),
+        ("n[1-2],m", 7, "comma", "line of its own"),
+        ("node1 node2", 7, "second name", "line of its own"),
+        ("node1 4", 7, "alone says nothing", "node1:4, or node1 slots=4"),
+        ("node1 slots=four", 13, "whole number, not 'four'", "such as 4"),
+        ("node1 slots=\N{ARABIC-INDIC DIGIT THREE}", 13, "whole number", ""),
+        ("node1 slots=-1", 13, "whole number", ""),
+        ("node1 slots=0", 13, "from 1 to", "to leave the host out"),
+        ("node1:0", 7, "from 1 to", "to leave the host out"),
+        ("node1:x", 7, "whole number", "such as 4"),
+        ("node1:", 7, "nothing stands behind", "node1:4"),
+        ("node1:9999999999", 7, "whole number", ""),
+        ("node1 slots=", 13, "says nothing", ""),
+        ("node1 =4", 7, "no key", "slots=4"),
+        ("node1 slots=2 slots=2", 15, "twice", ""),
+        ("node1:4 slots=2", 9, "both 4 and 2", ""),
+        ("node1 slots=4 max_slots=2", 15, "more than max_slots", ""),
+        ("node1 slotz=4", 7, "unknown key 'slotz'", "did you mean slots="),
+        ("node1 Slots=4", 7, "unknown key", "did you mean slots="),
+        ("node1 ifhn=ib0", 7, "unknown key", "did you mean internal="),
+        ("node1 qwertz=4", 7, "unknown key", "known are slots"),
+        ("node1 port=70000", 12, "from 1 to 65535", ""),
+        ("node1 user=-x", 12, "begin with '-'", ""),
+        ("me@node1 user=you", 10, "both 'me' and 'you'", ""),
+        ("node[1-", 5, "never closed", "node[1-4]"),
+        ("\tnode[1-", 6, "never closed", "node[1-4]"),
+        ("me@node[1-", 8, "never closed", ""),
+        ("node[1-999999999]", 6, "999,999,999 hosts", "digit too many"),
+        ("node[1:4]", 6, "written with '-'", ""),
+        ("ssh://me@node1:2222", 1, "URL", "me@node1 port=2222"),
+        ("ssh://node1", 1, "URL", "user@host"),
+        ("me@", 4, "no host stands behind", "me@node1"),
+        ("@node1", 1, "user's name is missing", ""),
+        ("-oProxyCommand=x", 1, "begin with '-'", ""),
+        ("me@-oProxyCommand", 4, "begin with '-'", ""),
+        ("-x@node1", 1, "begin with '-'", ""),
+        ("node1 address=-oX", 15, "begin with '-'", ""),
+        ("node1 internal=-oX", 16, "begin with '-'", ""),
+        ("no$de", 3, "'$'", ""),
+        ("n;reboot", 2, "';'", ""),
+        ("n`id`", 2, "'`'", ""),
+        ("n[1-2];x", 7, "';'", ""),
+        ("me;x@node1", 3, "';'", ""),
+        ("no\x07de", 3, "U+0007", "delete"),
+        ("no\x1b[31mde", 3, "U+001B", "delete"),
+        ("node1\xa0slots=4", 6, "NO-BREAK SPACE", "plain blank"),
+        ("node\u200b1", 5, "ZERO WIDTH SPACE", "delete"),
+        ("nöde", 2, "'ö'", "ASCII"),
+        ("10.0.0.256", 1, "not an IPv4 address", "0 to 255"),
+        ("10.0.0.01", 1, "not an IPv4 address", "leading zeros"),
+        ("10.0.0", 1, "not an IPv4 address", ""),
+        ("12", 1, "is a number", ""),
+        ("fe80:::2", 1, "not an IPv6 address", ""),
+        ("node1:4:5", 1, "not an IPv6 address", ""),
+        ("fe80::2%", 9, "network interface", ""),
+        ("[fe80::2]2", 10, "only :N", ""),
+        ("[fe80::2]:", 10, "only :N", ""),
+        ("[fe80:::2]:1", 2, "not an IPv6", ""),
+        ("n[1-4] internal=10.0.0.1", 17, "gives 1 of the 4", "node set"),
+        ("n address=a[1-2]", 11, "2 addresses for 1 host", ""),
+        ("n identity='x", 12, "never closed", ""),
+        ("n identity=~nobody-here/x", 12, "home", ""),
+        ("10.0.0.1 node1 node1.site", 10, "/etc/hosts", "node1 address=10.0.0.1"),
+        ("Host node1", 6, "ssh configuration", "--ssh-config"),
+        ("[gpu]", 1, "Ansible group", ".ini"),
+        ("all:", 1, "YAML", ".yml"),
+        ("x" * 254, 1, "at most 253", ""),
+    ],
+)
+def test_a_line_that_cannot_be_read_says_what_where_and_what_to_do(line: str, column: int, what: str, fix: str) -> None:
+    error = file_error(read_hostfile, f"node0\n{line}\nnode9\n")
+    assert (error.line, error.column) == (2, column)
+    assert what in error.what
+    assert fix in error.fix
+
+
+def test_the_error_shows_tabs_and_control_characters_one_for_one() -> None:
+    error = file_error(read_hostfile, "\tnode\x1b[31m")
+    assert error.text == " node\N{REPLACEMENT CHARACTER}[31m"
+    assert error.text[error.column - 1] == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_line_too_long_to_show_is_cut_around_the_place() -> None:
+    error = file_error(read_hostfile, "a" * 400 + ";" + "b" * 400)
+    assert len(error.text) <= 160
+    assert error.text[error.column - 1] == ";"
+
+
+def test_a_file_of_too_many_hosts_is_refused_before_memory_is_full() -> None:
+    error = file_error(read_hostfile, "\n".join(f"h{n}x[1-100000]" for n in range(11)))
+    assert error.line == 11
+    assert "1,000,000 hosts" in error.what
+
+
+def test_a_list_of_hosts_has_the_grammar_of_a_lines_first_word() -> None:
+    hosts = read_host_list("node[3,1],b,me@10.0.0.9,[fe80::2]:2,h:3,localhost")
+    assert [(host.name, host.user, host.slots) for host in hosts] == [
+        ("node3", None, None),
+        ("node1", None, None),
+        ("b", None, None),
+        ("10.0.0.9", "me", None),
+        ("fe80::2", None, 2),
+        ("h", None, 3),
+        ("localhost", None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "what", "fix"),
+    [
+        ("", "names no host", "node[1-4]"),
+        (" , ", "names no host", ""),
+        ("node1 node2", "a blank", "commas"),
+        ("a,node[1-", "'node[1-'", "node[1-4]"),
+        ("./hosts/all", "'./hosts/all'", "-H ./hosts/all"),
+        ("a,-oX", "'-oX'", ""),
+        ("x@a,y@a", "user 'y' here and 'x' before", ""),
+        ("a:0", "from 1 to", ""),
+    ],
+)
+def test_a_list_of_hosts_that_cannot_be_read_names_the_item(spec: str, what: str, fix: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_host_list(spec)
+    assert what in caught.value.message
+    assert caught.value.message.startswith("--hosts")
+    assert fix in caught.value.fix
+
+
+@given(any_text)
+def test_whatever_a_hostfile_holds_only_a_file_error_comes(text: str) -> None:
+    assert_only_user_errors(read_hostfile, text)
+
+
+@given(any_text)
+def test_whatever_a_list_holds_only_a_user_error_comes(text: str) -> None:
+    try:
+        assert read_host_list(text)
+    except UserError as error:
+        assert error.message.isprintable()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["node1", "n[1-2]", "u@x", "[::1]"]), almost_valid), max_size=4))
+def test_a_good_host_with_anything_behind_it_reads_or_is_refused(lines: list[tuple[str, str]]) -> None:
+    assert_only_user_errors(read_hostfile, "\n".join(f"{host} {rest}" for host, rest in lines))
+
+
+hostnames = st.from_regex(r"[a-z][a-z0-9-]{0,6}(\.[a-z]{1,3})?", fullmatch=True)
+
+
+@given(
+    st.dictionaries(hostnames, st.none() | st.integers(1, 200), min_size=1), st.sampled_from(["{}:{}", "{} slots={}"])
+)
+def test_hosts_keep_the_order_of_the_file(slots: dict[str, int | None], form: str) -> None:
+    text = "\n".join(name if count is None else form.format(name, count) for name, count in slots.items())
+    hosts = read_hostfile(text, "hostfile")
+    assert [(host.name, host.slots) for host in hosts] == list(slots.items())
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=20))
+def test_a_nodefiles_slots_are_its_lines(lines: list[str]) -> None:
+    hosts = read_hostfile("\n".join(lines), "nodefile")
+    assert [host.name for host in hosts] == list(dict.fromkeys(lines))
+    if len(hosts) < len(lines):
+        assert {host.name: host.slots for host in hosts} == {name: lines.count(name) for name in lines}

@@ -1,0 +1,178 @@
+"""Ansible's YAML inventory, read as it is, and YAML made to do harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.hosts.inventory_yaml import read_inventory_yaml
+
+if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
+
+CLUSTER = """\
+---
+all:
+  vars: {ansible_user: nobody, ntp: [a, b: c]}
+  hosts:
+    jump: {ansible_host: 203.0.113.1}
+  children:
+    xeon:
+      vars: &defaults
+        ansible_user: root
+        ansible_ssh_private_key_file: keys/xeon
+      children:
+        cpu:
+          hosts:
+            node[01:02]: {slots: 4, rack: 7}
+            node03:
+              ansible_user: me
+              ansible_ssh_common_args: -F cfg -o UserKnownHostsFile=kh
+gpu:
+  hosts:
+    node01:
+    here: {ansible_connection: local, ansible_host: ~, on: yes, secret: !vault x}
+  vars:
+    <<: *defaults
+    ansible_user: gpu
+"""
+
+
+def read(text: str) -> dict[str, Host]:
+    return {host.name: host for host in read_inventory_yaml(text, "inv/hosts.yml")}
+
+
+def test_an_inventory_is_read_in_the_order_of_the_file() -> None:
+    assert list(read(CLUSTER)) == ["jump", "node01", "node02", "node03", "here"]
+
+
+def test_variables_come_from_all_then_parents_then_children_then_the_host() -> None:
+    hosts = read(CLUSTER)
+    assert {name: host.user for name, host in hosts.items()} == {
+        "jump": "nobody",
+        "node01": "root",
+        "node02": "root",
+        "node03": "me",
+        "here": "gpu",
+    }
+
+
+def test_groups_are_those_a_host_is_in_and_those_that_hold_them() -> None:
+    groups = {name: host.groups for name, host in read(CLUSTER).items()}
+    assert groups["jump"] == ("ungrouped",)
+    assert groups["node01"] == ("gpu", "xeon", "cpu")
+    assert groups["here"] == ("gpu",)
+
+
+def test_other_variables_are_kept_as_text() -> None:
+    hosts = read(CLUSTER)
+    assert hosts["node01"].vars == {"ntp": '["a", {"b": "c"}]', "rack": "7"}
+    assert hosts["here"].vars == {"ntp": '["a", {"b": "c"}]', "on": "yes", "secret": "x"}
+
+
+def test_files_are_found_beside_the_inventory() -> None:
+    host = read(CLUSTER)["node03"]
+    assert (host.identity, host.ssh_config, host.known_hosts) == (
+        Path("inv/keys/xeon"),
+        Path("inv/cfg"),
+        Path("inv/kh"),
+    )
+
+
+def test_json_is_yaml_too() -> None:
+    assert read('{"all": {"hosts": {"n": {"ansible_port": 2222}}}}')["n"].port == 2222
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "---\n", "all:", "all: {hosts: }"])
+def test_an_inventory_of_nothing_has_no_hosts(text: str) -> None:
+    assert read(text) == {}
+
+
+BOMB = "b0: &b0 {hosts: {x: }}\n" + "".join(
+    f"b{n}: &b{n} {{children: {{" + ", ".join(f"c{n}{m}: *b{n - 1}" for m in range(9)) + "}}\n" for n in range(1, 9)
+)
+TEXT_BOMB = f"all:\n  hosts: {{n: }}\n  vars:\n    a: &a {'x' * 100_000}\n    b: [{', '.join(['*a'] * 5000)}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "what", "fix"),
+    [
+        ("- node1", 1, 1, "mapping of groups, not a list", "plain hostfile"),
+        ("node1", 1, 1, "mapping of groups, not 'node1'", "plain hostfile"),
+        ("a:\n  host: {n: }", 2, 3, "unknown key 'host'", "did you mean hosts?"),
+        ("a:\n  n1: {}", 2, 3, "unknown key 'n1'", "under hosts:"),
+        ("a:\n  hosts: [n]", 2, 10, "not a list", "`node1:`"),
+        ("a:\n  hosts: n", 2, 10, "hosts must be a mapping", ""),
+        ("a: {children: [b]}", 1, 15, "not a list", "`gpu:`"),
+        ("a: {vars: [b]}", 1, 11, "vars must be a mapping", ""),
+        ("a: n", 1, 4, "group 'a' must be a mapping", ""),
+        ("a: {hosts: {n: 4}}", 1, 16, "host 'n' must be a mapping", ""),
+        ("a:\n  hosts:\n    n:\n    n:", 4, 5, "'n' is there twice", "together"),
+        ("a:\na:", 2, 1, "'a' is there twice", ""),
+        ("a b:", 1, 1, "group's name", ""),
+        ("? [a]\n: b", 1, 3, "one plain word", ""),
+        ("a: {hosts: {n: {ansible_host: [a]}}}", 1, 31, "must be one value, not a list", ""),
+        ("a: {hosts: {n: {ansible_host: '{{ x }}'}}}", 1, 31, "Jinja", ""),
+        ("a: {hosts: {n: {ansible_user: !vault x}}}", 1, 31, "!vault", ""),
+        ("a: {hosts: {n: {ansible_port: x}}}", 1, 31, "port must be", ""),
+        ("a: {hosts: {n: {slots: 0}}}", 1, 24, "from 1 to", ""),
+        ("a: {hosts: {-oX: }}", 1, 13, "begin with '-'", ""),
+        ("a: {hosts: {'n;x': }}", 1, 14, "';'", ""),
+        ("a: {children: {b: {children: {a: }}}}", 1, 31, "a > b > a", ""),
+        ("a: {children: {all: }}", 1, 16, "'all' holds", ""),
+        ("a: &a {children: {b: *a}}", 1, 18, "inside itself", ""),
+        ("a: &a {<<: *a}", 1, 4, "inside itself", ""),
+        ("all: {hosts: {n: }, vars: {x: &x [*x]}}", 1, 31, "inside itself", ""),
+        (BOMB, 1, 5, "aliases", ""),
+        (TEXT_BOMB, 4, 8, "aliases", ""),
+        ("[" * 10_000, 1, 81, "100 deep", ""),
+        ("a: *x", 1, 4, "alias", ""),
+        ("a: b: c", 1, 5, "mapping values", "quotes"),
+        ("a:\n\thosts:", 2, 1, "YAML", "blanks"),
+        ("a:\n---\nb:", 2, 1, "another document", "one document"),
+        ("a: \x07", 1, 4, "U+0007", ""),
+        ("a:\n\ud800", 2, 1, "can't stand in YAML", ""),
+        ('{"_meta": {"hostvars": {}}}', 1, 2, "inventory script", "ansible-inventory"),
+    ],
+)
+def test_what_cannot_be_read_says_what_where_and_what_to_do(
+    text: str, line: int, column: int, what: str, fix: str
+) -> None:
+    error = file_error(read_inventory_yaml, text)
+    assert what in error.what
+    assert (error.line, error.column) == (line, column)
+    assert fix in error.fix
+
+
+def test_no_object_a_file_asks_for_is_built(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    text = f"all: {{hosts: {{n: {{x: !!python/object/apply:os.mkdir ['{made}']}}}}}}"
+    assert read(text)["n"].vars == {"x": f'["{made}"]'}
+    assert not made.exists()
+
+
+@given(any_text)
+def test_whatever_an_inventory_holds_only_a_file_error_comes(text: str) -> None:
+    assert_only_user_errors(read_inventory_yaml, text)
+
+
+words = st.sampled_from(
+    ["all", "a", "b", "n1", "n[1:3]", "hosts", "children", "vars", "slots", "ansible_port", "<<", "4", "x y"]
+)
+trees = st.recursive(
+    words | st.none() | almost_valid,
+    lambda inner: st.dictionaries(words, inner, max_size=3) | st.lists(inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(words, trees, max_size=3))
+def test_almost_an_inventory_reads_or_is_refused(tree: dict[str, object]) -> None:
+    import yaml
+
+    assert_only_user_errors(read_inventory_yaml, yaml.safe_dump(tree, sort_keys=False))

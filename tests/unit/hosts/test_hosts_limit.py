@@ -1,0 +1,90 @@
+"""--limit: names, node sets, globs and groups, in and out, the file's order kept."""
+
+from __future__ import annotations
+
+import pytest
+from hosts_helpers import any_text
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.limit import limit_hosts
+
+HOSTS = (
+    Host("node10", "node10", groups=("big",)),
+    Host("node2", "10.0.0.2", groups=("small", "odd-rack")),
+    Host("node1", "node1", groups=("small",)),
+    Host("gpu1", "gpu1", groups=("big",)),
+    Host("fe80::2", "fe80::2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ("node1", "node1"),
+        ("node1,node10", "node10 node1"),
+        ("node[1-2]", "node2 node1"),
+        ("node*", "node10 node2 node1"),
+        ("node?", "node2 node1"),
+        ("small", "node2 node1"),
+        ("small,gpu1", "node2 node1 gpu1"),
+        ("odd-*", "node2"),
+        ("all", "node10 node2 node1 gpu1 fe80::2"),
+        ("*", "node10 node2 node1 gpu1 fe80::2"),
+        ("!node1", "node10 node2 gpu1 fe80::2"),
+        ("node*,!node[1-2]", "node10"),
+        ("!big,all", "node2 node1 fe80::2"),
+        ("!node1,node*", "node10 node2"),
+        ("10.0.0.2", "node2"),
+        ("fe80::2", "fe80::2"),
+        ("[fe80::2]", "fe80::2"),
+        (" node1 , ! big ,", "node1"),
+        ("node[1-2]*", "node10 node2 node1"),
+    ],
+)
+def test_a_limit_leaves_what_it_says_in_the_order_of_the_file(spec: str, names: str) -> None:
+    assert [host.name for host in limit_hosts(HOSTS, spec)] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("spec", "what", "fix"),
+    [
+        ("", "names no host", "--limit"),
+        (" ,", "names no host", ""),
+        ("!", "nothing stands behind '!'", ""),
+        ("nod1", "'nod1'", "node1"),
+        ("smal", "'smal'", "small"),
+        ("!node3", "'node3'", "did you mean"),
+        ("zzz", "'zzz'", "there are: "),
+        ("zz*", "'zz*'", "there are: "),
+        ("node[1-4]", "'node[3-4]'", "did you mean"),
+        ("node[1-", "never closed", "node[1-4]"),
+        ("node[1-999999999]", "999,999,999", ""),
+        ("!all", "leaves no host", "there are: "),
+        ("big,!big", "leaves no host", ""),
+    ],
+)
+def test_a_limit_that_fits_nothing_names_what_would(spec: str, what: str, fix: str) -> None:
+    with pytest.raises(UserError) as caught:
+        limit_hosts(HOSTS, spec)
+    assert what in caught.value.message
+    assert fix in caught.value.fix
+
+
+@given(any_text)
+def test_whatever_the_limit_only_a_user_error_comes(spec: str) -> None:
+    try:
+        assert limit_hosts(HOSTS, spec)
+    except UserError as error:
+        assert error.message.isprintable()
+
+
+@given(st.lists(st.sampled_from(["node1", "!node2", "node*", "small", "!big", "fe80::2", "all"]), min_size=1))
+def test_what_is_left_is_part_of_the_file_in_its_order(parts: list[str]) -> None:
+    try:
+        left = limit_hosts(HOSTS, ",".join(parts))
+    except UserError:
+        return
+    assert list(left) == [host for host in HOSTS if host in left]

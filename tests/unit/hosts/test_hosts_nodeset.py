@@ -1,0 +1,173 @@
+"""Node sets: expanded in the order written, folded, split, and refused with a column."""
+
+from __future__ import annotations
+
+import sys
+from subprocess import run
+
+import pytest
+from hosts_helpers import any_text
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.hosts.names import WordError
+from ipexctl.hosts.nodeset import MAX_HOSTS, expand, expand_ranges, fold, split_specs
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node1", "node1"),
+        ("node[1-4,7]", "node1 node2 node3 node4 node7"),
+        ("node[01-10/2]", "node01 node03 node05 node07 node09"),
+        ("node[001-003]", "node001 node002 node003"),
+        ("a[1-2]b[3-4]", "a1b3 a1b4 a2b3 a2b4"),
+        ("node[8-11].site", "node8.site node9.site node10.site node11.site"),
+        ("10.0.0.[9-10]", "10.0.0.9 10.0.0.10"),
+        ("b,a,n[5]", "b a n5"),
+        ("a, b ,,c", "a b c"),
+        ("[fe80::2]", "fe80::2"),
+        ("[1-2]x", "1x 2x"),
+    ],
+)
+def test_a_node_set_is_every_name_it_stands_for(text: str, names: str) -> None:
+    assert expand(text) == tuple(names.split())
+
+
+def test_the_order_written_is_kept_and_so_are_repeats() -> None:
+    assert expand("n[3,1,2-3],m,n1") == ("n3", "n1", "n2", "n3", "m", "n1")
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "what"),
+    [
+        ("node[1-", 5, "never closed"),
+        ("a,node[1-", 7, "never closed"),
+        ("node1]", 6, "no '['"),
+        ("a[b[1]]", 2, "never closed"),
+        ("node[]", 6, "missing"),
+        ("node[1,,2]", 8, "missing"),
+        ("node[1-]", 6, "no end"),
+        ("node[a-c]", 6, "not a number"),
+        ("node[1,4-2]", 8, "backwards"),
+        ("node[1-4/0]", 6, "step of 0"),
+        ("node[01-100]", 6, "padded"),
+        ("node[1-010]", 6, "padded"),
+        ("node[1:4]", 6, "written with '-'"),
+        ("node[1..4]", 6, "written with '-'"),
+        ("node[1-\N{ARABIC-INDIC DIGIT THREE}]", 6, "not a number"),
+        ("node[1-999999999]", 6, "999,999,999 hosts"),
+        ("a[1-1000]b[1-1000]", 11, "1,000,000 hosts"),
+        ("a[1-99999],b[1-99999]", 12, "hosts"),
+        (f"node[1-{'9' * 5000}]", 6, "digits"),
+    ],
+)
+def test_what_is_no_node_set_is_refused_at_its_place(text: str, column: int, what: str) -> None:
+    with pytest.raises(WordError) as caught:
+        expand(text)
+    assert caught.value.column == column
+    assert what in caught.value.message
+
+
+def test_a_line_may_name_a_hundred_thousand_hosts_and_not_one_more() -> None:
+    assert len(expand(f"n[1-{MAX_HOSTS}]")) == MAX_HOSTS
+    with pytest.raises(WordError, match="at most"):
+        expand(f"n[0-{MAX_HOSTS}]")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node[01:03]", "node01 node02 node03"),
+        ("node[1:9:4]", "node1 node5 node9"),
+        ("node[:2]", "node0 node1 node2"),
+        ("db-[a:c].x", "db-a.x db-b.x db-c.x"),
+        ("r[1:2]-[x:y]", "r1-x r1-y r2-x r2-y"),
+        ("node[1-2]", "node1 node2"),
+    ],
+)
+def test_ansibles_ranges_are_read_beside_ours(text: str, names: str) -> None:
+    assert expand_ranges(text) == tuple(names.split())
+
+
+@pytest.mark.parametrize(
+    "text", ["n[a:3]", "n[c:a]", "n[01:100]", "n[1:2:0]", "n[a:c:0]", "n[1:]", "n[é:f]", "n[1:2:3:4]"]
+)
+def test_a_range_ansible_would_not_take_is_refused(text: str) -> None:
+    with pytest.raises(WordError):
+        expand_ranges(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ([f"node{n}" for n in (*range(1, 15), 16)], "node[1-14,16]"),
+        (["node2", "node1", "node2"], "node[1-2]"),
+        (["only"], "only"),
+        ([], ""),
+        (["node08", "node09", "node10"], "node[08-10]"),
+        (["fe80::2", "n1", "n2", "fe80::1%eth0"], "n[1-2],fe80::2,fe80::1%eth0"),
+        (["a[1]", "b,c", "@all", "x!y", "a&b", "", "n1"], "n1,a[1],b,c,@all,x!y,a&b,"),
+        (["a1b2", "a1b3"], "a1b[2-3]"),
+    ],
+)
+def test_names_fold_to_the_shortest_form(names: list[str], folded: str) -> None:
+    assert fold(names) == folded
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a,b", ("a", "b")),
+        (" node[1-4,7] , 10.0.0.9,", ("node[1-4,7]", "10.0.0.9")),
+        ("[fe80::2]:2,u@h", ("[fe80::2]:2", "u@h")),
+        ("n[1,2", ("n[1,2",)),
+        ("a],b", ("a]", "b")),
+        ("", ()),
+        (" , ", ()),
+    ],
+)
+def test_commas_inside_brackets_do_not_split(text: str, parts: tuple[str, ...]) -> None:
+    assert split_specs(text) == parts
+
+
+names = st.builds(
+    lambda stem, number, width, tail: f"{stem}{number:0{width}d}{tail}",
+    st.sampled_from(["node", "n", "a1-", "10.0.0.", "x_"]),
+    st.integers(0, 300),
+    st.integers(1, 4),
+    st.sampled_from(["", ".site", "-ib", "b7"]),
+)
+
+
+@given(st.lists(names, max_size=30))
+def test_folding_and_expanding_gives_the_same_names(some: list[str]) -> None:
+    assert set(expand(fold(some))) == set(some)
+
+
+@given(st.lists(st.integers(0, 9999), min_size=1, max_size=30))
+def test_numbers_expand_in_the_order_written(numbers: list[int]) -> None:
+    text = f"n[{','.join(map(str, numbers))}]"
+    assert expand(text) == tuple(f"n{number}" for number in numbers)
+
+
+@given(any_text)
+def test_whatever_is_expanded_only_a_word_error_comes_and_points_inside(text: str) -> None:
+    for read in (expand, expand_ranges):
+        try:
+            read(text)
+        except WordError as error:
+            assert 1 <= error.column <= len(text) + 1
+
+
+@given(st.lists(any_text, max_size=5))
+def test_folding_never_fails_whatever_the_names(some: list[str]) -> None:
+    assert isinstance(fold(some), str)
+
+
+def test_nothing_heavy_is_imported_to_expand_names() -> None:
+    code = (
+        "import sys; from ipexctl.hosts.nodeset import expand; expand('node[1-4]');"
+        "sys.exit(any(m.startswith(('ClusterShell', 'yaml')) for m in sys.modules))"
+    )
+    assert run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,130 @@
+"""Where the hosts come from when several places could say, and what the command line overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.select import HostRequest, select_hosts
+
+SLURM = {"SLURM_JOB_ID": "123", "SLURM_JOB_NODELIST": "slurm[1-2]"}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    for name in ("hostfile", "given", "accelerate", "env", "pbs"):
+        (tmp_path / name).write_text(f"from-{name}\n")
+    return tmp_path
+
+
+def test_the_order_of_precedence_is_the_one_promised(here: Path) -> None:
+    pbs = {"PBS_NODEFILE": str(here / "pbs"), "PBS_JOBID": "7.server"}
+    request = {"hosts": "a", "hostfile": Path("given"), "accelerate_hostfile": Path("accelerate")}
+    environ = {**pbs, **SLURM, "IPEXCTL_HOSTFILE": "env"}
+
+    def take() -> tuple[str, str]:
+        selection = select_hosts(HostRequest(**request), environ=environ, cwd=here)  # type: ignore[arg-type]
+        return selection.hosts[0].name, selection.source
+
+    assert take() == ("a", "--hosts")
+    del request["hosts"]
+    assert take() == ("from-given", "given")
+    del request["hostfile"]
+    assert take() == ("from-accelerate", "accelerate, named by the accelerate config")
+    del request["accelerate_hostfile"]
+    assert take() == ("from-env", "$IPEXCTL_HOSTFILE (env)")
+    del environ["IPEXCTL_HOSTFILE"]
+    assert take() == ("slurm1", "Slurm job 123")
+    del environ["SLURM_JOB_NODELIST"]
+    assert take() == ("from-pbs", "PBS job 7.server")
+    environ.clear()
+    assert take() == ("from-hostfile", "./hostfile")
+    (here / "hostfile").unlink()
+    assert take() == ("localhost", "this machine alone")
+
+
+def test_this_machine_alone_is_one_host_called_localhost(tmp_path: Path) -> None:
+    assert select_hosts(HostRequest(), environ={}, cwd=tmp_path).hosts == (Host("localhost", "localhost"),)
+
+
+def test_empty_variables_are_as_good_as_none(tmp_path: Path) -> None:
+    environ = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "PBS_NODEFILE": ""}
+    assert select_hosts(HostRequest(), environ=environ, cwd=tmp_path).source == "this machine alone"
+
+
+def test_a_directory_called_hostfile_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").mkdir()
+    assert select_hosts(HostRequest(), environ={}, cwd=tmp_path).source == "this machine alone"
+
+
+def test_a_hostfile_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").symlink_to("gone")
+    with pytest.raises(UserError, match="no such file"):
+        select_hosts(HostRequest(), environ={}, cwd=tmp_path)
+
+
+def test_a_tilde_the_shell_left_is_the_home(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    selection = select_hosts(HostRequest(hostfile=Path("~/given")), environ={}, cwd=Path("/"))
+    assert [host.name for host in selection.hosts] == ["from-given"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "environ", "what"),
+    [
+        (HostRequest(hostfile=Path("gone")), {}, "gone: there is no such file"),
+        (HostRequest(), {"IPEXCTL_HOSTFILE": "gone"}, "$IPEXCTL_HOSTFILE (gone): there is no such file"),
+        (HostRequest(), {"PBS_NODEFILE": "/gone"}, "$PBS_NODEFILE (/gone): there is no such file"),
+        (HostRequest(hosts=""), {}, "--hosts names no host"),
+        (HostRequest(hosts="a", limit="b"), {}, "--limit"),
+        (HostRequest(hosts="a", user="-x"), {}, "--user"),
+        (HostRequest(hosts="a", port=0), {}, "--port"),
+        (HostRequest(hosts="a", port=65536), {}, "--port"),
+        (HostRequest(), {"SLURM_JOB_NODELIST": "n[1-"}, "$SLURM_JOB_NODELIST: this '['"),
+        (HostRequest(), {"SLURM_NODELIST": "-x"}, "$SLURM_NODELIST: "),
+        (HostRequest(), {"SLURM_JOB_NODELIST": ","}, "names no host"),
+        (HostRequest(), {**SLURM, "SLURM_TASKS_PER_NODE": "2(x"}, "$SLURM_TASKS_PER_NODE: "),
+        (HostRequest(), {**SLURM, "SLURM_TASKS_PER_NODE": "2(x3)"}, "for 3 nodes, the job has 2"),
+        (HostRequest(), {**SLURM, "SLURM_TASKS_PER_NODE": "2(x999999)"}, "$SLURM_TASKS_PER_NODE: "),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_named(
+    request_: HostRequest, environ: dict[str, str], what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        select_hosts(request_, environ=environ, cwd=tmp_path)
+    assert what in caught.value.message
+
+
+def test_a_bad_line_is_reported_under_the_name_the_user_gave(here: Path) -> None:
+    (here / "given").write_text("ok\nno$\n")
+    with pytest.raises(FileError) as caught:
+        select_hosts(HostRequest(hostfile=Path("given")), environ={}, cwd=here)
+    assert caught.value.message.startswith("given:2: ")
+
+
+def test_the_command_line_wins_over_the_file_for_every_host(here: Path) -> None:
+    (here / "given").write_text("me@a port=22 identity=k\nb\n")
+    request = HostRequest(
+        hostfile=Path("given"),
+        user="you",
+        port=2222,
+        identity=Path("id"),
+        known_hosts=Path("/etc/known"),
+        ssh_config=Path("none"),
+    )
+    for host in select_hosts(request, environ={}, cwd=here).hosts:
+        assert (host.user, host.port) == ("you", 2222)
+        assert (host.identity, host.known_hosts, host.ssh_config) == (
+            here / "id",
+            Path("/etc/known"),
+            Path("/dev/null"),
+        )
+
+
+def test_a_limit_is_applied_to_whatever_was_chosen(here: Path) -> None:
+    selection = select_hosts(HostRequest(limit="!slurm1"), environ=SLURM, cwd=here)
+    assert [host.name for host in selection.hosts] == ["slurm2"]
