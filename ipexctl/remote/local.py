@@ -43,6 +43,8 @@ class LocalSession:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
+        if cancel is not None and cancel.thrown:
+            raise Cancelled("stopped before it began")
         deadline = None if timeout is None else time.monotonic() + timeout
         process = _start(command, stdin)
         try:

@@ -42,7 +42,7 @@ class Prefixer:
 
     def flush(self) -> bytes:
         """What is held of a line that never ended."""
-        if not self._tail:
+        if not self._held:
             return b""
         whole = b"".join(self._tail)
         self._tail, self._held = [], 0

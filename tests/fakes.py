@@ -1,0 +1,51 @@
+"""A session that answers from a script, for the neighbours of pure code. It proves nothing about ssh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+
+from ipexctl.remote.session import Ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.outcome import HostError
+    from ipexctl.remote.session import Stream
+
+
+@dataclass
+class FakeSession:
+    """Prints `stdout` and `stderr` for any command, then ends as told."""
+
+    host: Host
+    stdout: bytes = b""
+    stderr: bytes = b""
+    ended: Ended = field(default_factory=lambda: Ended(0))
+    error: HostError | None = None
+    commands: list[str] = field(default_factory=list)
+    closed: bool = False
+
+    def run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        *,
+        stdin: BinaryIO | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ended:
+        self.commands.append(command.script)
+        if self.error:
+            raise self.error
+        if self.stdout:
+            sink("stdout", self.stdout)
+        if self.stderr:
+            sink("stderr", self.stderr)
+        return self.ended
+
+    def close(self) -> None:
+        self.closed = True

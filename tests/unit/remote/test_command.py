@@ -1,0 +1,101 @@
+"""What is handed to a login shell, and what comes back behind the fence."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipexctl.remote.command import Command, FenceFilter, encode_for_printf, end_session_script, login_line
+
+SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "csh", "fish") if shutil.which(shell)]
+AWKWARD = [
+    "it's",
+    'say "hi"',
+    "$HOME `id`",
+    "a\\b",
+    "wow!",
+    "two\nlines",
+    "tab\there",
+    "ünïcode",
+    "*",
+    "%s %n",
+    "",
+    "-n",
+]
+
+text_without_nul = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
+
+
+def through(shell: str, line: str) -> bytes:
+    done = subprocess.run([shell, "-c", line], capture_output=True, timeout=20, check=False)
+    fence = FenceFilter("abc123")
+    return fence.feed(done.stdout)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_login_shell_hands_argv_on_unharmed(shell: str) -> None:
+    command = Command.argv("printf", "<%s>", *AWKWARD)
+    assert through(shell, login_line(command, "abc123")).decode() == "".join(f"<{word}>" for word in AWKWARD)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_line_is_read_by_sh_whatever_the_login_shell(shell: str) -> None:
+    command = Command.shell('for i in 1 2; do echo "n$i"; done | tr n N; [ \'!\' = "!" ] && echo same')
+    assert through(shell, login_line(command, "abc123")) == b"N1\nN2\nsame\n"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(text_without_nul, min_size=1, max_size=5))
+def test_any_words_survive_the_way_through_bash(words: list[str]) -> None:
+    line = login_line(Command.argv("printf", "%s\\0", *words), "abc123")
+    assert through("bash", line) == b"".join(word.encode() + b"\0" for word in words)
+
+
+@given(text_without_nul)
+def test_the_encoded_script_has_nothing_a_shell_in_single_quotes_would_touch(script: str) -> None:
+    assert not set(encode_for_printf(script)) & set("'!\n")
+    assert encode_for_printf(script).isascii()
+    assert "\\" not in re.sub(r"\\0[0-7]{3}", "", encode_for_printf(script))
+
+
+def test_the_script_finds_no_arguments_of_ours() -> None:
+    assert through("sh", login_line(Command.shell("echo $#"), "abc123")) == b"0\n"
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_the_fence_is_found_wherever_the_stream_is_cut(cut: int) -> None:
+    stream = b"Welcome!\n\x1e not it\n\x1eabc123 4711\nours\nmore\n"
+    fence = FenceFilter("abc123")
+    out = fence.feed(stream[:cut]) + fence.feed(stream[cut:])
+    assert out == b"ours\nmore\n"
+    assert fence.tag == b"4711"
+    assert fence.noise == b"Welcome!\n\x1e not it\n"
+
+
+def test_without_a_fence_the_end_of_what_was_said_is_kept() -> None:
+    fence = FenceFilter("abc123")
+    for _ in range(100):
+        assert fence.feed(b"x" * 1000) == b""
+    fence.feed(b"This account is currently not available.\n")
+    assert not fence.passed
+    assert fence.noise.endswith(b"not available.\n")
+    assert len(fence.noise) < 10_000
+
+
+@pytest.mark.skipif(not shutil.which("setsid"), reason="setsid(1) is not on this machine")
+def test_ending_a_session_reaches_children_that_changed_their_group_and_ignore_term() -> None:
+    script = "trap '' TERM; set -m; sleep 341 & sleep 342 & echo ready; wait"
+    process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    done = subprocess.run(
+        ["sh", "-c", end_session_script(process.pid, 0.3)], capture_output=True, timeout=20, check=True
+    )
+    assert done.stdout.strip() == b"0"
+    assert process.wait(5) == -9
+    process.stdout.close()

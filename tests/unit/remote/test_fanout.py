@@ -1,0 +1,80 @@
+"""Many hosts at once: bounded, and each on its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.outcome import HostError, Unreachable, exit_code
+
+HOSTS = [Host(f"n{i}", f"n{i}") for i in range(20)]
+
+
+def test_every_host_ends_once_and_a_failure_stays_with_its_host() -> None:
+    def work(host: Host) -> str:
+        if host.name == "n3":
+            raise Unreachable("gone", "look")
+        return host.name.upper()
+
+    done = list(fan_out(HOSTS, work, forks=4, cancel=Cancel()))
+    assert sorted(d.host.name for d in done) == sorted(h.name for h in HOSTS)
+    assert [(d.host.name, d.error.reason) for d in done if d.error] == [("n3", "gone")]
+    assert all(d.result == d.host.name.upper() for d in done if not d.error)
+
+
+def test_no_more_than_forks_are_at_work() -> None:
+    lock, now, most = threading.Lock(), 0, 0
+
+    def work(host: Host) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.01)
+        with lock:
+            now -= 1
+
+    list(fan_out(HOSTS, work, forks=3, cancel=Cancel()))
+    assert most == 3
+
+
+def test_after_the_switch_nothing_new_is_started() -> None:
+    cancel, begun = Cancel(), []
+
+    def work(host: Host) -> None:
+        begun.append(host)
+        cancel.throw()
+
+    done = list(fan_out(HOSTS, work, forks=1, cancel=cancel))
+    assert len(begun) == 1
+    assert sum(d.error is not None and d.error.reason == "not started" for d in done) == len(HOSTS) - 1
+
+
+def test_an_error_of_ours_is_raised_and_not_taken_for_a_hosts() -> None:
+    def work(host: Host) -> None:
+        raise KeyError(host.name)
+
+    with pytest.raises(KeyError):
+        list(fan_out(HOSTS, work, forks=2, cancel=Cancel()))
+
+
+def test_a_waker_is_called_once_thrown_and_at_once_when_late() -> None:
+    cancel, calls = Cancel(), []
+    with cancel.waking(lambda: calls.append("early")):
+        cancel.throw()
+    with cancel.waking(lambda: calls.append("late")):
+        assert calls == ["early", "late"]
+    cancel.throw()
+    assert calls == ["early", "late"]
+
+
+def test_unreachable_wins_over_failed() -> None:
+    assert exit_code(["ok", "changed"]) == 0
+    assert exit_code(["ok", "failed"]) == 1
+    assert exit_code(["failed", "unreachable", "ok"]) == 3
+    assert HostError("x").status == "failed"

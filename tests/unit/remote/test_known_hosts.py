@@ -1,0 +1,84 @@
+"""Reading known_hosts, and judging a key by it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.remote.known_hosts import entries_for, fingerprint, judge, known_types, parse
+
+if TYPE_CHECKING:
+    from ipexctl.remote.known_hosts import Verdict
+
+GOOD, OTHER = b"the host's key", b"somebody else's key"
+
+
+def b64(key: bytes) -> str:
+    return base64.b64encode(key).decode()
+
+
+def hashed(name: str) -> str:
+    salt = b"12345678901234567890"
+    digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
+    return f"|1|{b64(salt)}|{b64(digest)}"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "verdict"),
+    [
+        (f"node1 ssh-ed25519 {b64(GOOD)}", "node1", "known"),
+        (f"NODE1 ssh-ed25519 {b64(GOOD)}", "node1", "known"),
+        (f"node1,10.0.0.1 ssh-ed25519 {b64(GOOD)} comment", "10.0.0.1", "known"),
+        (f"node? ssh-ed25519 {b64(GOOD)}", "node7", "known"),
+        (f"*.lab,!bad.lab ssh-ed25519 {b64(GOOD)}", "good.lab", "known"),
+        (f"*.lab,!bad.lab ssh-ed25519 {b64(GOOD)}", "bad.lab", "unknown"),
+        (f"[node1]:2222 ssh-ed25519 {b64(GOOD)}", "[node1]:2222", "known"),
+        (f"[node1]:2222 ssh-ed25519 {b64(GOOD)}", "node1", "unknown"),
+        (f"{hashed('node1')} ssh-ed25519 {b64(GOOD)}", "node1", "known"),
+        (f"{hashed('node1')} ssh-ed25519 {b64(GOOD)}", "node2", "unknown"),
+        (f"node1 ssh-ed25519 {b64(OTHER)}", "node1", "changed"),
+        (f"node1 ssh-rsa {b64(OTHER)}", "node1", "unknown"),
+        (f"@revoked node1 ssh-ed25519 {b64(GOOD)}", "node1", "revoked"),
+        (f"@cert-authority node1 ssh-ed25519 {b64(OTHER)}", "node1", "unknown"),
+        (f"# node1 ssh-ed25519 {b64(GOOD)}", "node1", "unknown"),
+        ("node1 ssh-ed25519 not!base64", "node1", "unknown"),
+        ("node1", "node1", "unknown"),
+        ("|1|broken ssh-ed25519 AAAA", "node1", "unknown"),
+    ],
+)
+def test_judgement(line: str, name: str, verdict: Verdict) -> None:
+    assert judge(entries_for(parse(line, "f"), name), "ssh-ed25519", GOOD).verdict == verdict
+
+
+def test_a_key_that_is_known_once_is_known_whatever_else_stands_there() -> None:
+    lines = f"node1 ssh-ed25519 {b64(OTHER)}\nnode1 ssh-ed25519 {b64(GOOD)}"
+    assert judge(entries_for(parse(lines, "f"), "node1"), "ssh-ed25519", GOOD).verdict == "known"
+
+
+def test_revoked_wins_over_known() -> None:
+    lines = f"node1 ssh-ed25519 {b64(GOOD)}\n@revoked * ssh-ed25519 {b64(GOOD)}"
+    judgement = judge(entries_for(parse(lines, "kh"), "node1"), "ssh-ed25519", GOOD)
+    assert judgement.verdict == "revoked"
+    assert judgement.entry is not None
+    assert (judgement.entry.file, judgement.entry.line) == ("kh", 2)
+
+
+def test_the_types_we_could_check_are_asked_for() -> None:
+    lines = f"node1 ssh-rsa {b64(OTHER)}\nnode1 ssh-ed25519 {b64(GOOD)}\n@revoked node1 ecdsa-sha2-nistp256 {b64(GOOD)}"
+    assert known_types(entries_for(parse(lines, "f"), "node1")) == ("ssh-rsa", "ssh-ed25519")
+
+
+def test_the_fingerprint_is_the_one_ssh_keygen_shows() -> None:
+    digest = base64.b64encode(hashlib.sha256(GOOD).digest()).decode()
+    assert fingerprint(GOOD) == f"SHA256:{digest.rstrip('=')}"
+
+
+@given(st.text(max_size=200), st.text(max_size=20))
+def test_no_text_makes_the_reader_raise(text: str, name: str) -> None:
+    assert judge(entries_for(parse(text, "f"), name), "ssh-ed25519", GOOD).verdict in ("known", "unknown", "changed")
