@@ -24,7 +24,8 @@ def test_every_example_is_read(tmp_path: Path, block: str) -> None:
 
 
 def test_the_error_shown_is_the_error_given() -> None:
-    message, line, caret, fix = ERROR.splitlines()
+    message, *shown = ERROR.splitlines()
+    line, caret, fix = (text.removeprefix("  ") for text in shown)
     error = file_error(read_hostfile, f"\n\n{line}\n")
     assert (error.message, error.text, error.fix) == (message, line, fix)
     assert caret.index("^") == error.column - 1
