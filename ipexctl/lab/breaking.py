@@ -25,7 +25,7 @@ def find_host(name: str, lab: str | None = None) -> LabHost:
     """The host of that name: `node1` where only one lab has it, else `LAB/node1` or with the lab's name."""
     if "/" in name and lab is None:
         lab, name = name.split("/", 1)
-    return pick_host(state.load_all(), name, lab)
+    return pick_host([each for each in state.load_all() if each.ready], name, lab)
 
 
 def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost:

@@ -47,6 +47,8 @@ class Fault:
     """The script's name, where it isn't the fault's own."""
     on_wire: bool = False
     """Acts on interfaces: its last argument names one or all."""
+    in_home: bool = False
+    """Writes to the homes, so they must be writable when it comes and when it goes."""
     at_switch: bool = False
     """Acts on the switch's end of the wire too."""
     in_host: bool = True
@@ -146,12 +148,13 @@ FAULTS: Final = (
     Fault("changed-host-key", "sshd shows a key nobody has seen before", clashes="sshd"),
     Fault("full-disk", "no byte is left on its disk, nor on a shared home", program="fallocate", package="util-linux"),
     Fault("read-only-home", "no home can be written to"),
-    Fault("noisy-rc", "every shell prints on stdout and stderr before it does anything", script="rc"),
+    Fault("noisy-rc", "every shell prints on stdout and stderr before it does anything", script="rc", in_home=True),
     Fault(
         "slow-rc",
         "every shell takes SECONDS to start, 3 unless given",
         (Argument("SECONDS", "3", _duration),),
         script="rc",
+        in_home=True,
     ),
     Fault(
         "csh-shell", "the user's login shell is tcsh", clashes="shell", program="tcsh", package="tcsh", script="shell"
@@ -207,14 +210,17 @@ def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
     """Refuse what this host can't have: a wire it lacks, a fault another one stands in the way of."""
     if fault.on_wire and args[-1] != ALL_INTERFACES and args[-1] not in network.interfaces(host):
         raise UserError(f"{host.name} has no {args[-1]}", fix=f"it has {' and '.join(network.interfaces(host))}")
-    if not fault.clashes:
-        return
     for other in host.faults:
-        if other != fault.name and find_fault(other).clashes == fault.clashes:
+        same_kind = fault.clashes and find_fault(other).clashes == fault.clashes
+        in_the_way = fault.in_home and other in _NO_WRITING
+        if other != fault.name and (same_kind or in_the_way):
             raise UserError(
                 f"{other} is in force on {host.name}, and {fault.name} cannot be added to it",
                 fix=f"ipexctl lab mend {host.name} {other}",
             )
+
+
+_NO_WRITING: Final = ("full-disk", "read-only-home")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -96,7 +97,7 @@ def has_ipv6() -> bool:
 
 
 def links() -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in Path("/sys/class/net").iterdir()))
+    return tuple(sorted(name for _, name in socket.if_nameindex()))
 
 
 def namespaces() -> tuple[str, ...]:

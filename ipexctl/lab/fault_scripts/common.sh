@@ -1,7 +1,8 @@
 # What every fault's script begins with. LOGIN and HOME_DIR are the account the hostfile logs in with.
 set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-SAVE=/var/lib/lab-faults/$2
+# In memory, as the disk may be full; it lives as long as the host does.
+SAVE=/run/lab-faults/$2
 
 homes() {
     echo /root

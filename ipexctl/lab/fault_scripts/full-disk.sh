@@ -16,7 +16,7 @@ break)
         # Where no image could be mounted the disk is memory; it is made smaller instead of filled.
         stat -f -c '%b %S' /var/tmp >"$SAVE/size"
         used=$(df -k --output=used /var/tmp | tail -n 1)
-        mount -o "remount,size=${used}k" /var/tmp
+        mount -o "remount,size=$((used))k" /var/tmp
     else
         fill /var/tmp
         [ "$(df -k --output=avail "$HOME_DIR" | tail -n 1)" -eq 0 ] || fill "$HOME_DIR"

@@ -2,9 +2,9 @@
 # Lines go to the top, as Debian's .bashrc leaves early when nobody is at the terminal. Each carries a
 # tag with this host's name: on a shared home the others' lines are not ours to take away.
 tag="# lab fault $2 of $(hostname)"
-owner() { stat -c %u:%g "$1"; }
+made=.made-by-lab-fault
 
-line() { # file
+line() { # file, fault, seconds
     case $2:$1 in
     slow-rc:*) echo "sleep $3 $tag" ;;
     noisy-rc:*/.cshrc) echo "echo 'Welcome to $(hostname)!'; sh -c 'echo quota: 91% used >&2' $tag" ;;
@@ -12,18 +12,30 @@ line() { # file
     esac
 }
 
+make_directory() { # directory, home: with a mark in it, so that whoever mends last knows it was not there
+    [ -d "$1" ] && return
+    mkdir "$1"
+    : >"$1/$made"
+    chown -R "$(stat -c %u:%g "$2")" "$1"
+}
+
+remove_directory() {
+    [ ! -e "$1/$made" ] || [ "$(ls -A "$1")" != $made ] || rm -r "$1"
+}
+
 homes | while read -r home; do
     for name in .bashrc .profile .zshenv .cshrc .config/fish/config.fish; do
         file=$home/$name
         case $1 in
         break)
+            case $name in .config/*)
+                make_directory "$home/.config" "$home"
+                make_directory "$home/.config/fish" "$home"
+                ;;
+            esac
             if [ ! -e "$file" ]; then
-                for parent in "$home/.config" "$home/.config/fish"; do
-                    case $file in "$parent"/*) ;; *) continue ;; esac
-                    [ -d "$parent" ] || { mkdir "$parent" && chown "$(owner "$home")" "$parent" && echo "$parent" >>"$SAVE/made"; }
-                done
                 : >"$file"
-                chown "$(owner "$home")" "$file"
+                chown "$(stat -c %u:%g "$home")" "$file"
             fi
             { line "$file" "$2" "${3-}"; cat "$file"; } >"$SAVE/text"
             cat "$SAVE/text" >"$file"
@@ -36,7 +48,5 @@ homes | while read -r home; do
             ;;
         esac
     done
+    [ "$1" = break ] || { remove_directory "$home/.config/fish" && remove_directory "$home/.config"; }
 done
-if [ "$1" = mend ] && [ -e "$SAVE/made" ]; then
-    sort -r "$SAVE/made" | while read -r parent; do rmdir "$parent" 2>/dev/null || :; done
-fi

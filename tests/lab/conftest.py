@@ -1,0 +1,51 @@
+"""Labs for tests: made on demand, shared by spec within a session, removed at its end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.lab import LabSpec, down, mend_host, system, up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ipexctl.lab import Lab, LabHost
+
+
+@pytest.fixture(scope="session")
+def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
+    """A lab of this spec; whoever asks for the same spec gets the same lab. All are removed at the end."""
+    try:
+        system.require()
+    except UserError as missing:
+        pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
+    labs: dict[LabSpec, Lab] = {}
+
+    def make(spec: LabSpec) -> Lab:
+        if spec not in labs:
+            # A name no person's lab has, so that only ours is removed.
+            name = spec.name or f"test-{os.getpid()}-{len(labs)}"
+            labs[spec] = up(replace(spec, name=name))
+        return labs[spec]
+
+    yield make
+    for lab in labs.values():
+        down(lab.name)
+
+
+@pytest.fixture(scope="session")
+def lab3(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    """Three plain hosts that all tests share: leave them as you found them."""
+    return make_lab(LabSpec(hosts=3))
+
+
+@pytest.fixture
+def node(lab3: Lab) -> Iterator[LabHost]:
+    """One host to break; every fault of it is mended after the test."""
+    yield lab3.hosts[0]
+    mend_host(lab3.hosts[0])

@@ -1,0 +1,240 @@
+"""`ipexctl exec` on real hosts, called as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_helpers import IPEXCTL, ipexctl, processes_with
+
+from ipexctl.lab import break_host, mend_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.lab import Lab, LabHost
+
+pytestmark = pytest.mark.lab
+
+
+def test_every_line_has_its_host_and_streams_stay_apart(lab3: Lab) -> None:
+    ran = ipexctl("exec", "-H", lab3.hostfile, "--", "sh", "-c", "hostname; echo oops >&2")
+    assert ran.lines == ["node1: node1", "node2: node2", "node3: node3"]
+    assert sorted(ran.err.splitlines()) == ["node1: oops", "node2: oops", "node3: oops"]
+    assert ran.rc == 0
+
+
+def test_argv_arrives_literally_whatever_is_in_it(lab3: Lab) -> None:
+    words = ["it's", "$HOME", "`id`", "a\\b", "wow!", "two  spaces", "*", "", "ünï", "-n", "line\nbreak"]
+    ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node2", "--", "printf", "[%s]", *words)
+    assert ran.out == "node2: " + "".join(f"[{w}]" for w in words).replace("\n", "\nnode2: ") + "\n"
+
+
+def test_a_shell_line_is_for_sh_on_the_host(lab3: Lab) -> None:
+    ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "--shell", "cd /; echo $PWD | tr / +; echo $(hostname)")
+    assert ran.out == "node1: +\nnode1: node1\n"
+
+
+def test_gather_folds_what_is_the_same_and_shows_apart_what_is_not(lab3: Lab) -> None:
+    ran = ipexctl(
+        "exec", "-H", lab3.hostfile, "--gather", "--shell", "[ $(hostname) = node2 ] && echo odd || echo even"
+    )
+    assert ran.out == "node[1,3] (2 hosts):\neven\nnode2 (1 host):\nodd\n"
+
+
+def test_json_is_one_document_also_when_hosts_fail(lab3: Lab, node: LabHost) -> None:
+    break_host(node, "sshd-dead")
+    ran = ipexctl(
+        "exec", "-H", lab3.hostfile, "--json", "--", "sh", "-c", "echo out; echo err >&2; test $(hostname) = node2"
+    )
+    document = json.loads(ran.out)
+    assert document["schema"] == "ipexctl.exec/1"
+    assert [host["name"] for host in document["hosts"]] == ["node1", "node2", "node3"]
+    by_name = {host["name"]: host for host in document["hosts"]}
+    assert by_name["node1"] | {"seconds": 0} == {
+        "name": "node1",
+        "address": node.address,
+        "status": "unreachable",
+        "rc": None,
+        "stdout": "",
+        "stderr": "",
+        "seconds": 0,
+        "reason": "port 22 refuses connections",
+        "fix": by_name["node1"]["fix"],
+    }
+    assert (by_name["node2"]["status"], by_name["node2"]["rc"]) == ("ok", 0)
+    assert (by_name["node3"]["status"], by_name["node3"]["rc"]) == ("failed", 1)
+    assert (by_name["node3"]["stdout"], by_name["node3"]["stderr"]) == ("out\n", "err\n")
+    assert document["summary"] == {"ok": 1, "failed": 1, "unreachable": 1}
+    assert ran.rc == 3
+
+
+@pytest.mark.parametrize(("line", "rc"), [("true", 0), ("exit 9", 1), ("kill -9 $$", 1)])
+def test_exit_code(lab3: Lab, line: str, rc: int) -> None:
+    assert ipexctl("exec", "-H", lab3.hostfile, "--shell", line).rc == rc
+
+
+def test_a_signal_is_named(lab3: Lab) -> None:
+    ran = ipexctl("exec", "-H", lab3.hostfile, "--shell", "kill -KILL $$")
+    assert ran.err == "node[1-3]: failed: ended by SIGKILL\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("sshd-dead", "port 22 refuses connections"),
+        ("sshd-hang", "port 22 accepts connections but says nothing"),
+        ("link-down", "(no answer on port 22 within 2 s|port 22 can't be reached)"),
+        ("changed-host-key", "its host key CHANGED"),
+    ],
+)
+def test_a_sick_host_costs_its_own_timeout_and_the_others_carry_on(
+    lab3: Lab, node: LabHost, fault: str, reason: str
+) -> None:
+    break_host(node, fault)
+    ran = ipexctl("exec", "-H", lab3.hostfile, "--connect-timeout", "2", "--", "hostname")
+    assert ran.lines == ["node2: node2", "node3: node3"]
+    assert re.match(f"node1: unreachable: {reason}", ran.err), ran.err
+    assert "\n  " in ran.err  # and what to do about it
+    assert ran.rc == 3
+    assert ran.seconds < 2 + 3
+    mend_host(node)
+    assert ipexctl("exec", "-H", lab3.hostfile, "--", "true").rc == 0
+
+
+@pytest.mark.parametrize("fault", ["noisy-rc", "csh-shell", "fish-shell", "slow-rc"])
+def test_what_the_login_shell_does_is_not_seen(lab3: Lab, node: LabHost, fault: str) -> None:
+    break_host(node, fault, ("1",) if fault == "slow-rc" else ())
+    ran = ipexctl(
+        "exec", "-H", lab3.hostfile, "-l", "node1", "--", "sh", "-c", "echo it\\'s mine; echo 'and !' >&2; exit 4"
+    )
+    assert ran.out == "node1: it's mine\n"
+    assert ran.err == "node1: and !\nnode1: failed: exit code 4\n"
+
+
+def test_hosts_that_cannot_be_reached_in_many_ways_each_say_why(lab3: Lab, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text(
+        lab3.hostfile.read_text()
+        .replace("identity=key", f"identity={lab3.key}")
+        .replace("known_hosts=known_hosts", f"known_hosts={lab3.known_hosts}")
+        + f"no-such-name.invalid\nstranger address={lab3.hosts[1].address} known_hosts={tmp_path}/none identity={lab3.key}\n"
+        + f"nokey address={lab3.hosts[2].address} known_hosts={lab3.known_hosts} identity={tmp_path}/none user=ipex\n"
+    )
+    ran = ipexctl(
+        "exec", "-H", tmp_path / "hosts", "--connect-timeout", "3", "--", "hostname", env={"SSH_AUTH_SOCK": ""}
+    )
+    assert ran.lines == ["node1: node1", "node2: node2", "node3: node3"]
+    assert "no-such-name.invalid: unreachable: the name no-such-name.invalid doesn't resolve" in ran.err
+    assert re.search(r"stranger: unreachable: its host key SHA256:\S+ is unknown\n.*ssh-keyscan", ran.err)
+    assert re.search(r"nokey: unreachable: user ipex: there is no key to offer.*\n.*ssh-copy-id ipex@", ran.err)
+    assert ran.rc == 3
+
+
+def test_a_step_that_takes_too_long_is_ended_there(lab3: Lab) -> None:
+    ran = ipexctl("exec", "-H", lab3.hostfile, "--timeout", "1", "--shell", "sleep 7701 & sleep 7702")
+    assert ran.err.startswith("node[1-3]: failed: not finished within 1 s\n")
+    assert ran.rc == 1
+    assert processes_with(lab3, "sleep 770") == []
+
+
+@pytest.mark.parametrize(("number", "rc"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_leaves_nothing_running_anywhere(lab3: Lab, number: signal.Signals, rc: int) -> None:
+    line = "trap '' TERM HUP; echo ready; (setsid -w sleep 7711 &) ; sleep 7712 & sleep 7713"
+    process = subprocess.Popen(
+        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", line.replace("setsid -w ", "")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert sorted(process.stdout.readline() for _ in range(3)) == [f"node{i}: ready\n" for i in (1, 2, 3)]
+    assert len(processes_with(lab3, "sleep 771")) >= 9
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == rc
+    assert "node[1-3]: failed: stopped" in err
+    assert processes_with(lab3, "sleep 771") == []
+
+
+def test_ctrl_c_during_a_slow_login_shell_still_leaves_nothing(lab3: Lab, node: LabHost) -> None:
+    break_host(node, "slow-rc", ("2",))
+    process = subprocess.Popen(
+        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "-l", "node1", "--", "sleep", "7721"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(1.2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    time.sleep(2.5)
+    assert processes_with(lab3, "sleep 7721") == []
+
+
+def test_ctrl_c_while_a_host_does_not_answer_does_not_wait_for_it(lab3: Lab, node: LabHost) -> None:
+    break_host(node, "sshd-hang")
+    process = subprocess.Popen(
+        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--connect-timeout", "30", "--", "true"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(1.5)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert time.monotonic() - started < 3
+    assert process.returncode == 130
+    assert "node1: failed: stopped before it was connected" in err
+
+
+def test_when_our_reader_leaves_we_leave_and_the_hosts_stop(lab3: Lab) -> None:
+    command = [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--", "yes", "marker-7731"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith("marker-7731\n")
+    process.stdout.close()
+    assert process.wait(20) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    time.sleep(0.5)
+    assert processes_with(lab3, "marker-7731") == []
+
+
+def test_a_file_is_fed_to_every_host(lab3: Lab, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(range(256)) * 5000)
+    ran = ipexctl("exec", "-H", lab3.hostfile, "--gather", "--stdin", tmp_path / "data", "--", "cksum")
+    here = subprocess.run(
+        ["cksum"], stdin=(tmp_path / "data").open("rb"), capture_output=True, check=True
+    ).stdout.decode()
+    assert ran.out == f"node[1-3] (3 hosts):\n{here}"
+
+
+def test_verbose_shows_the_steps_and_quiet_stays_quiet(lab3: Lab) -> None:
+    ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "-vv", "--", "true")
+    assert re.fullmatch(r"node1: connected \([0-9.]+ s\)\nnode1: ran true \([0-9.]+ s\)\n", ran.err)
+    assert ipexctl("exec", "-H", lab3.hostfile, "-q", "--", "true").err == ""
+
+
+def test_an_odd_hostfile_touches_no_host(lab3: Lab, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text(f"node1 address={lab3.hosts[0].address}\nnode2 slots=four\n")
+    ran = ipexctl("exec", "-H", tmp_path / "hosts", "--", "true")
+    assert ran.rc == 2
+    assert ran.out == ""
+    assert ran.err.startswith(f"{tmp_path}/hosts:2: ")
+    assert ran.err.splitlines()[2].index("^") == ran.err.splitlines()[1].index("four")
+
+
+def test_two_hundred_hosts_share_their_forks(make_lab: Callable[..., Lab], lab3: Lab, tmp_path: Path) -> None:
+    lines = "".join(
+        f"n{i} address={lab3.hosts[i % 3].address} user=ipex identity={lab3.key} known_hosts={lab3.known_hosts}\n"
+        for i in range(60)
+    )
+    (tmp_path / "hosts").write_text(lines)
+    ran = ipexctl("exec", "-H", tmp_path / "hosts", "-f", "5", "--gather", "--", "echo", "here")
+    assert ran.out == "n[0-59] (60 hosts):\nhere\n"

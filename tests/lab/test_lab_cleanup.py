@@ -1,0 +1,169 @@
+"""Nothing stays: after `down`, after a failed or interrupted `up`, after kill -9 of either side."""
+
+from __future__ import annotations
+
+import pytest
+from lab_helpers import left_behind, on_a_machine_of_its_own
+
+from ipexctl.errors import UserError
+from ipexctl.lab import system
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture(autouse=True)
+def _able() -> None:
+    try:
+        system.require()
+    except UserError as missing:
+        pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
+
+
+# An `up` in a process of its own that says how far it is.
+_UP = """
+import sys
+from ipexctl.lab import LabSpec, up
+spec = LabSpec(hosts=6, name="tst-a", cpus=("haswell",), shared_home=True, internal=True)
+up(spec, lambda event: print(event.step, flush=True))
+"""
+
+
+def test_down_removes_everything_of_a_lab_in_use() -> None:
+    answer = on_a_machine_of_its_own("""
+spec = LabSpec(hosts=3, name="tst-a", cpus=("haswell",), shared_home=True, bastion=True)
+made = lab.up(spec)
+for fault in reversed(lab.FAULTS):
+    if fault.clashes != "shell" and fault.name not in ("sshd-dead", "changed-host-key", "full-disk"):
+        lab.break_host(made.hosts[0], fault.name)
+session = subprocess.Popen(lab.ssh_argv(made.hosts[1], ["sleep", "60"]), stdin=subprocess.DEVNULL)
+time.sleep(1)
+result["during"] = snapshot()
+result["removed"] = lab.down("tst-a").labs
+session.wait(10)
+lab.down()
+""")
+    during = answer["during"]
+    assert during["namespaces"] == [f"ipx-tst-a-{name}" for name in ("bastion", "node1", "node2", "node3", "switch")]
+    assert len(during["loops"]) == 5, "four disks and a home"
+    assert answer["removed"] == ["tst-a"]
+    assert left_behind(answer) == {}
+
+
+@pytest.mark.parametrize("step", ["planned", "wired", "host"])
+def test_down_removes_what_a_killed_up_left(step: str) -> None:
+    answer = on_a_machine_of_its_own(f"""
+making = child({_UP!r})
+for line in making.stdout:
+    if line.strip() == {step!r}:
+        break
+making.kill()
+making.wait()
+result["left"] = [made.ready for made in lab.list_labs()]
+result["removed"] = lab.down().labs
+""")
+    assert answer["left"] == [False]
+    assert answer["removed"] == ["tst-a"]
+    assert left_behind(answer) == {}
+
+
+def test_an_interrupted_up_clears_up_after_itself() -> None:
+    answer = on_a_machine_of_its_own(f"""
+making = child({_UP!r})
+for line in making.stdout:
+    if line.strip() == "wired":
+        break
+time.sleep(0.1)
+making.send_signal(signal.SIGINT)
+_, said = making.communicate(timeout=20)
+result["rc"], result["said"] = making.returncode, said[-200:]
+os.rmdir("/var/lib/ipexctl/labs")
+""")
+    assert "KeyboardInterrupt" in answer["said"]
+    assert left_behind(answer) == {}
+
+
+def test_an_up_that_fails_says_why_and_leaves_nothing() -> None:
+    answer = on_a_machine_of_its_own("""
+from ipexctl.lab import etc
+etc.sshd_config = lambda openssh: "Nonsense yes\\n"
+try:
+    lab.up(LabSpec(hosts=2, name="tst-a"))
+except UserError as error:
+    result["said"] = error.message
+os.rmdir("/var/lib/ipexctl/labs")
+""")
+    assert "did not start: " in answer["said"]
+    assert "Nonsense" in answer["said"] or "Bad configuration" in answer["said"]
+    assert left_behind(answer) == {}
+
+
+def test_a_host_whose_init_was_killed_is_named_and_removed() -> None:
+    answer = on_a_machine_of_its_own("""
+made = lab.up(LabSpec(hosts=2, name="tst-a"))
+from ipexctl.lab.processes import init_of
+os.kill(init_of(made.hosts[0].netns), signal.SIGKILL)
+time.sleep(0.3)
+try:
+    lab.break_host(made.hosts[0], "noisy-rc")
+except UserError as error:
+    result["said"] = error.message
+lab.down()
+""")
+    assert answer["said"] == "node1 is not running: its first process is gone"
+    assert left_behind(answer) == {}
+
+
+def test_down_finds_a_lab_whose_record_is_lost() -> None:
+    answer = on_a_machine_of_its_own("""
+import shutil
+made = lab.up(LabSpec(hosts=2, name="tst-a"))
+shutil.rmtree(made.dir)
+result["removed"] = lab.down().labs
+""")
+    assert answer["removed"] == ["tst-a"]
+    assert left_behind(answer) == {}
+
+
+def test_labs_made_at_once_share_neither_name_nor_network() -> None:
+    answer = on_a_machine_of_its_own("""
+code = "from ipexctl.lab import LabSpec, up; lab = up(LabSpec(hosts=1)); print(lab.name, lab.block)"
+makings = [child(code) for _ in range(3)]
+result["made"] = sorted(making.communicate(timeout=40)[0].strip() for making in makings)
+result["removed"] = lab.down().labs
+""")
+    assert sorted(line.split()[0] for line in answer["made"]) == ["lab", "lab2", "lab3"]
+    assert len({line.split()[1] for line in answer["made"]}) == 3
+    assert answer["removed"] == ["lab", "lab2", "lab3"]
+    assert left_behind(answer) == {}
+
+
+def test_down_of_a_lab_that_is_not_there_is_refused() -> None:
+    answer = on_a_machine_of_its_own("""
+try:
+    lab.down("nothing")
+except UserError as error:
+    result["said"] = error.message
+result["removed"] = lab.down().labs
+""")
+    assert answer["said"].startswith("there is no lab 'nothing'")
+    assert answer["removed"] == []
+
+
+def test_where_no_image_can_be_mounted_memory_stands_in() -> None:
+    answer = on_a_machine_of_its_own("""
+from ipexctl.lab import disk
+disk.loops_work = lambda: False
+made = lab.up(LabSpec(hosts=2, name="tst-a", shared_home=True))
+def ask(text):
+    return subprocess.run(lab.ssh_argv(made.hosts[0], [text]), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+result["disk"] = ask("stat -f -c %T /var/tmp; echo x >~/x; cat ~/x").stdout
+lab.break_host(made.hosts[0], "full-disk")
+result["full"] = ask("head -c 1000000 /dev/zero >/var/tmp/new").stderr
+lab.mend_host(made.hosts[0])
+result["mended"] = ask("head -c 1000000 /dev/zero >/var/tmp/new").returncode
+lab.down()
+""")
+    assert answer["disk"] == "tmpfs\nx\n"
+    assert "No space left" in answer["full"]
+    assert answer["mended"] == 0
+    assert left_behind(answer) == {}

@@ -1,0 +1,166 @@
+"""Every fault: seen from outside while it is in force, and gone once it is mended."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from lab_helpers import ask, listens
+
+from ipexctl.errors import UserError
+from ipexctl.lab import FAULTS, break_host, find_host, mend_host, ssh_argv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lab_helpers import Said
+
+    from ipexctl.lab import Lab, LabHost
+
+pytestmark = pytest.mark.lab
+
+
+def _silent(said: Said) -> bool:
+    return said.rc is None
+
+
+def _says(*parts: str) -> Callable[[Said], bool]:
+    return lambda said: said.rc not in (0, None) and all(part in said.out + said.err for part in parts)
+
+
+def _fine(said: Said) -> bool:
+    return said.rc == 0 and said.err == ""
+
+
+# fault, arguments, what is asked, what the answer is while it is broken, and what it is otherwise
+CASES: list[tuple[str, tuple[str, ...], str, Callable[[Said], bool], Callable[[Said], bool]]] = [
+    ("link-down", (), "true", _silent, _fine),
+    ("packet-loss", ("100",), "true", _silent, _fine),
+    ("sshd-hang", (), "true", _silent, _fine),
+    ("sshd-dead", (), "true", _says("Connection refused"), _fine),
+    ("changed-host-key", (), "true", _says("Host key verification failed"), _fine),
+    ("full-disk", (), "head -c 65536 /dev/zero >~/new.$$", _says("No space left on device"), _fine),
+    ("read-only-home", (), "touch ~/new", _says("Read-only file system"), _fine),
+    ("noisy-rc", (), "echo x", lambda s: s.out.endswith("!\nx\n") and s.err != "", lambda s: s.out + s.err == "x\n"),
+    ("slow-rc", ("2",), "true", lambda s: s.rc == 0 and s.seconds >= 2, lambda s: s.rc == 0 and s.seconds < 2),
+    ("csh-shell", (), "echo $shell", lambda s: s.out.endswith("/tcsh\n"), lambda s: s.out == "\n"),
+    ("fish-shell", (), "status fish-path", lambda s: s.out.endswith("/fish\n"), _says("command not found")),
+    ("no-python", (), "command -v python3 python", lambda s: s.out == "", lambda s: "python3" in s.out),
+    ("no-names", (), "getent hosts node2 node1", lambda s: "node2" not in s.out, lambda s: "node2" in s.out),
+    (
+        "slow-link",
+        ("8mbit", "eth0"),
+        "head -c 1000000 /dev/urandom | base64",
+        lambda s: s.rc == 0 and s.seconds > 1.4,
+        lambda s: s.rc == 0 and s.seconds < 1.4,
+    ),
+]  # fmt: skip
+ELSEWHERE = {"firewall", "clock-skew"}
+
+
+def test_every_fault_is_tried() -> None:
+    assert {case[0] for case in CASES} | ELSEWHERE == {fault.name for fault in FAULTS}
+
+
+@pytest.mark.parametrize(("fault", "args", "question", "broken", "whole"), CASES, ids=[case[0] for case in CASES])
+def test_fault_is_felt_and_mended(
+    node: LabHost,
+    fault: str,
+    args: tuple[str, ...],
+    question: str,
+    broken: Callable[[Said], bool],
+    whole: Callable[[Said], bool],
+) -> None:
+    said = ask(node, question)
+    assert whole(said), f"before: {said}"
+
+    after_break = break_host(node, fault, args)
+    said = ask(node, question, timeout=3)
+    assert broken(said), f"while broken: {said}"
+    assert fault in after_break.faults
+    assert find_host("node1", node.lab).faults == after_break.faults
+
+    assert mend_host(node, fault).faults == {}
+    said = ask(node, question)
+    assert whole(said), f"after mending: {said}"
+
+
+def test_firewall_lets_ssh_in_and_nothing_else(lab3: Lab, node: LabHost) -> None:
+    listener = "import socket,time; s = socket.create_server(('', 7777)); time.sleep(30)"
+    ask(node, f'nohup python3 -c "{listener}" >/dev/null 2>&1 & sleep 0.5')
+    probe = f"timeout 3 bash -c 'exec 3<>/dev/tcp/{node.address}/7777'"
+    assert ask(lab3.hosts[1], probe).rc == 0
+
+    break_host(node, "firewall")
+    assert ask(lab3.hosts[1], probe).rc != 0
+    assert listens(lab3.hosts[1], node.address)
+    assert ask(node, "true").rc == 0, "established and port 22 stay open"
+
+    mend_host(node, "firewall")
+    assert ask(lab3.hosts[1], probe).rc == 0
+
+
+def test_clock_skew_shifts_date_and_nothing_asked_of_it_by_name(node: LabHost) -> None:
+    def ahead() -> int:
+        mine, theirs = (int(ask(host, "date +%s").out) for host in (other, node))
+        return theirs - mine
+
+    other = find_host("node2", node.lab)
+    assert abs(ahead()) <= 2
+    break_host(node, "clock-skew", ("-3600",))
+    assert -3602 <= ahead() <= -3596
+    assert ask(node, "date -u -d @0 +%Y").out == "1970\n"
+    assert "." in ask(node, "date +%s.%N").out
+    mend_host(node, "clock-skew")
+    assert abs(ahead()) <= 2
+
+
+def test_mending_leaves_the_home_byte_for_byte_as_it_was(node: LabHost) -> None:
+    # One file whose last line has no end, one that is not there.
+    ask(node, "printf 'set x = 1' >~/.cshrc; rm -f ~/.zshenv")
+    everything = "cd ~ && find . -printf '%p %m %u %y\\n' | sort; cat .cshrc .bashrc .profile | sha256sum"
+    before = ask(node, everything).out
+    break_host(node, "noisy-rc")
+    break_host(node, "slow-rc", ("0.1",))
+    mend_host(node)
+    assert ask(node, everything).out == before
+
+
+def test_breaking_twice_is_once_and_new_arguments_replace_the_old(node: LabHost) -> None:
+    break_host(node, "slow-rc", ("1",))
+    break_host(node, "slow-rc", ("1",))
+    assert ask(node, "grep -c 'lab fault' ~/.bashrc").out == "1\n"
+    assert break_host(node, "slow-rc", ("2",)).faults == {"slow-rc": ("2",)}
+    assert ask(node, "grep -h sleep ~/.bashrc").out.startswith("sleep 2 ")
+
+
+def test_faults_add_up_and_are_mended_all_at_once(node: LabHost) -> None:
+    for fault in ("noisy-rc", "full-disk", "read-only-home", "sshd-hang"):
+        break_host(node, fault)
+    assert list(find_host("node1", node.lab).faults) == ["noisy-rc", "full-disk", "read-only-home", "sshd-hang"]
+    assert mend_host(node).faults == {}
+    assert ask(node, "echo x >~/written && cat ~/written").out == "x\n"
+
+
+def test_two_faults_of_one_kind_are_refused_with_the_way_out(node: LabHost) -> None:
+    break_host(node, "sshd-hang")
+    with pytest.raises(UserError, match="sshd-hang is in force") as refused:
+        break_host(node, "sshd-dead")
+    assert refused.value.fix == "ipexctl lab mend node1 sshd-hang"
+
+
+def test_a_wire_the_host_lacks_is_refused(node: LabHost) -> None:
+    with pytest.raises(UserError, match="node1 has no eth1"):
+        break_host(node, "link-down", ("eth1",))
+
+
+def test_running_sessions_survive_a_changed_host_key(node: LabHost) -> None:
+    session = subprocess.Popen(
+        [*ssh_argv(node), "echo in; read line; echo $line"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert session.stdout is not None
+    assert session.stdout.readline() == "in\n"
+    break_host(node, "changed-host-key")
+    out, _ = session.communicate("still here\n", timeout=10)
+    assert out == "still here\n"
