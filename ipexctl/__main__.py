@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ipexctl.errors import UserError
+from ipexctl.errors import ReaderGoneError, UserError
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
 
         say_user_error(error)
         sys.exit(2)
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGoneError):
         sys.exit(_reader_is_gone())
     except Exception as error:  # noqa: BLE001  # the last one: whatever it is, it gets a sentence and a log file
         from ipexctl.ui.unexpected import say_unexpected
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _reader_is_gone() -> int:
-    """Whoever read our output has left (`| head`): nothing more can be said, and nothing is wrong."""
+    """As a program ends that SIGPIPE ends; Python's own last flush must not complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
 

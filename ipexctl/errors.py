@@ -1,9 +1,13 @@
-"""The one way to say that the call or a file of the user's is wrong.
+"""What ends a call early: above all, that the call or a file of the user's is wrong.
 
 What goes wrong on a host is never an exception that crosses rooms: it is an Outcome, a value.
 """
 
 from __future__ import annotations
+
+
+class ReaderGoneError(Exception):
+    """Whoever read our output has left (`| head`): nothing more can be said, and nothing is wrong."""
 
 
 class UserError(Exception):
@@ -21,9 +25,7 @@ class UserError(Exception):
 class FileError(UserError):
     """A line of a file that can't be read: `FILE:LINE: what`, the line, a caret under the place."""
 
-    def __init__(
-        self, path: str, line: int, what: str, *, text: str = "", column: int = 0, fix: str = ""
-    ) -> None:
+    def __init__(self, path: str, line: int, what: str, *, text: str = "", column: int = 0, fix: str = "") -> None:
         self.path = path
         self.line = line
         self.column = column

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from ipexctl.cli.options import Output, Targets, shared
-from ipexctl.errors import UserError
+from ipexctl.errors import ReaderGoneError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +57,8 @@ def exec_command(
         raise UserError("exec needs a command: -- CMD ARGS…, or --shell 'LINE' (one of the two)")
     wanted = Command.shell(shell) if shell is not None else Command.argv(*(command or ()))
     hosts = choose_hosts(targets)
-    shown = HeldOutput() if output.json or gather else LiveOutput(no_color=output.no_color)
     cancel = Cancel()
+    shown = HeldOutput() if output.json or gather else LiveOutput(on_reader_gone=cancel.throw, no_color=output.no_color)
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         if output.verbose:
@@ -80,6 +80,8 @@ def exec_command(
         ):
             shown.finish(done.host)
             ended[done.host] = done
+    if isinstance(shown, LiveOutput) and shown.reader_gone:
+        raise ReaderGoneError
     report = ExecReport(tuple(ended[host] for host in hosts), time.monotonic() - started)
     if isinstance(shown, HeldOutput):
         (show_json if output.json else show_gathered)(report, shown)

@@ -38,6 +38,8 @@ GRACE = 2.0
 _READ = 1 << 20
 _SEND = 1 << 18
 _PATIENCE = 6.0
+_LATE = 0.3
+"""How long before the deadline an error counts as its work: paramiko's own clocks tick in tenths."""
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
@@ -96,7 +98,8 @@ def _connect(host: Host, endpoint: Endpoint, sock: socket.socket, reach: Reach, 
     except (paramiko.SSHException, EOFError, OSError) as error:
         connection.close()
         sock.close()
-        raise _translate(error, host, endpoint, sock, login, reach.connect_timeout) from None
+        late = time.monotonic() > deadline - _LATE
+        raise _translate(error, host, endpoint, sock, login, reach.connect_timeout, late) from None
     except BaseException:
         connection.close()
         sock.close()
@@ -153,7 +156,7 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 
 
 def _translate(
-    error: Exception, host: Host, endpoint: Endpoint, sock: socket.socket, login: Login, timeout: float
+    error: Exception, host: Host, endpoint: Endpoint, sock: socket.socket, login: Login, timeout: float, late: bool
 ) -> Unreachable:
     where = f"port {endpoint.port}"
     if isinstance(error, paramiko.AuthenticationException):
@@ -166,10 +169,10 @@ def _translate(
             f"the sshd there and we share no algorithm: {error}",
             f"it is too old or too strict; try by hand: {by_hand(host)}",
         )
-    if "banner" in str(error) and not isinstance(error.__cause__ or error.__context__, (EOFError, ConnectionError)):
+    if late:
         return Unreachable(
             f"{where} accepts connections but says nothing (waited {timeout:g} s)",
-            "sshd hangs there, or it isn't sshd that listens on this port",
+            "sshd hangs there, or it isn't sshd that listens on this port; --connect-timeout gives it longer",
         )
     return Unreachable(
         f"{where} closed the connection before we were logged in",

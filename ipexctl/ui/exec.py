@@ -50,9 +50,14 @@ class Prefixer:
 
 
 class LiveOutput:
-    """Lines as they come: a host's stdout on ours, its stderr on ours, whole lines, never mixed."""
+    """Lines as they come: a host's stdout on ours, its stderr on ours, whole lines, never mixed.
 
-    def __init__(self, *, no_color: bool = False) -> None:
+    Where whoever reads us has left (`| head`), `on_reader_gone` is called, and what else comes is dropped.
+    """
+
+    def __init__(self, *, on_reader_gone: Callable[[], None], no_color: bool = False) -> None:
+        self.reader_gone = False
+        self._on_reader_gone = on_reader_gone
         self._locks = {"stdout": threading.Lock(), "stderr": threading.Lock()}
         self._targets = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
         self._tinted = {
@@ -88,9 +93,15 @@ class LiveOutput:
         return self._prefixers[host, stream]
 
     def _write(self, stream: Stream, lines: bytes) -> None:
-        with self._locks[stream]:
-            self._targets[stream].write(lines)
-            self._targets[stream].flush()
+        if self.reader_gone:
+            return
+        try:
+            with self._locks[stream]:
+                self._targets[stream].write(lines)
+                self._targets[stream].flush()
+        except BrokenPipeError:
+            self.reader_gone = True
+            self._on_reader_gone()
 
 
 class HeldOutput:
