@@ -32,8 +32,8 @@ class Said:
 def ask(host: LabHost, command: str, *, timeout: float = 20, as_root: bool = False) -> Said:
     """Run a command there as a user would: with the ssh program and the lab's ssh_config."""
     argv = ssh_argv(host)
-    if as_root:
-        argv[1:1] = ["-l", "root"]
+    # The post-quantum exchange costs 0.15 s of CPU a connection, which is half of this suite.
+    argv[1:1] = ["-o", "KexAlgorithms=curve25519-sha256", *(["-l", "root"] if as_root else [])]
     start = time.monotonic()
     try:
         done = subprocess.run(
@@ -44,7 +44,7 @@ def ask(host: LabHost, command: str, *, timeout: float = 20, as_root: bool = Fal
     return Said(done.returncode, done.stdout, done.stderr, time.monotonic() - start)
 
 
-def listens(host: LabHost, address: str, port: int = 22, *, timeout: int = 3) -> bool:
+def listens(host: LabHost, address: str, port: int = 22, *, timeout: int = 2) -> bool:
     """Whether that port answers a connection made on `host`."""
     return ask(host, f"timeout {timeout} bash -c 'exec 3<>/dev/tcp/{address}/{port} && head -c 4 <&3'").rc == 0
 

@@ -1,0 +1,135 @@
+"""Costumes: what /proc/cpuinfo and sysfs say, against facts about the machines they stand for."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.lab.costumes import COSTUMES, cpus, find_costume
+from ipexctl.lab.cpu_flags import ORDER
+from ipexctl.lab.cpuinfo import cpuinfo
+from ipexctl.lab.dress import memory_kb
+from ipexctl.lab.sysfs import cpu_list, cpu_mask, sysfs, wrappers
+
+# costume: what must be on its flags line, what must not
+FLAGS = {
+    "sandybridge": ("avx", "avx2 fma f16c"),
+    "haswell": ("avx2 fma f16c bmi2", "avx512f"),
+    "skylake-sp": ("avx512f avx512dq avx512bw avx512vl avx512cd", "avx512_vnni"),
+    "cascadelake": ("avx512_vnni", "avx512_bf16 avx512_vbmi2"),
+    "cooperlake": ("avx512_vnni avx512_bf16", "avx512_vbmi2 amx_tile"),
+    "icelake-sp": ("avx512_vnni avx512_vbmi2 gfni", "avx512_bf16 mpx"),
+    "sapphirerapids": ("amx_tile amx_int8 amx_bf16 avx512_fp16 avx512_bf16 avx_vnni", "mpx"),
+    "emerald-rapids": ("amx_tile amx_int8 amx_bf16 avx512_fp16", "mpx"),
+    # No kernel prints amx_fp16: model 173 is how one knows.
+    "graniterapids": ("amx_tile amx_int8 amx_bf16 avx512_fp16", "amx_fp16"),
+    "epyc-genoa": ("avx512f avx512_bf16 avx512_vnni sse4a svm", "amx_tile vmx avx512_fp16"),
+    "graviton3": ("asimd sve bf16 i8mm", "avx2 sse2"),
+}
+
+
+def test_every_costume_is_held_to_facts() -> None:
+    assert set(FLAGS) == {costume.name for costume in COSTUMES}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags(name: str) -> None:
+    flags = find_costume(name).flags.split()
+    present, absent = (words.split() for words in FLAGS[name])
+    assert set(present) <= set(flags)
+    assert not set(absent) & set(flags)
+    assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize("costume", [c for c in COSTUMES if c.arch == "x86_64"], ids=lambda c: c.name)
+def test_flags_stand_in_the_kernels_order(costume: object) -> None:
+    flags = getattr(costume, "flags").split()  # noqa: B009  # the parametrized value is untyped
+    assert flags == [flag for flag in ORDER if flag in flags]
+
+
+def test_cpuinfo_of_the_second_socket() -> None:
+    blocks = cpuinfo(find_costume("sapphirerapids")).split("\n\n")
+    assert len(blocks) == 225
+    assert blocks[-1] == ""
+    rows = dict(line.split(":", 1) for line in blocks[223].splitlines())
+    values = {key.strip(): value.strip() for key, value in rows.items()}
+    assert values["processor"] == "223"
+    assert values["physical id"] == "1"
+    assert values["core id"] == "55"
+    assert (values["siblings"], values["cpu cores"]) == ("112", "56")
+    assert values["apicid"] == "239"
+    assert values["model name"] == "Intel(R) Xeon(R) Platinum 8480+"
+
+
+def test_cpuinfo_reads_as_the_kernel_spaces_it() -> None:
+    lines = cpuinfo(find_costume("haswell")).splitlines()
+    assert lines[:3] == ["processor\t: 0", "vendor_id\t: GenuineIntel", "cpu family\t: 6"]
+    assert lines[25] == "power management:"
+    assert lines[26] == ""
+
+
+def test_sub_numa_clusters_split_a_socket() -> None:
+    tree = sysfs(find_costume("sapphirerapids"), memory_kb=8000)
+    assert tree.files["node/online"] == "0-7\n"
+    assert tree.files["node/node0/cpulist"] == "0-13,112-125\n"
+    assert tree.files["node/node4/cpulist"] == "56-69,168-181\n"
+    assert tree.files["node/node1/distance"] == "12 10 12 12 21 21 21 21\n"
+    assert "MemTotal:" in tree.files["node/node7/meminfo"]
+    assert " 1000 kB" in tree.files["node/node7/meminfo"]
+    assert tree.files["cpu/cpu0/topology/thread_siblings_list"] == "0,112\n"
+    assert tree.files["cpu/cpu56/topology/core_siblings_list"] == "56-111,168-223\n"
+
+
+@pytest.mark.parametrize("costume", COSTUMES, ids=lambda c: c.name)
+def test_every_link_leads_to_something(costume: object) -> None:
+    tree = sysfs(find_costume(getattr(costume, "name")), memory_kb=1000)  # noqa: B009  # as above
+    directories = {posixpath.dirname(path) for path in (*tree.files, *tree.links)}
+    for path, target in tree.links.items():
+        assert posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) in directories, path
+
+
+@pytest.mark.parametrize("costume", COSTUMES, ids=lambda c: c.name)
+def test_every_cpu_is_on_one_node_and_no_core_is_split(costume: object) -> None:
+    found = cpus(find_costume(getattr(costume, "name")))  # noqa: B009  # as above
+    assert [cpu.number for cpu in found] == list(range(len(found)))
+    homes: dict[tuple[int, int], set[int]] = {}
+    for cpu in found:
+        homes.setdefault((cpu.socket, cpu.core), set()).add(cpu.node)
+    assert all(len(nodes) == 1 for nodes in homes.values())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((5, 0, 1, 7, 8), "0-1,5,7-8")]
+)
+def test_cpu_list(numbers: tuple[int, ...], text: str) -> None:
+    assert cpu_list(numbers) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "width", "text"),
+    [
+        ((0, 1), 2, "3"),
+        ((0,), 32, "00000001"),
+        ((32,), 40, "01,00000000"),
+        (range(64), 64, "ffffffff,ffffffff"),
+    ],
+)
+def test_cpu_mask(numbers: tuple[int, ...], width: int, text: str) -> None:
+    assert cpu_mask(numbers, width) == text
+
+
+def test_another_architecture_needs_uname_to_play_along() -> None:
+    assert set(wrappers(find_costume("graviton3"))) == {"uname", "arch", "lscpu"}
+    assert wrappers(find_costume("haswell")) == {}
+
+
+def test_an_unknown_cpu_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean icelake-sp"):
+        find_costume("icelake")
+
+
+def test_memory_is_this_machines_own() -> None:
+    assert memory_kb("MemTotal:       24684096 kB\nMemFree: 1 kB\n") == 24684096
+    assert memory_kb("") == 0

@@ -1,0 +1,115 @@
+"""Faults by name and argument: what is accepted, what is refused, what would be run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipexctl import lab
+from ipexctl.errors import UserError
+from ipexctl.lab import FAULTS, LabSpec
+from ipexctl.lab.faults import bits_per_second, check_possible, find_fault, read_arguments, steps
+from ipexctl.lab.plan import make_plan
+
+HOST = make_plan(LabSpec(hosts=1, internal=True), "lab", 1).hosts[0]
+
+
+def test_an_unknown_fault_is_answered_with_the_nearest_and_the_list() -> None:
+    with pytest.raises(UserError, match="did you mean sshd-hang") as refused:
+        find_fault("ssh-hang")
+    assert "full-disk" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("fault", "given", "expected"),
+    [
+        ("slow-link", (), ("10mbit", "all")),
+        ("slow-link", ("1GBIT",), ("1gbit", "all")),
+        ("slow-link", ("eth1",), ("10mbit", "eth1")),
+        ("slow-link", ("5mbit", "eth0"), ("5mbit", "eth0")),
+        ("packet-loss", ("2.50%",), ("2.5", "all")),
+        ("link-down", (), ("all",)),
+        ("slow-rc", ("5s",), ("5",)),
+        ("clock-skew", ("-90",), ("-90",)),
+        ("clock-skew", ("+90s",), ("90",)),
+        ("full-disk", (), ()),
+    ],
+)
+def test_arguments_come_out_in_one_form(fault: str, given: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert read_arguments(find_fault(fault), given) == expected
+
+
+@pytest.mark.parametrize(
+    ("fault", "given", "message"),
+    [
+        ("slow-link", ("fast",), "'fast' is not a rate"),
+        ("slow-link", ("1bit",), "not a rate from 8kbit"),
+        ("slow-link", ("10mbit", "wlan0"), "'wlan0' is not eth0"),
+        ("packet-loss", ("0",), "not a percentage above 0"),
+        ("packet-loss", ("101",), "not a percentage"),
+        ("packet-loss", ("1;reboot",), "not a percentage"),
+        ("slow-rc", ("-1",), "not seconds above 0"),
+        ("clock-skew", ("1.5",), "not whole seconds"),
+        ("clock-skew", ("0",), "not whole seconds"),
+        ("full-disk", ("now",), "takes no argument"),
+        ("slow-rc", ("1", "2"), "takes 1 at most"),
+    ],
+)
+def test_a_bad_argument_is_refused_with_the_usage(fault: str, given: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
+        read_arguments(find_fault(fault), given)
+    assert fault in refused.value.fix
+
+
+@pytest.mark.parametrize(("rate", "bits"), [("8kbit", 8000), ("10mbit", 10**7), ("2.5gbit", 2_500_000_000)])
+def test_rates(rate: str, bits: int) -> None:
+    assert bits_per_second(rate) == bits
+
+
+def test_slow_link_works_on_both_ends_of_every_wire() -> None:
+    found = steps(find_fault("slow-link"), "break", ("10mbit", "all"), HOST)
+    assert [(step.argv[2], step.in_host) for step in found] == [
+        ("eth0", True),
+        ("node1-eth0", False),
+        ("eth1", True),
+        ("node1-eth1", False),
+    ]
+    assert found[0].argv == ("break", "slow-link", "eth0", "10000000bit", "65536b")
+
+
+def test_link_down_pulls_the_cable_at_the_switch() -> None:
+    found = steps(find_fault("link-down"), "mend", ("eth1",), HOST)
+    assert [(step.argv, step.in_host) for step in found] == [(("mend", "link-down", "node1-eth1"), False)]
+
+
+@pytest.mark.parametrize(
+    ("in_force", "wanted", "refused"),
+    [
+        ("sshd-hang", "sshd-dead", True),
+        ("csh-shell", "fish-shell", True),
+        ("read-only-home", "noisy-rc", True),
+        ("full-disk", "slow-rc", True),
+        ("sshd-hang", "csh-shell", False),
+        ("sshd-hang", "sshd-hang", False),
+        ("slow-link", "packet-loss", False),
+    ],
+)
+def test_what_cannot_be_in_force_together(in_force: str, wanted: str, refused: bool) -> None:
+    host = replace(HOST, faults={in_force: read_arguments(find_fault(in_force), ())})
+    fault = find_fault(wanted)
+    if not refused:
+        check_possible(fault, read_arguments(fault, ()), host)
+        return
+    with pytest.raises(UserError, match=f"{in_force} is in force on node1"):
+        check_possible(fault, read_arguments(fault, ()), host)
+
+
+def test_every_fault_has_its_script_and_every_script_its_fault() -> None:
+    scripts = {path.stem for path in Path(lab.__file__).with_name("fault_scripts").glob("*.sh")}
+    assert scripts == {fault.script_name for fault in FAULTS} | {"common"}
+
+
+def test_usage_names_the_arguments() -> None:
+    assert find_fault("slow-link").usage == "slow-link [RATE] [INTERFACE]"

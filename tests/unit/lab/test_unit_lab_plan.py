@@ -1,0 +1,187 @@
+"""Names, addresses and wires of a lab, decided without touching the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.lab import LabSpec, network
+from ipexctl.lab.breaking import pick_host
+from ipexctl.lab.down import labs_of, mounts_below
+from ipexctl.lab.plan import free_block, free_name, ipv6, make_plan
+from ipexctl.lab.processes import innermost_pid
+from ipexctl.lab.spec import check
+from ipexctl.lab.state import from_json, netns_name, to_json
+from ipexctl.lab.system import missing
+
+
+def test_hosts_are_numbered_from_eleven_and_tuples_go_round() -> None:
+    spec = LabSpec(hosts=3, cpus=("haswell", "icelake-sp"), users=("alice", "bob"), homes=("/home", "/scratch"))
+    hosts = make_plan(spec, "lab", 7).hosts
+    assert [host.address for host in hosts] == ["10.77.7.11", "10.77.7.12", "10.77.7.13"]
+    assert [host.costume for host in hosts] == ["haswell", "icelake-sp", "haswell"]
+    assert [host.home for host in hosts] == ["/home/alice", "/scratch/bob", "/home/alice"]
+    assert [host.internal for host in hosts] == [None, None, None]
+
+
+def test_with_a_second_network_each_host_has_two_addresses() -> None:
+    host = make_plan(LabSpec(hosts=1, internal=True), "lab", 7).hosts[0]
+    assert (host.address, host.internal, host.peer_address) == ("10.77.7.11", "10.78.7.11", "10.78.7.11")
+    assert network.interfaces(host) == ("eth0", "eth1")
+
+
+def test_behind_a_bastion_only_the_bastion_is_in_front() -> None:
+    lab = make_plan(LabSpec(hosts=1, bastion=True, internal=True), "lab", 7)
+    assert lab.bastion is not None
+    assert (lab.bastion.address, lab.bastion.internal) == ("10.77.7.10", "10.78.7.10")
+    assert (lab.hosts[0].address, lab.hosts[0].internal) == ("10.78.7.11", None)
+    assert [bridge for _, bridge in network.wires(lab.hosts[0])] == [network.INNER]
+
+
+def test_roots_home_is_roots() -> None:
+    assert make_plan(LabSpec(hosts=1, users=("root",)), "lab", 1).hosts[0].home == "/root"
+
+
+def test_ipv6_twin() -> None:
+    assert ipv6("10.77.3.11") == "fd77:3::11"
+
+
+@pytest.mark.parametrize(
+    ("taken", "wanted", "expected"),
+    [((), None, "lab"), (("lab",), None, "lab2"), (("lab", "lab2"), None, "lab3"), (("lab",), "mine", "mine")],
+)
+def test_free_name(taken: tuple[str, ...], wanted: str | None, expected: str) -> None:
+    assert free_name(taken, wanted) == expected
+
+
+def test_a_name_in_use_is_refused() -> None:
+    with pytest.raises(UserError, match="there is a lab 'mine' already"):
+        free_name(("mine",), "mine")
+
+
+@pytest.mark.parametrize(
+    ("taken", "routes", "expected"),
+    [
+        ((), (), 1),
+        ((1, 2), (), 3),
+        ((), ("10.77.1.0/24", "10.78.2.5"), 3),
+        ((), ("10.0.0.0/8", "default", "fe80::/64", "0.0.0.0/0"), 1),
+        ((1,), ("10.77.2.255",), 3),
+    ],
+    ids=["first", "taken", "routed", "broad routes don't count", "an address"],
+)
+def test_free_block(taken: tuple[int, ...], routes: tuple[str, ...], expected: int) -> None:
+    assert free_block(taken, routes) == expected
+
+
+def test_no_free_block_is_said() -> None:
+    with pytest.raises(UserError, match="no free network"):
+        free_block((), ("10.77.0.0/16",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (LabSpec(hosts=0), "1 to 200 hosts, not 0"),
+        (LabSpec(hosts=201), "1 to 200 hosts, not 201"),
+        (LabSpec(name="No Good"), "cannot be a lab's name"),
+        (LabSpec(name="../etc"), "cannot be a lab's name"),
+        (LabSpec(users=()), "at least one user"),
+        (LabSpec(users=("a b",)), "cannot be an account's name"),
+        (LabSpec(homes=("relative",)), "cannot hold homes"),
+        (LabSpec(homes=("/home/../etc",)), "cannot hold homes"),
+        (LabSpec(homes=("/usr/people",)), "the system lives there"),
+        (LabSpec(cpus=("hasswell",)), "did you mean haswell"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(spec: LabSpec, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(spec)
+
+
+def test_a_lab_survives_its_json() -> None:
+    lab = make_plan(LabSpec(hosts=2, bastion=True, shared_home=True), "lab", 7)
+    lab = lab.with_host(replace(lab.hosts[1], faults={"slow-rc": ("3",), "no-names": ()}))
+    assert from_json(to_json(lab)) == lab
+    assert from_json(to_json(lab)).hosts[1].faults == {"slow-rc": ("3",), "no-names": ()}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "hosts": [{}], "bastion": null}'])
+def test_another_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):  # json's own words, or ours
+        from_json(text)
+
+
+def test_labs_are_read_off_their_namespaces() -> None:
+    names = (netns_name("my-lab", "node1"), netns_name("lab", "switch"), "ipx-odd", "docker-7", "first")
+    assert labs_of(names) == {"my-lab", "lab"}
+
+
+def test_interface_names_fit_the_kernel() -> None:
+    lab = make_plan(LabSpec(hosts=200, internal=True), "a" * 24, 254)
+    assert all(len(network.port_name(host, "eth1")) <= 15 for host in lab.hosts)
+    assert len(lab.uplink) <= 15
+
+
+def test_front_ports_are_isolated_with_a_second_network_only() -> None:
+    assert "isolated on" in network.switch(make_plan(LabSpec(hosts=2, internal=True), "lab", 1))
+    assert "isolated on" not in network.switch(make_plan(LabSpec(hosts=2), "lab", 1))
+
+
+def test_without_ipv6_no_such_address_is_asked_for() -> None:
+    lab = make_plan(LabSpec(hosts=1), "lab", 1)
+    assert "fd77:1::11/64" in network.inside(lab.hosts[0], v6=True)
+    assert "fd77" not in network.inside(lab.hosts[0], v6=False) + network.uplink(lab, v6=False)
+
+
+def test_a_host_is_found_by_name_where_that_is_enough() -> None:
+    one, two = (make_plan(LabSpec(hosts=2, bastion=True), name, 1) for name in ("lab", "lab2"))
+    assert pick_host([one], "node2") == one.hosts[1]
+    assert pick_host([one, two], "node2", "lab2") == two.hosts[1]
+    assert pick_host([one], "bastion") == one.bastion
+    for labs, name, lab, message in (
+        ([], "node1", None, "there is no lab on this machine"),
+        ([one], "node9", None, "no lab has a host 'node9'"),
+        ([one], "node1", "lab7", "there is no lab 'lab7'"),
+        ([one, two], "node1", None, "more than one lab has a node1: lab/node1, lab2/node1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            pick_host(labs, name, lab)
+
+
+def test_mounts_of_a_lab_and_not_of_its_namesake() -> None:
+    mountinfo = (
+        "36 35 98:0 / / rw - ext4 /dev/root rw\n"
+        "37 36 7:1 / /labs/lab/home rw - ext4 /dev/loop0 rw\n"
+        "38 36 7:2 / /labs/lab2/home rw - ext4 /dev/loop1 rw\n"
+    )
+    assert mounts_below(mountinfo, "/labs/lab") == ["/labs/lab/home"]
+
+
+def test_the_pid_a_process_has_in_its_own_namespace() -> None:
+    assert innermost_pid("Name:\tsh\nNSpid:\t4711\t1\n") == 1
+    assert innermost_pid("Name:\tsh\n") is None
+
+
+PROGRAMS = ("/usr/sbin/sshd", "ssh-keygen", "ip", "unshare", "nsenter", "setsid", "mount", "mkfs.ext4", "hostname")
+
+
+@pytest.mark.parametrize(
+    ("platform", "uid", "programs", "message", "fix"),
+    [
+        ("linux", 0, PROGRAMS, "", ""),
+        ("darwin", 0, PROGRAMS, "a lab needs Linux", ""),
+        ("linux", 1000, PROGRAMS, "a lab needs root", "sudo ipexctl lab up"),
+        ("linux", 0, PROGRAMS[1:], "a lab needs /usr/sbin/sshd", "apt-get install openssh-server"),
+        ("linux", 0, PROGRAMS[:2], "a lab needs ip, unshare", "apt-get install iproute2 util-linux mount e2fsprogs"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_sentence(
+    platform: str, uid: int, programs: tuple[str, ...], message: str, fix: str
+) -> None:
+    said = missing(platform=platform, uid=uid, programs=programs)
+    assert said[0].startswith(message)
+    assert "\n" not in said[0]
+    assert said[1].startswith(fix)
