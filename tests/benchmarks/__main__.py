@@ -1,0 +1,110 @@
+"""Measure ipexctl beside its peers, on a lab made for it (Linux, root).
+
+The one command: python -m tests.benchmarks --markdown docs/benchmarks.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+
+from . import part_exec, part_startup, part_step, part_stream, part_tree, peers
+from .harness import Failed, clean_environment, say
+from .report import markdown, plain, put_between_markers
+from .rig import Rig, laboratory, leave_on_signals, scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .report import Report
+
+PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
+    "exec": part_exec.measure,
+    "startup": part_startup.measure,
+    "step": part_step.measure,
+    "stream": part_stream.measure,
+    "tree": part_tree.measure,
+}
+PEERS: Final = Path("~/.cache/ipexctl/benchmark-peers")
+
+
+def main() -> int:
+    given = _arguments()
+    leave_on_signals()
+    try:
+        _measure(given)
+    except (Failed, UserError) as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=_positive, default=5, metavar="N", help="medians of how many (default 5)")
+    parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=", ".join(PARTS))
+    parser.add_argument("--hosts", type=_counts, default=(1, 8, 32), metavar="N,…", help="for exec (default 1,8,32)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the tables between this file's markers")
+    parser.add_argument("--peers", type=Path, default=PEERS, metavar="DIR", help=f"their environment ({PEERS})")
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_positive(word) for word in text.split(",")}))
+
+
+def _parts(text: str) -> list[str]:
+    words = text.split(",")
+    if unknown := set(words) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"there is no part {', '.join(sorted(unknown))}")
+    return [name for name in PARTS if name in words]
+
+
+def _measure(given: argparse.Namespace) -> None:
+    found = peers.find(given.peers.expanduser(), install="exec" in given.only)
+    if found.missing:
+        say(f"left out, not installed here: {', '.join(found.missing)}")
+    wanted = max(_hosts_for(part, given.hosts) for part in given.only)
+    about = f"{peers.machine()}; {peers.versions(found)}"
+    with scratch() as directory, laboratory(wanted) as lab:
+        home = directory / "home"
+        home.mkdir()
+        rig = Rig(given.runs, given.hosts, found, lab, directory, clean_environment(str(home)))
+        print(about + "\n", flush=True)
+        for part in given.only:
+            begun = _stamp()
+            report = PARTS[part](rig)
+            stamp = f"medians of {report.medians_of}, {begun}"
+            print(plain(f"{part}: {stamp}", report), flush=True)
+            if given.markdown:
+                text = f"{markdown(report)}\n\n{stamp[0].upper()}{stamp[1:]}.\n\n{about}."
+                put_between_markers(given.markdown, part, text)
+
+
+def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
+    return {"exec": max(counts), "tree": max(part_tree.COUNTS)}.get(part, 1)
+
+
+def _stamp() -> str:
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    words = shlex.join(["python", "-m", "tests.benchmarks", *sys.argv[1:]])
+    return f"{now}, load {os.getloadavg()[0]:.1f} at the start, `{words}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

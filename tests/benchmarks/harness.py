@@ -1,0 +1,169 @@
+"""Running contenders in turns and adding up what each has spent. A run that fails ends everything, loudly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+TOO_LONG = 300.0
+"""Seconds after which a contender counts as hung."""
+
+Measured = TypeVar("Measured")
+
+
+class Failed(Exception):
+    """A contender did not do what it was measured for, so there is no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A program, its words and what its environment adds to ours."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    stdin: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one run took: seconds on the wall, seconds of processor in the process and its children."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a child ended."""
+
+    code: int
+    spent: Spent
+    stderr: str
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def clean_environment(home: str) -> dict[str, str]:
+    """No agent, no user's settings: everyone starts with the same empty home."""
+    dropped = ("SSH_", "ANSIBLE_", "PYINFRA_", "PDSH_", "IPEXCTL_", "_IPEXCTL_", "XDG_", "NO_COLOR")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return {**kept, "HOME": home, "TERM": "dumb"}
+
+
+@contextmanager
+def started(
+    contender: Contender, base: Mapping[str, str], stdout: int | IO[bytes]
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], Exit]]]:
+    """The running contender and how to wait for it. Leaving early ends it and all it has started."""
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(contender.stdin)
+        stdin.seek(0)
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            contender.argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env={**base, **contender.env},
+            cwd=base["HOME"],
+            start_new_session=True,
+        )
+        watchdog = threading.Timer(TOO_LONG, _kill_group, [process.pid])
+        watchdog.daemon = True
+        watchdog.start()
+
+        def wait() -> Exit:
+            _, status, usage = os.wait4(process.pid, 0)
+            wall = time.perf_counter() - begun
+            watchdog.cancel()
+            process.returncode = os.waitstatus_to_exitcode(status)
+            stderr.seek(0)
+            said = stderr.read().decode(errors="replace")
+            return Exit(process.returncode, Spent(wall, usage.ru_utime + usage.ru_stime), said)
+
+        try:
+            yield process, wait
+        finally:
+            watchdog.cancel()
+            if process.returncode is None:
+                _kill_group(process.pid)
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def end_of(contender: Contender, base: Mapping[str, str]) -> tuple[Exit, str]:
+    """Run it to its end, whatever that is."""
+    with tempfile.TemporaryFile() as stdout, started(contender, base, stdout) as (_, wait):
+        end = wait()
+        stdout.seek(0)
+        return end, stdout.read().decode(errors="replace")
+
+
+def spend(contender: Contender, base: Mapping[str, str]) -> Spent:
+    """What one run took; raises Failed unless it ended well."""
+    end, stdout = end_of(contender, base)
+    if end.code != 0:
+        raise failure(contender, end, stdout)
+    return end.spent
+
+
+def failure(contender: Contender, end: Exit, stdout: str = "") -> Failed:
+    said = "\n".join((end.stderr or stdout).strip().splitlines()[-30:])
+    hung = " (it hung and was killed)" if end.code == -signal.SIGKILL and end.spent.wall >= TOO_LONG else ""
+    return Failed(f"{contender.name} ended with {end.code}{hung}: {shlex.join(contender.argv)}\n{said}")
+
+
+def in_turns(
+    names: Sequence[str], runs: int, measure: Callable[[str], Measured], pause: float = 0.0
+) -> dict[str, list[Measured]]:
+    """Every contender once a round, each round beginning with another one, so that noise hits all alike."""
+    figures: dict[str, list[Measured]] = {name: [] for name in names}
+    for number in range(runs):
+        shift = number % len(names)
+        for name in [*names[shift:], *names[:shift]]:
+            time.sleep(pause)
+            figures[name].append(measure(name))
+    return figures
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def ratio(values: Sequence[float], beside: Sequence[float]) -> float:
+    """The median of the ratios within each round: what slowed down a whole round cancels out."""
+    return statistics.median(value / other for value, other in zip(values, beside, strict=True))
+
+
+def walls_ratio(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) -> float:
+    return ratio([spent.wall for spent in figures[name]], [spent.wall for spent in figures[beside]])
+
+
+def cell(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) -> str:
+    """Wall, processor and ratio of one contender, as the tables show them."""
+    wall = median([spent.wall for spent in figures[name]])
+    cpu = median([spent.cpu for spent in figures[name]])
+    return f"{wall:.2f} / {cpu:.2f} ({walls_ratio(figures, name, beside):.2f}x)"

@@ -1,0 +1,128 @@
+"""What every part is handed: a lab of its own, the way to log in, an empty home, the peers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipexctl import lab as labs
+
+from .contenders import bare_pool
+from .harness import Failed, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ipexctl.lab import Lab
+
+    from .peers import Peers
+
+HERE = Path(__file__).parent
+CONTENDERS = HERE / "contenders"
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """Where and how often to measure."""
+
+    runs: int
+    counts: tuple[int, ...]
+    """Numbers of hosts to run a command on."""
+    peers: Peers
+    lab: Lab
+    scratch: Path
+    env: dict[str, str]
+
+    @property
+    def user(self) -> str:
+        return self.lab.hosts[0].user
+
+    @property
+    def login(self) -> tuple[str, str, str]:
+        """What the small programs want first: key, known_hosts, user."""
+        return str(self.lab.key), str(self.lab.known_hosts), self.user
+
+    def addresses(self, count: int) -> list[str]:
+        return [host.address for host in self.lab.hosts[:count]]
+
+    def names(self, count: int) -> list[str]:
+        return [host.name for host in self.lab.hosts[:count]]
+
+    def hostfile(self, count: int) -> Path:
+        """The lab's own one, cut to its first lines."""
+        path = self.scratch / f"hostfile-{count}"
+        login = f"user={self.user} identity={self.lab.key} known_hosts={self.lab.known_hosts}"
+        path.write_text("".join(f"{host.name} address={host.address} {login}\n" for host in self.lab.hosts[:count]))
+        return path
+
+    def on_hosts(self, command: str, count: int) -> list[tuple[int, str]]:
+        """Unmeasured: a command on the first hosts, each one's exit code and output."""
+        way = bare_pool.Way.read(*self.login)
+        found = []
+        for address in self.addresses(count):
+            transport = bare_pool.connect(way, address)
+            try:
+                code, output = bare_pool.run(transport, command)
+            finally:
+                transport.close()
+            found.append((code, output.decode(errors="replace").strip()))
+        return found
+
+
+def ipexctl_argv() -> tuple[str, ...]:
+    """The command as this interpreter's environment has it."""
+    script = Path(sys.executable).with_name("ipexctl")
+    return (str(script),) if script.exists() else (sys.executable, "-m", "ipexctl")
+
+
+@contextmanager
+def laboratory(hosts: int) -> Iterator[Lab]:
+    """A lab that is gone afterwards, also on an error or a signal."""
+    name = f"bench-{os.getpid()}"
+    say(f"making the lab {name} with {hosts} hosts")
+    lab = labs.up(labs.LabSpec(hosts=hosts, name=name))
+    try:
+        yield lab
+    finally:
+        say(f"removing the lab {name}")
+        with _undisturbed():
+            labs.down(name)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ipexctl-bench-") as directory:
+        yield Path(directory)
+
+
+def leave_on_signals() -> None:
+    """SIGTERM and SIGHUP as Ctrl-C does it: through every `finally`."""
+
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def all_well(answers: Sequence[tuple[int, str]], what: str) -> None:
+    """Raise Failed unless the command went well on every host."""
+    bad = [answer for answer in answers if answer[0] != 0]
+    if bad:
+        raise Failed(f"{what}: {len(bad)} of {len(answers)} hosts say no: {bad[0]}")
