@@ -70,8 +70,8 @@ class KeyRing:
                 return LoadedKey(None, f"{path} is encrypted and there is no terminal to ask on (ssh-add {path})")
             if not word:
                 break
-            with contextlib.suppress(ValueError, TypeError, paramiko.SSHException):
-                return LoadedKey(paramiko.PKey.from_path(path, word))
+            with contextlib.suppress(ValueError, paramiko.SSHException):
+                return LoadedKey(paramiko.PKey.from_path(path, word.encode()))  # type: ignore[arg-type]
         return LoadedKey(None, f"{path} is encrypted and wasn't opened")
 
 

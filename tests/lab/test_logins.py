@@ -1,0 +1,334 @@
+"""Every way into a host: keys, agents, ports, address families, ssh configs, bastions, host keys."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import IPEXCTL, Ran, ipexctl
+from ipexctl.lab import LabSpec, break_host, mend_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+NO_AGENT = {"SSH_AUTH_SOCK": ""}
+
+
+@pytest.fixture
+def locked_key(lab3: Lab, tmp_path: Path) -> Path:
+    """The lab's key, encrypted with the passphrase `sesame`."""
+    key = tmp_path / "locked"
+    key.write_bytes(lab3.key.read_bytes())
+    key.chmod(0o600)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-p", "-P", "", "-N", "sesame", "-f", str(key)], check=True, capture_output=True
+    )
+    return key
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[str]:
+    path = str(tmp_path / "agent")
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    yield path
+    process.terminate()
+    process.wait()
+
+
+def hosts_of(lab: Lab) -> list[str]:
+    return ["--hosts", ",".join(host.address for host in lab.hosts), "--user", lab.hosts[0].user]
+
+
+def on_a_terminal(args: list[str], answers: dict[str, str]) -> tuple[int, str]:
+    """Run the tool with somebody at the keyboard, who types an answer when the screen asks for it."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["SSH_AUTH_SOCK"] = ""
+        os.execvp(IPEXCTL[0], [*IPEXCTL, *args])
+    screen, waiting = "", dict(answers)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.5)[0]:
+            try:
+                screen += os.read(terminal, 4096).decode(errors="replace")
+            except OSError:
+                break
+        for question, answer in list(waiting.items()):
+            if question in screen:
+                os.write(terminal, f"{answer}\n".encode())
+                del waiting[question]
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), screen
+
+
+def test_a_passphrase_is_asked_once_for_all_hosts(lab3: Lab, locked_key: Path) -> None:
+    args = [
+        "exec",
+        *hosts_of(lab3),
+        "--known-hosts",
+        str(lab3.known_hosts),
+        "--identity",
+        str(locked_key),
+        "--",
+        "hostname",
+    ]
+    rc, screen = on_a_terminal(args, {"Passphrase for": "sesame"})
+    assert rc == 0, screen
+    assert screen.count("Passphrase for") == 1
+    assert "sesame" not in screen
+    assert len(re.findall(r"node[123]\r\n", screen)) == 3
+
+
+def test_a_wrong_passphrase_may_be_mended(lab3: Lab, locked_key: Path) -> None:
+    args = [
+        "exec",
+        *hosts_of(lab3),
+        "--known-hosts",
+        str(lab3.known_hosts),
+        "--identity",
+        str(locked_key),
+        "--",
+        "hostname",
+    ]
+    rc, screen = on_a_terminal(args, {"Passphrase for": "nonsense", "wrong, once more": "sesame"})
+    assert rc == 0, screen
+
+
+def test_an_encrypted_key_and_nobody_to_ask_is_said(lab3: Lab, locked_key: Path) -> None:
+    args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--identity", locked_key, "--", "true"]
+    ran = ipexctl(*args, env=NO_AGENT)
+    assert ran.rc == 3
+    assert f"{locked_key} is encrypted and there is no terminal to ask on (ssh-add {locked_key})" in ran.err
+
+
+def test_the_agent_has_the_key(lab3: Lab, agent: str, tmp_path: Path) -> None:
+    environ = {"SSH_AUTH_SOCK": agent, "HOME": str(tmp_path)}
+    args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--", "true"]
+    assert ipexctl(*args, env=environ).rc == 3
+    subprocess.run(["ssh-add", "-q", str(lab3.key)], env={**os.environ, **environ}, check=True)
+    assert ipexctl(*args, env=environ).rc == 0
+
+
+def test_an_encrypted_key_that_the_agent_holds_is_not_asked_for(lab3: Lab, agent: str, locked_key: Path) -> None:
+    environ = {"SSH_AUTH_SOCK": agent}
+    subprocess.run(["ssh-add", "-q", str(lab3.key)], env={**os.environ, **environ}, check=True)
+    locked_key.with_name("locked.pub").write_bytes(lab3.key.with_name("key.pub").read_bytes())
+    args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--identity", locked_key, "--", "true"]
+    assert ipexctl(*args, env=environ).rc == 0
+
+
+def test_a_key_the_host_does_not_know_is_named(lab3: Lab, tmp_path: Path) -> None:
+    key = tmp_path / "mine"
+    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", str(key)], check=True)
+    args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--identity", key, "--", "true"]
+    ran = ipexctl(*args, env=NO_AGENT)
+    assert f"user ipex: none of our keys is accepted (tried {key})" in ran.err
+    assert ran.rc == 3
+
+
+@pytest.mark.parametrize("kind", [["rsa", "-b", "3072"], ["ecdsa"], ["ed25519"]])
+def test_every_kind_of_key_opens_the_door(lab3: Lab, tmp_path: Path, kind: list[str]) -> None:
+    key = tmp_path / "mine"
+    subprocess.run(["ssh-keygen", "-q", "-t", *kind, "-N", "", "-f", str(key)], check=True)
+    public = key.with_name("mine.pub").read_text().strip()
+    add = ipexctl(
+        "exec",
+        "-H",
+        lab3.hostfile,
+        "-l",
+        "node1",
+        "--shell",
+        f"cp .ssh/authorized_keys .ssh/before; echo '{public}' >> .ssh/authorized_keys",
+    )
+    assert add.rc == 0
+    args = ["exec", "--hosts", f"ipex@{lab3.hosts[0].address}", "--known-hosts", lab3.known_hosts, "--identity", key]
+    ran = ipexctl(*args, "--", "whoami", env=NO_AGENT)
+    ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "--shell", "mv .ssh/before .ssh/authorized_keys")
+    assert ran.out.endswith(": ipex\n"), ran.err
+
+
+def test_another_user_may_be_named_in_three_places(lab3: Lab, tmp_path: Path) -> None:
+    host = lab3.hosts[0]
+    common = ["--known-hosts", lab3.known_hosts, "--identity", lab3.key, "--", "whoami"]
+    assert ipexctl("exec", "--hosts", f"root@{host.address}", *common).out.endswith(": root\n")
+    assert ipexctl("exec", "--hosts", host.address, "--user", "root", *common).out.endswith(": root\n")
+    (tmp_path / "config").write_text(f"Host {host.address}\n  User root\n")
+    assert ipexctl("exec", "--hosts", host.address, "--ssh-config", tmp_path / "config", *common).out.endswith(
+        ": root\n"
+    )
+
+
+def test_a_port_of_its_own(lab3: Lab, tmp_path: Path) -> None:
+    host = lab3.hosts[0]
+    rule = ["PREROUTING", "-t", "nat", "-p", "tcp", "--dport", "2222", "-j", "REDIRECT", "--to-ports", "22"]
+    inside = ["ip", "netns", "exec", host.netns, "iptables"]
+    subprocess.run([*inside, "-A", *rule], check=True)
+    try:
+        keys = lab3.known_hosts.read_text()
+        (tmp_path / "known").write_text(re.sub(r"(?m)^\S+", f"[{host.address}]:2222", keys.splitlines()[0]) + "\n")
+        args = ["exec", "--hosts", f"ipex@{host.address}", "--port", "2222", "--identity", lab3.key, "--", "hostname"]
+        assert ipexctl(*args[:-2], "--known-hosts", tmp_path / "known", *args[-2:]).out.endswith(": node1\n")
+        unknown = ipexctl(*args[:-2], "--known-hosts", lab3.known_hosts, *args[-2:])
+        assert f"ssh-keyscan -p 2222 {host.address} >>" in unknown.err
+    finally:
+        subprocess.run([*inside, "-D", *rule], check=True)
+
+
+def test_ipv6(lab3: Lab, tmp_path: Path) -> None:
+    address = f"fd77:{lab3.block:x}::11"
+    (tmp_path / "hosts").write_text(f"[{address}] user=ipex identity={lab3.key}\n")
+    args = ["exec", "-H", tmp_path / "hosts", "--known-hosts", tmp_path / "known"]
+    ran = ipexctl(*args, "--host-keys", "accept-new", "--", "hostname")
+    assert ran.out == f"{address}: node1\n", ran.err
+    assert ipexctl(*args, "--", "hostname").rc == 0
+
+
+def test_accept_new_writes_the_key_down_and_a_changed_one_is_refused_for_good(lab3: Lab, tmp_path: Path) -> None:
+    known = tmp_path / "ssh" / "known"
+    args = ["exec", *hosts_of(lab3), "--known-hosts", known, "--identity", lab3.key]
+    refused = ipexctl(*args, "--", "true")
+    assert refused.rc == 3
+    assert refused.err.count(" is unknown") == 3
+    assert not known.exists()
+    assert ipexctl(*args, "--host-keys", "accept-new", "--", "true").rc == 0
+    assert len(known.read_text().splitlines()) == 3
+    assert ipexctl(*args, "--", "true").rc == 0
+    break_host(lab3.hosts[2], "changed-host-key")
+    try:
+        for policy in ("accept-new", "strict"):
+            ran = ipexctl(*args, "--host-keys", policy, "--", "true")
+            assert (ran.rc, ran.err.count("CHANGED")) == (3, 1)
+        assert ipexctl(*args, "--host-keys", "off", "--", "true").rc == 0
+    finally:
+        mend_host(lab3.hosts[2])
+
+
+def test_the_command_in_the_message_really_accepts_the_key(lab3: Lab, tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    args = [
+        "exec",
+        "--hosts",
+        f"ipex@{lab3.hosts[0].address}",
+        "--known-hosts",
+        known,
+        "--identity",
+        lab3.key,
+        "--",
+        "true",
+    ]
+    command = re.search(r"then: (ssh-keyscan .*? >> \S+)", ipexctl(*args).err)
+    assert command
+    subprocess.run(["sh", "-c", command[1]], check=True, capture_output=True, timeout=20)
+    assert ipexctl(*args).rc == 0
+
+
+def test_an_ssh_config_with_include_match_and_alias(lab3: Lab, tmp_path: Path) -> None:
+    one, two, three = lab3.hosts
+    (tmp_path / "more").write_text(
+        f"Host first\n  HostName {one.address}\nHost third\n  HostName {three.address}\n  HostKeyAlias node3\n"
+    )
+    (tmp_path / "config").write_text(
+        f"Include {tmp_path}/more\nMatch originalhost second\n  HostName {two.address}\n"
+        f"Host *\n  User ipex\n  IdentityFile {lab3.key}\n  UserKnownHostsFile {lab3.known_hosts}\n"
+    )
+    ran = ipexctl(
+        "exec", "--hosts", "first,second,third", "--ssh-config", tmp_path / "config", "--", "hostname", env=NO_AGENT
+    )
+    assert ran.lines == ["first: node1", "second: node2", "third: node3"], ran.err
+
+
+def test_a_proxy_command(lab3: Lab, tmp_path: Path) -> None:
+    gate, inner = lab3.hosts[0], lab3.hosts[1]
+    (tmp_path / "config").write_text(
+        f"Host inner\n  HostName {inner.address}\n  ProxyCommand ssh -F {lab3.ssh_config} -W %h:%p {gate.name}\n"
+        f"Host *\n  User ipex\n  IdentityFile {lab3.key}\n  UserKnownHostsFile {lab3.known_hosts}\n"
+    )
+    ran = ipexctl("exec", "--hosts", "inner", "--ssh-config", tmp_path / "config", "--shell", "echo $SSH_CONNECTION")
+    assert ran.out.startswith(f"inner: {gate.address} "), ran.err
+
+
+@pytest.fixture(scope="module")
+def behind(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=4, bastion=True))
+
+
+def masters() -> list[str]:
+    listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if "ControlPath=" in line or "ControlPersist" in line]
+
+
+def test_a_bastion_is_logged_into_once_for_all_and_left_again(behind: Lab) -> None:
+    before = masters()
+    ran = ipexctl("exec", "-H", behind.hostfile, "--", "hostname")
+    assert ran.lines == [f"node{i}: node{i}" for i in (1, 2, 3, 4)], ran.err
+    logins = ipexctl("exec", "-H", behind.hostfile, "--gather", "--shell", "set -- $SSH_CONNECTION; echo $1")
+    assert len(logins.out.splitlines()) == 2
+    assert masters() == before
+
+
+def test_behind_a_bastion_a_dead_host_and_a_dead_bastion_are_told_apart(behind: Lab) -> None:
+    assert behind.bastion
+    break_host(behind.hosts[1], "sshd-dead")
+    ran = ipexctl("exec", "-H", behind.hostfile, "--", "hostname")
+    assert ran.lines == [f"node{i}: node{i}" for i in (1, 3, 4)]
+    assert ran.err.startswith("node2: unreachable: no way to it through bastion: ")
+    mend_host(behind.hosts[1])
+    break_host(behind.bastion, "sshd-dead")
+    try:
+        ran = ipexctl("exec", "-H", behind.hostfile, "--", "hostname")
+    finally:
+        mend_host(behind.bastion)
+    assert ran.err.startswith("node[1-4]: unreachable: the bastion bastion can't be passed: ")
+    assert ran.rc == 3
+
+
+def test_the_users_own_control_master_is_the_way_through(behind: Lab, tmp_path: Path) -> None:
+    """As behind a second factor: the bastion lets nobody in any more, but a connection is open."""
+    assert behind.bastion
+    config = tmp_path / "config"
+    text = behind.ssh_config.read_text()
+    config.write_text(f"Host bastion\n  ControlPath {tmp_path}/cm\n  ControlMaster auto\n\n{text}")
+    ssh = ["ssh", "-F", str(config)]
+    subprocess.run([*ssh, "-f", "-N", "-M", "bastion"], check=True, timeout=20, stderr=subprocess.DEVNULL)
+    break_host(behind.bastion, "firewall")
+    inside = ["ip", "netns", "exec", behind.bastion.netns, "iptables"]
+    closed = ["INPUT", "-p", "tcp", "--dport", "22", "--syn", "-j", "REJECT"]
+    subprocess.run([*inside, "-I", *closed], check=True)
+    try:
+        ran: Ran = ipexctl("exec", "--hosts", "node[1-4]", "--ssh-config", config, "--", "hostname")
+        assert ran.lines == [f"node{i}: node{i}" for i in (1, 2, 3, 4)], ran.err
+    finally:
+        subprocess.run([*inside, "-D", *closed], check=True)
+        mend_host(behind.bastion)
+        subprocess.run([*ssh, "-O", "exit", "bastion"], check=False, capture_output=True, timeout=20)
+
+
+def test_this_machine_in_a_hostfile_needs_no_ssh(lab3: Lab, tmp_path: Path) -> None:
+    here = f"10.77.{lab3.block}.1"
+    (tmp_path / "hosts").write_text(f"localhost\n{here}\n{lab3.hosts[0].address} user=ipex identity={lab3.key}\n")
+    args = [
+        "exec",
+        "-H",
+        tmp_path / "hosts",
+        "--known-hosts",
+        lab3.known_hosts,
+        "--shell",
+        "echo ${SSH_CONNECTION:-none}",
+    ]
+    ran = ipexctl(*args, env={"SSH_CONNECTION": ""})
+    assert ran.lines[1:] == [f"{here}: none", "localhost: none"]
+    assert ran.lines[0].startswith(f"{lab3.hosts[0].address}: {here} ")

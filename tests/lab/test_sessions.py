@@ -1,0 +1,192 @@
+"""A session over real ssh: streams, ends, and what is left when it ends early."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import processes_with
+from ipexctl.hosts.detect import read_hosts_file
+from ipexctl.lab import break_host, mend_host
+from ipexctl.remote import dial
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.push import bundled, push_bundle, push_file, tree_items
+from ipexctl.remote.reach import Reach, ReachOptions
+from ipexctl.remote.session import capture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.lab import Lab
+    from ipexctl.remote.session import Session, Stream
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def hosts(lab3: Lab) -> tuple[Host, ...]:
+    return read_hosts_file(lab3.hostfile)
+
+
+@pytest.fixture
+def session(hosts: tuple[Host, ...]) -> Iterator[Session]:
+    with Reach(ReachOptions()) as reach:
+        opened = reach.open(hosts[0], Cancel())
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "signal"), [("exit 0", 0, None), ("exit 255", 255, None), ("kill -SEGV $$", 139, "SEGV")]
+)
+def test_how_a_command_ended(session: Session, line: str, code: int, signal: str | None) -> None:
+    ended = capture(session, Command.shell(line)).ended
+    assert (ended.code, ended.signal) == (code, signal)
+
+
+def test_bytes_go_there_and_come_back_unharmed_in_both_streams(session: Session) -> None:
+    data = os.urandom(20_000_000)
+    result = capture(session, Command.shell("tee /dev/stderr"), stdin=io.BytesIO(data))
+    assert hashlib.sha256(result.stdout).digest() == hashlib.sha256(data).digest()
+    assert hashlib.sha256(result.stderr).digest() == hashlib.sha256(data).digest()
+
+
+def test_output_is_handed_on_as_it_comes_and_not_held(session: Session) -> None:
+    seen: list[float] = []
+
+    def sink(stream: Stream, data: bytes) -> None:
+        seen.append(time.monotonic())
+
+    session.run(Command.shell("echo one; sleep 0.5; echo two"), sink)
+    assert len(seen) == 2
+    assert seen[1] - seen[0] > 0.4
+
+
+def test_a_slow_sink_slows_the_host_down_and_loses_nothing(session: Session) -> None:
+    count = 0
+
+    def sink(stream: Stream, data: bytes) -> None:
+        nonlocal count
+        count += len(data)
+        time.sleep(0.005)
+
+    session.run(Command.shell("head -c 30000000 /dev/zero"), sink)
+    assert count == 30_000_000
+
+
+def test_many_commands_over_one_connection(session: Session) -> None:
+    ports = {capture(session, Command.shell("echo $SSH_CONNECTION")).stdout for _ in range(20)}
+    assert len(ports) == 1
+
+
+def test_time_up_ends_the_command_and_the_session_goes_on(session: Session, lab3: Lab) -> None:
+    with pytest.raises(TimedOut):
+        capture(session, Command.shell("sleep 6601 & exec sleep 6602"), timeout=0.5)
+    assert processes_with(lab3, "sleep 660") == []
+    assert capture(session, Command.argv("echo", "still here")).stdout == b"still here\n"
+
+
+def test_cancelling_ends_the_command(session: Session, lab3: Lab) -> None:
+    cancel = Cancel()
+    threading.Timer(0.4, cancel.throw).start()
+    with pytest.raises(Cancelled):
+        capture(session, Command.shell("trap '' TERM; sleep 6611; sleep 6612"), cancel=cancel)
+    assert processes_with(lab3, "sleep 661") == []
+
+
+def test_a_command_too_long_for_the_host_is_refused_with_a_way_out(session: Session) -> None:
+    with pytest.raises(HostError, match="KiB long"):
+        capture(session, Command.argv("echo", "x" * 200_000))
+
+
+def test_sshd_dying_during_a_command_is_a_lost_connection(session: Session, lab3: Lab) -> None:
+    timer = threading.Timer(0.5, break_host, (lab3.hosts[0], "sshd-dead"))
+    timer.start()
+    with pytest.raises(Unreachable, match="the connection was lost"):
+        capture(session, Command.argv("sleep", "30"))
+    timer.join()
+    mend_host(lab3.hosts[0])
+
+
+def test_a_pulled_cable_is_noticed_without_a_word_from_the_other_side(
+    hosts: tuple[Host, ...], lab3: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial, "DEAD_AFTER", 4)
+    with Reach(ReachOptions()) as reach:
+        session = reach.open(hosts[1], Cancel())
+        timer = threading.Timer(0.5, break_host, (lab3.hosts[1], "link-down"))
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(Unreachable, match="the connection was lost"):
+            capture(session, Command.argv("sleep", "60"))
+        timer.join()
+        mend_host(lab3.hosts[1])
+        session.close()
+    assert time.monotonic() - started < 25
+
+
+def test_a_tree_reaches_all_hosts_from_one_packing(hosts: tuple[Host, ...], tmp_path: Path) -> None:
+    for index in range(200):
+        directory = tmp_path / f"d{index % 10}"
+        directory.mkdir(exist_ok=True)
+        (directory / f"it's {index}").write_bytes(os.urandom(1000))
+    here = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(tmp_path.rglob("it*")))).hexdigest()
+    cancel = Cancel()
+    check = Command.shell("cd pushed && find . -name 'it*' -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum")
+    with Reach(ReachOptions()) as reach, bundled(tree_items(tmp_path)) as bundle:
+
+        def push(host: Host) -> str:
+            session = reach.open(host, cancel)
+            push_bundle(session, bundle, "pushed", cancel=cancel)
+            answer = capture(session, check).stdout.split()[0].decode()
+            capture(session, Command.argv("rm", "-rf", "pushed"))
+            session.close()
+            return answer
+
+        assert [done.result for done in fan_out(hosts, push, forks=3, cancel=cancel)] == [here] * 3
+
+
+def test_a_full_disk_is_the_reason_and_leaves_nothing_behind(session: Session, lab3: Lab) -> None:
+    break_host(lab3.hosts[0], "full-disk")
+    try:
+        with pytest.raises(HostError, match="No space left on device"):
+            push_file(session, b"x" * 1_000_000, "big")
+        assert b"big" not in capture(session, Command.argv("ls", "-a")).stdout
+    finally:
+        mend_host(lab3.hosts[0])
+
+
+def test_a_login_shell_that_refuses_commands_is_told_with_its_own_words(hosts: tuple[Host, ...], lab3: Lab) -> None:
+    with Reach(ReachOptions()) as reach:
+        session = reach.open(hosts[2], Cancel())
+        capture(session, Command.shell("echo 'echo no commands here >&2; exit 9' > .bashrc"))
+        try:
+            with pytest.raises(HostError, match=r"never ran our command \(exit code 9; it said: no commands here\)"):
+                capture(session, Command.argv("true"))
+        finally:
+            push_over_sftp(lab3)
+            session.close()
+
+
+def push_over_sftp(lab: Lab) -> None:
+    """Empty the .bashrc of the third host, without a shell to do it."""
+    import subprocess
+
+    subprocess.run(
+        ["sftp", "-q", "-F", str(lab.ssh_config), "-b", "-", lab.hosts[2].name],
+        input=b"rm .bashrc\n",
+        check=True,
+        capture_output=True,
+        timeout=20,
+    )
