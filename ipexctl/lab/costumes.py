@@ -101,7 +101,7 @@ COSTUMES: Final = (
     ),
     Costume(
         "graniterapids", "Intel(R) Xeon(R) 6972P", 6, 173, 1, 2, 96, 2400, 2048, 491520,
-        "AMX with FP16, SNC3, 384 threads", numa_per_socket=3, l1d=48, l1i=64, address_sizes=_WIDE,
+        "AMX with FP16, SNC3", numa_per_socket=3, l1d=48, l1i=64, address_sizes=_WIDE,
         cpuid_level=36, microcode="0x1000380",
     ),
     Costume(

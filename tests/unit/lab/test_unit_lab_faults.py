@@ -10,6 +10,7 @@ import pytest
 from ipexctl import lab
 from ipexctl.errors import UserError
 from ipexctl.lab import FAULTS, LabSpec
+from ipexctl.lab.costumes import COSTUMES
 from ipexctl.lab.faults import bits_per_second, check_possible, find_fault, read_arguments, steps
 from ipexctl.lab.plan import make_plan
 
@@ -113,3 +114,11 @@ def test_every_fault_has_its_script_and_every_script_its_fault() -> None:
 
 def test_usage_names_the_arguments() -> None:
     assert find_fault("slow-link").usage == "slow-link [RATE] [INTERFACE]"
+
+
+def test_the_manual_has_every_fault_and_costume() -> None:
+    manual = (Path(__file__).parents[3] / "docs/lab.md").read_text()
+    for fault in FAULTS:
+        assert f"| `{fault.usage}` | {fault.summary} |" in manual
+    for costume in COSTUMES:
+        assert f"| `{costume.name}` | {costume.model_name} | {costume.layout}, {costume.cpus} threads |" in manual
