@@ -15,7 +15,7 @@ def main() -> None:
     from ipexctl.cli.app import app
 
     try:
-        app()
+        app(prog_name="ipexctl")
     except UserError as error:
         from ipexctl.ui.say import say_user_error
 

@@ -1,0 +1,101 @@
+"""The front door: help, mistakes in the call, and errors nobody foresaw."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ipexctl
+from ipexctl.cli.app import COMMANDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def call(*args: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ipexctl", *args],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=cwd,
+        env={**os.environ, "COLUMNS": "80", **(env or {})}, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_version() -> None:
+    assert call("--version").stdout == f"ipexctl {ipexctl.__version__}\n"
+
+
+LAB_COMMANDS = ("up", "down", "list", "ssh", "break", "mend")
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *(["lab", name] for name in LAB_COMMANDS)])
+def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) -> None:
+    done = call(*command, "--help")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    if command != ["lab"]:
+        assert "Example: ipexctl " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["exce"], "did you mean 'exec'?"),
+        (["exec", "--hosst", "x", "--", "true"], "--hosst"),
+        (["exec"], "Usage:"),
+        (["exec", "--hosts", "a"], "exec needs a command"),
+        (["exec", "--shell", "true", "--", "true"], "one of the two"),
+        (["exec", "--forks", "0", "--", "true"], "--forks"),
+        (["exec", "-H", "/no/such/file", "--", "true"], "/no/such/file"),
+        (["exec", "--hosts", "-oProxyCommand=x", "--", "true"], "-oProxyCommand"),
+        (["exec", "--stdin", "/no/such/file", "--", "cat"], "--stdin /no/such/file: No such file or directory"),
+        (["exec", "--host-keys", "maybe", "--", "true"], "--host-keys"),
+        (["lab", "break", "node1", "nonsense"], ""),
+    ],
+)
+def test_a_wrong_call_is_2_and_says_what_is_wrong(args: list[str], said: str) -> None:
+    done = call(*args)
+    assert done.returncode == 2
+    assert said in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bad_hostfile_line_has_its_place_and_a_caret(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("node1\nnode2 slost=4\n")
+    done = call("exec", "--", "true", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
+    assert done.returncode == 2
+    place, line, caret, *fix = done.stderr.splitlines()
+    assert place.startswith("hostfile:2: ")
+    assert line.strip() == "node2 slost=4"
+    assert line[caret.index("^") :] == "slost=4"
+    assert "slots" in " ".join([place, *fix])
+
+
+def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path) -> None:
+    done = call("exec", "--json", "--", "echo", "hi", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
+    document = json.loads(done.stdout)
+    assert [(h["name"], h["status"], h["stdout"]) for h in document["hosts"]] == [("localhost", "ok", "hi\n")]
+
+
+def test_an_error_nobody_foresaw_is_a_sentence_and_a_private_log(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.argv = ['ipexctl', 'exec', '--', 'echo', 'hunter2']\n"
+        "import ipexctl.cli.hosts as h\n"
+        "def broken(_): raise ZeroDivisionError('surprise')\n"
+        "h.choose_hosts = broken\n"
+        "from ipexctl.__main__ import main; main()"
+    )
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environ, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ipexctl did not expect this: ZeroDivisionError: surprise\n")
+    (log,) = tmp_path.rglob("error-*.log")
+    assert str(log) in done.stderr
+    assert "Traceback" in log.read_text()
+    assert "hunter2" not in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600

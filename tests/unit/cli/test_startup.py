@@ -1,0 +1,52 @@
+"""Start-up: what is not needed yet is not imported. Times are measured in tests/benchmarks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("paramiko", "fabric", "invoke", "rich", "yaml", "ClusterShell", "cryptography", "asyncio", "platformdirs")
+
+
+def imported_by(code: str, env: dict[str, str] | None = None) -> set[str]:
+    program = f"""
+import atexit, sys
+atexit.register(lambda: print("IMPORTED", *sorted(m for m in sys.modules if sys.modules[m] is not None)))
+{code}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False
+    )
+    line = next(line for line in done.stdout.splitlines() if line.startswith("IMPORTED "))
+    return {name.partition(".")[0] for name in line.split()[1:]}
+
+
+@pytest.mark.parametrize("args", [["--version"], ["--help"], ["exec", "--help"], ["lab", "--help"], ["exce"]])
+def test_saying_what_there_is_imports_nothing_heavy(args: list[str]) -> None:
+    code = f"import sys; sys.argv = ['ipexctl', *{args!r}]\nfrom ipexctl.__main__ import main\nmain()"
+    assert not imported_by(code) & set(HEAVY)
+
+
+def test_completion_imports_nothing_heavy() -> None:
+    environ = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl ex", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['ipexctl']\nfrom ipexctl.__main__ import main\nmain()"
+    imported = imported_by(code, environ)
+    assert "typer" in imported
+    assert not imported & set(HEAVY)
+
+
+def test_a_command_on_this_machine_alone_needs_no_ssh_library() -> None:
+    code = "import sys; sys.argv = ['ipexctl', 'exec', '--hosts', 'localhost', '--', 'true']\n"
+    assert not imported_by(code + "from ipexctl.__main__ import main\nmain()") & {"paramiko", "fabric", "rich", "yaml"}
+
+
+def test_completion_answers() -> None:
+    environ = {**os.environ, "_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl lab d", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv = ['ipexctl']; from ipexctl.__main__ import main; main()"],
+        capture_output=True, text=True, env=environ, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["down"]
