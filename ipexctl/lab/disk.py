@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -48,8 +49,9 @@ def make_shared_home(lab: Lab) -> Path:
     if loops_work():
         img = lab.dir / "home.img"
         _format(img)
-        system.run(["mount", "-o", "loop,noatime", str(img), str(home)])
-        (home / "lost+found").rmdir()
+        with suppress(system.CommandError):  # a plain directory is as shared, only not as easily full
+            system.run(["mount", "-o", "loop,noatime", str(img), str(home)])
+            (home / "lost+found").rmdir()
     if Path("/etc/skel").is_dir():
         shutil.copytree("/etc/skel", home, dirs_exist_ok=True, symlinks=True)
     (home / ".ssh").mkdir(mode=0o700)

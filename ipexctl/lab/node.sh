@@ -15,11 +15,9 @@ ip -batch "$STATE/net" </dev/null
 
 # The disk: an image of its own, mounted in this namespace alone, so it goes when the host goes.
 disk=$STATE/disk root=$STATE/root
-if [ -e "$STATE/disk.img" ]; then
-    mount -o loop,noatime "$STATE/disk.img" "$disk"
-else
+# In a container loop devices may be there and yet not work; then the disk is memory.
+[ -e "$STATE/disk.img" ] && mount -o loop,noatime "$STATE/disk.img" "$disk" ||
     mount -t tmpfs -o mode=755 ipexctl-lab "$disk"
-fi
 mkdir -p "$disk/upper" "$disk/work"
 mount -t overlay -o "lowerdir=/,upperdir=$disk/upper,workdir=$disk/work" overlay "$root"
 
