@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -60,6 +62,7 @@ def up(
     from ipexctl.lab import LabSpec
     from ipexctl.lab import up as make
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, it takes the unfinished lab away
     spec = LabSpec(
         hosts=hosts,
         name=lab,
@@ -119,7 +122,7 @@ def ssh(
     os.execvp(argv[0], argv)  # noqa: S606  # the terminal is ssh's from here on
 
 
-@app.command("break")
+@app.command("break", context_settings={"ignore_unknown_options": True})  # clock-skew -90
 def break_command(
     name: NodeName,
     fault: Annotated[str, typer.Argument(metavar="FAULT", help="What goes wrong; 'list' shows all faults.")],

@@ -43,8 +43,14 @@ def test_in_an_empty_environment_it_does_what_the_checkout_does(wheel: Path, tmp
     pip = [str(tmp_path / "venv/bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "-c", str(pins), str(wheel)], check=True)
     tool = str(tmp_path / "venv/bin/ipexctl")
-    for args in (["--version"], ["--help"], ["exec", "--help"], ["exec", "--hosts", "localhost", "--", "echo", "hi"],
-                 ["lab", "up", "--cpu", "list"], ["exec", "--hosts", "nosuch.invalid", "--gather", "--", "true"]):  # fmt: skip
+    for args in (
+        ["--version"],
+        ["--help"],
+        ["exec", "--help"],
+        ["exec", "--hosts", "localhost", "--", "echo", "hi"],
+        ["exec", "--hosts", "nosuch.invalid", "--gather", "--", "true"],
+        ["lab", "up", "--cpu", "list"],
+    ):
         there = subprocess.run([tool, *args], cwd=tmp_path, capture_output=True, text=True, check=False)
         here = subprocess.run(
             [sys.executable, "-m", "ipexctl", *args], cwd=ROOT, capture_output=True, text=True, check=False
