@@ -30,9 +30,7 @@ class Ran:
         return sorted(self.out.splitlines())
 
 
-def ipexctl(
-    *args: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60
-) -> Ran:
+def ipexctl(*args: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60) -> Ran:
     """Call the tool with nobody at the keyboard. A traceback is a failure whatever the test looks for."""
     started = time.monotonic()
     done = subprocess.run(

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_helpers import IPEXCTL, ipexctl, processes_with
 
+from cli_helpers import IPEXCTL, ipexctl, processes_with
 from ipexctl.lab import break_host, mend_host
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def test_hosts_that_cannot_be_reached_in_many_ways_each_say_why(lab3: Lab, tmp_p
         lab3.hostfile.read_text()
         .replace("identity=key", f"identity={lab3.key}")
         .replace("known_hosts=known_hosts", f"known_hosts={lab3.known_hosts}")
-        + f"no-such-name.invalid\nstranger address={lab3.hosts[1].address} known_hosts={tmp_path}/none identity={lab3.key}\n"
+        + "no-such-name.invalid\n"
+        + f"stranger address={lab3.hosts[1].address} known_hosts={tmp_path}/none identity={lab3.key}\n"
         + f"nokey address={lab3.hosts[2].address} known_hosts={lab3.known_hosts} identity={tmp_path}/none user=ipex\n"
     )
     ran = ipexctl(

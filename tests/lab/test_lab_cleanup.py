@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from lab_helpers import left_behind, on_a_machine_of_its_own
 
 from ipexctl.errors import UserError
 from ipexctl.lab import system
+from lab_helpers import left_behind, on_a_machine_of_its_own
 
 pytestmark = pytest.mark.lab
 

@@ -6,17 +6,16 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from lab_helpers import ask, listens
 
 from ipexctl.errors import UserError
 from ipexctl.lab import FAULTS, break_host, find_host, mend_host, ssh_argv
+from lab_helpers import ask, listens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lab_helpers import Said
-
     from ipexctl.lab import Lab, LabHost
+    from lab_helpers import Said
 
 pytestmark = pytest.mark.lab
 

@@ -6,10 +6,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from lab_helpers import ask, listens
 
 from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, break_host, find_host, list_labs, mend_host
+from lab_helpers import ask, listens
 
 if TYPE_CHECKING:
     from collections.abc import Callable

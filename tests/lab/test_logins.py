@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_helpers import IPEXCTL, Ran, ipexctl
+from cli_helpers import IPEXCTL, ipexctl
 from ipexctl.lab import LabSpec, break_host, mend_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from cli_helpers import Ran
     from ipexctl.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -109,7 +110,16 @@ def test_a_wrong_passphrase_may_be_mended(lab3: Lab, locked_key: Path) -> None:
 
 
 def test_an_encrypted_key_and_nobody_to_ask_is_said(lab3: Lab, locked_key: Path) -> None:
-    args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--identity", locked_key, "--", "true"]
+    args: list[str | Path] = [
+        "exec",
+        *hosts_of(lab3),
+        "--known-hosts",
+        lab3.known_hosts,
+        "--identity",
+        locked_key,
+        "--",
+        "true",
+    ]
     ran = ipexctl(*args, env=NO_AGENT)
     assert ran.rc == 3
     assert f"{locked_key} is encrypted and there is no terminal to ask on (ssh-add {locked_key})" in ran.err
@@ -127,14 +137,32 @@ def test_an_encrypted_key_that_the_agent_holds_is_not_asked_for(lab3: Lab, agent
     environ = {"SSH_AUTH_SOCK": agent}
     subprocess.run(["ssh-add", "-q", str(lab3.key)], env={**os.environ, **environ}, check=True)
     locked_key.with_name("locked.pub").write_bytes(lab3.key.with_name("key.pub").read_bytes())
-    args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--identity", locked_key, "--", "true"]
+    args: list[str | Path] = [
+        "exec",
+        *hosts_of(lab3),
+        "--known-hosts",
+        lab3.known_hosts,
+        "--identity",
+        locked_key,
+        "--",
+        "true",
+    ]
     assert ipexctl(*args, env=environ).rc == 0
 
 
 def test_a_key_the_host_does_not_know_is_named(lab3: Lab, tmp_path: Path) -> None:
     key = tmp_path / "mine"
     subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", str(key)], check=True)
-    args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--identity", key, "--", "true"]
+    args: list[str | Path] = [
+        "exec",
+        *hosts_of(lab3),
+        "--known-hosts",
+        lab3.known_hosts,
+        "--identity",
+        key,
+        "--",
+        "true",
+    ]
     ran = ipexctl(*args, env=NO_AGENT)
     assert f"user ipex: none of our keys is accepted (tried {key})" in ran.err
     assert ran.rc == 3
@@ -155,7 +183,15 @@ def test_every_kind_of_key_opens_the_door(lab3: Lab, tmp_path: Path, kind: list[
         f"cp .ssh/authorized_keys .ssh/before; echo '{public}' >> .ssh/authorized_keys",
     )
     assert add.rc == 0
-    args = ["exec", "--hosts", f"ipex@{lab3.hosts[0].address}", "--known-hosts", lab3.known_hosts, "--identity", key]
+    args: list[str | Path] = [
+        "exec",
+        "--hosts",
+        f"ipex@{lab3.hosts[0].address}",
+        "--known-hosts",
+        lab3.known_hosts,
+        "--identity",
+        key,
+    ]
     ran = ipexctl(*args, "--", "whoami", env=NO_AGENT)
     ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "--shell", "mv .ssh/before .ssh/authorized_keys")
     assert ran.out.endswith(": ipex\n"), ran.err
