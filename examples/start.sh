@@ -15,7 +15,7 @@ if lab_packages; then
   printf '\n$ ipexctl lab up --hosts 3\n'
   hostfile=$("$ipexctl" lab up --hosts 3) || exit
   printf '%s\n' "$hostfile"
-  show exec -H "$hostfile" -- hostname && show exec -H "$hostfile" --gather -- uname -r
+  show exec -H "$hostfile" -- hostname && show exec -H "$hostfile" --gather -- uname -s
   rc=$?
   show lab down --lab "$(basename "$(dirname "$hostfile")")"
   exit $rc

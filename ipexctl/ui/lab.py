@@ -27,7 +27,7 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
         say(f"lab {lab.name}: {count} {'host' if count == 1 else 'hosts'} up{behind}")
         for label, path in _paths(lab).items():
             say(f"  {label:<12} {path}")
-        say(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} --gather -- uname -r")
+        say(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
     sys.stdout.write(f"{lab.hostfile}\n")
     sys.stdout.flush()
 
