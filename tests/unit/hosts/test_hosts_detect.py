@@ -7,10 +7,10 @@ import stat
 from typing import TYPE_CHECKING
 
 import pytest
-from hosts_helpers import any_text, assert_points_inside, user_error
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hosts_helpers import any_text, assert_points_inside, user_error
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.detect import MAX_BYTES, detect, read_hosts_file
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hosts_helpers import file_error
 
+from hosts_helpers import file_error
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.hostfile import read_hostfile
 

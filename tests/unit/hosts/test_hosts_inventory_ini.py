@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.inventory_ini import read_inventory_ini
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
 from ipexctl.hosts.inventory_yaml import read_inventory_yaml
 
 if TYPE_CHECKING:

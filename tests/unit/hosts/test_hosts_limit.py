@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hosts_helpers import any_text
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosts_helpers import any_text
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.limit import limit_hosts

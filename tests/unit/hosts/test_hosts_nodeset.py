@@ -6,10 +6,10 @@ import sys
 from subprocess import run
 
 import pytest
-from hosts_helpers import any_text
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosts_helpers import any_text
 from ipexctl.hosts.names import WordError
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand, expand_ranges, fold, split_specs
 
