@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import WordError, check_host, printable, quoted
+from ipexctl.hosts.names import WordError, check_host, quoted
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

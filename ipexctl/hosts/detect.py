@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.hostfile import read_hostfile
-from ipexctl.hosts.names import printable
 from ipexctl.hosts.source import Source
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

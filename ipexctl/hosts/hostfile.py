@@ -13,11 +13,12 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.attributes import fields_of, hosts_of
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostword import read_host_word
-from ipexctl.hosts.names import IPV4, MAX_NAME, WordError, printable, quoted
+from ipexctl.hosts.names import IPV4, MAX_NAME, WordError, quoted
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.roster import Roster, RosterError
 from ipexctl.hosts.source import Source
 from ipexctl.hosts.words import pair_up, split_words
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

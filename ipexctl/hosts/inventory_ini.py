@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.inventory import ALL, UNGROUPED, Inventory
 from ipexctl.hosts.inventory_vars import Setting
-from ipexctl.hosts.names import WordError, printable, quoted
+from ipexctl.hosts.names import WordError, quoted
 from ipexctl.hosts.source import Source
 from ipexctl.hosts.words import pair_up, refuse_unseen, split_words
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host

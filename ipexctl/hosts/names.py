@@ -10,6 +10,7 @@ import unicodedata
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.text import printable
 
 MAX_NAME: Final = 253
 _CLIP: Final = 60
@@ -34,15 +35,6 @@ class WordError(UserError):
     def moved(self, by: int) -> WordError:
         """The same error counted from `by` characters further left, where a longer word or the line begins."""
         return WordError(self.message, column=self.column + by, fix=self.fix)
-
-
-def printable(text: str) -> str:
-    """The text with everything a terminal would obey rather than show replaced, character for character."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else " " if c == "\t" or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
 
 
 def quoted(text: str) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import WordError, check_user, printable
+from ipexctl.hosts.names import WordError, check_user
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

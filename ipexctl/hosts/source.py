@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import FileError
-from ipexctl.hosts.names import printable
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
-from ipexctl.hosts.names import describe, printable, quoted
+from ipexctl.hosts.names import describe, quoted
 from ipexctl.hosts.source import Source
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

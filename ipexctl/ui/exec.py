@@ -8,7 +8,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from ipexctl.ui.say import printable, say, wants_color
+from ipexctl.text import printable
+from ipexctl.ui.say import say, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.errors import FileError
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,11 +23,6 @@ def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = 
     if no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
-
-
-def printable(text: str) -> str:
-    """Text from a file or a host, safe to show: control characters could drive the terminal."""
-    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def say(text: str) -> None:

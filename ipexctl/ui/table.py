@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ipexctl.ui.say import printable
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

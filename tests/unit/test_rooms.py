@@ -10,11 +10,11 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
-    "cli": {"cli", "ui", "remote", "hosts", "lab", "errors"},
-    "ui": {"ui", "remote", "hosts", "lab", "errors"},
-    "lab": {"lab", "errors"},
-    "remote": {"remote", "hosts", "errors"},
-    "hosts": {"hosts", "errors"},
+    "cli": {"cli", "ui", "remote", "hosts", "lab", "errors", "text"},
+    "ui": {"ui", "remote", "hosts", "lab", "errors", "text"},
+    "lab": {"lab", "errors", "text"},
+    "remote": {"remote", "hosts", "errors", "text"},
+    "hosts": {"hosts", "errors", "text"},
 }
 
 

@@ -19,6 +19,10 @@ from ipexctl.remote.outcome import Cancelled, TimedOut
 from ipexctl.remote.session import capture
 
 
+NAP = 10**6 + os.getpid()
+"""Seconds that no other process of this machine sleeps."""
+
+
 @pytest.fixture
 def session() -> LocalSession:
     return LocalSession(Host("localhost", "localhost"))
@@ -63,17 +67,18 @@ def test_a_missing_program_is_127_and_says_so(session: LocalSession) -> None:
 
 
 def test_when_the_time_is_up_everything_it_started_is_ended(session: LocalSession) -> None:
+    nap = f"sleep {NAP}"
     with pytest.raises(TimedOut, match=r"not finished within 0\.3 s"):
-        capture(session, Command.shell("sleep 8801 & trap '' TERM; sleep 8802; sleep 8803"), timeout=0.3)
-    assert not alive("sleep 880")
+        capture(session, Command.shell(f"{nap}1 & trap '' TERM; {nap}2; {nap}3"), timeout=0.3)
+    assert not alive(nap)
 
 
 def test_when_the_switch_is_thrown_everything_it_started_is_ended(session: LocalSession) -> None:
     cancel = Cancel()
     threading.Timer(0.2, cancel.throw).start()
     with pytest.raises(Cancelled):
-        capture(session, Command.argv("sleep", "8811"), cancel=cancel)
-    assert not alive("sleep 8811")
+        capture(session, Command.argv("sleep", f"{NAP}9"), cancel=cancel)
+    assert not alive(f"sleep {NAP}9")
 
 
 def test_a_switch_thrown_before_means_nothing_is_started(session: LocalSession, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_hosts_with_the_same_reason_share_a_paragraph(capsys: pytest.CaptureFixt
     ok = HostExec(Host("n9", "n9"), "ok", 0, 0.1)
     say_problems([failed("n1", "exit code 1"), ok, failed("n2", "exit code 1"), failed("n3", "other \x1b[31m")])
     assert capsys.readouterr().err == (
-        "n[1-2]: failed: exit code 1\n  do this\nn3: failed: other \\x1b[31m\n  do this\n"
+        "n[1-2]: failed: exit code 1\n  do this\nn3: failed: other \ufffd[31m\n  do this\n"
     )
 
 

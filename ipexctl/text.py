@@ -1,0 +1,12 @@
+"""Text on its way to a terminal."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """The text with everything a terminal would obey rather than show replaced, character for character."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else " " if c == "\t" or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
