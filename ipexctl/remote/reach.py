@@ -72,9 +72,11 @@ class Reach:
             sock = dial(
                 endpoint.hostname, endpoint.port, timeout=self.connect_timeout, cancel=cancel, family=endpoint.family
             )
-        from ipexctl.remote.ssh import log_in
+        from ipexctl.remote.handshake import Handshake, connect
+        from ipexctl.remote.ssh import SshSession
 
-        return log_in(host, endpoint, sock, self, deadline, cancel)
+        to = Handshake(host, endpoint, sock, self.host_keys, self.key_ring, self.connect_timeout, deadline)
+        return SshSession(host, connect(to, cancel))
 
     def __enter__(self) -> Reach:
         return self

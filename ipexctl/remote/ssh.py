@@ -1,36 +1,30 @@
-"""A session over ssh: fabric and paramiko carry it, on our own socket, tuned for short commands and long output."""
+"""A session over ssh: one connection, a channel for each command, tuned for short commands and long output."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 import signal
-import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, BinaryIO
 
-import fabric
 import paramiko
-from paramiko.common import MSG_CHANNEL_REQUEST
 
-from ipexctl.remote.auth import Login, auth_refusal
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.dial import DEAD_AFTER
 from ipexctl.remote.jump import ProxySocket
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Ended
-from ipexctl.remote.ssh_config import by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import fabric
+
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reach import Reach
     from ipexctl.remote.session import Stream
-    from ipexctl.remote.ssh_config import Endpoint
 
 GRACE = 2.0
 """Seconds between TERM and KILL for what a cancelled command has left."""
@@ -38,146 +32,6 @@ GRACE = 2.0
 _READ = 1 << 20
 _SEND = 1 << 18
 _PATIENCE = 6.0
-_LATE = 0.3
-"""How long before the deadline an error counts as its work: paramiko's own clocks tick in tenths."""
-
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
-logging.getLogger("paramiko").propagate = False
-
-
-def log_in(
-    host: Host, endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float, cancel: Cancel
-) -> SshSession:
-    """Shake hands over an open socket, check the host key, log in. Raises a HostError with what to type next."""
-
-    def hang_up() -> None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    with cancel.waking(hang_up):
-        try:
-            return SshSession(host, _connect(host, endpoint, sock, reach, deadline))
-        except Unreachable:
-            if cancel.thrown:
-                raise Cancelled("stopped before it was connected") from None
-            raise
-
-
-def _connect(host: Host, endpoint: Endpoint, sock: socket.socket, reach: Reach, deadline: float) -> fabric.Connection:
-    left = max(0.5, deadline - time.monotonic())
-    login = Login(endpoint, reach.key_ring)
-
-    def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
-        made = _Transport(sock, **options)
-        known = reach.host_keys.preferred_types(endpoint)
-        _prefer(made.get_security_options(), known)
-        return made
-
-    connection = fabric.Connection(
-        endpoint.hostname,
-        user=endpoint.user,
-        port=endpoint.port,
-        config=_bare_config(),
-        connect_kwargs={
-            "sock": sock,
-            "transport_factory": transport,
-            "auth_strategy": login,
-            "timeout": left,
-            "banner_timeout": left,
-            "auth_timeout": max(left, 5.0),
-        },
-    )
-    connection.client.set_missing_host_key_policy(_CheckHostKey(endpoint, reach))
-    try:
-        connection.open()
-        if not connection.client.get_transport().is_authenticated():
-            raise Unreachable(
-                f"it wants a second factor of {endpoint.user}",
-                "open the way yourself (ControlMaster in ~/.ssh/config) and reach it through ProxyJump",
-            )
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        connection.close()
-        sock.close()
-        late = time.monotonic() > deadline - _LATE
-        raise _translate(error, host, endpoint, sock, login, reach.connect_timeout, late) from None
-    except BaseException:
-        connection.close()
-        sock.close()
-        raise
-    return connection
-
-
-_SHARED_CONFIG: list[fabric.Config] = []
-
-
-def _bare_config() -> fabric.Config:
-    """No fabric.yaml, no second reading of ssh_config: what a connection needs, the endpoint has."""
-    if not _SHARED_CONFIG:
-        _SHARED_CONFIG.append(fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True))
-    return _SHARED_CONFIG[0]
-
-
-def _prefer(options: paramiko.transport.SecurityOptions, known: tuple[str, ...]) -> None:
-    """The fast ciphers first, and first the host key types that we could check."""
-    options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
-    wanted = [*known, "rsa-sha2-512", "rsa-sha2-256"] if "ssh-rsa" in known else list(known)
-    first = [name for name in wanted if name in options.key_types]
-    options.key_types = [*first, *(name for name in options.key_types if name not in first)]
-
-
-def _note_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    start = message.packet.tell()
-    if message.get_text() == "exit-signal":
-        message.get_boolean()
-        channel.ended_by = message.get_text()  # type: ignore[attr-defined]
-    message.packet.seek(start)
-    paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
-
-
-class _Transport(paramiko.Transport):
-    """Keeps the one thing paramiko drops: which signal ended a command."""
-
-    _channel_handler_table: ClassVar[dict[int, Any]] = {
-        **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
-        MSG_CHANNEL_REQUEST: _note_request,
-    }
-
-
-class _CheckHostKey(paramiko.MissingHostKeyPolicy):
-    """Every key comes here, since the client is given no known_hosts of its own."""
-
-    def __init__(self, endpoint: Endpoint, reach: Reach) -> None:
-        self._endpoint = endpoint
-        self._reach = reach
-
-    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
-        del client, hostname
-        self._reach.host_keys.check(self._endpoint, key.get_name(), key.asbytes())
-
-
-def _translate(
-    error: Exception, host: Host, endpoint: Endpoint, sock: socket.socket, login: Login, timeout: float, late: bool
-) -> Unreachable:
-    where = f"port {endpoint.port}"
-    if isinstance(error, paramiko.AuthenticationException):
-        return auth_refusal(error, endpoint, login)
-    if isinstance(sock, ProxySocket) and (complaint := sock.complaint()):
-        through = endpoint.jump or "its ProxyCommand"
-        return Unreachable(f"no way to it through {through}: {complaint}", f"try by hand: {by_hand(host)}")
-    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-        return Unreachable(
-            f"the sshd there and we share no algorithm: {error}",
-            f"it is too old or too strict; try by hand: {by_hand(host)}",
-        )
-    if late:
-        return Unreachable(
-            f"{where} accepts connections but says nothing (waited {timeout:g} s)",
-            "sshd hangs there, or it isn't sshd that listens on this port; --connect-timeout gives it longer",
-        )
-    return Unreachable(
-        f"{where} closed the connection before we were logged in",
-        "is it sshd that listens there? its log says why (MaxStartups, DenyUsers, hosts.deny)",
-    )
 
 
 class SshSession:
