@@ -61,10 +61,14 @@ def say(text: str) -> None:
 
 
 def clean_environment(home: str) -> dict[str, str]:
-    """No agent, no user's settings: everyone starts with the same empty home."""
-    dropped = ("SSH_", "ANSIBLE_", "PYINFRA_", "PDSH_", "IPEXCTL_", "_IPEXCTL_", "XDG_", "NO_COLOR")
+    """No agent, no user's settings: everyone starts with the same empty home, and with its bytecode cached.
+
+    Installed programs are compiled once; a checkout may be told not to be, and would compile itself at every start.
+    """
+    dropped: tuple[str, ...] = ("SSH_", "ANSIBLE_", "PYINFRA_", "PDSH_", "IPEXCTL_", "_IPEXCTL_", "XDG_", "NO_COLOR")
+    dropped += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPROFILEIMPORTTIME")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return {**kept, "HOME": home, "TERM": "dumb"}
+    return {**kept, "HOME": home, "TERM": "dumb", "PYTHONPYCACHEPREFIX": f"{home}/.bytecode"}
 
 
 @contextmanager

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from .harness import Spent
     from .rig import Rig
 
-OURS, BARE, RSYNC = "ipexctl push_bundle", "paramiko tar stream, gcm + NODELAY", "xargs -P8 rsync -a"
+OURS, RSYNC = "ipexctl push_bundle", "xargs -P8 rsync -a"
+BARE, EACH = "paramiko tar stream, packed once", "paramiko tar stream, packed for each host"
 FILES, DIRECTORIES, SIZE = 2000, 40, 20_000_000
 COUNTS = (1, 8)
-PLACE = "bench-tree"
-"""In the account's home; removed after every run."""
+PLACE = "/tmp/bench-tree"
+"""Memory, not a disk: the disks of a lab are all on one, which a cluster's are not."""
 PAUSE = 0.3
 
 
@@ -37,7 +38,7 @@ def make_tree(root: Path) -> None:
 def measure(rig: Rig) -> Report:
     tree = rig.scratch / "tree"
     make_tree(tree)
-    names = [OURS, BARE, *([RSYNC] if rig.peers["rsync"] and rig.peers["ssh"] else [])]
+    names = [OURS, BARE, EACH, *([RSYNC] if rig.peers["rsync"] and rig.peers["ssh"] else [])]
     figures: dict[int, dict[str, list[Spent]]] = {}
     for count in COUNTS:
         say(f"tree: {count} hosts")
@@ -59,9 +60,10 @@ def _contender(rig: Rig, tree: Path, count: int, name: str) -> Contender:
         shell = f"{rig.peers['ssh']} -F {rig.lab.ssh_config}"
         argv = ("xargs", "-P8", "-I{}", str(rig.peers["rsync"]), "-a", "-e", shell, f"{tree}/", f"{{}}:{PLACE}/")
         return Contender(name, argv, stdin=hosts)
-    script = "push_ipexctl.py" if name == OURS else "push_paramiko.py"
-    addresses = rig.addresses(count)
-    return Contender(name, (sys.executable, str(CONTENDERS / script), *rig.login, str(tree), PLACE, *addresses))
+    scripts = {OURS: ("push_ipexctl.py",), BARE: ("push_paramiko.py", "once"), EACH: ("push_paramiko.py", "each")}
+    script, *how = scripts[name]
+    words = (*how, *rig.login, str(tree), PLACE, *rig.addresses(count))
+    return Contender(name, (sys.executable, str(CONTENDERS / script), *words))
 
 
 def _pushed(rig: Rig, tree: Path, count: int, name: str) -> Spent:
