@@ -95,14 +95,11 @@ def shared(*groups: type) -> Callable[[Command], Command]:
     """Put each group's options where the command has a parameter of that type."""
 
     def decorate(command: Command) -> Command:
-        hints = get_type_hints(command, include_extras=True)
-        signature = inspect.signature(command)
-        places = {name: hint for name, hint in hints.items() if hint in groups}
-        parameters = [
-            parameter.replace(annotation=hints[name])
-            for name, parameter in signature.parameters.items()
-            if name not in places
-        ]
+        # Not get_type_hints: before Python 3.11 it hides a parameter's option behind the None of its default.
+        signature = inspect.signature(command, eval_str=True)
+        own = signature.parameters
+        places = {name: parameter.annotation for name, parameter in own.items() if parameter.annotation in groups}
+        parameters = [parameter for name, parameter in own.items() if name not in places]
         for group in places.values():
             parameters += _parameters(group)
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.ui.say import say
 from ipexctl.ui.table import show_table
 
@@ -48,11 +49,7 @@ def show_labs(labs: Sequence[Lab], *, json: bool) -> None:
     if not labs:
         say("there is no lab; make one: ipexctl lab up --hosts 3")
         return
-    rows = [
-        (lab.name, host.name, host.address, host.internal or "", host.user, host.costume or "", _faults(host))
-        for lab in labs
-        for host in lab.members
-    ]
+    rows = [row for lab in labs for row in _rows(lab)]
     show_table(("lab", "host", "address", "internal", "user", "cpu", "broken"), rows)
     for lab in labs:
         if not lab.ready:
@@ -88,6 +85,23 @@ def say_broken(host: LabHost, fault: str) -> None:
 def say_mended(before: LabHost, after: LabHost) -> None:
     mended = [name for name in before.faults if name not in after.faults]
     say(f"{after.name}: " + (f"mended {', '.join(mended)}" if mended else "nothing was broken"))
+
+
+def _rows(lab: Lab) -> list[tuple[str, ...]]:
+    """A row for all hosts of a lab that are alike, in the order of the first of each kind."""
+    alike: dict[tuple[str, ...], list[LabHost]] = {}
+    for host in lab.members:
+        alike.setdefault((host.user, host.costume or "", _faults(host)), []).append(host)
+    return [
+        (
+            lab.name,
+            fold([host.name for host in hosts]),
+            fold([host.address for host in hosts]),
+            fold([host.internal for host in hosts if host.internal]),
+            *kind,
+        )
+        for kind, hosts in alike.items()
+    ]
 
 
 def _paths(lab: Lab) -> dict[str, str]:
