@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ipexctl.remote.known_hosts import entries_for, fingerprint, judge, known_types, parse
 from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.ssh_config import ssh_home
 
 if TYPE_CHECKING:
     from ipexctl.remote.known_hosts import Entry
@@ -57,7 +58,7 @@ class HostKeys:
         raise refusal(judgement.verdict, judgement.entry, endpoint, key, by_authority=_only_authority(entries))
 
     def _remember(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
-        path = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts").expanduser()
+        path = endpoint.known_hosts[0] if endpoint.known_hosts else ssh_home() / ".ssh/known_hosts"
         line = f"{endpoint.key_name} {key_type} {base64.b64encode(key).decode()}\n"
         with self._lock:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

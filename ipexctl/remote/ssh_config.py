@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import glob
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -92,7 +93,7 @@ class Resolver:
     def _host_patterns(self, config: Path | None) -> tuple[str, ...] | None:
         with self._lock:
             if config not in self._patterns:
-                files = [config] if config else [Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG]
+                files = [config] if config else [ssh_home() / ".ssh/config", SYSTEM_CONFIG]
                 self._patterns[config] = host_patterns(files)
             return self._patterns[config]
 
@@ -166,13 +167,26 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
 
 
 def _included(rest: str, file: Path) -> list[Path]:
-    home = Path("~/.ssh").expanduser()
-    base = SYSTEM_CONFIG.parent if SYSTEM_CONFIG.parent in file.parents else home
+    base = SYSTEM_CONFIG.parent if SYSTEM_CONFIG.parent in file.parents else ssh_home() / ".ssh"
     found: list[Path] = []
     for word in rest.split():
-        path = Path(word.strip('"')).expanduser()
+        path = Path(_expand_tilde(word.strip('"')))
         found += [Path(name) for name in sorted(glob.glob(str(path if path.is_absolute() else base / path)))]  # noqa: PTH207
     return found
+
+
+def ssh_home() -> Path:
+    """Where ssh looks for `~/.ssh`: the account's home, whatever $HOME says (under sudo, in a container)."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()
+
+
+def _expand_tilde(path: str) -> str:
+    if path == "~" or path.startswith("~/"):
+        return str(ssh_home()) + path[1:]
+    return os.path.expanduser(path)  # noqa: PTH111  # ~user
 
 
 def ssh_options(host: Host) -> list[str]:
@@ -210,7 +224,7 @@ def _ask_paramiko(host: Host) -> dict[str, list[str]]:
     import paramiko
 
     config = paramiko.SSHConfig()
-    for file in [host.ssh_config] if host.ssh_config else [Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG]:
+    for file in [host.ssh_config] if host.ssh_config else [ssh_home() / ".ssh/config", SYSTEM_CONFIG]:
         try:
             with file.open() as stream:
                 config.parse(stream)
@@ -292,13 +306,13 @@ def _token_expander(name: str, hostname: str, port: int, user: str) -> Callable[
         "p": str(port),
         "r": user,
         "u": getpass.getuser(),
-        "d": str(Path.home()),
+        "d": str(ssh_home()),
         "i": str(os.getuid()),
         "l": here,
         "L": here.split(".")[0],
     }
 
     def expand(text: str) -> str:
-        return os.path.expanduser(re.sub("%(.)", lambda m: values.get(m[1], m[0]), text))  # noqa: PTH111
+        return _expand_tilde(re.sub("%(.)", lambda m: values.get(m[1], m[0]), text))
 
     return expand

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.ssh_config import Resolver, by_hand, endpoint, host_patterns, parse_ssh_g, rename
+from ipexctl.remote.ssh_config import Resolver, by_hand, endpoint, host_patterns, parse_ssh_g, rename, ssh_home
 
 ANSWER = """\
 host node1
@@ -33,7 +33,7 @@ needs_ssh = pytest.mark.skipif(not shutil.which("ssh"), reason="OpenSSH's client
 
 def test_an_answer_becomes_an_endpoint() -> None:
     found = endpoint(parse_ssh_g(ANSWER), Host("node1", "node1"), {"SSH_AUTH_SOCK": "/run/agent"})
-    home = Path.home()
+    home = ssh_home()
     assert (found.hostname, found.port, found.user) == ("10.0.0.1", 2222, "me")
     assert found.identities == (home / ".ssh/id_me", Path("/keys/10.0.0.1"))
     assert found.identities_only
