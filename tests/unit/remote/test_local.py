@@ -18,7 +18,6 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, TimedOut
 from ipexctl.remote.session import capture
 
-
 NAP = 10**6 + os.getpid()
 """Seconds that no other process of this machine sleeps."""
 
