@@ -28,6 +28,7 @@ class FakeSession:
     error: HostError | None = None
     commands: list[str] = field(default_factory=list)
     closed: bool = False
+    server_key: tuple[str, bytes] | None = None
 
     def run(
         self,

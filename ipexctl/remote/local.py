@@ -33,6 +33,7 @@ class LocalSession:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.server_key = None
 
     def run(
         self,

@@ -45,6 +45,11 @@ class Session(Protocol):
     @property
     def host(self) -> Host: ...
 
+    @property
+    def server_key(self) -> tuple[str, bytes] | None:
+        """The host key this connection was verified by: its type and its bytes. None without ssh."""
+        ...
+
     def run(
         self,
         command: Command,

@@ -42,6 +42,11 @@ class SshSession:
         self._connection = connection
         self._transport: paramiko.Transport = connection.client.get_transport()
 
+    @property
+    def server_key(self) -> tuple[str, bytes]:
+        key = self._transport.get_remote_server_key()
+        return key.get_name(), key.asbytes()
+
     def run(
         self,
         command: Command,
