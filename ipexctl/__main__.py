@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
+from typing import NoReturn
 
-from ipexctl.errors import ReaderGoneError, UserError
+from ipexctl.errors import OutputError, UserError
 
 
 def main() -> None:
+    _open_what_was_closed()
     if "_IPEXCTL_COMPLETE" in os.environ:
         # Typer would import rich only to strip markup that our help doesn't have: 0.2 s at every Tab.
         sys.modules["rich"] = None  # type: ignore[assignment]
@@ -21,19 +25,42 @@ def main() -> None:
 
         say_user_error(error)
         sys.exit(2)
-    except (BrokenPipeError, ReaderGoneError):
-        sys.exit(_reader_is_gone())
+    except OutputError as error:
+        sys.exit(_cannot_write(error.cause))
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+            _unexpected(error)
+        sys.exit(_cannot_write(error))
     except Exception as error:  # noqa: BLE001  # the last one: whatever it is, it gets a sentence and a log file
-        from ipexctl.ui.unexpected import say_unexpected
-
-        say_unexpected(error)
-        sys.exit(1)
+        _unexpected(error)
 
 
-def _reader_is_gone() -> int:
-    """As a program ends that SIGPIPE ends; Python's own last flush must not complain."""
+def _open_what_was_closed() -> None:
+    """A caller may close our standard streams (`<&-`): Python has None for them, and files would take their numbers."""
+    for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+
+
+def _cannot_write(error: OSError) -> int:
+    """Where the reader has left we leave as SIGPIPE would have it; Python's own last flush must not complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 141
+    if error.errno == errno.EPIPE:
+        return 141
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"error: the output can't be written: {error.strerror}\n")
+    return 1
+
+
+def _unexpected(error: Exception) -> NoReturn:
+    from ipexctl.ui.unexpected import say_unexpected
+
+    say_unexpected(error)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,12 @@ What goes wrong on a host is never an exception that crosses rooms: it is an Out
 from __future__ import annotations
 
 
-class ReaderGoneError(Exception):
-    """Whoever read our output has left (`| head`): nothing more can be said, and nothing is wrong."""
+class OutputError(Exception):
+    """Our own output can't be written: its reader has left (`| head`), or its disk is full."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class UserError(Exception):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from ipexctl.cli.options import Output, Targets, shared
-from ipexctl.errors import ReaderGoneError, UserError
+from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,8 @@ def exec_command(
         bool, typer.Option("--gather", help="Fold identical output under one node set heading, at the end.")
     ] = False,
     stdin: Annotated[
-        Path | None, typer.Option("--stdin", metavar="FILE", help="Feed this file to the command on every host.")
+        Path | None,
+        typer.Option("--stdin", readable=False, metavar="FILE", help="Feed this file to the command on every host."),
     ] = None,
 ) -> None:
     """Run one command on every host, and see its output live.
@@ -50,21 +51,23 @@ def exec_command(
     from ipexctl.remote.command import Command
     from ipexctl.remote.execute import ExecReport, execute
     from ipexctl.remote.reach import Reach
-    from ipexctl.ui.exec import HeldOutput, LiveOutput, say_problems, show_gathered, show_json
+    from ipexctl.ui.exec import HeldOutput, LiveOutput, Problems, show_gathered, show_json
     from ipexctl.ui.say import say
 
-    if bool(command) == (shell is not None):
+    if bool(command) == bool(shell):
         raise UserError("exec needs a command: -- CMD ARGS…, or --shell 'LINE' (one of the two)")
-    wanted = Command.shell(shell) if shell is not None else Command.argv(*(command or ()))
+    wanted = Command.shell(shell) if shell else Command.argv(*(command or ()))
     hosts = choose_hosts(targets)
     cancel = Cancel()
-    shown = HeldOutput() if output.json or gather else LiveOutput(on_reader_gone=cancel.throw, no_color=output.no_color)
+    held = output.json or gather
+    shown = HeldOutput() if held else LiveOutput(on_broken=cancel.throw, no_color=output.no_color)
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         if output.verbose:
             say(f"{host.name}: {step if output.verbose > 1 else step.split(' ')[0]} ({seconds:.3f} s)")
 
     started = time.monotonic()
+    problems = Problems()
     ended = {}
     with cancelling(cancel) as interrupt, Reach(reach_options(targets)) as reach:
         for done in execute(
@@ -79,13 +82,14 @@ def exec_command(
             on_step=on_step,
         ):
             shown.finish(done.host)
+            problems.add(done)
             ended[done.host] = done
-    if isinstance(shown, LiveOutput) and shown.reader_gone:
-        raise ReaderGoneError
+    if isinstance(shown, LiveOutput) and shown.broken:
+        raise OutputError(shown.broken)
     report = ExecReport(tuple(ended[host] for host in hosts), time.monotonic() - started)
     if isinstance(shown, HeldOutput):
         (show_json if output.json else show_gathered)(report, shown)
-    say_problems(report.hosts)
+    problems.say()
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipexctl.errors import UserError
 from ipexctl.hosts.select import HostRequest, select_hosts
 from ipexctl.remote.reach import ReachOptions
 from ipexctl.remote.this_machine import with_own_address
@@ -13,6 +14,10 @@ from ipexctl.remote.this_machine import with_own_address
 if TYPE_CHECKING:
     from ipexctl.cli.options import Targets
     from ipexctl.hosts.host import Host
+
+
+LONGEST = 10_000_000
+"""Seconds, four months: a timeout above is a slip, and more than the system's clocks take."""
 
 
 def choose_hosts(targets: Targets) -> tuple[Host, ...]:
@@ -27,7 +32,15 @@ def choose_hosts(targets: Targets) -> tuple[Host, ...]:
         known_hosts=targets.known_hosts,
         ssh_config=targets.ssh_config,
     )
-    selection = select_hosts(request, environ=os.environ, cwd=Path.cwd())
+    for name in ("connect_timeout", "timeout"):
+        seconds = getattr(targets, name)
+        if seconds is not None and not 0 < seconds <= LONGEST:
+            raise UserError(f"--{name.replace('_', '-')} is a number of seconds, not {seconds}")
+    try:
+        cwd = Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the directory you are in no longer exists", fix="cd to one that does") from None
+    selection = select_hosts(request, environ=os.environ, cwd=cwd)
     return with_own_address(selection.hosts)
 
 

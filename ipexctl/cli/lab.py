@@ -83,12 +83,12 @@ def down(output: Output, lab: LabName = None) -> None:
     """Remove a lab; without --lab every lab of this machine, and what crashed ones have left.
 
     \b
-    Example: ipexctl lab down
+    Example: ipexctl lab down --lab lab2
     """
     from ipexctl.lab import down as remove
     from ipexctl.ui import lab as ui
 
-    ui.show_removed(remove(lab), json=output.json)
+    ui.show_removed(remove(lab), json=output.json, quiet=output.quiet)
 
 
 @app.command("list")

@@ -40,6 +40,7 @@ class Targets:
         typer.Option(
             "--hostfile",
             "-H",
+            readable=False,
             metavar="PATH",
             help="A hostfile or an Ansible inventory; else $IPEXCTL_HOSTFILE, a Slurm or PBS allocation, "
             "./hostfile, this machine alone.",
@@ -57,13 +58,15 @@ class Targets:
     user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Log in as this user.")] = None
     port: Annotated[int | None, typer.Option("--port", min=1, max=65535, metavar="P", help="sshd's port.")] = None
     identity: Annotated[
-        Path | None, typer.Option("--identity", metavar="FILE", help="The private key to log in with.")
+        Path | None, typer.Option("--identity", readable=False, metavar="FILE", help="The private key to log in with.")
     ] = None
     ssh_config: Annotated[
-        Path | None, typer.Option("--ssh-config", metavar="FILE", help="Read this instead of ~/.ssh/config.")
+        Path | None,
+        typer.Option("--ssh-config", readable=False, metavar="FILE", help="Read this instead of ~/.ssh/config."),
     ] = None
     known_hosts: Annotated[
-        Path | None, typer.Option("--known-hosts", metavar="FILE", help="Check host keys against this file.")
+        Path | None,
+        typer.Option("--known-hosts", readable=False, metavar="FILE", help="Check host keys against this file."),
     ] = None
     host_keys: Annotated[
         HostKeyPolicy | None,
@@ -82,7 +85,7 @@ class Output:
     """How a command speaks."""
 
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what went wrong.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="On stderr, only what went wrong.")] = False
     verbose: Annotated[
         int, typer.Option("--verbose", "-v", count=True, help="Each remote step and its time; -vv the commands too.")
     ] = 0

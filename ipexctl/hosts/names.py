@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _IPV4 = re.compile(IPV4)
 _ZONE = re.compile(r"[A-Za-z0-9._-]+")
 # A directory's accounts look like DOMAIN\name or name@realm; ssh itself accepts both.
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]*(?<!\\)")
+_USER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.@+\\-]*[A-Za-z0-9_.+$-])?")
 _DIGITS_AND_DOTS = frozenset("0123456789.")
 
 

@@ -23,8 +23,10 @@ _SCRIPTS: Final = Path(__file__).with_name("fault_scripts")
 
 def find_host(name: str, lab: str | None = None) -> LabHost:
     """The host of that name: `node1` where only one lab has it, else `LAB/node1` or with the lab's name."""
-    if "/" in name and lab is None:
-        lab, name = name.split("/", 1)
+    if "/" in name:
+        in_name, name = name.split("/", 1)
+        lab = lab or in_name
+    state.require_readable()
     return pick_host([each for each in state.load_all() if each.ready], name, lab)
 
 
@@ -102,7 +104,7 @@ def _mend(lab: Lab, host: LabHost, kind: Fault) -> tuple[Lab, LabHost]:
         _act(kind, "mend", host.faults[kind.name], host)
     except system.CommandError as error:
         others = [name for name in host.faults if name != kind.name]
-        fix = f"ipexctl lab mend {host.name} {others[-1]}, then again" if others else ""
+        fix = f"ipexctl lab mend {host.lab}/{host.name} {others[-1]}, then again" if others else ""
         raise UserError(f"{kind.name} could not be mended on {host.name}: {error}", fix=fix) from error
     mended = replace(host, faults={name: args for name, args in host.faults.items() if name != kind.name})
     lab = lab.with_host(mended)

@@ -216,7 +216,7 @@ def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
         if other != fault.name and (same_kind or in_the_way):
             raise UserError(
                 f"{other} is in force on {host.name}, and {fault.name} cannot be added to it",
-                fix=f"ipexctl lab mend {host.name} {other}",
+                fix=f"ipexctl lab mend {host.lab}/{host.name} {other}",
             )
 
 

@@ -19,7 +19,9 @@ def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: fl
     """Run it as root of that host; CommandError with its words when it fails."""
     pid = processes.init_of(host.netns)
     if pid is None:
-        raise UserError(f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down {host.lab}")
+        raise UserError(
+            f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down --lab {host.lab}"
+        )
     enter = ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"]
     environment = ["env", "-i", _PATH, "LANG=C.UTF-8", "HOME=/root", f"LOGIN={host.user}", f"HOME_DIR={host.home}"]
     return system.run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)

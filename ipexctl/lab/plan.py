@@ -40,7 +40,9 @@ def free_name(taken: Collection[str], wanted: str | None = None) -> str:
     """The wanted name, or the first free of lab, lab2, lab3 …"""
     if wanted is not None:
         if wanted in taken:
-            raise UserError(f"there is a lab {wanted!r} already", fix=f"ipexctl lab down {wanted}, or another name")
+            raise UserError(
+                f"there is a lab {wanted!r} already", fix=f"ipexctl lab down --lab {wanted}, or another name"
+            )
         return wanted
     number = 1
     while (name := "lab" if number == 1 else f"lab{number}") in taken:
@@ -58,7 +60,9 @@ def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
         ours = [ipaddress.IPv4Network(f"{half}.{block}.0/24") for half in (_FRONT, _INNER)]
         if not any(mine.overlaps(theirs) for mine in ours for theirs in narrow):
             return block
-    raise UserError("no free network is left for another lab", fix="ipexctl lab down")
+    raise UserError(
+        "no free network is left for another lab", fix="ipexctl lab list, and down --lab those you do not need"
+    )
 
 
 def _network(route: str) -> ipaddress.IPv4Network | None:

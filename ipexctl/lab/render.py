@@ -41,7 +41,7 @@ def ssh_config(lab: Lab) -> str:
 
 
 def _ssh_section(host: LabHost) -> str:
-    lines = [f"Host {host.name}", f"  HostName {host.address}", f"  User {host.user}"]
+    lines = [f"Host {host.name} {host.address}", f"  HostName {host.address}", f"  User {host.user}"]
     if host.behind_bastion:
         lines.append("  ProxyJump bastion")
     return "\n".join(lines)

@@ -52,6 +52,11 @@ def check(spec: LabSpec) -> None:
         find_costume(cpu)
     if not spec.users or not spec.homes:
         raise UserError("a lab needs at least one user and one home")
+    if spec.shared_home and "root" in spec.users and len(set(spec.users)) > 1:
+        raise UserError(
+            "root and another account can't log in to one shared home: sshd wants it to be the account's own",
+            fix="--users root, or leave root out",
+        )
     for user in spec.users:
         if not _USER_NAME.fullmatch(user):
             raise UserError(f"{user!r} cannot be an account's name", fix="lower-case letters, digits, _ and -")

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.errors import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -159,7 +161,14 @@ def load(name: str) -> Lab | None:
         return None
 
 
+def require_readable() -> None:
+    """Refuse where labs may be but this account may not look: they are root's."""
+    if LABS.exists() and not os.access(LABS, os.R_OK | os.X_OK):
+        raise UserError("the labs of this machine are root's", fix="run it as root, or with sudo")
+
+
 def load_all() -> tuple[Lab, ...]:
+    require_readable()
     found = (load(name) for name in directories())
     return tuple(lab for lab in found if lab)
 

@@ -111,8 +111,9 @@ class _AgentKey(InMemoryPrivateKey):
 class Login(AuthStrategy):
     """The sources in ssh's order; remembers what it could not offer, for the message when nothing fits."""
 
-    def __init__(self, endpoint: Endpoint, ring: KeyRing) -> None:
+    def __init__(self, endpoint: Endpoint, ring: KeyRing, *, named: Path | None = None) -> None:
         super().__init__(ssh_config=paramiko.SSHConfig())
+        self._named = named
         self._endpoint = endpoint
         self._ring = ring
         self.problems: list[str] = []
@@ -135,6 +136,8 @@ class Login(AuthStrategy):
                 yield _FileKey(at.user, loaded.key, path)
             elif loaded and loaded.problem:
                 self.problems.append(loaded.problem)
+            elif loaded is None and path == self._named:
+                self.problems.append(f"there is no {path}")
 
     def _agent_keys(self) -> tuple[paramiko.PKey, ...]:
         if not self._endpoint.agent or not os.path.exists(self._endpoint.agent):  # noqa: PTH110

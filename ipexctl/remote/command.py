@@ -21,17 +21,25 @@ class Command:
 
     script: str
     label: str
+    program: str = ""
+    """The first word of an argv."""
 
     @classmethod
     def argv(cls, *words: str) -> Command:
         """That program with those words, literally: no shell looks into them."""
         line = shlex.join(words)
-        return cls(script=f"exec {line}", label=line)
+        return cls(script=f"exec {line}", label=line, program=words[0])
 
     @classmethod
     def shell(cls, line: str) -> Command:
         """A line for sh, with its pipes, globs and variables."""
         return cls(script=line, label=line)
+
+    def hint(self, code: int) -> str:
+        """What to type next, where the exit code says so."""
+        if code == 127 and any(c in self.program for c in " |;&<>$*"):
+            return f"no program is called that; a line for the shell goes behind --shell: --shell {self.label}"
+        return ""
 
 
 def login_line(command: Command, nonce: str) -> str:

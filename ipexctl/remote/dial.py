@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +29,7 @@ _PING_PONG = 96
 def dial(hostname: str, port: int, *, timeout: float, cancel: Cancel, family: int = socket.AF_UNSPEC) -> QuickSocket:
     """Connect, trying every address the name has; raises Unreachable with a sentence a user can act on."""
     deadline = time.monotonic() + timeout
-    try:
-        found = socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError):
-        raise Unreachable(
-            f"the name {hostname} doesn't resolve",
-            "check the spelling, or say the address: address=… in the hostfile, HostName in ~/.ssh/config",
-        ) from None
+    found = _addresses(hostname, port, family, timeout, cancel)
     error: OSError = OSError("no address")
     for index, (kind, _, _, _, address) in enumerate(found):
         share = max(0.1, (deadline - time.monotonic()) / (len(found) - index))
@@ -47,6 +43,32 @@ def dial(hostname: str, port: int, *, timeout: float, cancel: Cancel, family: in
         _tune(sock)
         return sock
     raise _refusal(error, port, timeout) from None
+
+
+def _addresses(hostname: str, port: int, family: int, timeout: float, cancel: Cancel) -> list[Any]:
+    """What the name stands for. The resolver knows no time limit and no switch, so it is asked in a thread."""
+    with contextlib.suppress(OSError, UnicodeError):
+        return socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    found: list[Any] = []
+    ended = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            found.extend(socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM))
+        ended.set()
+
+    threading.Thread(target=ask, name=f"resolve-{hostname}", daemon=True).start()
+    with cancel.waking(ended.set):
+        in_time = ended.wait(timeout)
+    if cancel.thrown:
+        raise Cancelled("stopped before it was connected")
+    if not found:
+        raise Unreachable(
+            f"the name {hostname} doesn't resolve" + ("" if in_time else f" (waited {timeout:g} s)"),
+            "check the spelling, or say the address: address=… in the hostfile, ansible_host in an inventory, "
+            "HostName in ~/.ssh/config",
+        )
+    return found
 
 
 def _connect(sock: socket.socket, address: Any, seconds: float, cancel: Cancel) -> None:

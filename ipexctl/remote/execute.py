@@ -69,7 +69,9 @@ def execute(
         except HostError as error:
             return HostExec(host, error.status, None, time.monotonic() - started, error.reason, error.fix)
         seconds = time.monotonic() - started
-        return HostExec(host, "ok" if ended.ok else "failed", ended.code, seconds, "" if ended.ok else str(ended))
+        if ended.ok:
+            return HostExec(host, "ok", ended.code, seconds)
+        return HostExec(host, "failed", ended.code, seconds, str(ended), command.hint(ended.code))
 
     def on_one(host: Host) -> Ended:
         opening = time.monotonic()

@@ -65,7 +65,7 @@ def connect(to: Handshake, cancel: Cancel) -> fabric.Connection:
 def _connect(to: Handshake) -> fabric.Connection:
     endpoint = to.endpoint
     left = max(0.5, to.deadline - time.monotonic())
-    login = Login(endpoint, to.keys)
+    login = Login(endpoint, to.keys, named=to.host.identity)
 
     def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
         made = _Transport(sock, **options)
@@ -155,6 +155,8 @@ def _why_not(error: Exception, to: Handshake, login: Login) -> Unreachable:
         return auth_refusal(error, endpoint, login)
     if isinstance(to.sock, ProxySocket) and (complaint := to.sock.complaint()):
         through = endpoint.jump or "its ProxyCommand"
+        if "open refused by peer" in complaint or "stdio forwarding failed" in complaint.lower():
+            return Unreachable(f"{through} can't connect to it", f"is sshd running there? {by_ourselves}")
         return Unreachable(f"no way to it through {through}: {complaint}", by_ourselves)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return Unreachable(f"the sshd there and we share no algorithm: {error}", by_ourselves)

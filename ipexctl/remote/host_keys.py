@@ -55,26 +55,34 @@ class HostKeys:
         if judgement.verdict == "unknown" and policy == "accept-new":
             self._remember(endpoint, key_type, key)
             return
-        raise refusal(judgement.verdict, judgement.entry, endpoint, key, by_authority=_only_authority(entries))
+        raise refusal(
+            judgement.verdict, judgement.entry, endpoint, key_type, key, by_authority=_only_authority(entries)
+        )
 
     def _remember(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
         path = endpoint.known_hosts[0] if endpoint.known_hosts else ssh_home() / ".ssh/known_hosts"
         line = f"{endpoint.key_name} {key_type} {base64.b64encode(key).decode()}\n"
-        with self._lock:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            with os.fdopen(descriptor, "r+b") as file:
-                file.seek(0, os.SEEK_END)
-                if file.tell() > 0:
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        line = "\n" + line
-                file.write(line.encode())
-            self._files[path] = _read(path)
+        try:
+            with self._lock:
+                _append(path, line)
+                self._files[path] = _read(path)
+        except OSError as error:
+            raise Unreachable(
+                f"its host key can't be remembered: {path}: {error.strerror}",
+                "name a file that can be written: --known-hosts FILE",
+            ) from None
+
+
+_HOST_KEY = {
+    "ssh-ed25519": "/etc/ssh/ssh_host_ed25519_key.pub",
+    "ssh-rsa": "/etc/ssh/ssh_host_rsa_key.pub",
+    **dict.fromkeys((f"ecdsa-sha2-nistp{bits}" for bits in (256, 384, 521)), "/etc/ssh/ssh_host_ecdsa_key.pub"),
+}
+"""Where sshd keeps its keys, unless it was told otherwise."""
 
 
 def refusal(
-    verdict: str, entry: Entry | None, endpoint: Endpoint, key: bytes, *, by_authority: bool = False
+    verdict: str, entry: Entry | None, endpoint: Endpoint, key_type: str, key: bytes, *, by_authority: bool = False
 ) -> Unreachable:
     """The sentence for a key that isn't trusted, and the command that would trust it."""
     name, print_ = endpoint.key_name, fingerprint(key)
@@ -91,16 +99,15 @@ def refusal(
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
     if endpoint.jump or endpoint.proxy:
-        accept = "then run this command once with --host-keys accept-new"
+        accept = "run this command once with --host-keys accept-new"
     else:
         port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
         accept = f"then: ssh-keyscan {port}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
+        accept += " (or --host-keys accept-new)"
     known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if by_authority else ""
     return Unreachable(
         f"its host key {print_} is unknown{known_by}",
-        f"compare it with the machine's own, {accept}   (or --host-keys accept-new)"
-        if "accept-new" not in accept
-        else f"compare it with the machine's own, {accept}",
+        f"if it is what `ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}` says there, {accept}",
     )
 
 
@@ -108,8 +115,22 @@ def _only_authority(entries: tuple[Entry, ...]) -> bool:
     return bool(entries) and all(entry.marker == "@cert-authority" for entry in entries)
 
 
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "r+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = "\n" + line
+        file.write(line.encode())
+
+
 def _read(path: Path) -> tuple[Entry, ...]:
     try:
+        if path.exists() and not path.is_file():
+            return ()  # /dev/null says that there are none
         return parse(path.read_text(errors="replace"), str(path))
     except FileNotFoundError:
         return ()

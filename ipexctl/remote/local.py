@@ -74,7 +74,7 @@ def _start(command: Command, stdin: BinaryIO | None) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=Path.home(),
+            cwd=_home(),
             start_new_session=True,
         )
     except OSError as error:
@@ -82,6 +82,12 @@ def _start(command: Command, stdin: BinaryIO | None) -> subprocess.Popen[bytes]:
     if stdin is not None and process.stdin is not None:
         threading.Thread(target=_pump, args=(stdin, process.stdin), daemon=True).start()
     return process
+
+
+def _home() -> Path:
+    """As sshd does it: the account's home, or / where there is none."""
+    home = Path.home()
+    return home if home.is_dir() else Path("/")
 
 
 def _pump(source: BinaryIO, target: IO[bytes]) -> None:

@@ -105,7 +105,7 @@ class Resolver:
             said = done.stderr.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
             raise UserError(
                 f"ssh can't read its configuration for {host.name}: {said[-1]}",
-                fix=f"try: ssh -G {host.address}",
+                fix=f"try: {shlex.join(['ssh', *ssh_options(host), '-G', host.address])}",
             )
         return parse_ssh_g(done.stdout.decode(errors="surrogateescape"))
 

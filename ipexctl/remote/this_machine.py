@@ -54,6 +54,8 @@ def _source_towards(address: str) -> str | None:
 
 def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
     """`localhost` beside other machines stands for our address on the network shared with them."""
+    if not any(_is_loopback(host) and is_this_machine(host) for host in hosts):
+        return tuple(hosts)
     others = [host for host in hosts if not is_this_machine(host)]
     seen_by_others = next((own for host in others if (own := _own_address_towards(host))), None)
     if seen_by_others is None:
@@ -68,9 +70,9 @@ def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 def _own_address_towards(host: Host) -> str | None:
     try:
-        found = socket.getaddrinfo(host.internal or host.address, None, type=socket.SOCK_DGRAM)
-    except (socket.gaierror, UnicodeError):
-        return None
+        found = socket.getaddrinfo(host.internal or host.address, None, 0, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return None  # a name: whether it resolves is found out where it is dialled, within a time limit
     return next((own for *_, address in found if (own := _source_towards(str(address[0])))), None)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import sys
+import tempfile
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.text import printable
 from ipexctl.ui.say import say, wants_color
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterator
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.execute import ExecReport, HostExec
@@ -53,17 +56,16 @@ class Prefixer:
 class LiveOutput:
     """Lines as they come: a host's stdout on ours, its stderr on ours, whole lines, never mixed.
 
-    Where whoever reads us has left (`| head`), `on_reader_gone` is called, and what else comes is dropped.
+    Where our own output can't be written any more, `on_broken` is called, `broken` says why, and the rest is dropped.
     """
 
-    def __init__(self, *, on_reader_gone: Callable[[], None], no_color: bool = False) -> None:
-        self.reader_gone = False
-        self._on_reader_gone = on_reader_gone
+    def __init__(self, *, on_broken: Callable[[], None], no_color: bool = False) -> None:
+        self.broken: OSError | None = None
+        self._on_broken = on_broken
         self._locks = {"stdout": threading.Lock(), "stderr": threading.Lock()}
-        self._targets = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self._tinted = {
-            "stdout": wants_color(sys.stdout, os.environ, no_color=no_color),
-            "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
+            name: wants_color(stream, os.environ, no_color=no_color) for name, stream in self._streams.items()
         }
         self._prefixers: dict[tuple[Host, Stream], Prefixer] = {}
 
@@ -94,85 +96,156 @@ class LiveOutput:
         return self._prefixers[host, stream]
 
     def _write(self, stream: Stream, lines: bytes) -> None:
-        if self.reader_gone:
+        if self.broken:
             return
+        target = self._streams[stream]
+        if target.isatty():
+            lines = tame(lines)
         try:
             with self._locks[stream]:
-                self._targets[stream].write(lines)
-                self._targets[stream].flush()
-        except BrokenPipeError:
-            self.reader_gone = True
-            self._on_reader_gone()
+                target.buffer.write(lines)
+                target.buffer.flush()
+        except OSError as error:
+            self.broken = error
+            self._on_broken()
+
+
+def tame(lines: bytes) -> bytes:
+    """A host's output for a terminal: colours pass, what would move the cursor or clear the screen is shown as `?`."""
+    return _UNRULY.sub(b"?", lines)
+
+
+_UNRULY = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 class HeldOutput:
-    """All output, kept until the end: for folding, and for JSON."""
+    """All output until the end, for folding and for JSON: in memory while it is small, on disk when it isn't."""
+
+    _IN_MEMORY = 1 << 20
 
     def __init__(self) -> None:
-        self._pieces: dict[tuple[Host, Stream], list[bytes]] = {}
+        self._held: dict[tuple[Host, Stream], _Held] = {}
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        mine: dict[Stream, list[bytes]] = {"stdout": [], "stderr": []}
-        self._pieces[host, "stdout"], self._pieces[host, "stderr"] = mine["stdout"], mine["stderr"]
-        return lambda stream, data: mine[stream].append(data)
+        mine: dict[Stream, _Held] = {"stdout": _Held(self._IN_MEMORY), "stderr": _Held(self._IN_MEMORY)}
+        self._held[host, "stdout"], self._held[host, "stderr"] = mine["stdout"], mine["stderr"]
+        return lambda stream, data: mine[stream].add(data)
 
     def finish(self, host: Host) -> None:
         """Nothing to show before the end."""
 
-    def of(self, host: Host, stream: Stream) -> bytes:
-        return b"".join(self._pieces.get((host, stream), ()))
+    def digest(self, host: Host, stream: Stream) -> bytes | None:
+        """Equal for equal output; None where there was none."""
+        held = self._held.get((host, stream))
+        return held.digest if held else None
+
+    def pieces(self, host: Host, stream: Stream) -> Iterator[bytes]:
+        held = self._held.get((host, stream))
+        return held.pieces() if held else iter(())
+
+    def text(self, host: Host, stream: Stream) -> str:
+        return b"".join(self.pieces(host, stream)).decode(errors="replace")
+
+
+class _Held:
+    def __init__(self, in_memory: int) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115  # lives as long as the report
+        self._hash = hashlib.blake2b()
+        self._empty = True
+
+    def add(self, data: bytes) -> None:
+        self._empty = False
+        self._file.write(data)
+        self._hash.update(data)
+
+    @property
+    def digest(self) -> bytes | None:
+        return None if self._empty else self._hash.digest()
+
+    def pieces(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while piece := self._file.read(1 << 18):
+            yield piece
 
 
 def show_gathered(report: ExecReport, held: HeldOutput) -> None:
     """One heading for all hosts that printed the same."""
-    for stream, target in (("stdout", sys.stdout.buffer), ("stderr", sys.stderr.buffer)):
-        groups: dict[bytes, list[str]] = {}
+    streams: tuple[tuple[Stream, TextIO], ...] = (("stdout", sys.stdout), ("stderr", sys.stderr))
+    for stream, target in streams:
+        groups: dict[bytes, list[Host]] = {}
         for done in report.hosts:
-            if text := held.of(done.host, stream):  # type: ignore[arg-type]
-                groups.setdefault(text, []).append(done.host.name)
-        for text, names in groups.items():
-            heading = f"{_fold(names)} ({len(names)} {'host' if len(names) == 1 else 'hosts'}):\n"
-            target.write(heading.encode() + text + (b"" if text.endswith(b"\n") else b"\n"))
-        target.flush()
+            if digest := held.digest(done.host, stream):
+                groups.setdefault(digest, []).append(done.host)
+        for hosts in groups.values():
+            count = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
+            target.buffer.write(f"{fold_names([host.name for host in hosts])} ({count}):\n".encode())
+            last = b""
+            for piece in held.pieces(hosts[0], stream):
+                target.buffer.write(tame(piece) if target.isatty() else piece)
+                last = piece
+            target.buffer.write(b"" if last.endswith(b"\n") else b"\n")
+        target.buffer.flush()
 
 
 def show_json(report: ExecReport, held: HeldOutput) -> None:
-    document = {
-        "schema": "ipexctl.exec/1",
-        "hosts": [
-            {
-                "name": done.host.name,
-                "address": done.host.address,
-                "status": done.status,
-                "rc": done.rc,
-                "stdout": held.of(done.host, "stdout").decode(errors="replace"),
-                "stderr": held.of(done.host, "stderr").decode(errors="replace"),
-                "seconds": round(done.seconds, 3),
-                "reason": done.reason,
-                "fix": done.fix,
-            }
-            for done in report.hosts
-        ],
-        "summary": {
-            status: sum(done.status == status for done in report.hosts) for status in ("ok", "failed", "unreachable")
-        },
-        "seconds": round(report.seconds, 3),
-    }
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    """One document, written host by host: it is never in memory as a whole."""
+    write = sys.stdout.write
+    write('{\n  "schema": "ipexctl.exec/1",\n  "hosts": [')
+    for index, done in enumerate(report.hosts):
+        host = {
+            "name": done.host.name,
+            "address": done.host.address,
+            "status": done.status,
+            "rc": done.rc,
+            "stdout": held.text(done.host, "stdout"),
+            "stderr": held.text(done.host, "stderr"),
+            "seconds": round(done.seconds, 3),
+            "reason": done.reason,
+            "fix": done.fix,
+        }
+        write(("," if index else "") + "\n    " + json.dumps(host, ensure_ascii=False))
+    counts = {status: sum(done.status == status for done in report.hosts) for status in ("ok", "failed", "unreachable")}
+    write(f'\n  ],\n  "summary": {json.dumps(counts)},\n  "seconds": {round(report.seconds, 3)}\n}}\n')
     sys.stdout.flush()
 
 
-def say_problems(hosts: Iterable[HostExec]) -> None:
-    """Who didn't do it and why: one paragraph a reason, its hosts as a node set, what to type next."""
-    reasons: dict[tuple[str, str, str], list[str]] = {}
-    for done in hosts:
-        if done.status != "ok":
+class Problems:
+    """Says who didn't do it and why: within a second of knowing, and together what is known together.
+
+    Each reason is a paragraph with its hosts as a node set and what to type next.
+    """
+
+    def __init__(self, delay: float = 1.0) -> None:
+        self._delay = delay
+        self._lock = threading.Lock()
+        self._waiting: list[HostExec] = []
+        self._timer: threading.Timer | None = None
+
+    def add(self, done: HostExec) -> None:
+        if done.status == "ok":
+            return
+        with self._lock:
+            self._waiting.append(done)
+            if self._timer is None:
+                self._timer = threading.Timer(self._delay, self.say)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def say(self) -> None:
+        """Say what is waiting to be said."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        reasons: dict[tuple[str, str, str], list[str]] = {}
+        for done in waiting:
             reasons.setdefault((done.status, done.reason, done.fix), []).append(done.host.name)
-    for (status, reason, fix), names in reasons.items():
-        say(f"{_fold(names)}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+        for (status, reason, fix), names in reasons.items():
+            say(f"{fold_names(names)}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
 
 
-def _fold(names: list[str]) -> str:
+def fold_names(names: list[str]) -> str:
     if len(names) == 1:
         return printable(names[0])
     from ipexctl.hosts.nodeset import fold

@@ -33,9 +33,11 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
     sys.stdout.flush()
 
 
-def show_removed(removed: Removed, *, json: bool) -> None:
+def show_removed(removed: Removed, *, json: bool, quiet: bool) -> None:
     if json:
         _print_json("lab-down", {"labs": list(removed.labs), "hosts": removed.hosts})
+    elif quiet:
+        return
     elif removed.labs:
         say(f"removed {', '.join(removed.labs)} ({removed.hosts} {'host' if removed.hosts == 1 else 'hosts'})")
     else:
@@ -84,7 +86,9 @@ def say_broken(host: LabHost, fault: str) -> None:
 
 def say_mended(before: LabHost, after: LabHost) -> None:
     mended = [name for name in before.faults if name not in after.faults]
-    say(f"{after.name}: " + (f"mended {', '.join(mended)}" if mended else "nothing was broken"))
+    still = f"; still broken: {_faults(after)}" if after.faults else ""
+    done = f"mended {', '.join(mended)}" if mended else "nothing to mend"
+    say(f"{after.name}: {done}{still}")
 
 
 def _rows(lab: Lab) -> list[tuple[str, ...]]:

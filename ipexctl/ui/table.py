@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -25,5 +26,10 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_col
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
-    Console(width=width, no_color=no_color or None, highlight=False).print(table)
+    if sys.stdout.isatty():
+        Console(no_color=no_color or None, highlight=False).print(table)
+        return
+    page = io.StringIO()
+    Console(file=page, width=WIDTH_WITHOUT_TERMINAL, highlight=False).print(table)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines()))
+    sys.stdout.flush()

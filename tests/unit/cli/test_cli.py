@@ -50,7 +50,11 @@ def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) 
         (["exec"], "Usage:"),
         (["exec", "--hosts", "a"], "exec needs a command"),
         (["exec", "--shell", "true", "--", "true"], "one of the two"),
+        (["exec", "--shell", ""], "exec needs a command"),
         (["exec", "--forks", "0", "--", "true"], "--forks"),
+        (["exec", "--timeout", "inf", "--", "true"], "--timeout"),
+        (["exec", "--timeout", "nan", "--", "true"], "--timeout"),
+        (["exec", "--hosts", "me@@node1", "--", "true"], "'me@'"),
         (["exec", "-H", "/no/such/file", "--", "true"], "/no/such/file"),
         (["exec", "--hosts", "-oProxyCommand=x", "--", "true"], "-oProxyCommand"),
         (["exec", "--stdin", "/no/such/file", "--", "cat"], "--stdin /no/such/file: No such file or directory"),
@@ -99,3 +103,36 @@ def test_an_error_nobody_foresaw_is_a_sentence_and_a_private_log(tmp_path: Path)
     assert "Traceback" in log.read_text()
     assert "hunter2" not in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_surprise(closed: str, tmp_path: Path) -> None:
+    line = f"'{sys.executable}' -m ipexctl exec --hosts localhost -- true {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("how", [[], ["--gather"], ["--json"]])
+def test_output_that_cannot_be_written_is_said(how: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ipexctl", "exec", "--hosts", "localhost", *how, "--", "echo", "hi"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "error: the output can't be written: No space left on device\n")
+
+
+def test_a_directory_that_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    line = f"mkdir {gone} && cd {gone} && rmdir {gone} && '{sys.executable}' -m ipexctl exec -- true"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the directory you are in no longer exists\n")
+
+
+def test_a_line_taken_for_a_program_is_told_the_way() -> None:
+    done = call("exec", "--hosts", "localhost", "--", "df -h")
+    assert (
+        "localhost: failed: exit code 127\n  no program is called that; a line for the shell goes behind --shell"
+        in done.stderr
+    )

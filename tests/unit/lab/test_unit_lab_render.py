@@ -32,8 +32,8 @@ def test_hostfile() -> None:
 def test_ssh_config_jumps_over_the_bastion_and_nowhere_else() -> None:
     assert "ProxyJump" not in render.ssh_config(PLAIN)
     sections = render.ssh_config(BASTION).split("\n\n")
-    assert sections[0] == "Host bastion\n  HostName 10.77.3.10\n  User ipex"
-    assert sections[1] == "Host node1\n  HostName 10.78.3.11\n  User ipex\n  ProxyJump bastion"
+    assert sections[0] == "Host bastion 10.77.3.10\n  HostName 10.77.3.10\n  User ipex"
+    assert sections[1] == "Host node1 10.78.3.11\n  HostName 10.78.3.11\n  User ipex\n  ProxyJump bastion"
     assert sections[-1].startswith("Host *\n  IdentityFile /")
 
 

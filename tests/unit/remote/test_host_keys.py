@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipexctl.remote.host_keys import Policy
 
 KEY, OTHER = b"its key", b"another key"
@@ -81,6 +80,17 @@ def test_a_file_made_for_the_first_key_is_ours_alone(at: Endpoint) -> None:
     HostKeys("accept-new").check(at, "ssh-ed25519", KEY)
     assert at.known_hosts[0].stat().st_mode & 0o777 == 0o600
     assert at.known_hosts[0].parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_key_that_cannot_be_written_down_is_not_accepted(at: Endpoint) -> None:
+    nowhere = Path("/proc/ssh/known_hosts")
+    with pytest.raises(Unreachable, match="can't be remembered: /proc/ssh/known_hosts: No such file or directory"):
+        HostKeys("accept-new").check(replace(at, known_hosts=(nowhere,)), "ssh-ed25519", KEY)
+
+
+def test_a_device_is_read_as_no_known_hosts_at_all(at: Endpoint) -> None:
+    with pytest.raises(Unreachable, match="is unknown"):
+        HostKeys("strict").check(replace(at, known_hosts=(Path("/dev/zero"),)), "ssh-ed25519", KEY)
 
 
 def test_off_asks_nothing_and_stores_nothing(at: Endpoint) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.execute import HostExec
-from ipexctl.ui.exec import LONGEST_LINE, Prefixer, say_problems
+from ipexctl.remote.execute import ExecReport, HostExec
+from ipexctl.ui.exec import LONGEST_LINE, HeldOutput, Prefixer, Problems, show_gathered, show_json, tame
 from ipexctl.ui.say import excerpt, wants_color
 
 
@@ -45,7 +47,11 @@ def test_hosts_with_the_same_reason_share_a_paragraph(capsys: pytest.CaptureFixt
         return HostExec(Host(name, name), "failed", 1, 0.1, reason, "do this")
 
     ok = HostExec(Host("n9", "n9"), "ok", 0, 0.1)
-    say_problems([failed("n1", "exit code 1"), ok, failed("n2", "exit code 1"), failed("n3", "other \x1b[31m")])
+    problems = Problems(delay=60)
+    for done in (failed("n1", "exit code 1"), ok, failed("n2", "exit code 1"), failed("n3", "other \x1b[31m")):
+        problems.add(done)
+    problems.say()
+    problems.say()
     assert capsys.readouterr().err == (
         "n[1-2]: failed: exit code 1\n  do this\nn3: failed: other \ufffd[31m\n  do this\n"
     )
@@ -73,3 +79,42 @@ def test_the_caret_stands_under_the_place_in_one_line(text: str, column: int) ->
     assert len(shown) <= 80
     if column <= len(text) and text[column - 1].isprintable():
         assert shown[caret.index("^")] == text[column - 1]
+
+
+def test_a_problem_is_said_while_the_others_still_work(capsys: pytest.CaptureFixture[str]) -> None:
+    problems = Problems(delay=0.05)
+    problems.add(HostExec(Host("n1", "n1"), "unreachable", None, 0.1, "gone", "look"))
+    time.sleep(0.5)
+    assert capsys.readouterr().err == "n1: unreachable: gone\n  look\n"
+    problems.say()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_hosts_colours_reach_the_terminal_and_nothing_that_drives_it() -> None:
+    assert tame(b"\x1b[1;31mred\x1b[0m\ttab\rreturn\n") == b"\x1b[1;31mred\x1b[0m\ttab\rreturn\n"
+    assert tame(b"\x1b[2Jclear \x1b]0;title\x07 \x08 \x9b") == b"?[2Jclear ?]0;title? ? \x9b"
+    assert tame("ünïcode".encode()) == "ünïcode".encode()
+
+
+def report_of(*outputs: tuple[str, bytes]) -> tuple[ExecReport, HeldOutput]:
+    held, ended = HeldOutput(), []
+    for name, output in outputs:
+        host = Host(name, name)
+        sink = held.sink_for(host)
+        for start in range(0, len(output), 700_000):
+            sink("stdout", output[start : start + 700_000])
+        ended.append(HostExec(host, "ok", 0, 0.1))
+    return ExecReport(tuple(ended), 0.2), held
+
+
+def test_gather_folds_equal_output_also_where_it_is_long(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    long = b"0123456789abcde\n" * 200_000
+    show_gathered(*report_of(("n1", long), ("n2", b"short"), ("n3", long), ("n4", b"")))
+    assert capsysbinary.readouterr().out == b"n[1,3] (2 hosts):\n" + long + b"n2 (1 host):\nshort\n"
+
+
+def test_json_is_valid_whatever_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json(*report_of(("n1", b'"\\\x00\xff\n'), ("n2", b"")))
+    document = json.loads(capsys.readouterr().out)
+    assert [host["stdout"] for host in document["hosts"]] == ['"\\\x00\ufffd\n', ""]
+    assert document["summary"] == {"ok": 2, "failed": 0, "unreachable": 0}
