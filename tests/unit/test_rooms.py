@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "cli": {"cli", "ui", "remote", "hosts", "lab", "errors", "text"},
     "ui": {"ui", "remote", "hosts", "lab", "errors", "text"},
     "lab": {"lab", "errors", "text"},
+    "facts": {"facts", "remote", "hosts", "errors", "text"},
     "remote": {"remote", "hosts", "errors", "text"},
     "hosts": {"hosts", "errors", "text"},
 }

@@ -1,0 +1,166 @@
+"""A host's processors: what they are, which of them this account may use, and the tier they make. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ipexctl.facts.cpulist import CpuList
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+Tier = Literal["amx", "avx512_bf16", "avx512", "avx2", "unsupported"]
+TIERS: Final[tuple[Tier, ...]] = ("unsupported", "avx2", "avx512", "avx512_bf16", "amx")
+"""From the weakest to the strongest."""
+
+X86: Final = ("x86_64", "amd64")
+_AMX_FP16_MODELS: Final = (173, 174)
+"""Granite Rapids. The kernel prints no word for AMX-FP16 in /proc/cpuinfo, so the model number has to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """The instruction sets that decide what training costs."""
+
+    avx2: bool = False
+    avx512f: bool = False
+    avx512_vnni: bool = False
+    avx512_bf16: bool = False
+    avx512_fp16: bool = False
+    amx_tile: bool = False
+    amx_int8: bool = False
+    amx_bf16: bool = False
+    amx_fp16: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """Memory and the CPUs near it; a node of memory alone has no CPUs."""
+
+    number: int
+    cpus: CpuList = field(default_factory=CpuList)
+    memory: int | None = None
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """All processors of a host. Counts are of what is online."""
+
+    arch: str | None = None
+    vendor: str | None = None
+    model_name: str | None = None
+    family: int | None = None
+    model: int | None = None
+    stepping: int | None = None
+    sockets: int | None = None
+    cores: int | None = None
+    """Physical ones, of all sockets."""
+    threads: int | None = None
+    flags: frozenset[str] = frozenset()
+    """Empty where nothing is known: then `isa` is None."""
+    online: CpuList | None = None
+    siblings: tuple[CpuList, ...] = ()
+    """The threads of each core, in the order of their first."""
+    packages: tuple[CpuList, ...] = ()
+    """The threads of each socket."""
+    numa: tuple[NumaNode, ...] = ()
+    governor: str | None = None
+    smt: bool | None = None
+    affinity: CpuList | None = None
+    """What this account's processes may run on: the affinity mask and the cpuset in one."""
+    quota: float | None = None
+    """How many CPUs' time the cgroup grants; None: no limit."""
+
+    @property
+    def isa(self) -> Isa | None:
+        return isa_of(self.flags, self.family, self.model) if self.flags else None
+
+    @property
+    def tier(self) -> Tier | None:
+        """None where the probe didn't get to the flags."""
+        return tier_of(self.arch, self.flags)
+
+    @property
+    def numa_nodes(self) -> int | None:
+        """How many nodes have CPUs."""
+        return sum(1 for node in self.numa if node.cpus) or None
+
+    @property
+    def allowed_cpus(self) -> CpuList | None:
+        """The logical CPUs this account may use."""
+        if self.affinity is None:
+            return self.online
+        return self.affinity & self.online if self.online else self.affinity
+
+    @property
+    def allowed_cores(self) -> tuple[CpuList, ...]:
+        """The threads this account may use of each core it may use at all, the quota aside."""
+        usable = self.allowed_cpus
+        if usable is None:
+            return ()
+        if not self.siblings:
+            return tuple(CpuList((number,)) for number in usable)
+        return tuple(part for core in self.siblings if (part := core & usable))
+
+    @property
+    def allowed(self) -> int | None:
+        """How many cores this account may use: affinity, cpuset and the quota, rounded up."""
+        cores: int | None = len(self.allowed_cores) or self.cores
+        if cores is None or self.quota is None:
+            return cores
+        return min(cores, max(1, math.ceil(self.quota)))
+
+
+def isa_of(flags: Collection[str], family: int | None, model: int | None) -> Isa:
+    said = {item.name: item.name in flags for item in fields(Isa)}
+    inferred = family == 6 and model in _AMX_FP16_MODELS and said["amx_tile"]
+    return Isa(**{**said, "amx_fp16": said["amx_fp16"] or inferred})
+
+
+_AVX2: Final = frozenset({"avx2", "fma"})
+_AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+"""What PyTorch's and oneDNN's AVX-512 kernels need: a Xeon Phi has avx512f and not the rest."""
+_NEEDS: Final[Mapping[Tier, frozenset[str]]] = {
+    "amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
+    "avx512_bf16": _AVX512 | {"avx512_bf16"},
+    "avx512": _AVX512,
+    "avx2": _AVX2,
+}
+
+
+def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
+    """The strongest tier whose every instruction set is there; no stack of ours runs on anything but x86-64."""
+    if arch is not None and arch not in X86:
+        return "unsupported"
+    if not flags:
+        return None
+    have = frozenset(flags)
+    return next((tier for tier, needed in _NEEDS.items() if needed <= have), "unsupported")
+
+
+def cpu_json(cpu: Cpu) -> dict[str, Any]:
+    """The promised names, and beside them what explains `allowed`."""
+    isa = cpu.isa
+    return {
+        "arch": cpu.arch,
+        "vendor": cpu.vendor,
+        "model_name": cpu.model_name,
+        "family": cpu.family,
+        "model": cpu.model,
+        "stepping": cpu.stepping,
+        "sockets": cpu.sockets,
+        "cores": cpu.cores,
+        "threads": cpu.threads,
+        "allowed": cpu.allowed,
+        "allowed_cpus": None if cpu.allowed_cpus is None else str(cpu.allowed_cpus),
+        "quota": cpu.quota,
+        "numa_nodes": cpu.numa_nodes,
+        "numa": [{"node": node.number, "cpus": str(node.cpus), "memory": node.memory} for node in cpu.numa],
+        "smt": cpu.smt,
+        "governor": cpu.governor,
+        "isa": {item.name: None if isa is None else getattr(isa, item.name) for item in fields(Isa)},
+        "tier": cpu.tier,
+    }

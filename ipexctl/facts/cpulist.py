@@ -1,0 +1,65 @@
+"""Lists of CPU numbers as the kernel writes them: `0-3,8`. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MOST: Final = 1 << 16
+"""No kernel has more; a mangled `0-99999999999` must not eat the memory."""
+_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuList:
+    """Logical CPUs by number, ascending, each once. Prints as the kernel would."""
+
+    cpus: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> CpuList:
+        return cls(tuple(sorted(set(numbers))))
+
+    def __len__(self) -> int:
+        return len(self.cpus)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.cpus)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self.cpus
+
+    def __and__(self, other: CpuList) -> CpuList:
+        return CpuList.of(set(self.cpus) & set(other.cpus))
+
+    def covers(self, other: CpuList) -> bool:
+        return set(self.cpus) >= set(other.cpus)
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        start = 0
+        for position, number in enumerate(self.cpus):
+            if position + 1 == len(self.cpus) or self.cpus[position + 1] != number + 1:
+                first = self.cpus[start]
+                parts.append(f"{first}" if first == number else f"{first}-{number}")
+                start = position + 1
+        return ",".join(parts)
+
+
+def parse_cpulist(text: str) -> CpuList | None:
+    """`0-3,8` as numbers; None where it is no such list, or an empty one."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            return None
+        first = int(match[1])
+        last = int(match[2] or match[1])
+        if last < first or last >= _MOST:
+            return None
+        numbers.update(range(first, last + 1))
+    return CpuList.of(numbers)

@@ -1,0 +1,81 @@
+"""Facts: all that one probe found out about one host, with holes where it didn't, and its JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.facts.cpu import Cpu, cpu_json
+from ipexctl.facts.cpulist import CpuList
+from ipexctl.facts.network import Network
+from ipexctl.facts.software import Env, Software
+from ipexctl.facts.system import (
+    Account,
+    Activity,
+    Batch,
+    Environment,
+    Limits,
+    Logind,
+    Memory,
+    Security,
+    System,
+)
+
+if TYPE_CHECKING:
+    from ipexctl.facts.system import Disk, Home
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a host is. None, or empty, is what we don't know."""
+
+    system: System = field(default_factory=System)
+    cpu: Cpu = field(default_factory=Cpu)
+    memory: Memory = field(default_factory=Memory)
+    limits: Limits = field(default_factory=Limits)
+    network: Network = field(default_factory=Network)
+    home: Home | None = None
+    tmp: Disk | None = None
+    account: Account = field(default_factory=Account)
+    software: Software = field(default_factory=Software)
+    environment: Environment = field(default_factory=Environment)
+    logind: Logind = field(default_factory=Logind)
+    security: Security = field(default_factory=Security)
+    batch: Batch = field(default_factory=Batch)
+    activity: Activity = field(default_factory=Activity)
+    clock: float | None = None
+    """Seconds since 1970 by the host's own clock, when the probe began."""
+    complete: bool = False
+    """Whether the probe was heard out to its last line."""
+    cut: tuple[str, ...] = ()
+    """Parts of the probe that were given up on, for taking too long."""
+
+
+def to_json(facts: Facts) -> dict[str, Any]:
+    """The facts as JSON's own types, under the names docs and scripts know."""
+    return {item.name: _plain(getattr(facts, item.name)) for item in fields(facts)}
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Cpu):
+        return cpu_json(value)
+    if isinstance(value, CpuList):
+        return str(value)
+    if isinstance(value, Env):
+        named = {name: getattr(value, name) for name in ("torch", "ipex", "oneccl_bindings", "oneccl", "mpi")}
+        return {**_fields(value), **named}
+    if is_dataclass(value) and not isinstance(value, type):
+        return _fields(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(_plain(item) for item in value)
+    return "unlimited" if value == math.inf else value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}

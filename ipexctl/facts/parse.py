@@ -1,0 +1,47 @@
+"""What a probe printed, as Facts. Pure: any text gives facts, with holes where lines are missing or mangled."""
+
+from __future__ import annotations
+
+from ipexctl.facts.answers import read_answers, seconds
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.parse_cpu import parse_cpu
+from ipexctl.facts.parse_network import parse_network
+from ipexctl.facts.parse_software import parse_software
+from ipexctl.facts.parse_system import (
+    parse_account,
+    parse_activity,
+    parse_batch,
+    parse_disk,
+    parse_environment,
+    parse_home,
+    parse_limits,
+    parse_logind,
+    parse_memory,
+    parse_security,
+    parse_system,
+)
+
+
+def parse(text: str) -> Facts:
+    """Facts from the probe's output, whole or not."""
+    said = read_answers(text)
+    system = parse_system(said)
+    return Facts(
+        system=system,
+        cpu=parse_cpu(said, system.arch),
+        memory=parse_memory(said),
+        limits=parse_limits(said),
+        network=parse_network(said),
+        home=parse_home(said),
+        tmp=parse_disk(said, "tmp", "/tmp"),  # noqa: S108  # the host's, looked at and not written to
+        account=parse_account(said),
+        software=parse_software(said),
+        environment=parse_environment(said),
+        logind=parse_logind(said),
+        security=parse_security(said),
+        batch=parse_batch(said),
+        activity=parse_activity(said),
+        clock=seconds(said.first("clock")),
+        complete="end" in said,
+        cut=said.all("cut"),
+    )

@@ -1,0 +1,272 @@
+"""The probe's lines about the system, its memory, disks and rules, as values. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.facts.answers import decimal, kilobytes, limit, natural
+from ipexctl.facts.store import is_network, store_token
+from ipexctl.facts.system import (
+    Account,
+    Activity,
+    Batch,
+    Disk,
+    Environment,
+    Home,
+    Limit,
+    Limits,
+    Logind,
+    Memory,
+    Mount,
+    Security,
+    System,
+)
+
+if TYPE_CHECKING:
+    from ipexctl.facts.answers import Answers
+
+
+def parse_system(said: Answers) -> System:
+    name, release, arch = (_nth(said.words("uname"), at) for at in (0, 2, 3))
+    release_file = {
+        key: value.strip("\"'") for key, _, value in (line.partition("=") for line in said.all("os_release"))
+    }
+    product = said.first("product")
+    libc, libc_version = _libc(said.first("libc") or "")
+    boot = _boot(said)
+    netns = re.search(r"[0-9]+", said.first("netns") or "")
+    return System(
+        kernel_name=name,
+        kernel=release,
+        arch=arch,
+        distro=release_file.get("PRETTY_NAME") or (f"macOS {product}" if product else None),
+        distro_id=release_file.get("ID") or ("macos" if product else None),
+        distro_version=release_file.get("VERSION_ID") or product,
+        libc=libc,
+        libc_version=libc_version,
+        machine=f"{boot}/{netns[0]}" if boot and netns else boot,
+    )
+
+
+def _nth(words: list[str], at: int) -> str | None:
+    return words[at] if at < len(words) else None
+
+
+def _boot(said: Answers) -> str | None:
+    told = dict(line.split(": ", 1) for line in said.all("sysctl") if ": " in line)
+    return said.first("boot_id") or told.get("kern.bootsessionuuid") or told.get("kern.boottime")
+
+
+def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
+    version = re.search(r"\d+\.\d+(\.\d+)?", text)
+    if "musl" in text:
+        after = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", text)
+        return "musl", after[1] if after else None
+    if version and re.search(r"glibc|GLIBC|GNU libc|GNU C Library", text):
+        # Debian's ldd: `ldd (Debian GLIBC 2.36-9) 2.36`.
+        return "glibc", version[0]
+    return None, None
+
+
+def parse_memory(said: Answers) -> Memory:
+    limits = [
+        value
+        for key in ("cgroup.memory.max", "cgroup.memory.limit_in_bytes")
+        for text in said.all(key)
+        if (value := natural(text)) is not None and value < _NO_LIMIT
+    ]
+    thp = re.search(r"\[(\w+)\]", said.first("thp") or "")
+    shm = parse_disk(said, "shm", "/dev/shm")  # noqa: S108  # a name, not a file of ours
+    return Memory(
+        total=kilobytes(said.first("meminfo.MemTotal")) or _sysctl_memory(said),
+        available=kilobytes(said.first("meminfo.MemAvailable")),
+        limit=min(limits, default=None),
+        swap=kilobytes(said.first("meminfo.SwapTotal")),
+        hugepages_total=natural(said.first("meminfo.HugePages_Total")),
+        hugepages_free=natural(said.first("meminfo.HugePages_Free")),
+        hugepage_size=kilobytes(said.first("meminfo.Hugepagesize")),
+        thp=thp[1] if thp else None,
+        shm_size=shm.total if shm else None,
+        shm_free=shm.free if shm else None,
+    )
+
+
+_NO_LIMIT: Final = 1 << 62
+"""cgroup v1 writes the largest whole page count there is."""
+
+
+def _sysctl_memory(said: Answers) -> int | None:
+    for line in said.all("sysctl"):
+        name, _, value = line.partition(": ")
+        if name in ("hw.memsize", "hw.physmem") and (found := natural(value)):
+            return found
+    return None
+
+
+def parse_limits(said: Answers) -> Limits:
+    found: dict[str, Limit] = {}
+    for line in said.all("limit"):
+        match = re.match(r"(Max [a-z ]+?) {2,}(\S+) +(\S+)", line)
+        if match:
+            found.setdefault(match[1], Limit(limit(match[2]), limit(match[3])))
+    names = ("Max locked memory", "Max open files", "Max processes")
+    return Limits(*(found.get(name, Limit()) for name in names))
+
+
+def parse_disk(said: Answers, key: str, path: str) -> Disk | None:
+    """What `room` said of a path; None where nothing at all was said."""
+    sizes = [natural(word) for word in said.words(f"{key}.room")]
+    mount = parse_mount(said.first(f"{key}.mount") or "")
+    writable = f"{key}.writable" in said
+    total = free = inodes = inodes_free = None
+    match sizes:
+        case [int(block), int(blocks), int(available), int(nodes), int(left)]:
+            total, free = block * blocks, block * available
+            inodes, inodes_free = (nodes, left) if nodes else (None, None)
+        case _:
+            match _df(said.first(f"{key}.df") or ""):
+                case (int(total_kb), int(free_kb)):
+                    total, free = total_kb * 1024, free_kb * 1024
+    if total is None and mount is None and not writable:
+        return None
+    return Disk(
+        path=path,
+        total=total,
+        free=free,
+        inodes=inodes,
+        inodes_free=inodes_free,
+        writable=writable,
+        noexec="noexec" in mount.options if mount else None,
+        mount=mount,
+    )
+
+
+def _df(rows: str) -> tuple[int | None, int | None]:
+    """The last row of `df -Pk`, whose rows came joined by bars: SOURCE KB USED FREE PERCENT POINT."""
+    words = rows.rstrip("|").rpartition("|")[2].split()
+    found = [natural(word) for word in words if natural(word) is not None]
+    return (found[0], found[2]) if len(found) >= 3 else (None, None)
+
+
+def parse_mount(row: str) -> Mount | None:
+    """A row of mountinfo: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`."""
+    head, dash, tail = row.partition(" - ")
+    left, right = head.split(), tail.split()
+    if not dash or len(left) < 6 or len(right) < 2:
+        return None
+    return Mount(
+        point=_unescaped(left[4]),
+        type=right[0],
+        source=_unescaped(right[1]),
+        root=_unescaped(left[3]),
+        options=tuple(dict.fromkeys([*left[5].split(","), *(right[2].split(",") if len(right) > 2 else ())])),
+        is_network=is_network(right[0]),
+    )
+
+
+def _unescaped(text: str) -> str:
+    """mountinfo writes blanks and backslashes as octal."""
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text)
+
+
+def parse_home(said: Answers) -> Home | None:
+    path = said.first("home.path")
+    if path is None:
+        return None
+    real = said.first("home.real")
+    disk = parse_disk(said, "home", real or path)
+    exists = "home.exists" in said
+    return Home(path=path, exists=exists, real=real, disk=disk, store=_store(said, disk, exists=exists))
+
+
+def _store(said: Answers, disk: Disk | None, *, exists: bool) -> str | None:
+    mount = disk.mount if disk else None
+    base, parent = (_identity(said.first(key)) for key in ("home.base", "home.parent"))
+    if base is None:
+        return None
+    ours_apart = "home.link" in said or (mount is not None and mount.point == base[2])
+    if exists and parent is not None and parent[0] == base[0] and not ours_apart:
+        base = parent
+    return store_token(base[2], base[0], base[1], mount, _boot(said))
+
+
+def _identity(text: str | None) -> tuple[int, int, str] | None:
+    device, _, rest = (text or "").partition(" ")
+    inode, _, path = rest.partition(" ")
+    match natural(device), natural(inode):
+        case (int(at), int(node)) if path.startswith("/"):
+            return at, node, path
+    return None
+
+
+def parse_account(said: Answers) -> Account:
+    uid = natural(next(iter(said.words("status.Uid")), None))
+    return Account(
+        user=said.first("user"),
+        uid=uid if uid is not None else natural(said.first("uid")),
+        home=said.first("login_home"),
+        shell=said.first("shell"),
+    )
+
+
+def parse_logind(said: Answers) -> Logind:
+    if "present" not in said.all("logind"):
+        return Logind()
+    values: dict[str, bool] = {}
+    # What is set beats what is commented out, and the later of two that are set beats the earlier.
+    for wanted in ("#", ""):
+        for line in said.all("logind.conf"):
+            match = re.match(r"\s*(#?)\s*(\w+)\s*=\s*(\w+)", line)
+            if match and match[1] == wanted:
+                values[match[2]] = match[3].lower() in ("yes", "true", "1", "on", "y", "t")
+    session = said.first("session")
+    return Logind(
+        present=True,
+        in_session=None if session is None else session != "none",
+        kill_user_processes=values.get("KillUserProcesses"),
+        remove_ipc=values.get("RemoveIPC"),
+        linger="linger" in said.all("logind"),
+    )
+
+
+def parse_security(said: Answers) -> Security:
+    modes: dict[str | None, Literal["enforcing", "permissive"]] = {"1": "enforcing", "0": "permissive"}
+    return Security(
+        selinux=modes.get(said.first("selinux")),
+        firewall=tuple(dict.fromkeys(said.all("firewall"))),
+        ptrace_scope=natural(said.first("ptrace_scope")),
+    )
+
+
+def parse_variables(said: Answers) -> dict[str, str]:
+    pairs = (line.partition("=") for line in said.all("variable"))
+    return {name: value for name, equals, value in pairs if equals and re.fullmatch(r"\w+", name)}
+
+
+def parse_environment(said: Answers) -> Environment:
+    tools = (line.partition(" ") for line in said.all("tool"))
+    return Environment(
+        variables=parse_variables(said),
+        tools={name: path for name, _, path in tools if path.startswith("/")},
+        modules=said.first("modules"),
+    )
+
+
+def parse_batch(said: Answers) -> Batch:
+    variables = parse_variables(said)
+    return Batch(
+        schedulers=tuple(dict.fromkeys(said.all("scheduler"))),
+        job=variables.get("SLURM_JOB_ID") or variables.get("PBS_JOBID"),
+    )
+
+
+def parse_activity(said: Answers) -> Activity:
+    numbers = [decimal(word) for word in said.words("load") if word not in "{}"][:3]
+    pids = (natural(text) for text in said.all("pid"))
+    match numbers:
+        case [float(one), float(five), float(fifteen)]:
+            load: tuple[float, float, float] | None = (one, five, fifteen)
+        case _:
+            load = None
+    return Activity(load=load, runs=said.all("run"), pids=tuple(pid for pid in pids if pid is not None))
