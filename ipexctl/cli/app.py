@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final[Mapping[str, str]] = {
     "exec": "Run one command on every host, and see its output live.",
+    "trust": "Let node0 reach every node by ssh, as mpirun needs it.",
     "lab": "Make a cluster of real SSH hosts on this machine, break it, mend it.",
 }
 """Each command with its line in the help; its options are in the module of that name beside this one."""

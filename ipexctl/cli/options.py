@@ -81,6 +81,26 @@ class Targets:
 
 
 @dataclass(frozen=True)
+class Home:
+    """Where everything of ours lies on the nodes, and by which network they reach one another."""
+
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            "--home",
+            metavar="DIR",
+            help="Where everything of ours lies on the nodes; else $IPEXCTL_HOME, ~/.ipexctl.",
+        ),
+    ] = None
+    iface: Annotated[
+        str | None,
+        typer.Option(
+            "--iface", metavar="NAME|CIDR", help="The network the nodes use among themselves: eth1, 10.1.0.0/24."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class Output:
     """How a command speaks."""
 

@@ -10,10 +10,11 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
-    "cli": {"cli", "ui", "remote", "hosts", "lab", "errors", "text"},
-    "ui": {"ui", "remote", "hosts", "lab", "errors", "text"},
+    "cli": {"cli", "ui", "trust", "remote", "hosts", "lab", "errors", "text"},
+    "ui": {"ui", "trust", "remote", "hosts", "lab", "errors", "text"},
     "lab": {"lab", "errors", "text"},
     "facts": {"facts", "remote", "hosts", "errors", "text"},
+    "trust": {"trust", "remote", "hosts", "errors", "text"},
     "remote": {"remote", "hosts", "errors", "text"},
     "hosts": {"hosts", "errors", "text"},
 }

@@ -1,0 +1,82 @@
+"""`ipexctl trust`: node0 may reach every node by ssh, or no longer."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, shared
+
+if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
+
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+@shared(Targets, Home, Output)
+def trust_command(
+    targets: Targets,
+    home: Home,
+    output: Output,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="Take our key, our lines and our files away, and nothing else.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+) -> None:
+    """Let node0, the first host, reach every node by ssh, as mpirun needs it.
+
+    A key is made on node0 and never leaves it. Each authorized_keys gets one
+    line, which admits that key from node0's addresses and to nothing but
+    commands. Where node0 gets in already, nothing changes.
+
+    \b
+    Example: ipexctl trust --hosts 'node[1-4]'
+    """
+    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.hosts.home import home_on_nodes
+    from ipexctl.hosts.internal import InterfaceChoice
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reach import Reach
+    from ipexctl.trust import verb
+    from ipexctl.trust.crew import Crew
+    from ipexctl.ui.say import say
+    from ipexctl.ui.trust import show, show_json
+
+    where = home_on_nodes(home.home, os.environ)
+    if home.iface is not None:
+        InterfaceChoice(home.iface)  # a call that is wrong ends before any host is touched
+    hosts = choose_hosts(targets)
+    cancel = Cancel()
+
+    def on_step(host: Host, step: str, seconds: float) -> None:
+        if output.verbose:
+            say(f"{host.name}: {step} ({seconds:.3f} s)")
+
+    with (
+        cancelling(cancel) as interrupt,
+        Reach(reach_options(targets)) as reach,
+        Crew(hosts, reach, cancel, forks=targets.forks, timeout=targets.timeout, on_step=on_step) as crew,
+    ):
+        if revoke:
+            report = verb.revoke(crew, home=where, dry_run=dry_run)
+        else:
+            report = verb.trust(crew, home=where, iface=home.iface, dry_run=dry_run)
+    if targets.host_keys is HostKeyPolicy.off and report.by == "config":
+        say("note: with --host-keys off nobody has checked the host keys that node0 was given")
+    if output.json:
+        show_json(report)
+    else:
+        show(report, quiet=output.quiet, options=_same_hosts(targets))
+    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+
+
+def _same_hosts(targets: Targets) -> str:
+    """The words that choose the same hosts again, for what to type next."""
+    pairs = (("-H", targets.hostfile), ("--hosts", targets.hosts), ("-l", targets.limit))
+    return "".join(f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None)

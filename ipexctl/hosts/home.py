@@ -1,0 +1,34 @@
+"""Where everything of ours lies on the nodes: what the call says, what the environment says, else ~/.ipexctl."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ENVIRONMENT: Final = "IPEXCTL_HOME"
+DEFAULT_HOME: Final = "~/.ipexctl"
+
+
+def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
+    """An absolute path, or one that begins with `~/`, which is the account's home on each node."""
+    text, source = (str(given), "--home") if given is not None else (environ.get(ENVIRONMENT) or "", f"${ENVIRONMENT}")
+    if not text:
+        return DEFAULT_HOME
+    if not text.startswith(("/", "~/")):
+        raise UserError(
+            f"{source} {quoted(text)} is no absolute path",
+            fix="one that holds on every node, such as /scratch/me/ipexctl",
+        )
+    if ".." in text.split("/") or not text.strip("/~"):
+        raise UserError(f"{source} {quoted(text)} can't be our home directory", fix="such as /scratch/me/ipexctl")
+    if not text.isprintable():
+        raise UserError(
+            f"{source} {quoted(text)} has characters that can't be shown", fix="such as /scratch/me/ipexctl"
+        )
+    return text.rstrip("/")

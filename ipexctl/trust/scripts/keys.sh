@@ -1,0 +1,79 @@
+# Exchanges authorized_keys for another text, if it is still what we were told it was.
+# $1 the account's home   $2 bytes of the old text, or none   $3 bytes of the new text, or none
+# $4 rmdir: ~/.ssh goes too if nothing else is in it
+# On stdin the old text and the new one. Answers: done, same, moved (it is no longer the old text).
+LC_ALL=C
+export LC_ALL
+umask 077
+home=$1 old=$2 new=$3
+keys=$home/.ssh/authorized_keys
+real=$(readlink -f "$keys" 2>/dev/null)
+if [ -d "$home/.ssh" ]; then
+    [ -n "$real" ] || fail "$keys is a link that leads nowhere"
+    place=${real%/*}
+else
+    real=$keys place=$home
+fi
+for litter in "$home/.ipexctl-trust".* "$place/.ipexctl-trust".*; do
+    [ ! -d "$litter" ] || rm -rf "$litter"
+done
+lock "$place/.ipexctl-trust"
+# Our own, of an end without warning, on the other side of ~/.ssh being made.
+[ "$place" = "$home" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
+
+wanted=0
+[ "$old" = none ] || wanted=$old
+skip=$wanted
+[ "$new" = none ] || wanted=$((wanted + new))
+said=$(cat 2>&1 >"$held/all") || fail "$place: ${said##*: }"
+[ "$(wc -c <"$held/all")" -eq "$wanted" ] || fail "the connection was cut while the text came"
+head -c "$skip" "$held/all" >"$held/old" || fail "$place can't be written to"
+tail -c +$((skip + 1)) "$held/all" >"$held/new" || fail "$place can't be written to"
+
+if [ "$place" = "$home" ] && [ -d "$home/.ssh" ]; then
+    echo moved
+    exit
+elif [ "$new" != none ] && [ -f "$real" ] && cmp -s "$real" "$held/new"; then
+    echo same
+    exit
+elif [ "$old" = none ]; then
+    [ ! -e "$real" ] || { echo moved && exit; }
+else
+    cmp -s "$real" "$held/old" || { echo moved && exit; }
+    [ -w "$real" ] || fail "$real is read-only"
+fi
+
+if [ "$new" = none ]; then
+    said=$(rm -f "$real" 2>&1) || fail "${said#rm: }"
+    unlock
+    [ "$4" != rmdir ] || rmdir "$home/.ssh" 2>/dev/null
+elif [ "$old" != none ]; then
+    said=$(cp -p "$real" "$held/next" 2>&1) || fail "${said#cp: }"
+    # shellcheck disable=SC2012
+    was=$(ls -ldn "$real" | awk '{ print substr($1, 1, 10), $3, $4 }')
+    # shellcheck disable=SC2012
+    is=$(ls -ldn "$held/next" | awk '{ print substr($1, 1, 10), $3, $4 }')
+    [ "$was" = "$is" ] || fail "$real belongs to another account or group, which can't be kept"
+    written "$held/new" "$held/next"
+    [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" "$held/next" 2>/dev/null || :
+    said=$(mv -f "$held/next" "$real" 2>&1) || fail "${said#mv: }"
+elif [ "$place" = "$home" ]; then
+    mkdir "$held/ssh" && : >"$held/ssh/authorized_keys" || fail "$home can't be written to"
+    written "$held/new" "$held/ssh/authorized_keys"
+    said=$(mv "$held/ssh" "$home/.ssh" 2>&1) || fail "${said#mv: }"
+    if [ -d "$home/.ssh/ssh" ]; then
+        # Somebody else made ~/.ssh in this moment, and ours went inside.
+        rm -f "$home/.ssh/ssh/authorized_keys"
+        rmdir "$home/.ssh/ssh"
+        echo moved
+        exit
+    fi
+    command -v restorecon >/dev/null && restorecon -R "$home/.ssh" >/dev/null 2>&1
+else
+    : >"$held/next" || fail "$place can't be written to"
+    written "$held/new" "$held/next"
+    said=$(mv "$held/next" "$real" 2>&1) || fail "${said#mv: }"
+    command -v restorecon >/dev/null && restorecon "$real" >/dev/null 2>&1
+fi
+sync "$place" 2>/dev/null
+echo "done"

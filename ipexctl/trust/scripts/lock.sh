@@ -1,0 +1,47 @@
+# A lock that is safe on NFS, and the only thing of ours that is ever beside a file we change: a directory, for
+# mkdir is atomic there. What is being written lies in it, so that one name is all that an end without warning
+# can leave, and whoever finds such a lock takes it away.
+
+fail() { printf '%s\n' "$*" >&2; exit 1; }
+
+# A holder on this very machine is asked after; any other that doesn't change for $patience seconds is taken for dead.
+patience=20
+self="$(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/pid 2>/dev/null)"
+
+lock() { # directory to be made
+    waited=0 seen=
+    until said=$(mkdir "$1" 2>&1); do
+        [ -d "$1" ] || fail "${said#mkdir: }"
+        holder=$(cat "$1/holder" 2>/dev/null)
+        state="$(ls -di "$1" 2>/dev/null) $holder"
+        dead=
+        case $holder in
+        "$self "*) kill -0 "${holder##* }" 2>/dev/null || [ -d "/proc/${holder##* }" ] || dead=yes ;;
+        esac
+        if [ "$state" != "$seen" ]; then
+            seen=$state waited=0
+        elif [ $waited -ge $((patience * 5)) ]; then
+            dead=yes
+        fi
+        if [ -n "$dead" ]; then
+            mv "$1" "$1.$$" 2>/dev/null && rm -rf "$1.$$"
+            seen=
+            continue
+        fi
+        sleep 0.2 2>/dev/null || { sleep 1; waited=$((waited + 4)); }
+        waited=$((waited + 1))
+    done
+    held=$1
+    trap unlock EXIT
+    trap 'exit 1' HUP INT TERM
+    # Where the disk is full the lock has no name in it, and holds all the same.
+    printf '%s %s\n' "$self" $$ 2>/dev/null >"$1/holder" || :
+}
+
+unlock() { rm -rf "$held"; }
+
+# Written out and on the disk, or not at all.
+written() { # from, to: the file that keeps its mode and owner
+    said=$(dd if="$1" of="$2" bs=65536 conv=fsync 2>&1) && cmp -s "$1" "$2" && return
+    said=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$2 could not be written: ${said##*: }"
+}

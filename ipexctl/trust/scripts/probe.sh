@@ -1,0 +1,81 @@
+# Everything trust wants to know of a host, in one answer: lines of "word hex".
+# $1 our home directory as the call has it: absolute, or ~/…
+# $2 node0, where our key and config would be; else empty
+# $3 local, where no connection has shown us a host key; else empty
+LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
+export LC_ALL PATH
+
+hex() { od -An -v -tx1 | tr -d ' \n'; }
+tell() { printf '%s ' "$1"; printf '%s' "$2" | hex; echo; }
+file() { [ -f "$2" ] && [ -r "$2" ] && { printf '%s ' "$1"; hex <"$2"; echo; }; }
+
+user=$(id -un)
+# The account's home, as sshd has it: $HOME may be another, under sudo say.
+case $user in
+'' | *[!A-Za-z0-9._-]* | -*) home=$HOME ;;
+*) eval "home=~$user" ;;
+esac
+[ -d "$home" ] || home=$HOME
+case $1 in
+'~') ours=$HOME ;;
+'~/'*) ours=$HOME/${1#'~/'} ;;
+*) ours=$1 ;;
+esac
+tell user "$user"
+tell uid "$(id -u)"
+tell home "$home"
+tell ours "$ours"
+tell came "$SSH_CONNECTION"
+tell is "$user $(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/net 2>/dev/null)"
+
+# Which store the home is: a network filesystem by its source, any other by the machine it is on.
+source=$(df -P "$home/." 2>/dev/null | awk 'NR == 2 { print $1 }')
+inode=$(ls -di "$home/." 2>/dev/null | awk '{ print $1 }')
+case $source in
+*:* | //*) tell store "$source $inode" ;;
+*) tell store "$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || uname -n) $(stat -c %d "$home/." 2>/dev/null) $inode" ;;
+esac
+
+if command -v ip >/dev/null; then
+    tell ip "$(ip -o addr show up 2>/dev/null || ip -o addr show 2>/dev/null)"
+elif command -v ifconfig >/dev/null; then
+    tell ifconfig "$(ifconfig -a 2>/dev/null)"
+else
+    file fib_trie /proc/net/fib_trie
+    file routes /proc/net/route
+fi
+
+keys=$home/.ssh/authorized_keys
+tell ls.home "$(ls -ldn "$home/." 2>/dev/null)"
+tell ls.ssh "$(ls -ldn "$home/.ssh/." 2>/dev/null)"
+tell ls.keys "$(ls -ldnL "$keys" 2>/dev/null)"
+if [ -f "$keys" ]; then
+    if [ ! -r "$keys" ]; then
+        tell keys.bad "$keys can't be read"
+    elif [ "$(wc -c <"$keys")" -gt 1048576 ]; then
+        tell keys.bad "$keys is larger than 1 MiB"
+    else
+        file keys "$keys"
+    fi
+elif [ -e "$keys" ]; then
+    tell keys.bad "$keys is no file"
+fi
+[ ! -e "$home/.ssh" ] || [ -d "$home/.ssh" ] || tell keys.bad "$home/.ssh is no directory"
+real=$(readlink -f "$keys" 2>/dev/null)
+for litter in "$home"/.ipexctl-trust* "${real%/*}"/.ipexctl-trust*; do
+    [ ! -d "$litter" ] || { tell litter "$litter" && break; }
+done
+
+if [ -n "$3" ]; then
+    for key in /etc/ssh/ssh_host_*_key.pub; do file hostkey "$key"; done
+fi
+if [ -n "$2" ]; then
+    command -v ssh >/dev/null && command -v ssh-keygen >/dev/null && tell client yes
+    [ ! -d "$ours/ssh" ] || tell dir "$(ls -ldn "$ours/ssh/.")"
+    if [ -e "$ours/ssh/id_ed25519" ]; then
+        tell key "$(ssh-keygen -y -P '' -f "$ours/ssh/id_ed25519" 2>/dev/null </dev/null)"
+    fi
+    file config "$ours/ssh/config"
+    file known_hosts "$ours/ssh/known_hosts"
+fi
+tell end ok

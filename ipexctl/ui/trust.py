@@ -1,0 +1,103 @@
+"""What `ipexctl trust` shows: hosts with the same fate on one line, what to type next, or JSON."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.text import printable
+from ipexctl.ui.say import say
+
+if TYPE_CHECKING:
+    from ipexctl.trust.report import TrustReport
+
+_STATUSES = ("ok", "changed", "failed", "unreachable")
+
+
+def as_json(report: TrustReport) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.trust/1",
+        "node0": report.node0.name,
+        "hosts": [
+            {
+                "name": done.host.name,
+                "address": done.host.address,
+                "internal": done.internal,
+                "ssh_name": done.word,
+                "status": done.status,
+                "reason": done.reason,
+                "fix": done.fix,
+                "seconds": round(done.seconds, 3),
+            }
+            for done in report.hosts
+        ],
+        "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
+        "config": report.config,
+        "by": report.by,
+        "revoke": report.revoke,
+        "dry_run": report.dry_run,
+        "notes": list(report.notes),
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def show_json(report: TrustReport) -> None:
+    sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def show(report: TrustReport, *, quiet: bool = False, options: str = "") -> None:
+    """The answer on stdout, what went wrong and what to type next on stderr."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for done in report.hosts:
+        groups.setdefault((done.status, done.reason, done.fix), []).append(done.host.name)
+    for (status, reason, fix), names in groups.items():
+        line = f"{_fold(names)}: {_status(status, report)}" + (f": {printable(reason)}" if reason else "")
+        if status in ("failed", "unreachable"):
+            say(line + (f"\n  {printable(fix)}" if fix else ""))
+        elif not quiet:
+            sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    for note in report.notes:
+        say(f"note: {printable(note)}")
+    if not quiet:
+        _say_end(report, options)
+
+
+def _status(status: str, report: TrustReport) -> str:
+    return "would change" if report.dry_run and status == "changed" else status
+
+
+def _say_end(report: TrustReport, options: str) -> None:
+    statuses = {done.status for done in report.hosts}
+    bad = statuses & {"failed", "unreachable"}
+    if report.dry_run:
+        say("nothing was changed (--dry-run)")
+    elif report.revoke:
+        if bad:
+            say(f"some hosts still have our line; when they are well again: ipexctl trust --revoke{options}")
+        elif statuses == {"ok"}:
+            say("there was nothing of ours to take away")
+        else:
+            say("all is as it was before trust")
+    elif report.by == "config" and not bad:
+        done = "was already so, nothing changed" if statuses == {"ok"} else "verified by a login from node0 to each"
+        say(f"node0 ({printable(report.node0.name)}) reaches every node; {done}")
+        word = next((host.word for host in report.hosts[1:] if host.word), None)
+        if report.config and word:
+            say(f"try it on node0: ssh -F {shlex.quote(report.config)} {word}")
+        say(f"next: ipexctl run{options} …        to undo: ipexctl trust --revoke{options}")
+    elif report.by == "own" and not bad and len(report.hosts) > 1:
+        say(f"node0 ({printable(report.node0.name)}) already reaches every node by ssh; nothing changed")
+    elif bad:
+        say(f"when that is mended: ipexctl trust{options}")
+
+
+def _fold(names: list[str]) -> str:
+    if len(names) == 1:
+        return printable(names[0])
+    from ipexctl.hosts.nodeset import fold
+
+    return printable(fold(names))
