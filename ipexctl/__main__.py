@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sys
+import threading
 from typing import NoReturn
 
 from ipexctl.errors import OutputError, UserError
@@ -16,15 +17,18 @@ def main() -> None:
     if "_IPEXCTL_COMPLETE" in os.environ:
         # Typer would import rich only to strip markup that our help doesn't have: 0.2 s at every Tab.
         sys.modules["rich"] = None  # type: ignore[assignment]
-    from ipexctl.cli.app import app
-
+    threading.excepthook = _unexpected_in_thread
     try:
+        from ipexctl.cli.app import app
+
         app(prog_name="ipexctl")
     except UserError as error:
         from ipexctl.ui.say import say_user_error
 
         say_user_error(error)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except OutputError as error:
         sys.exit(_cannot_write(error.cause))
     except OSError as error:
@@ -44,6 +48,7 @@ def _open_what_was_closed() -> None:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # an ASCII locale is no error
 
 
 def _cannot_write(error: OSError) -> int:
@@ -54,6 +59,13 @@ def _cannot_write(error: OSError) -> int:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"error: the output can't be written: {error.strerror}\n")
     return 1
+
+
+def _unexpected_in_thread(args: threading.ExceptHookArgs) -> None:
+    if isinstance(args.exc_value, Exception):
+        from ipexctl.ui.unexpected import say_unexpected
+
+        say_unexpected(args.exc_value)
 
 
 def _unexpected(error: Exception) -> NoReturn:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -60,7 +62,7 @@ def exec_command(
     hosts = choose_hosts(targets)
     cancel = Cancel()
     held = output.json or gather
-    shown = HeldOutput() if held else LiveOutput(on_broken=cancel.throw, no_color=output.no_color)
+    shown = HeldOutput() if held else LiveOutput(cancel, no_color=output.no_color)
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         if output.verbose:
@@ -84,8 +86,10 @@ def exec_command(
             shown.finish(done.host)
             problems.add(done)
             ended[done.host] = done
-    if isinstance(shown, LiveOutput) and shown.broken:
-        raise OutputError(shown.broken)
+    if isinstance(shown, LiveOutput):
+        shown.close()
+        if shown.broken:
+            raise OutputError(shown.broken)
     report = ExecReport(tuple(ended[host] for host in hosts), time.monotonic() - started)
     if isinstance(shown, HeldOutput):
         (show_json if output.json else show_gathered)(report, shown)
@@ -94,10 +98,17 @@ def exec_command(
 
 
 def _opener(stdin: Path | None) -> Callable[[], BinaryIO] | None:
+    """A way for every host to read the file from its start; what can be read but once is kept first."""
     if stdin is None:
         return None
     try:
-        stdin.open("rb").close()
+        if stdin.is_file():
+            stdin.open("rb").close()
+            return lambda: stdin.open("rb")
+        kept = tempfile.NamedTemporaryFile()  # noqa: SIM115  # lives as long as the call
+        with stdin.open("rb") as source:
+            shutil.copyfileobj(source, kept)
+        kept.flush()
     except OSError as error:
         raise UserError(f"--stdin {stdin}: {error.strerror}") from None
-    return lambda: stdin.open("rb")
+    return lambda: open(kept.name, "rb")  # noqa: PTH123

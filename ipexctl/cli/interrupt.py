@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import termios
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from ipexctl.ui.say import say
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +33,12 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
     def handle(number: int, _: FrameType | None) -> None:
         if came.code is None:
             came.code = 128 + number
-            say("stopping on every host (once more to leave at once)")
             cancel.throw()
+            _whisper("stopping on every host (once more to leave at once)\n")
         else:
-            say("left without waiting: something may still be running on the hosts")
-            _restore(terminal)
-            sys.stderr.flush()
             signal.signal(number, signal.SIG_DFL)
+            _restore(terminal)
+            _whisper("left without waiting: something may still be running on the hosts\n")
             signal.raise_signal(number)
 
     terminal = _terminal_state()
@@ -53,14 +51,28 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
         _restore(terminal)
 
 
-def _terminal_state() -> list[object] | None:
+def _whisper(text: str) -> None:
+    """Straight to the descriptor: the handler may have interrupted whoever holds a lock or a buffer of stderr's.
+
+    A reader that doesn't read must not hold us up either.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        blocking = os.get_blocking(2)
+        os.set_blocking(2, False)
+        try:
+            os.write(2, text.encode())
+        finally:
+            os.set_blocking(2, blocking)
+
+
+def _terminal_state() -> list[Any] | None:
     """A passphrase prompt in another thread turns echo off; if we leave in its middle, somebody must turn it on."""
     with contextlib.suppress(termios.error, ValueError, OSError):
-        return list(termios.tcgetattr(sys.stdin.fileno()))
+        return termios.tcgetattr(sys.stdin.fileno())
     return None
 
 
-def _restore(terminal: list[object] | None) -> None:
+def _restore(terminal: list[Any] | None) -> None:
     if terminal is not None:
         with contextlib.suppress(termios.error, OSError):
-            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, terminal)  # type: ignore[arg-type]
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, terminal)

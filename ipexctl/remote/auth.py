@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
+import select
 import socket
-import sys
+import termios
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from paramiko.agent import AgentSSH
 from paramiko.auth_strategy import AuthFailure, AuthStrategy, InMemoryPrivateKey
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
-from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.outcome import Cancelled, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from paramiko.auth_strategy import AuthSource
 
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.clock import Clock
     from ipexctl.remote.ssh_config import Endpoint
 
 
@@ -38,19 +40,19 @@ class LoadedKey:
 class KeyRing:
     """The key files of this call. Each is read once, and its passphrase asked once, whatever the number of hosts."""
 
-    def __init__(self, ask: Callable[[str], str] | None = None) -> None:
-        self._ask = ask or _ask_on_terminal
+    def __init__(self, ask: Callable[[str, Cancel], str] | None = None) -> None:
+        self._ask = ask or ask_on_terminal
         self._lock = threading.Lock()
         self._loaded: dict[Path, LoadedKey | None] = {}
 
-    def load(self, path: Path) -> LoadedKey | None:
-        """The key in that file; None where there is no such file."""
-        with self._lock:
+    def load(self, path: Path, clock: Clock) -> LoadedKey | None:
+        """The key in that file; None where there is no such file. While somebody types, the clock stands still."""
+        with clock.paused(), self._lock:
             if path not in self._loaded:
-                self._loaded[path] = self._read(path)
+                self._loaded[path] = self._read(path, clock.cancel)
             return self._loaded[path]
 
-    def _read(self, path: Path) -> LoadedKey | None:
+    def _read(self, path: Path, cancel: Cancel) -> LoadedKey | None:
         try:
             return LoadedKey(paramiko.PKey.from_path(path))
         except FileNotFoundError:
@@ -58,14 +60,14 @@ class KeyRing:
         except OSError as error:
             return LoadedKey(None, f"{path}: {error.strerror}")
         except TypeError:  # what the cryptography library raises for "it is encrypted"
-            return self._open_encrypted(path)
+            return self._open_encrypted(path, cancel)
         except (ValueError, paramiko.SSHException, UnknownKeyType):
             return LoadedKey(None, f"{path} is no private key that can be read")
 
-    def _open_encrypted(self, path: Path) -> LoadedKey:
+    def _open_encrypted(self, path: Path, cancel: Cancel) -> LoadedKey:
         for attempt in range(3):
             try:
-                word = self._ask(f"Passphrase for {path}{' (wrong, once more)' if attempt else ''}: ")
+                word = self._ask(f"Passphrase for {path}{' (wrong, once more)' if attempt else ''}: ", cancel)
             except (EOFError, OSError):
                 return LoadedKey(None, f"{path} is encrypted and there is no terminal to ask on (ssh-add {path})")
             if not word:
@@ -75,10 +77,30 @@ class KeyRing:
         return LoadedKey(None, f"{path} is encrypted and wasn't opened")
 
 
-def _ask_on_terminal(prompt: str) -> str:
-    if not sys.stdin.isatty():
-        raise EOFError
-    return getpass.getpass(prompt)
+def ask_on_terminal(prompt: str, cancel: Cancel) -> str:
+    """A line typed in secret. Not getpass, which in a thread neither Ctrl-C nor the switch can end."""
+    terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    try:
+        before = termios.tcgetattr(terminal)
+        silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+        try:
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, silent)
+            os.write(terminal, prompt.encode())
+            typed = b""
+            while not typed.endswith(b"\n"):
+                if cancel.thrown:
+                    raise Cancelled("stopped before it was connected")
+                if select.select([terminal], [], [], 0.2)[0]:
+                    piece = os.read(terminal, 4096)
+                    if not piece:
+                        raise EOFError
+                    typed += piece
+        finally:
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
+            os.write(terminal, b"\n")
+    finally:
+        os.close(terminal)
+    return typed.decode(errors="surrogateescape").rstrip("\r\n")
 
 
 class _Agent(AgentSSH):
@@ -111,33 +133,44 @@ class _AgentKey(InMemoryPrivateKey):
 class Login(AuthStrategy):
     """The sources in ssh's order; remembers what it could not offer, for the message when nothing fits."""
 
-    def __init__(self, endpoint: Endpoint, ring: KeyRing, *, named: Path | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, ring: KeyRing, clock: Clock, *, named: Path | None = None) -> None:
         super().__init__(ssh_config=paramiko.SSHConfig())
-        self._named = named
         self._endpoint = endpoint
         self._ring = ring
+        self._clock = clock
+        self._named = named
+        self.begun = False
         self.problems: list[str] = []
 
     def get_sources(self) -> Iterator[AuthSource]:
+        """The agent's keys, those that are configured first; then the key files. None once the time is up."""
+        self.begun = True
+        for source in self._all_sources():
+            if self._clock.over or self._clock.cancelled:
+                return
+            yield source
+        if self._named and not self._named.exists():
+            self.problems.append(f"there is no {self._named}")
+
+    def _all_sources(self) -> Iterator[AuthSource]:
         at = self._endpoint
         offered: set[bytes] = set()
-        wanted = [blob for path in at.identities if (blob := _public_blob(path))] if at.identities_only else None
-        for key in self._agent_keys():
-            blob = key.asbytes()
-            if wanted is None or blob in wanted:
-                offered.add(blob)
-                yield _AgentKey(at.user, key)
+        configured = [blob for path in at.identities if (blob := _public_blob(path))]
+        held = {key.asbytes(): key for key in self._agent_keys()}
+        first = [blob for blob in configured if blob in held]
+        rest = [] if at.identities_only else [blob for blob in held if blob not in first]
+        for blob in [*first, *rest]:
+            offered.add(blob)
+            yield _AgentKey(at.user, held[blob])
         for path in at.identities:
-            if (public := _public_blob(path)) and public in offered:
+            if path.suffix == ".pub" or _public_blob(path) in offered:
                 continue
-            loaded = self._ring.load(path)
+            loaded = self._ring.load(path, self._clock)
             if loaded and loaded.key and loaded.key.asbytes() not in offered:
                 offered.add(loaded.key.asbytes())
                 yield _FileKey(at.user, loaded.key, path)
             elif loaded and loaded.problem:
                 self.problems.append(loaded.problem)
-            elif loaded is None and path == self._named:
-                self.problems.append(f"there is no {path}")
 
     def _agent_keys(self) -> tuple[paramiko.PKey, ...]:
         if not self._endpoint.agent or not os.path.exists(self._endpoint.agent):  # noqa: PTH110
@@ -150,9 +183,9 @@ class Login(AuthStrategy):
 
 
 def _public_blob(path: Path) -> bytes | None:
-    """The public half of a key file, from the `.pub` beside it: it says whose key it is without opening it."""
+    """The public half of a key file, itself or the `.pub` beside it: it says whose key it is without opening it."""
     try:
-        return bytes(PublicBlob.from_file(f"{path}.pub").key_blob)
+        return bytes(PublicBlob.from_file(str(path) if path.suffix == ".pub" else f"{path}.pub").key_blob)
     except (OSError, ValueError, AttributeError):
         return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 FENCE = b"\x1e"
 MAX_LINE = 128 * 1024 - 1
@@ -62,49 +63,11 @@ def encode_for_printf(script: str) -> str:
 
 
 def end_session_script(session: int | None, grace: float) -> str:
-    """A script that ends every process of one session: TERM, a grace time, KILL; it prints how many were left.
-
-    With no session known (the login shell is still starting), the sessions are those of our siblings: whatever
-    else the sshd process of this very connection has started.
-    """
-    return _END_SESSION.format(session=session or "", tenths=max(1, round(grace * 10)))
+    """A script that ends every process of one session and prints how many were left."""
+    return f"wanted='{session or ''}' tenths={max(1, round(grace * 10))}\n{_END_SESSION.read_text()}"
 
 
-_END_SESSION = """\
-wanted='{session}'
-members() {{
-  for f in /proc/[0-9]*/stat; do
-    {{ read -r line <"$f"; }} 2>/dev/null || continue
-    pid=${{f#/proc/}}; pid=${{pid%/stat}}
-    set -- ${{line##*) }}
-    [ "$1" = Z ] && continue
-    for s in $wanted; do [ "$4" = "$s" ] && echo "$pid"; done
-  done
-}}
-siblings() {{
-  for f in /proc/[0-9]*/stat; do
-    {{ read -r line <"$f"; }} 2>/dev/null || continue
-    pid=${{f#/proc/}}; pid=${{pid%/stat}}
-    set -- ${{line##*) }}
-    [ "$2" = "$PPID" ] && [ "$4" = "$pid" ] && [ "$pid" != "$$" ] && echo "$pid"
-  done
-}}
-if [ ! -r /proc/self/stat ]; then
-  [ -n "$wanted" ] && kill -TERM -- "-$wanted" 2>/dev/null && sleep 1 && kill -KILL -- "-$wanted" 2>/dev/null
-  echo 0; exit 0
-fi
-[ -n "$wanted" ] || wanted=$(siblings)
-all=$(members)
-[ -n "$all" ] && kill -TERM $all 2>/dev/null
-i=0
-while [ $i -lt {tenths} ]; do
-  all=$(members); [ -n "$all" ] || break
-  sleep 0.1; i=$((i+1))
-done
-[ -n "$all" ] && kill -KILL $all 2>/dev/null && sleep 0.1
-set -- $(members)
-echo $#
-"""
+_END_SESSION = Path(__file__).with_name("end_session.sh")
 
 
 class FenceFilter:

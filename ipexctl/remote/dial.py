@@ -8,13 +8,10 @@ import os
 import select
 import socket
 import threading
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipexctl.remote.clock import Clock
 from ipexctl.remote.outcome import Cancelled, Unreachable
-
-if TYPE_CHECKING:
-    from ipexctl.remote.cancel import Cancel
 
 DEAD_AFTER = 30
 """Seconds without a sign of the peer's kernel before the connection counts as lost."""
@@ -26,26 +23,21 @@ _PING_PONG = 96
 """How many reads are acknowledged at once: the handshake and the first commands. A stream needs no help."""
 
 
-def dial(hostname: str, port: int, *, timeout: float, cancel: Cancel, family: int = socket.AF_UNSPEC) -> QuickSocket:
+def dial(hostname: str, port: int, clock: Clock, family: int = socket.AF_UNSPEC) -> QuickSocket:
     """Connect, trying every address the name has; raises Unreachable with a sentence a user can act on."""
-    deadline = time.monotonic() + timeout
-    found = _addresses(hostname, port, family, timeout, cancel)
+    found = _addresses(hostname, port, family, clock)
     error: OSError = OSError("no address")
     for index, (kind, _, _, _, address) in enumerate(found):
-        share = max(0.1, (deadline - time.monotonic()) / (len(found) - index))
-        sock = QuickSocket(kind, socket.SOCK_STREAM)
+        left = clock.left()
+        share = None if left is None else max(0.1, left / (len(found) - index))
         try:
-            _connect(sock, address, share, cancel)
+            return _connected(kind, address, Clock(share, clock.cancel))
         except OSError as caught:
-            sock.close()
             error = caught
-            continue
-        _tune(sock)
-        return sock
-    raise _refusal(error, port, timeout) from None
+    raise _refusal(error, port, clock) from None
 
 
-def _addresses(hostname: str, port: int, family: int, timeout: float, cancel: Cancel) -> list[Any]:
+def _addresses(hostname: str, port: int, family: int, clock: Clock) -> list[Any]:
     """What the name stands for. The resolver knows no time limit and no switch, so it is asked in a thread."""
     with contextlib.suppress(OSError, UnicodeError):
         return socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
@@ -58,34 +50,42 @@ def _addresses(hostname: str, port: int, family: int, timeout: float, cancel: Ca
         ended.set()
 
     threading.Thread(target=ask, name=f"resolve-{hostname}", daemon=True).start()
-    with cancel.waking(ended.set):
-        in_time = ended.wait(timeout)
-    if cancel.thrown:
+    with clock.cancel.waking(ended.set):
+        in_time = ended.wait(clock.left())
+    if clock.cancelled:
         raise Cancelled("stopped before it was connected")
     if not found:
         raise Unreachable(
-            f"the name {hostname} doesn't resolve" + ("" if in_time else f" (waited {timeout:g} s)"),
+            f"the name {hostname} doesn't resolve" + ("" if in_time else f" (waited {clock.seconds:g} s)"),
             "check the spelling, or say the address: address=… in the hostfile, ansible_host in an inventory, "
             "HostName in ~/.ssh/config",
         )
     return found
 
 
-def _connect(sock: socket.socket, address: Any, seconds: float, cancel: Cancel) -> None:
-    deadline = time.monotonic() + seconds
-    sock.setblocking(False)
-    begun = sock.connect_ex(address)
-    if begun not in (0, errno.EINPROGRESS):
-        raise OSError(begun, os.strerror(begun))
-    while not select.select([], [sock], [], min(_GLANCE, max(0.0, deadline - time.monotonic())))[1]:
-        if cancel.thrown:
-            raise Cancelled("stopped before it was connected")
-        if time.monotonic() >= deadline:
-            raise TimeoutError
-    ended = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if ended:
-        raise OSError(ended, os.strerror(ended))
-    sock.setblocking(True)
+def _connected(kind: int, address: Any, clock: Clock) -> QuickSocket:
+    sock = QuickSocket(kind, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        begun = sock.connect_ex(address)
+        if begun not in (0, errno.EINPROGRESS):
+            raise OSError(begun, os.strerror(begun))
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        while not poll.poll(1000 * (clock.left(_GLANCE) or 0)):
+            if clock.cancelled:
+                raise Cancelled("stopped before it was connected")
+            if clock.over:
+                raise TimeoutError
+        ended = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if ended:
+            raise OSError(ended, os.strerror(ended))
+        sock.setblocking(True)
+        _tune(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _tune(sock: socket.socket) -> None:
@@ -103,7 +103,7 @@ def _tune(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _refusal(error: OSError, port: int, timeout: float) -> Unreachable:
+def _refusal(error: OSError, port: int, clock: Clock) -> Unreachable:
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(
             f"port {port} refuses connections",
@@ -111,7 +111,7 @@ def _refusal(error: OSError, port: int, timeout: float) -> Unreachable:
         )
     if isinstance(error, TimeoutError):
         return Unreachable(
-            f"no answer on port {port} within {timeout:g} s",
+            f"no answer on port {port} within {clock.seconds:g} s",
             "the machine is off, or a firewall drops the packets; --connect-timeout gives it longer",
         )
     return Unreachable(

@@ -76,13 +76,14 @@ def execute(
     def on_one(host: Host) -> Ended:
         opening = time.monotonic()
         session = reach.open(host, cancel)
-        began = time.monotonic()
-        on_step(host, "connected", began - opening)
         try:
+            began = time.monotonic()
+            on_step(host, "connected", began - opening)
             stdin = stdin_for() if stdin_for else None
-            return session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
-        finally:
+            ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
             on_step(host, f"ran {command.label}", time.monotonic() - began)
+            return ended
+        finally:
             session.close()
 
     for done in fan_out(hosts, work, forks=forks, cancel=cancel):

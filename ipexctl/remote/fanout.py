@@ -28,7 +28,8 @@ class Done(Generic[T]):
 
 
 def fan_out(hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, cancel: Cancel) -> Iterator[Done[T]]:
-    """Yield each host's end as it comes. A HostError is that host's; any other exception is ours and is raised.
+    """Yield each host's end as it comes. A HostError is that host's; any other exception is ours: the switch is
+    thrown, the others are waited for, and it is raised.
 
     The threads are daemons: one that hangs in a system call doesn't keep the process from ending.
     """
@@ -51,12 +52,28 @@ def fan_out(hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, can
                 finished.put(Done(host, None, error))
             except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
                 finished.put(error)
-                return
 
     for index in range(min(forks, len(hosts))):
         threading.Thread(target=worker, name=f"host-{index}", daemon=True).start()
-    for _ in hosts:
-        done = finished.get()
-        if isinstance(done, BaseException):
-            raise done
-        yield done
+    yield from _collected(finished, len(hosts), cancel)
+
+
+def _collected(finished: queue.SimpleQueue[Done[T] | BaseException], count: int, cancel: Cancel) -> Iterator[Done[T]]:
+    left, ours = count, None
+    try:
+        while left:
+            done = finished.get()
+            left -= 1
+            if isinstance(done, BaseException):
+                ours = ours or done
+                cancel.throw()
+            elif ours is None:
+                yield done
+    finally:
+        # Also when our caller has given up on us: nothing that was begun on a host is left behind.
+        if left:
+            cancel.throw()
+        for _ in range(left):
+            finished.get()
+    if ours is not None:
+        raise ours

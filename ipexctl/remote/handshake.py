@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import time
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,19 +14,16 @@ import paramiko
 from paramiko.common import MSG_CHANNEL_REQUEST
 
 from ipexctl.remote.auth import Login, auth_refusal
-from ipexctl.remote.jump import ProxySocket
+from ipexctl.remote.jump import ProxySocket, close_way
 from ipexctl.remote.outcome import Cancelled, Unreachable
 from ipexctl.remote.ssh_config import by_hand
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.auth import KeyRing
-    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.clock import Clock
     from ipexctl.remote.host_keys import HostKeys
     from ipexctl.remote.ssh_config import Endpoint
-
-_LATE = 0.3
-"""How long before the deadline an error counts as its work: paramiko's own clocks tick in tenths."""
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
@@ -35,73 +31,67 @@ logging.getLogger("paramiko").propagate = False
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """One host's socket and what is needed to log in over it, within `timeout` seconds since dialling began."""
+    """One host's socket and what is needed to log in over it, by a clock that runs since the dialling began."""
 
     host: Host
     endpoint: Endpoint
     sock: socket.socket
     host_keys: HostKeys
     keys: KeyRing
-    timeout: float
-    deadline: float
+    clock: Clock
 
 
-def connect(to: Handshake, cancel: Cancel) -> fabric.Connection:
+def connect(to: Handshake) -> fabric.Connection:
     """Shake hands, check the host key, log in. Raises a HostError with what to type next; the socket is closed."""
 
     def hang_up() -> None:
         with contextlib.suppress(OSError):
             to.sock.shutdown(socket.SHUT_RDWR)
 
-    with cancel.waking(hang_up):
-        try:
-            return _connect(to)
-        except Unreachable:
-            if cancel.thrown:
-                raise Cancelled("stopped before it was connected") from None
-            raise
+    login = Login(to.endpoint, to.keys, to.clock, named=to.host.identity)
+    connection = _connection(to, login)
+    try:
+        with to.clock.closing(hang_up):
+            connection.open()
+        if not connection.client.get_transport().is_authenticated():
+            raise Unreachable(
+                f"it wants a second factor of {to.endpoint.user}",
+                "open the way yourself (ControlMaster in ~/.ssh/config) and reach it through ProxyJump",
+            )
+    except BaseException as error:
+        connection.close()
+        close_way(to.sock)
+        if to.clock.cancelled:
+            raise Cancelled("stopped before it was connected") from None
+        if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
+            raise _why_not(error, to, login) from None
+        raise
+    return connection
 
 
-def _connect(to: Handshake) -> fabric.Connection:
-    endpoint = to.endpoint
-    left = max(0.5, to.deadline - time.monotonic())
-    login = Login(endpoint, to.keys, named=to.host.identity)
-
+def _connection(to: Handshake, login: Login) -> fabric.Connection:
     def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
         made = _Transport(sock, **options)
-        _prefer(made.get_security_options(), to.host_keys.preferred_types(endpoint))
+        _prefer(made.get_security_options(), to.host_keys.preferred_types(to.endpoint))
         return made
 
+    # paramiko's own clocks, which know neither switch nor pause, must not end it before ours does.
+    long = (to.clock.seconds or 0) + 3600
     connection = fabric.Connection(
-        endpoint.hostname,
-        user=endpoint.user,
-        port=endpoint.port,
+        to.endpoint.hostname,
+        user=to.endpoint.user,
+        port=to.endpoint.port,
         config=_bare_config(),
         connect_kwargs={
             "sock": to.sock,
             "transport_factory": transport,
             "auth_strategy": login,
-            "timeout": left,
-            "banner_timeout": left,
-            "auth_timeout": max(left, 5.0),
+            "timeout": long,
+            "banner_timeout": long,
+            "auth_timeout": long,
         },
     )
     connection.client.set_missing_host_key_policy(_CheckHostKey(to))
-    try:
-        connection.open()
-        if not connection.client.get_transport().is_authenticated():
-            raise Unreachable(
-                f"it wants a second factor of {endpoint.user}",
-                "open the way yourself (ControlMaster in ~/.ssh/config) and reach it through ProxyJump",
-            )
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        connection.close()
-        to.sock.close()
-        raise _why_not(error, to, login) from None
-    except BaseException:
-        connection.close()
-        to.sock.close()
-        raise
     return connection
 
 
@@ -126,10 +116,13 @@ def _note_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
         channel.ended_by = message.get_text()  # type: ignore[attr-defined]
     message.packet.seek(start)
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
+    wake = getattr(channel, "wake", None)
+    if wake is not None:
+        wake.set()
 
 
 class _Transport(paramiko.Transport):
-    """Keeps the one thing paramiko drops: which signal ended a command."""
+    """Keeps what paramiko drops, which signal ended a command, and wakes whoever waits for a command's end."""
 
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
@@ -150,22 +143,28 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 
 def _why_not(error: Exception, to: Handshake, login: Login) -> Unreachable:
     """What to tell the user of an error that paramiko words for programmers."""
-    endpoint, by_ourselves = to.endpoint, f"try by hand: {by_hand(to.host)}"
+    port, by_ourselves = to.endpoint.port, f"try by hand: {by_hand(to.host)}"
+    if to.clock.over:
+        waited = f"(waited {to.clock.seconds:g} s)"
+        if login.begun:
+            return Unreachable(
+                f"sshd there takes too long over the login {waited}",
+                f"its PAM or DNS is slow? --connect-timeout gives it longer; {by_ourselves}",
+            )
+        return Unreachable(
+            f"port {port} accepts connections but says nothing {waited}",
+            "sshd hangs there, or it isn't sshd that listens on this port; --connect-timeout gives it longer",
+        )
     if isinstance(error, paramiko.AuthenticationException):
-        return auth_refusal(error, endpoint, login)
-    if isinstance(to.sock, ProxySocket) and (complaint := to.sock.complaint()):
-        through = endpoint.jump or "its ProxyCommand"
+        return auth_refusal(error, to.endpoint, login)
+    if isinstance(to.sock, ProxySocket) and (complaint := to.sock.end()):
+        through = to.endpoint.jump or "its ProxyCommand"
         if "open refused by peer" in complaint or "stdio forwarding failed" in complaint.lower():
             return Unreachable(f"{through} can't connect to it", f"is sshd running there? {by_ourselves}")
         return Unreachable(f"no way to it through {through}: {complaint}", by_ourselves)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return Unreachable(f"the sshd there and we share no algorithm: {error}", by_ourselves)
-    if time.monotonic() > to.deadline - _LATE:
-        return Unreachable(
-            f"port {endpoint.port} accepts connections but says nothing (waited {to.timeout:g} s)",
-            "sshd hangs there, or it isn't sshd that listens on this port; --connect-timeout gives it longer",
-        )
     return Unreachable(
-        f"port {endpoint.port} closed the connection before we were logged in",
+        f"port {port} closed the connection before we were logged in",
         "is it sshd that listens there? its log says why (MaxStartups, DenyUsers, hosts.deny)",
     )

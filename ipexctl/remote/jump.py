@@ -6,8 +6,10 @@ that logs in there; we speak our own protocol through the pipe it gives us.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,10 +18,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.ssh_config import parse_ssh_g
+from ipexctl.remote.clock import Clock
+from ipexctl.remote.outcome import Cancelled, Unreachable
 
 if TYPE_CHECKING:
+    import paramiko
+
     from ipexctl.hosts.host import Host
     from ipexctl.remote.host_keys import Policy
     from ipexctl.remote.ssh_config import Endpoint
@@ -28,21 +32,40 @@ _OPENSSH_WORDS = {"strict": "yes", "accept-new": "accept-new", "off": "no"}
 
 
 class ProxySocket(socket.socket):
-    """Our end of a pipe through a helper process; the helper ends with it."""
+    """Our end of a pipe through a helper process."""
 
-    helper: subprocess.Popen[bytes]
-    complaints: BinaryIO
+    def __init__(self, descriptor: int, helper: subprocess.Popen[bytes], complaints: BinaryIO) -> None:
+        super().__init__(fileno=descriptor)
+        self._helper = helper
+        self._complaints = complaints
+        self._ending = threading.Lock()
 
-    def complaint(self) -> str:
-        """The last thing the helper said on stderr: why the way is closed, if it is."""
-        self.complaints.seek(0)
-        lines = self.complaints.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
+    def end(self) -> str:
+        """Close the pipe and end the helper; the last thing it said on stderr: why the way is closed, if it is."""
+        with self._ending:
+            self.close()
+            if not self._complaints.closed:
+                self._end_helper()
+                self._complaints.seek(0)
+                self._said = self._complaints.read().decode(errors="replace").strip().splitlines()
+                self._complaints.close()
+        return self._said[-1].strip() if self._said else ""
 
-    def close(self) -> None:
-        super().close()
-        self.helper.terminate()
-        self.helper.wait()
+    def _end_helper(self) -> None:
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                self._helper.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._helper.wait(0.3)
+                return
+
+
+def close_way(sock: socket.socket | paramiko.Channel) -> None:
+    """Close whatever way to a host this is."""
+    if isinstance(sock, ProxySocket):
+        sock.end()
+    else:
+        sock.close()
 
 
 class Jumps:
@@ -55,7 +78,7 @@ class Jumps:
         self._masters: dict[tuple[str, Path | None], _Master] = {}
         self._directory: Path | None = None
 
-    def open(self, host: Host, endpoint: Endpoint, timeout: float) -> ProxySocket:
+    def open(self, host: Host, endpoint: Endpoint, clock: Clock) -> ProxySocket:
         """A socket that ends at the host's sshd."""
         if endpoint.proxy:
             return _pipe(["/bin/sh", "-c", f"exec {_fill(endpoint.proxy, host, endpoint)}"])
@@ -67,7 +90,7 @@ class Jumps:
             )
         options = [*self._options(host), *_through(endpoint.jump)]
         target = f"[{endpoint.hostname}]:{endpoint.port}"
-        control = self._master(host, endpoint.jump, timeout)
+        control = self._master(host, endpoint.jump, clock)
         return _pipe([self._ssh, *control, "-W", target, *options])
 
     def close(self) -> None:
@@ -86,18 +109,18 @@ class Jumps:
             options += ["-i", str(host.identity)]
         return options
 
-    def _master(self, host: Host, jump: str, timeout: float) -> list[str]:
+    def _master(self, host: Host, jump: str, clock: Clock) -> list[str]:
         """Options that use one login at the bastion for all: the user's own master if there is one, else ours."""
         assert self._ssh
         key = (jump, host.ssh_config)
         with self._lock:
             if self._directory is None:
-                self._directory = Path(tempfile.mkdtemp(prefix="ipexctl-"))
+                self._directory = _short_directory()
             if key not in self._masters:
                 path = self._directory / f"m{len(self._masters)}"
                 self._masters[key] = _Master(self._ssh, [*self._options(host), *_through(jump)], path)
             master = self._masters[key]
-        return master.options(timeout)
+        return master.options(clock)
 
 
 class _Master:
@@ -107,65 +130,82 @@ class _Master:
         self._path = path
         self._lock = threading.Lock()
         self._options: list[str] | None = None
+        self._ours = False
         self._refusal: Unreachable | None = None
 
-    def options(self, timeout: float) -> list[str]:
-        with self._lock:
+    def options(self, clock: Clock) -> list[str]:
+        with clock.paused(), self._lock:  # whoever starts it may be asked for a second factor
             if self._refusal:
                 raise Unreachable(self._refusal.reason, self._refusal.fix)
             if self._options is None:
-                self._options = [] if self._users_own() else self._start(timeout)
+                self._options = ["-o", "ControlMaster=no"] if self._users_own_is_open() else self._start(clock)
             return self._options
 
     def close(self) -> None:
-        if self._options:
-            subprocess.run(
-                [self._ssh, *self._options, "-O", "exit", *self._argv],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                check=False,
-                timeout=10,
-            )
+        if self._options and self._ours:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._call([*self._options, "-O", "exit", *self._argv])
 
-    def _users_own(self) -> bool:
-        asked = subprocess.run(
-            [self._ssh, "-G", *self._argv],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=30,
-        )
-        answer = parse_ssh_g(asked.stdout.decode(errors="replace"))
-        return answer.get("controlpath", ["none"])[0] != "none"
+    def _call(self, words: list[str]) -> int:
+        argv = [self._ssh, *words]
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10).returncode
 
-    def _start(self, timeout: float) -> list[str]:
+    def _users_own_is_open(self) -> bool:
+        try:
+            return self._call(["-O", "check", *self._argv]) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def _start(self, clock: Clock) -> list[str]:
         options = ["-o", f"ControlPath={self._path}"]
+        somebody_there = sys.stdin.isatty()
+        limit = clock.seconds or 30
         argv = [self._ssh, *options, "-o", "ControlMaster=yes", "-o", "ControlPersist=300"]
-        argv += ["-o", f"ConnectTimeout={max(1, round(timeout))}", "-f", "-N", *self._argv]
-        somebody_there = sys.stdin is not None and sys.stdin.isatty()
+        argv += [] if somebody_there else ["-o", "BatchMode=yes"]
+        argv += ["-o", f"ConnectTimeout={max(1, round(limit))}", "-f", "-N", *self._argv]
         with tempfile.TemporaryFile() as said:  # not a pipe: the master that stays would hold it open
-            try:
-                started = subprocess.run(
-                    argv if somebody_there else [*argv[:1], "-o", "BatchMode=yes", *argv[1:]],
-                    stdin=None if somebody_there else subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    check=False,
-                    timeout=300 if somebody_there else timeout + 5,
-                )
-            except subprocess.TimeoutExpired:
-                return self._refuse(f"no login at the bastion {self._argv[-1]} in time")
+            started = subprocess.Popen(
+                argv,
+                stdin=None if somebody_there else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=not somebody_there,
+            )
+            code = _wait(started, Clock(300 if somebody_there else limit + 5, clock.cancel))
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines()
-        if started.returncode != 0:
-            return self._refuse(
-                f"the bastion {self._argv[-1]} can't be passed: {lines[-1].strip() if lines else 'ssh failed'}"
-            )
+        if clock.cancelled:
+            raise Cancelled("stopped before it was connected")
+        if code is None:
+            return self._refuse(f"no login at the bastion {self._argv[-1]} in time")
+        if code != 0:
+            why = lines[-1].strip() if lines else "ssh failed"
+            return self._refuse(f"the bastion {self._argv[-1]} can't be passed: {why}")
+        self._ours = True
         return options
 
     def _refuse(self, reason: str) -> list[str]:
         self._refusal = Unreachable(reason, f"try by hand: {shlex.join(['ssh', *self._argv, 'true'])}")
         raise self._refusal
+
+
+def _wait(process: subprocess.Popen[bytes], clock: Clock) -> int | None:
+    """Its exit code; None where it had to be ended because the time was up or the switch thrown."""
+    while not clock.cancelled and not clock.over:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(clock.left(0.1))
+    process.kill()
+    process.wait()
+    return None
+
+
+def _short_directory() -> Path:
+    """A directory of our own whose name leaves room for a socket's: the kernel takes 107 characters."""
+    made = Path(tempfile.mkdtemp(prefix="ipexctl-"))
+    if len(str(made)) <= 80:
+        return made
+    made.rmdir()
+    return Path(tempfile.mkdtemp(prefix="ipexctl-", dir="/tmp"))  # mkdtemp makes it ours alone
 
 
 def _through(jump: str) -> list[str]:
@@ -199,7 +239,4 @@ def _pipe(argv: list[str]) -> ProxySocket:
         helper = subprocess.Popen(
             argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=complaints, start_new_session=True
         )
-    proxy = ProxySocket(fileno=ours.detach())
-    proxy.helper = helper
-    proxy.complaints = complaints
-    return proxy
+    return ProxySocket(ours.detach(), helper, complaints)

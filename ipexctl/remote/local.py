@@ -8,10 +8,10 @@ import selectors
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO
 
+from ipexctl.remote.clock import Clock
 from ipexctl.remote.command import end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 from ipexctl.remote.session import Ended
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Stream
 
 GRACE = 2.0
+_GLANCE = 0.02
+"""Seconds between two looks for the end of a command whose streams have ended."""
+
 _READ = 1 << 18
 
 
@@ -44,16 +47,13 @@ class LocalSession:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
-        if cancel is not None and cancel.thrown:
+        clock = Clock(timeout, cancel)
+        if clock.cancelled:
             raise Cancelled("stopped before it began")
-        deadline = None if timeout is None else time.monotonic() + timeout
         process = _start(command, stdin)
         try:
-            with _Wakeup() as wakeup:
-                if cancel is None:
-                    return _follow(process, sink, wakeup, deadline, timeout, None)
-                with cancel.waking(wakeup.wake):
-                    return _follow(process, sink, wakeup, deadline, timeout, cancel)
+            with _Wakeup() as wakeup, clock.cancel.waking(wakeup.wake):
+                return _follow(process, sink, wakeup, clock)
         except BaseException:
             _end_processes(process)
             raise
@@ -115,12 +115,7 @@ class _Wakeup:
 
 
 def _follow(
-    process: subprocess.Popen[bytes],
-    sink: Callable[[Stream, bytes], None],
-    wakeup: _Wakeup,
-    deadline: float | None,
-    timeout: float | None,
-    cancel: Cancel | None,
+    process: subprocess.Popen[bytes], sink: Callable[[Stream, bytes], None], wakeup: _Wakeup, clock: Clock
 ) -> Ended:
     assert process.stdout is not None
     assert process.stderr is not None
@@ -128,13 +123,13 @@ def _follow(
     with selectors.DefaultSelector() as selector:
         for descriptor in (*names, wakeup.reader):
             selector.register(descriptor, selectors.EVENT_READ)
-        while names:
-            if cancel is not None and cancel.thrown:
+        # The streams may end long before the command does, so both are waited for.
+        while names or process.poll() is None:
+            if clock.cancelled:
                 raise Cancelled("stopped")
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise _too_slow(timeout)
-            for key, _ in selector.select(left):
+            if clock.over:
+                raise TimedOut(f"not finished within {clock.seconds:g} s", "--timeout S gives it longer")
+            for key, _ in selector.select(clock.left(None if names else _GLANCE)):
                 if key.fd not in names:
                     continue
                 if data := os.read(key.fd, _READ):
@@ -142,17 +137,10 @@ def _follow(
                 else:
                     selector.unregister(key.fd)
                     del names[key.fd]
-    try:
-        code = process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise _too_slow(timeout) from None
+    code = process.wait()
     if code < 0:
         return Ended(128 - code, signal.Signals(-code).name.removeprefix("SIG"))
     return Ended(code)
-
-
-def _too_slow(timeout: float | None) -> TimedOut:
-    return TimedOut(f"not finished within {timeout:g} s", "--timeout S gives it longer")
 
 
 def _end_processes(process: subprocess.Popen[bytes]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ipexctl.remote.clock import Clock
 from ipexctl.remote.dial import dial
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.jump import Jumps
@@ -34,10 +36,20 @@ class ReachOptions:
     host_keys: Policy | None = None
 
 
+def _allow_many_files() -> None:
+    """A connection takes a handful of descriptors, and the customary limit of 1024 is only the soft one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    if soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 class Reach:
     """Opens sessions. What is asked or read once for all hosts (keys, known_hosts, bastions) lives here."""
 
-    def __init__(self, options: ReachOptions, *, ask: Callable[[str], str] | None = None) -> None:
+    def __init__(self, options: ReachOptions, *, ask: Callable[[str, Cancel], str] | None = None) -> None:
+        _allow_many_files()
         self.connect_timeout = options.connect_timeout
         self.resolver = Resolver()
         self.host_keys = HostKeys(options.host_keys)
@@ -63,20 +75,17 @@ class Reach:
         """
         if is_this_machine(host):
             return LocalSession(host)
+        clock = Clock(self.connect_timeout, cancel)
         endpoint = self.resolver.resolve(host)
-        deadline = time.monotonic() + self.connect_timeout
         sock: socket.socket
         if endpoint.jump or endpoint.proxy:
-            sock = self.jumps.open(host, endpoint, self.connect_timeout)
+            sock = self.jumps.open(host, endpoint, clock)
         else:
-            sock = dial(
-                endpoint.hostname, endpoint.port, timeout=self.connect_timeout, cancel=cancel, family=endpoint.family
-            )
+            sock = dial(endpoint.hostname, endpoint.port, clock, endpoint.family)
         from ipexctl.remote.handshake import Handshake, connect
         from ipexctl.remote.ssh import SshSession
 
-        to = Handshake(host, endpoint, sock, self.host_keys, self.key_ring, self.connect_timeout, deadline)
-        return SshSession(host, connect(to, cancel))
+        return SshSession(host, connect(Handshake(host, endpoint, sock, self.host_keys, self.key_ring, clock)))
 
     def __enter__(self) -> Reach:
         return self

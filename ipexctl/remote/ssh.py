@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import paramiko
 
+from ipexctl.remote import dial
+from ipexctl.remote.clock import Clock
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
-from ipexctl.remote.dial import DEAD_AFTER
-from ipexctl.remote.jump import ProxySocket
+from ipexctl.remote.jump import close_way
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Ended
 
@@ -32,6 +33,7 @@ GRACE = 2.0
 _READ = 1 << 20
 _SEND = 1 << 18
 _PATIENCE = 6.0
+_BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
 class SshSession:
@@ -56,67 +58,71 @@ class SshSession:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
-        if cancel is not None and cancel.thrown:
+        clock = Clock(timeout, cancel)
+        if clock.cancelled:
             raise Cancelled("stopped before it began")
         nonce = secrets.token_hex(8)
         line = login_line(command, nonce)
         if len(line) > MAX_LINE:
-            raise HostError(
-                f"the command is {len(line) // 1024} KiB long; a host takes 128",
-                "put it into a file and push that",
-            )
-        deadline = None if timeout is None else time.monotonic() + timeout
-        channel = self._open_channel(line, timeout)
+            size = len(line) // 1024
+            raise HostError(f"the command is {size} KiB long; a host takes 128", "put it into a file and push that")
+        channel = self._open_channel(line, clock)
+        reader = _Reader(channel, sink, nonce)
         try:
-            if stdin is None:
-                channel.shutdown_write()
-            else:
-                threading.Thread(target=_pump, args=(stdin, channel), daemon=True).start()
-            return self._follow(_Reader(channel, sink, nonce), deadline, timeout, cancel)
+            _feed(channel, stdin)
+            return self._until_end(reader, clock)
+        except (Cancelled, TimedOut) as early:
+            raise type(early)(early.reason + self._end_processes(reader), early.fix) from None
+        except HostError:
+            raise
+        except BaseException:
+            self._end_processes(reader)
+            raise
         finally:
-            channel.close()
+            with contextlib.suppress(*_BROKEN):
+                channel.close()
 
-    def _open_channel(self, line: str, timeout: float | None) -> paramiko.Channel:
+    def _open_channel(self, line: str, clock: Clock) -> paramiko.Channel:
+        """Neither opening nor exec waits with a limit of its own; a sshd that doesn't answer loses the connection."""
+        limit = Clock(clock.left(dial.DEAD_AFTER), clock.cancel)
+        channel = None
         try:
-            channel = self._transport.open_session(timeout=min(timeout or DEAD_AFTER, DEAD_AFTER))
-            channel.exec_command(line.encode())
-        except (paramiko.SSHException, EOFError, OSError) as error:
+            with limit.closing(self._transport.close):
+                channel = self._transport.open_session(timeout=3600)
+                channel.exec_command(line.encode())
+        except _BROKEN as error:
+            if clock.cancelled:
+                raise Cancelled("stopped before it began") from None
+            if clock.over:
+                raise _too_slow(clock) from None
+            if self._transport.is_active() and isinstance(error, paramiko.SSHException):
+                raise _refused(opened=channel is not None) from None
             raise _lost(error) from None
         return channel
 
-    def _follow(self, reader: _Reader, deadline: float | None, timeout: float | None, cancel: Cancel | None) -> Ended:
-        if cancel is None:
-            return self._until_end(reader, deadline, timeout, None)
-        with cancel.waking(reader.wake.set):
-            return self._until_end(reader, deadline, timeout, cancel)
+    def _until_end(self, reader: _Reader, clock: Clock) -> Ended:
+        pulse = _Pulse(self._transport)
+        with clock.cancel.waking(reader.wake.set):
+            while True:
+                if clock.cancelled:
+                    raise Cancelled("stopped")
+                if clock.over:
+                    raise _too_slow(clock)
+                if reader.read():
+                    continue
+                if reader.at_end:
+                    return self._ended(reader)
+                if not reader.wake.wait(clock.left(dial.DEAD_AFTER / 2)):
+                    pulse.feel()
 
-    def _until_end(
-        self, reader: _Reader, deadline: float | None, timeout: float | None, cancel: Cancel | None
-    ) -> Ended:
-        while True:
-            if cancel is not None and cancel.thrown:
-                raise Cancelled(f"stopped{self._end_processes(reader)}")
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimedOut(
-                    f"not finished within {timeout:g} s{self._end_processes(reader)}",
-                    "--timeout S gives it longer",
-                )
-            if reader.read():
-                continue
-            if reader.at_end:
-                return self._ended(reader, left)
-            reader.wake.wait(left)
-
-    def _ended(self, reader: _Reader, left: float | None) -> Ended:
+    def _ended(self, reader: _Reader) -> Ended:
         channel = reader.channel
-        channel.status_event.wait(left if left is not None else DEAD_AFTER)
         if channel.exit_status >= 0 and reader.fenced:
             return Ended(channel.exit_status)
         by: str | None = getattr(channel, "ended_by", None)
         if by and reader.fenced:
             return Ended(128 + getattr(signal, f"SIG{by}", 0), by)
-        if not self._transport.is_active() or channel.exit_status < 0:
+        if channel.exit_status < 0:
             raise _lost(self._transport.get_exception())
         said = reader.noise.decode(errors="replace").strip().splitlines()
         raise HostError(
@@ -127,29 +133,28 @@ class SshSession:
 
     def _end_processes(self, reader: _Reader) -> str:
         """End what the command has started there; returns what to add to the sentence, if some of it stays."""
-        script = end_session_script(reader.session_id, GRACE)
+        nonce = secrets.token_hex(8)
+        fence = FenceFilter(nonce)
+        line = login_line(Command(end_session_script(reader.session_id, GRACE), "end"), nonce)
         answer = b""
         try:
-            nonce = secrets.token_hex(8)
-            channel = self._transport.open_session(timeout=_PATIENCE)
-            with channel:
-                channel.settimeout(GRACE + _PATIENCE)
-                channel.exec_command(login_line(Command(script, "end"), nonce).encode())
-                fence = FenceFilter(nonce)
+            with Clock(GRACE + _PATIENCE).closing(self._transport.close):
+                channel = self._transport.open_session(timeout=3600)
+                channel.exec_command(line.encode())
                 while data := channel.recv(4096):
                     answer += fence.feed(data)
-        except (paramiko.SSHException, EOFError, OSError):
-            return "; the connection was lost before its processes could be ended"
-        left = answer.strip()
-        return (
-            "" if left == b"0" else f"; {left.decode(errors='replace') or 'some'} of its processes could not be ended"
-        )
+                channel.close()
+        except _BROKEN:
+            answer = b""
+        left = answer.decode(errors="replace").strip()
+        if left == "0":
+            return ""
+        return f"; {left} of its processes could not be ended" if left else "; its processes may still be running there"
 
     def close(self) -> None:
-        self._connection.close()
-        sock = self._transport.sock
-        if isinstance(sock, ProxySocket):
-            sock.close()
+        with contextlib.suppress(*_BROKEN):
+            self._connection.close()
+        close_way(self._transport.sock)
 
 
 class _Reader:
@@ -161,6 +166,7 @@ class _Reader:
         self._sink = sink
         self._out = FenceFilter(nonce)
         self._err = FenceFilter(nonce)
+        channel.wake = self.wake  # type: ignore[attr-defined]  # for the exit status, see handshake
         channel.in_buffer.set_event(self.wake)
         channel.in_stderr_buffer.set_event(self.wake)
 
@@ -178,8 +184,9 @@ class _Reader:
 
     @property
     def at_end(self) -> bool:
+        """The streams may end long before the command does: only with its status, or without a channel, is it over."""
         channel = self.channel
-        over = channel.eof_received or channel.closed
+        over = channel.closed or (channel.eof_received and channel.status_event.is_set())
         return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
     def read(self) -> bool:
@@ -196,13 +203,54 @@ class _Reader:
         return moved
 
 
+class _Pulse:
+    """Whether the sshd of a silent host still answers: behind a bastion, or when frozen, TCP can't tell."""
+
+    def __init__(self, transport: paramiko.Transport) -> None:
+        self._transport = transport
+        self._asked_at: float | None = None
+
+    def feel(self) -> None:
+        """Ask, if no answer is out; raise where one is out for too long."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            threading.Thread(target=self._ask, name="pulse", daemon=True).start()
+        elif time.monotonic() - self._asked_at > dial.DEAD_AFTER:
+            raise _lost(None)
+
+    def _ask(self) -> None:
+        with contextlib.suppress(*_BROKEN):
+            self._transport.global_request("keepalive@openssh.com", wait=True)
+            self._asked_at = None
+
+
+def _feed(channel: paramiko.Channel, stdin: BinaryIO | None) -> None:
+    if stdin is not None:
+        threading.Thread(target=_pump, args=(stdin, channel), daemon=True).start()
+        return
+    with contextlib.suppress(*_BROKEN):
+        channel.shutdown_write()
+
+
 def _pump(source: BinaryIO, channel: paramiko.Channel) -> None:
     """Feed a command. Where it stops reading early, its exit code tells the rest."""
-    with contextlib.suppress(OSError, EOFError, ValueError):
+    with contextlib.suppress(ValueError, *_BROKEN):
         while data := source.read(_SEND):
             channel.sendall(data)
-    with contextlib.suppress(OSError, EOFError):
+    with contextlib.suppress(*_BROKEN):
         channel.shutdown_write()
+
+
+def _too_slow(clock: Clock) -> TimedOut:
+    return TimedOut(f"not finished within {clock.seconds:g} s", "--timeout S gives it longer")
+
+
+def _refused(*, opened: bool) -> HostError:
+    if opened:
+        return HostError("sshd there refuses to run commands", "is this account allowed more than sftp or forwarding?")
+    return HostError(
+        "sshd there opens no session on our connection", "MaxSessions of its sshd_config, or its process limit"
+    )
 
 
 def _lost(error: Exception | None) -> Unreachable:

@@ -12,12 +12,14 @@ import threading
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.text import printable
+from ipexctl.ui.pipe import Pipe
 from ipexctl.ui.say import say, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ipexctl.hosts.host import Host
+    from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.execute import ExecReport, HostExec
     from ipexctl.remote.session import Stream
 
@@ -56,18 +58,25 @@ class Prefixer:
 class LiveOutput:
     """Lines as they come: a host's stdout on ours, its stderr on ours, whole lines, never mixed.
 
-    Where our own output can't be written any more, `on_broken` is called, `broken` says why, and the rest is dropped.
+    Where our own output can't be written any more, the switch is thrown, `broken` says why, and the rest is dropped.
     """
 
-    def __init__(self, *, on_broken: Callable[[], None], no_color: bool = False) -> None:
-        self.broken: OSError | None = None
-        self._on_broken = on_broken
-        self._locks = {"stdout": threading.Lock(), "stderr": threading.Lock()}
-        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+    def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
+        self._cancel = cancel
+        self._pipes = {
+            "stdout": Pipe(sys.stdout.buffer, cancel, cancel.throw),
+            "stderr": Pipe(sys.stderr.buffer, cancel, cancel.throw),
+        }
+        self._terminal = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
         self._tinted = {
-            name: wants_color(stream, os.environ, no_color=no_color) for name, stream in self._streams.items()
+            "stdout": wants_color(sys.stdout, os.environ, no_color=no_color),
+            "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
         }
         self._prefixers: dict[tuple[Host, Stream], Prefixer] = {}
+
+    @property
+    def broken(self) -> OSError | None:
+        return self._pipes["stdout"].broken or self._pipes["stderr"].broken
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
         made: dict[Stream, Prefixer] = {
@@ -88,6 +97,11 @@ class LiveOutput:
             if prefixer and (rest := prefixer.flush()):
                 self._write(stream, rest)
 
+    def close(self) -> None:
+        """Wait until all is written; where we were stopped, not longer than a moment."""
+        for pipe in self._pipes.values():
+            pipe.finish(1.0 if self._cancel.thrown else None)
+
     def _prefixer(self, host: Host, stream: Stream) -> Prefixer:
         name = printable(host.name)
         color = "36" if stream == "stdout" else "33"
@@ -96,18 +110,7 @@ class LiveOutput:
         return self._prefixers[host, stream]
 
     def _write(self, stream: Stream, lines: bytes) -> None:
-        if self.broken:
-            return
-        target = self._streams[stream]
-        if target.isatty():
-            lines = tame(lines)
-        try:
-            with self._locks[stream]:
-                target.buffer.write(lines)
-                target.buffer.flush()
-        except OSError as error:
-            self.broken = error
-            self._on_broken()
+        self._pipes[stream].write(tame(lines) if self._terminal[stream] else lines)
 
 
 def tame(lines: bytes) -> bytes:
@@ -188,8 +191,11 @@ def show_gathered(report: ExecReport, held: HeldOutput) -> None:
 
 
 def show_json(report: ExecReport, held: HeldOutput) -> None:
-    """One document, written host by host: it is never in memory as a whole."""
-    write = sys.stdout.write
+    """One document, in UTF-8 whatever the locale, written host by host: it is never in memory as a whole."""
+
+    def write(text: str) -> None:
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+
     write('{\n  "schema": "ipexctl.exec/1",\n  "hosts": [')
     for index, done in enumerate(report.hosts):
         host = {
@@ -206,7 +212,7 @@ def show_json(report: ExecReport, held: HeldOutput) -> None:
         write(("," if index else "") + "\n    " + json.dumps(host, ensure_ascii=False))
     counts = {status: sum(done.status == status for done in report.hosts) for status in ("ok", "failed", "unreachable")}
     write(f'\n  ],\n  "summary": {json.dumps(counts)},\n  "seconds": {round(report.seconds, 3)}\n}}\n')
-    sys.stdout.flush()
+    sys.stdout.buffer.flush()
 
 
 class Problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -26,7 +27,8 @@ def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = 
 
 
 def say(text: str) -> None:
-    with _LOCK:
+    # Where nobody hears us any more, what is said is lost, and nothing else.
+    with _LOCK, contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import platformdirs
 
 import ipexctl
+from ipexctl.text import printable
 from ipexctl.ui.say import say
 
 
@@ -18,7 +19,7 @@ def say_unexpected(error: BaseException) -> None:
     directory = Path(platformdirs.user_log_dir("ipexctl", appauthor=False))
     path = directory / f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.log"
     head = f"ipexctl {ipexctl.__version__}, Python {sys.version}, {sys.platform}"
-    sentence = f"error: ipexctl did not expect this: {type(error).__name__}: {error}"
+    sentence = f"error: ipexctl did not expect this: {type(error).__name__}: {printable(str(error))}"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)

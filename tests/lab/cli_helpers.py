@@ -36,6 +36,7 @@ def ipexctl(*args: object, cwd: Path | None = None, env: Mapping[str, str] | Non
     done = subprocess.run(
         [*IPEXCTL, *map(str, args)],
         stdin=subprocess.DEVNULL,
+        start_new_session=True,
         capture_output=True,
         cwd=cwd,
         env={**os.environ, **(env or {})},

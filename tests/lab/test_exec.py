@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,7 +16,6 @@ from cli_helpers import IPEXCTL, ipexctl, processes_with
 from ipexctl.lab import break_host, mend_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab, LabHost
@@ -146,9 +146,9 @@ def test_a_step_that_takes_too_long_is_ended_there(lab3: Lab) -> None:
 
 @pytest.mark.parametrize(("number", "rc"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_leaves_nothing_running_anywhere(lab3: Lab, number: signal.Signals, rc: int) -> None:
-    line = "trap '' TERM HUP; echo ready; (setsid -w sleep 7711 &) ; sleep 7712 & sleep 7713"
+    line = "trap '' TERM HUP; echo ready; set -m; (sleep 7711 &) ; sleep 7712 & sleep 7713"
     process = subprocess.Popen(
-        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", line.replace("setsid -w ", "")],
+        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", line],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -207,6 +207,51 @@ def test_when_our_reader_leaves_we_leave_and_the_hosts_stop(lab3: Lab) -> None:
     assert processes_with(lab3, "marker-7731") == []
 
 
+def test_ctrl_c_is_obeyed_though_nobody_reads_what_we_print(lab3: Lab) -> None:
+    """As behind a pager that isn't scrolled: stdout and stderr are full."""
+    read_end, write_end = os.pipe()
+    line = "sleep 7741 & exec yes marker-7742"
+    process = subprocess.Popen(
+        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", line], stdout=write_end, stderr=write_end
+    )
+    os.close(write_end)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    os.close(read_end)
+    assert processes_with(lab3, "sleep 7741") == processes_with(lab3, "marker-7742") == []
+
+
+def test_ctrl_c_is_obeyed_though_our_stderr_is_gone(lab3: Lab) -> None:
+    command = [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--", "sleep", "7751"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.close()
+    while not processes_with(lab3, "sleep 7751"):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(20) == 129
+    assert processes_with(lab3, "sleep 7751") == []
+
+
+def test_a_full_disk_of_ours_ends_what_runs_on_the_hosts(lab3: Lab) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", "echo hi; exec sleep 7761"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "error: the output can't be written: No space left on device\n")
+    assert processes_with(lab3, "sleep 7761") == []
+
+
+def test_a_pipe_is_fed_whole_to_every_host(lab3: Lab) -> None:
+    done = subprocess.run(
+        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--gather", "--stdin", "/dev/stdin", "--", "wc", "-l"],
+        input="line\n" * 200_000, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "node[1-3] (3 hosts):\n200000\n"
+
+
 def test_a_file_is_fed_to_every_host(lab3: Lab, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(range(256)) * 5000)
     ran = ipexctl("exec", "-H", lab3.hostfile, "--gather", "--stdin", tmp_path / "data", "--", "cksum")
@@ -231,7 +276,7 @@ def test_an_odd_hostfile_touches_no_host(lab3: Lab, tmp_path: Path) -> None:
     assert ran.err.splitlines()[2].index("^") == ran.err.splitlines()[1].index("four")
 
 
-def test_two_hundred_hosts_share_their_forks(make_lab: Callable[..., Lab], lab3: Lab, tmp_path: Path) -> None:
+def test_sixty_hosts_share_five_forks(lab3: Lab, tmp_path: Path) -> None:
     lines = "".join(
         f"n{i} address={lab3.hosts[i % 3].address} user=ipex identity={lab3.key} known_hosts={lab3.known_hosts}\n"
         for i in range(60)

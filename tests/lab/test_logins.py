@@ -70,7 +70,7 @@ def on_a_terminal(args: list[str], answers: dict[str, str]) -> tuple[int, str]:
                 break
         for question, answer in list(waiting.items()):
             if question in screen:
-                os.write(terminal, f"{answer}\n".encode())
+                os.write(terminal, answer.encode() + (b"" if answer == "\x03" else b"\n"))
                 del waiting[question]
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), screen
@@ -107,6 +107,21 @@ def test_a_wrong_passphrase_may_be_mended(lab3: Lab, locked_key: Path) -> None:
     ]
     rc, screen = on_a_terminal(args, {"Passphrase for": "nonsense", "wrong, once more": "sesame"})
     assert rc == 0, screen
+
+
+def test_ctrl_c_ends_the_prompt(lab3: Lab, locked_key: Path) -> None:
+    args = [
+        "exec",
+        *hosts_of(lab3),
+        "--known-hosts",
+        str(lab3.known_hosts),
+        "--identity",
+        str(locked_key),
+        "--",
+        "hostname",
+    ]
+    rc, screen = on_a_terminal(args, {"Passphrase for": "\x03"})
+    assert rc == 130, screen
 
 
 def test_an_encrypted_key_and_nobody_to_ask_is_said(lab3: Lab, locked_key: Path) -> None:
@@ -297,6 +312,42 @@ def test_a_proxy_command(lab3: Lab, tmp_path: Path) -> None:
     assert ran.out.startswith(f"inner: {gate.address} "), ran.err
 
 
+def test_configured_keys_come_before_the_rest_of_the_agents(lab3: Lab, agent: str, tmp_path: Path) -> None:
+    """sshd hangs up after six keys that don't fit."""
+    environ = {"SSH_AUTH_SOCK": agent}
+    for index in range(6):
+        other = tmp_path / f"other{index}"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
+        subprocess.run(["ssh-add", "-q", str(other)], env={**os.environ, **environ}, check=True)
+    subprocess.run(["ssh-add", "-q", str(lab3.key)], env={**os.environ, **environ}, check=True)
+    public = tmp_path / "mine.pub"
+    public.write_bytes(lab3.key.with_name("key.pub").read_bytes())
+    (tmp_path / "config").write_text(f"Host *\n  IdentityFile {public}\n")
+    args = [
+        "exec",
+        *hosts_of(lab3),
+        "--known-hosts",
+        lab3.known_hosts,
+        "--ssh-config",
+        tmp_path / "config",
+        "--",
+        "true",
+    ]
+    assert ipexctl(*args, env=environ).rc == 0
+
+
+def test_a_control_master_auto_that_is_not_open_is_left_alone(behind: Lab, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host bastion\n  ControlPath {tmp_path}/cm\n  ControlMaster auto\n\n{behind.ssh_config.read_text()}"
+    )
+    before = masters()
+    for _ in range(3):
+        ran = ipexctl("exec", "--hosts", "node[1-4]", "-f", "2", "--ssh-config", config, "--", "hostname")
+        assert ran.lines == [f"node{i}: node{i}" for i in (1, 2, 3, 4)], ran.err
+    assert masters() == before
+
+
 @pytest.fixture(scope="module")
 def behind(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return make_lab(LabSpec(hosts=4, bastion=True))
@@ -321,7 +372,7 @@ def test_behind_a_bastion_a_dead_host_and_a_dead_bastion_are_told_apart(behind: 
     break_host(behind.hosts[1], "sshd-dead")
     ran = ipexctl("exec", "-H", behind.hostfile, "--", "hostname")
     assert ran.lines == [f"node{i}: node{i}" for i in (1, 3, 4)]
-    assert ran.err.startswith("node2: unreachable: no way to it through bastion: ")
+    assert ran.err.startswith("node2: unreachable: bastion can't connect to it\n")
     mend_host(behind.hosts[1])
     break_host(behind.bastion, "sshd-dead")
     try:

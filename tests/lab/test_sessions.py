@@ -13,7 +13,7 @@ import pytest
 
 from cli_helpers import processes_with
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.lab import break_host, mend_host
+from ipexctl.lab import LabSpec, break_host, mend_host
 from ipexctl.remote import dial
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -24,7 +24,7 @@ from ipexctl.remote.reach import Reach, ReachOptions
 from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
@@ -119,21 +119,37 @@ def test_sshd_dying_during_a_command_is_a_lost_connection(session: Session, lab3
     mend_host(lab3.hosts[0])
 
 
-def test_a_pulled_cable_is_noticed_without_a_word_from_the_other_side(
-    hosts: tuple[Host, ...], lab3: Lab, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", ["link-down", "sshd-hang"])
+@pytest.mark.parametrize("spec", [LabSpec(hosts=3), LabSpec(hosts=4, bastion=True)], ids=["direct", "bastion"])
+def test_a_host_that_falls_silent_during_a_command_is_noticed(
+    make_lab: Callable[[LabSpec], Lab], spec: LabSpec, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dial, "DEAD_AFTER", 4)
+    lab = make_lab(spec)
     with Reach(ReachOptions()) as reach:
-        session = reach.open(hosts[1], Cancel())
-        timer = threading.Timer(0.5, break_host, (lab3.hosts[1], "link-down"))
+        session = reach.open(read_hosts_file(lab.hostfile)[1], Cancel())
+        timer = threading.Timer(0.5, break_host, (lab.hosts[1], fault))
         timer.start()
         started = time.monotonic()
-        with pytest.raises(Unreachable, match="the connection was lost"):
-            capture(session, Command.argv("sleep", "60"))
-        timer.join()
-        mend_host(lab3.hosts[1])
-        session.close()
+        try:
+            with pytest.raises(Unreachable, match="the connection was lost"):
+                capture(session, Command.argv("sleep", "60"))
+        finally:
+            timer.join()
+            mend_host(lab.hosts[1])
+            session.close()
     assert time.monotonic() - started < 25
+
+
+def test_a_command_outlives_its_streams(session: Session) -> None:
+    result = capture(session, Command.shell("exec >/dev/null 2>&1; sleep 1; exit 5"))
+    assert result.ended.code == 5
+
+
+def test_a_command_without_streams_is_still_ended_in_time(session: Session, lab3: Lab) -> None:
+    with pytest.raises(TimedOut):
+        capture(session, Command.shell("exec >/dev/null 2>&1; exec sleep 6621"), timeout=1)
+    assert processes_with(lab3, "sleep 6621") == []
 
 
 def test_a_tree_reaches_all_hosts_from_one_packing(hosts: tuple[Host, ...], tmp_path: Path) -> None:

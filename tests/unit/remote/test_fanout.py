@@ -63,6 +63,37 @@ def test_an_error_of_ours_is_raised_and_not_taken_for_a_hosts() -> None:
         list(fan_out(HOSTS, work, forks=2, cancel=Cancel()))
 
 
+def test_an_error_of_ours_stops_the_others_and_waits_for_them() -> None:
+    cancel, ended = Cancel(), []
+
+    def work(host: Host) -> None:
+        if host.name == "n0":
+            raise KeyError(host.name)
+        woken = threading.Event()
+        with cancel.waking(woken.set):
+            assert woken.wait(10)
+        ended.append(host)
+
+    with pytest.raises(KeyError):
+        list(fan_out(HOSTS[:4], work, forks=4, cancel=cancel))
+    assert len(ended) == 3
+
+
+def test_a_caller_that_gives_up_leaves_nobody_behind() -> None:
+    cancel, ended = Cancel(), []
+
+    def work(host: Host) -> None:
+        if host.name != "n0":
+            woken = threading.Event()
+            with cancel.waking(woken.set):
+                assert woken.wait(10)
+        ended.append(host)
+
+    for _ in fan_out(HOSTS[:4], work, forks=4, cancel=cancel):
+        break
+    assert len(ended) == 4
+
+
 def test_a_waker_is_called_once_thrown_and_at_once_when_late() -> None:
     cancel, calls = Cancel(), []
     with cancel.waking(lambda: calls.append("early")):

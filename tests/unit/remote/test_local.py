@@ -87,3 +87,12 @@ def test_a_switch_thrown_before_means_nothing_is_started(session: LocalSession, 
         capture(session, Command.argv("touch", str(tmp_path / "trace")), cancel=cancel)
     time.sleep(0.2)
     assert not (tmp_path / "trace").exists()
+
+
+def test_a_command_outlives_its_streams(session: LocalSession) -> None:
+    started = time.monotonic()
+    assert capture(session, Command.shell("exec >/dev/null 2>&1; sleep 0.5; exit 5")).ended.code == 5
+    assert time.monotonic() - started >= 0.5
+    with pytest.raises(TimedOut):
+        capture(session, Command.shell(f"exec >/dev/null 2>&1; exec sleep {NAP}8"), timeout=0.3)
+    assert not alive(f"sleep {NAP}8")

@@ -1,0 +1,76 @@
+"""Writing to our own stdout and stderr while hosts work: whoever reads us may be slow, or gone."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+    from ipexctl.remote.cancel import Cancel
+
+MOST: Final = 8 << 20
+"""Bytes that may wait to be written; a host that brings more waits itself."""
+
+
+class Pipe:
+    """One stream, written by a thread of its own, so that nobody else is ever caught in a write.
+
+    A pager that isn't scrolled stops the hosts' output, not Ctrl-C: once the switch is thrown, `write` drops
+    what there is no room for. Where writing fails, `on_broken` is called once and `broken` says why.
+    """
+
+    def __init__(self, target: BinaryIO, cancel: Cancel, on_broken: Callable[[], None]) -> None:
+        self.broken: OSError | None = None
+        self._target = target
+        self._cancel = cancel
+        self._on_broken = on_broken
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+        self._writer = threading.Thread(target=self._write_all, name="output", daemon=True)
+        self._writer.start()
+
+    def write(self, data: bytes) -> None:
+        with self._cancel.waking(self._wake), self._changed:
+            self._changed.wait_for(lambda: self._size < MOST or self.broken or self._cancel.thrown)
+            if self.broken or self._size >= MOST:
+                return
+            self._waiting.append(data)
+            self._size += len(data)
+            self._changed.notify_all()
+
+    def finish(self, patience: float | None) -> None:
+        """Wait until everything is written, `patience` seconds at most."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._writer.join(patience)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended)
+                if not self._waiting:
+                    return
+                data = b"".join(self._waiting)
+                self._waiting.clear()
+            try:
+                self._target.write(data)
+                self._target.flush()
+            except OSError as error:
+                self.broken = error
+                self._on_broken()
+            with self._changed:
+                self._size -= len(data)
+                self._changed.notify_all()
+            if self.broken:
+                return
