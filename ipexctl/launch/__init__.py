@@ -1,0 +1,1 @@
+"""From facts and options to how ranks are laid out. Pure: values in, values out."""
