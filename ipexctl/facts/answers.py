@@ -32,6 +32,15 @@ class Answers:
     def words(self, key: str) -> list[str]:
         return (self.first(key) or "").split()
 
+    def named(self, key: str) -> dict[str, str]:
+        """Values that are `NAME: REST` themselves, by that name; of two the first."""
+        found: dict[str, str] = {}
+        for line in self.all(key):
+            name, colon, value = line.partition(":")
+            if colon and value.strip():
+                found.setdefault(name.strip(), value.strip())
+        return found
+
     def __contains__(self, key: str) -> bool:
         return key in self.values
 

@@ -36,6 +36,7 @@ class Nic:
     """Mbit/s; None where the driver doesn't say."""
     physical: bool | None = None
     """Whether there is a device behind it; a container's eth0 has none."""
+    mac: str | None = None
     addresses: tuple[Address, ...] = ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ipexctl.facts.answers import read_answers, seconds
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.parse_cpu import parse_cpu
@@ -11,7 +13,6 @@ from ipexctl.facts.parse_system import (
     parse_account,
     parse_activity,
     parse_batch,
-    parse_disk,
     parse_environment,
     parse_home,
     parse_limits,
@@ -19,7 +20,12 @@ from ipexctl.facts.parse_system import (
     parse_memory,
     parse_security,
     parse_system,
+    parse_tmp,
 )
+from ipexctl.facts.probe import PARTS
+
+if TYPE_CHECKING:
+    from ipexctl.facts.answers import Answers
 
 
 def parse(text: str) -> Facts:
@@ -33,7 +39,7 @@ def parse(text: str) -> Facts:
         limits=parse_limits(said),
         network=parse_network(said),
         home=parse_home(said),
-        tmp=parse_disk(said, "tmp", "/tmp"),  # noqa: S108  # the host's, looked at and not written to
+        tmp=parse_tmp(said),
         account=parse_account(said),
         software=parse_software(said),
         environment=parse_environment(said),
@@ -43,5 +49,14 @@ def parse(text: str) -> Facts:
         activity=parse_activity(said),
         clock=seconds(said.first("clock")),
         complete="end" in said,
-        cut=said.all("cut"),
+        cut=_cut(said),
     )
+
+
+def _cut(said: Answers) -> tuple[str, ...]:
+    """The parts that never said they were done, and `names` where some of them got no answer in time."""
+    finished = set(said.all("done"))
+    known = len({line.partition(" ")[0] for line in said.all("resolved")})
+    if known <= len(said.words("peers")) and any(line.startswith("getent ") for line in said.all("tool")):
+        finished.discard("names")
+    return tuple(part for part in PARTS if part not in finished)

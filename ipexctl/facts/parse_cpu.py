@@ -29,7 +29,7 @@ _ARM_PARTS: Final = {
 
 
 def parse_cpu(said: Answers, arch: str | None) -> Cpu:
-    info = _pairs(said.all("cpuinfo"))
+    info = said.named("cpuinfo")
     vendor, model_name = _named(info)
     online = parse_cpulist(said.first("cpu.online") or "")
     siblings, packages = _topology(said, online)
@@ -50,22 +50,13 @@ def parse_cpu(said: Answers, arch: str | None) -> Cpu:
             online=known,
             siblings=siblings,
             packages=packages,
-            numa=_numa(said.all("numa")),
+            numa=_numa(said),
             governor=said.first("cpu.governor"),
             smt=any(len(core) > 1 for core in siblings) if siblings else None,
             affinity=_affinity(said, known),
             quota=_quota(said),
         ),
     )
-
-
-def _pairs(lines: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in lines:
-        key, colon, value = line.partition(":")
-        if colon and value.strip():
-            found.setdefault(key.strip(), value.strip())
-    return found
 
 
 def _named(info: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -120,20 +111,19 @@ def _complete(groups: set[CpuList], online: CpuList | None) -> tuple[CpuList, ..
     return tuple(sorted(groups, key=lambda group: group.cpus))
 
 
-def _numa(lines: Iterable[str]) -> tuple[NumaNode, ...]:
-    """`…/node3/cpulist:0-7` and `…/node3/meminfo:Node 3 MemTotal: 1024 kB`."""
+def _numa(said: Answers) -> tuple[NumaNode, ...]:
+    """`3 0-7`, and of its memory `Node 3 MemTotal: 1024 kB`; a node of memory alone has no list."""
     cpus: dict[int, CpuList] = {}
     memory: dict[int, int] = {}
-    for line in lines:
-        path, _, value = line.partition(":")
-        node, _, file = path.rpartition("/node")[2].partition("/")
-        at = natural(node)
-        if at is None:
-            continue
-        if file == "cpulist" and (listed := parse_cpulist(value)):
-            cpus[at] = listed
-        elif file == "meminfo" and (size := kilobytes(value.partition("MemTotal:")[2].strip())) is not None:
-            memory[at] = size
+    for line in said.all("numa"):
+        node, _, listed = line.partition(" ")
+        if (at := natural(node)) is not None:
+            cpus.setdefault(at, parse_cpulist(listed) or CpuList())
+    for line in said.all("numa.memory"):
+        match line.split():
+            case ["Node", node, "MemTotal:", size, *_]:
+                if (at := natural(node)) is not None and (found := kilobytes(size)) is not None:
+                    memory.setdefault(at, found)
     return tuple(NumaNode(at, cpus.get(at, CpuList()), memory.get(at)) for at in sorted({*cpus, *memory}))
 
 
@@ -144,12 +134,13 @@ def _affinity(said: Answers, online: CpuList | None) -> CpuList | None:
     this kernel's own (a lab's costume), and the mask's numbers mean something else: then a mask that holds
     nothing back, against that of the first process, is no limit.
     """
-    mask = parse_cpulist(said.first("status.Cpus_allowed_list") or "")
+    status = said.named("status")
+    mask = parse_cpulist(status.get("Cpus_allowed_list", ""))
     if mask is None:
         return None
-    width = 4 * len((said.first("status.Cpus_allowed") or "").replace(",", ""))
+    width = 4 * len(status.get("Cpus_allowed", "").replace(",", ""))
     if width and online and width < len(online):
-        whole = parse_cpulist(said.first("init.Cpus_allowed_list") or "")
+        whole = parse_cpulist(said.named("init").get("Cpus_allowed_list", ""))
         return None if whole is None or mask.covers(whole) else mask
     cpuset = next(
         (parse_cpulist(text) for key in _CPUSETS for text in said.all(key)[:1]),
@@ -174,7 +165,7 @@ def _quota(said: Answers) -> float | None:
 
 def _with_sysctl(said: Answers, cpu: Cpu) -> Cpu:
     """What a Mac or a BSD says instead."""
-    told = _pairs(said.all("sysctl"))
+    told = said.named("sysctl")
     if not told:
         return cpu
     return Cpu(

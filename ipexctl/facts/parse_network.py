@@ -38,15 +38,14 @@ def parse_network(said: Answers) -> Network:
 
 
 def _resolved(said: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """`127.127.A.B CANONICAL ADDRESS…` by the name's number, as the probe counts them."""
+    """`NUMBER CANONICAL ADDRESS…` by the name's number: ours is 0, the peers' follow in their order."""
     found: dict[int, tuple[str | None, tuple[str, ...]]] = {}
     for line in said.all("resolved"):
-        mark, full, *addresses = [*line.split(), ""][:2] + line.split()[2:]
-        match = re.search(r"127\.127\.(\d{1,3})\.(\d{1,3})$", mark)
-        if match:
-            at = int(match[1]) * 250 + int(match[2]) - 1
-            valid = dict.fromkeys(address for word in addresses if (address := _clean(word)))
-            found.setdefault(at, (full if full not in ("", "-") else None, tuple(valid)))
+        words = line.split()
+        at = natural(words[0])
+        if at is not None and len(words) > 1:
+            valid = dict.fromkeys(address for word in words[2:] if (address := _clean(word)))
+            found.setdefault(at, (None if words[1] == "-" else words[1], tuple(valid)))
     return found
 
 
@@ -94,6 +93,7 @@ def _nics(rows: Iterable[str], addresses: Mapping[str, list[Address]]) -> tuple[
             mtu=natural(said.get("mtu")),
             speed=_speed(said.get("speed")),
             physical="device" in said if said else None,
+            mac=said.get("address") if (said.get("address") or "").strip("0:") else None,
             addresses=tuple(addresses.get(name, ())),
         )
         for name, said in marks.items()

@@ -27,19 +27,18 @@ def parse_software(said: Answers) -> Software:
 
 
 def _python(line: str) -> Python:
-    """`PATH VERSION ARCH IMPLEMENTATION MULTIARCH VENV REAL`, or the path alone of one that doesn't run."""
-    words = line.split(" ", 6)
-    if len(words) < 7 or not re.fullmatch(r"\d+\.\d+\.\d+", words[1]):
-        return Python(words[0])
-    path, version, arch, implementation, multiarch, venv, real = words
+    """`PATH VERSION venv|- BUILT`, or the path alone of one that doesn't run; BUILT is `311-x86_64-linux-gnu`."""
+    path, version, can, built = [*line.split(" "), "", "", ""][:4]
+    if not re.fullmatch(r"3\.\d+(\.\d+)*", version):
+        return Python(path)
+    parts = built.split("-")
+    libc = re.match(r"musl|gnu", parts[-1])
     return Python(
         path=path,
         version=version,
-        real=real,
-        arch=arch,
-        libc="musl" if "musl" in multiarch else "glibc" if "gnu" in multiarch else None,
-        venv=venv == "venv",
-        implementation=implementation,
+        arch=parts[1] if len(parts) > 2 else None,
+        libc=None if libc is None else "musl" if libc[0] == "musl" else "glibc",
+        venv=can == "venv",
     )
 
 

@@ -34,8 +34,6 @@ def parse_system(said: Answers) -> System:
     }
     product = said.first("product")
     libc, libc_version = _libc(said.first("libc") or "")
-    boot = _boot(said)
-    netns = re.search(r"[0-9]+", said.first("netns") or "")
     return System(
         kernel_name=name,
         kernel=release,
@@ -45,7 +43,7 @@ def parse_system(said: Answers) -> System:
         distro_version=release_file.get("VERSION_ID") or product,
         libc=libc,
         libc_version=libc_version,
-        machine=f"{boot}/{netns[0]}" if boot and netns else boot,
+        boot=boot_of(said),
     )
 
 
@@ -53,8 +51,8 @@ def _nth(words: list[str], at: int) -> str | None:
     return words[at] if at < len(words) else None
 
 
-def _boot(said: Answers) -> str | None:
-    told = dict(line.split(": ", 1) for line in said.all("sysctl") if ": " in line)
+def boot_of(said: Answers) -> str | None:
+    told = said.named("sysctl")
     return said.first("boot_id") or told.get("kern.bootsessionuuid") or told.get("kern.boottime")
 
 
@@ -76,16 +74,17 @@ def parse_memory(said: Answers) -> Memory:
         for text in said.all(key)
         if (value := natural(text)) is not None and value < _NO_LIMIT
     ]
+    told, sysctl = said.named("meminfo"), said.named("sysctl")
     thp = re.search(r"\[(\w+)\]", said.first("thp") or "")
-    shm = parse_disk(said, "shm", "/dev/shm")  # noqa: S108  # a name, not a file of ours
+    shm = parse_disk(said, "/dev/shm")  # noqa: S108  # a name, not a file of ours
     return Memory(
-        total=kilobytes(said.first("meminfo.MemTotal")) or _sysctl_memory(said),
-        available=kilobytes(said.first("meminfo.MemAvailable")),
+        total=kilobytes(told.get("MemTotal")) or natural(sysctl.get("hw.memsize") or sysctl.get("hw.physmem")),
+        available=kilobytes(told.get("MemAvailable")),
         limit=min(limits, default=None),
-        swap=kilobytes(said.first("meminfo.SwapTotal")),
-        hugepages_total=natural(said.first("meminfo.HugePages_Total")),
-        hugepages_free=natural(said.first("meminfo.HugePages_Free")),
-        hugepage_size=kilobytes(said.first("meminfo.Hugepagesize")),
+        swap=kilobytes(told.get("SwapTotal")),
+        hugepages_total=natural(told.get("HugePages_Total")),
+        hugepages_free=natural(told.get("HugePages_Free")),
+        hugepage_size=kilobytes(told.get("Hugepagesize")),
         thp=thp[1] if thp else None,
         shm_size=shm.total if shm else None,
         shm_free=shm.free if shm else None,
@@ -94,14 +93,6 @@ def parse_memory(said: Answers) -> Memory:
 
 _NO_LIMIT: Final = 1 << 62
 """cgroup v1 writes the largest whole page count there is."""
-
-
-def _sysctl_memory(said: Answers) -> int | None:
-    for line in said.all("sysctl"):
-        name, _, value = line.partition(": ")
-        if name in ("hw.memsize", "hw.physmem") and (found := natural(value)):
-            return found
-    return None
 
 
 def parse_limits(said: Answers) -> Limits:
@@ -114,20 +105,21 @@ def parse_limits(said: Answers) -> Limits:
     return Limits(*(found.get(name, Limit()) for name in names))
 
 
-def parse_disk(said: Answers, key: str, path: str) -> Disk | None:
-    """What `room` said of a path; None where nothing at all was said."""
-    sizes = [natural(word) for word in said.words(f"{key}.room")]
-    mount = parse_mount(said.first(f"{key}.mount") or "")
-    writable = f"{key}.writable" in said
+def parse_disk(said: Answers, path: str) -> Disk | None:
+    """What was said of the room at a path; None where nothing was."""
+    mount = mount_of(said, path)
+    writable = path in said.all("writable")
     total = free = inodes = inodes_free = None
-    match sizes:
-        case [int(block), int(blocks), int(available), int(nodes), int(left)]:
-            total, free = block * blocks, block * available
-            inodes, inodes_free = (nodes, left) if nodes else (None, None)
-        case _:
-            match _df(said.first(f"{key}.df") or ""):
-                case (int(total_kb), int(free_kb)):
-                    total, free = total_kb * 1024, free_kb * 1024
+    for line in said.all("room"):
+        *sizes, at = [*line.split(" ", 5), ""][:6]
+        match [natural(word) for word in sizes]:
+            case [int(block), int(blocks), int(available), int(nodes), int(left)] if at == path:
+                total, free = block * blocks, block * available
+                inodes, inodes_free = (nodes, left) if nodes else (None, None)
+    for line in said.all("df"):
+        match _df(line.removeprefix(f"{path}|")):
+            case (int(total_kb), int(free_kb)) if line.startswith(f"{path}|"):
+                total, free = total_kb * 1024, free_kb * 1024
     if total is None and mount is None and not writable:
         return None
     return Disk(
@@ -145,8 +137,22 @@ def parse_disk(said: Answers, key: str, path: str) -> Disk | None:
 def _df(rows: str) -> tuple[int | None, int | None]:
     """The last row of `df -Pk`, whose rows came joined by bars: SOURCE KB USED FREE PERCENT POINT."""
     words = rows.rstrip("|").rpartition("|")[2].split()
-    found = [natural(word) for word in words if natural(word) is not None]
+    found = [number for word in words if (number := natural(word)) is not None]
     return (found[0], found[2]) if len(found) >= 3 else (None, None)
+
+
+def mount_of(said: Answers, path: str) -> Mount | None:
+    """The filesystem a path is on: of all whose mount point is above it the nearest, of several there the last."""
+    best: Mount | None = None
+    for row in said.all("mount"):
+        mount = parse_mount(row)
+        if mount is not None and _is_below(path, mount.point) and len(mount.point) >= len(best.point if best else ""):
+            best = mount
+    return best
+
+
+def _is_below(path: str, point: str) -> bool:
+    return path == point or path.startswith(f"{point.rstrip('/')}/")
 
 
 def parse_mount(row: str) -> Mount | None:
@@ -160,6 +166,7 @@ def parse_mount(row: str) -> Mount | None:
         type=right[0],
         source=_unescaped(right[1]),
         root=_unescaped(left[3]),
+        device=left[2],
         options=tuple(dict.fromkeys([*left[5].split(","), *(right[2].split(",") if len(right) > 2 else ())])),
         is_network=is_network(right[0]),
     )
@@ -174,34 +181,32 @@ def parse_home(said: Answers) -> Home | None:
     path = said.first("home.path")
     if path is None:
         return None
-    real = said.first("home.real")
-    disk = parse_disk(said, "home", real or path)
-    exists = "home.exists" in said
-    return Home(path=path, exists=exists, real=real, disk=disk, store=_store(said, disk, exists=exists))
+    real, base = said.first("home.real"), said.first("home.base")
+    return Home(
+        path=path,
+        exists="home.exists" in said,
+        real=real,
+        disk=parse_disk(said, base) if base else None,
+        store=_store(said, real) if real else None,
+    )
 
 
-def _store(said: Answers, disk: Disk | None, *, exists: bool) -> str | None:
-    mount = disk.mount if disk else None
-    base, parent = (_identity(said.first(key)) for key in ("home.base", "home.parent"))
-    if base is None:
-        return None
-    ours_apart = "home.link" in said or (mount is not None and mount.point == base[2])
-    if exists and parent is not None and parent[0] == base[0] and not ours_apart:
-        base = parent
-    return store_token(base[2], base[0], base[1], mount, _boot(said))
+def _store(said: Answers, real: str) -> str | None:
+    anchor = real
+    mount = mount_of(said, real)
+    if "home.link" not in said and not (mount and mount.point == real):
+        anchor = real.rpartition("/")[0] or "/"
+    inode = natural((said.first("home.inode") or "").partition(" ")[0])
+    return store_token(anchor, mount, boot_of(said), inode)
 
 
-def _identity(text: str | None) -> tuple[int, int, str] | None:
-    device, _, rest = (text or "").partition(" ")
-    inode, _, path = rest.partition(" ")
-    match natural(device), natural(inode):
-        case (int(at), int(node)) if path.startswith("/"):
-            return at, node, path
-    return None
+def parse_tmp(said: Answers) -> Disk | None:
+    path = said.first("tmp")
+    return parse_disk(said, path) if path else None
 
 
 def parse_account(said: Answers) -> Account:
-    uid = natural(next(iter(said.words("status.Uid")), None))
+    uid = natural(next(iter(said.named("status").get("Uid", "").split()), None))
     return Account(
         user=said.first("user"),
         uid=uid if uid is not None else natural(said.first("uid")),
@@ -234,7 +239,7 @@ def parse_security(said: Answers) -> Security:
     modes: dict[str | None, Literal["enforcing", "permissive"]] = {"1": "enforcing", "0": "permissive"}
     return Security(
         selinux=modes.get(said.first("selinux")),
-        firewall=tuple(dict.fromkeys(said.all("firewall"))),
+        firewall=tuple(dict.fromkeys([*(["ufw"] if "firewall.ufw" in said else []), *said.all("firewall")])),
         ptrace_scope=natural(said.first("ptrace_scope")),
     )
 
@@ -253,16 +258,22 @@ def parse_environment(said: Answers) -> Environment:
     )
 
 
+_SUBMITS: Final = {"srun": "slurm", "qsub": "pbs", "bsub": "lsf"}
+
+
 def parse_batch(said: Answers) -> Batch:
     variables = parse_variables(said)
+    programs = (line.partition(" ")[0] for line in said.all("tool"))
+    found = [*said.all("scheduler"), *(_SUBMITS[name] for name in programs if name in _SUBMITS)]
     return Batch(
-        schedulers=tuple(dict.fromkeys(said.all("scheduler"))),
+        schedulers=tuple(dict.fromkeys(found)),
         job=variables.get("SLURM_JOB_ID") or variables.get("PBS_JOBID"),
     )
 
 
 def parse_activity(said: Answers) -> Activity:
-    numbers = [decimal(word) for word in said.words("load") if word not in "{}"][:3]
+    load_words = said.words("load") or said.named("sysctl").get("vm.loadavg", "").split()
+    numbers = [decimal(word) for word in load_words if word not in "{}"][:3]
     pids = (natural(text) for text in said.all("pid"))
     match numbers:
         case [float(one), float(five), float(fifteen)]:

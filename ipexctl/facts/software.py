@@ -13,18 +13,16 @@ Flavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An interpreter that was started and answered, but for those without a version."""
+    """An interpreter that was started and said its version."""
 
     path: str
     version: str | None = None
     """`3.11.2`; None: it is there and doesn't run."""
-    real: str | None = None
     arch: str | None = None
-    """What it was built for: `x86_64`."""
+    """What it was built for: `x86_64`; None where its files don't say."""
     libc: Literal["glibc", "musl"] | None = None
     venv: bool | None = None
-    """Whether `-m venv` would give an environment with pip in it."""
-    implementation: str | None = None
+    """Whether it has what `-m venv` needs to make an environment with pip in it."""
 
     @property
     def minor(self) -> tuple[int, int] | None:

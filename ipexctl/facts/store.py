@@ -1,13 +1,15 @@
-"""Which hosts share one home: a token from what identifies the filesystem below it. Pure.
+"""Which hosts share one home: a token from what identifies the directory that holds it. Pure.
 
 A file with a random name in it would tell as well, but a look at a host writes nothing there. So:
 
 - On a filesystem of the network, the name the server gives it (`nfs1:/export/home`, without the server's domain,
-  which some machines mount by and some don't), the directory below that, and its inode, which is the server's.
-  The server's address stays out: large ones have many, and hand every client another.
-- On a disk of its own, device and inode, which mean something to one kernel only: the boot id says to which.
-  Cloned machines have the same filesystem ids, inodes and birth times, and don't share a byte. Containers with
-  one directory of their machine mounted in each have one boot id, device and inode, and do share it.
+  which some machines mount by and some don't), and the directory below that. The server's address stays out:
+  large ones have many, and hand every client another.
+- Where that name is the guest's own word for it (9p, virtiofs), the directory's inode beside it.
+- On a disk of its own, the number the kernel gives to the filesystem and the directory within it, which mean
+  something to one kernel only: the boot id says to which. Cloned machines have the same filesystem ids, inodes
+  and birth times, and don't share a byte. Containers that have one directory of their machine mounted have one
+  boot id and one filesystem, and do share it.
 
 The directory is the one that holds ours, which is there before the first install as after it; ours itself where
 it is a link or a mount.
@@ -26,22 +28,27 @@ NETWORK_FILESYSTEMS: Final = frozenset(
     "fuse.mfs fuse.lizardfs fuse.beegfs fuse.quobyte fuse.vmhgfs-fuse fuse.gcsfuse fuse.daos daos efs dvs vboxsf "
     "fuse.cvmfs2 prl_fs acfs".split()
 )
-_INODES_OF_THE_CLIENT: Final = frozenset({"fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse", "fuse.vmhgfs-fuse"})
+_NAMED_BY_THE_GUEST: Final = frozenset({"9p", "virtiofs", "vboxsf"})
 
 
 def is_network(kind: str) -> bool:
     return kind in NETWORK_FILESYSTEMS or kind.startswith("nfs")
 
 
-def store_token(path: str, device: int, inode: int, mount: Mount | None, boot: str | None) -> str | None:
+def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | None = None) -> str | None:
     """The token of a directory; None where too little is known to tell."""
-    if mount is not None and mount.is_network:
-        below = path[len(mount.point.rstrip("/")) :]
-        whole = f"{_export(mount)}{mount.root.rstrip('/')}{below}"
-        # One server is mounted as nfs here and as nfs4 there.
-        kind = "nfs" if mount.type.startswith("nfs") else mount.type
-        return f"{kind}:{whole}" + ("" if mount.type in _INODES_OF_THE_CLIENT else f"#{inode}")
-    return f"{boot}:{device}#{inode}" if boot else None
+    if mount is None:
+        return None
+    below = path[len(mount.point.rstrip("/")) :].rstrip("/")
+    within = f"{mount.root.rstrip('/')}{below}" or "/"
+    if not mount.is_network:
+        return f"{boot}:{mount.device}:{within}" if boot else None
+    # One server is mounted as nfs here and as nfs4 there.
+    kind = "nfs" if mount.type.startswith("nfs") else mount.type
+    token = f"{kind}:{_export(mount)}{within}"
+    if mount.type not in _NAMED_BY_THE_GUEST:
+        return token
+    return f"{token}#{inode}" if inode is not None else None
 
 
 def _export(mount: Mount) -> str:

@@ -23,9 +23,8 @@ class System:
     distro_version: str | None = None
     libc: Literal["glibc", "musl"] | None = None
     libc_version: str | None = None
-    machine: str | None = None
-    """The same for two names of one machine and for nothing else: this boot of the kernel, and the network
-    namespace, which tells containers on one kernel apart."""
+    boot: str | None = None
+    """This boot of this kernel: another after a restart, the same in every container of a machine."""
 
     @property
     def is_linux(self) -> bool:
@@ -82,6 +81,8 @@ class Mount:
     source: str
     root: str = "/"
     """Which directory of that filesystem is mounted here."""
+    device: str | None = None
+    """The kernel's number for the filesystem: `8:1`."""
     options: tuple[str, ...] = ()
     is_network: bool = False
 

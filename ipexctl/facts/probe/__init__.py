@@ -1,4 +1,4 @@
-"""The probe: pieces of POSIX sh that make one script, and the command that runs it on a host.
+"""The probe: pieces of POSIX sh and one of awk that make one script, and the command that runs it on a host.
 
 The script needs no Python, no root and no program but the shell; whatever else is missing leaves a hole.
 """
@@ -9,6 +9,7 @@ import functools
 import re
 import shlex
 from importlib import resources
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.command import Command
@@ -17,22 +18,41 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PIECES: Final = ("frame.sh", "machine.sh", "places.sh", "main.sh")
-_A_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
+_A_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+PARTS: Final = ("kernel", "network", "names", "home", "programs")
+"""What the script says `done` to, one after the other or side by side."""
 
 
 @functools.cache
 def probe_script() -> str:
-    """All pieces as one, without the comments: they'd travel to every host."""
-    pieces = (resources.files(__name__).joinpath(piece).read_text(encoding="utf-8") for piece in _PIECES)
-    lines = (line.strip() for piece in pieces for line in piece.splitlines())
+    """What asks, to be run as `sh -c SCRIPT probe HOME PEERS`."""
+    return f"kernel_awk={shlex.quote(_text('kernel.awk'))}\n" + "".join(_text(piece) for piece in _PIECES)
+
+
+@functools.cache
+def _text(piece: str) -> str:
+    """A piece without its comments and indentation: they'd travel to every host."""
+    text = resources.files(__name__).joinpath(piece).read_text(encoding="utf-8")
+    lines = (line.strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
 
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
     """The probe for hosts whose fellows have these names, with our directory there, or the usual one.
 
-    What can't be a host's name is left out: the script hands names to getent as words.
+    An address has no name to be looked up. What can't be a host's name is left out: the script hands names to
+    getent as words.
     """
-    names = " ".join(name for name in peers if _A_NAME.fullmatch(name))
-    given = f"home={shlex.quote(home or '')}\npeers={shlex.quote(names)}\n"
-    return Command(script=given + probe_script(), label="the probe")
+    names = " ".join(name for name in peers if _A_NAME.fullmatch(name) and not _is_address(name))
+    given = {"home": home or "", "peers": names, "probe": probe_script()}
+    settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in given.items())
+    return Command(script=settings + _text("outer.sh"), label="the probe")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,19 +1,29 @@
-# The order of things. The clock comes first: its first byte is what our own clock is held against.
+# The order of things. The clock comes first: its first byte is what our own clock is held against. Then what
+# cannot hang; then names beside disks, either of which may wait for a server that is gone.
 put clock "$(date +%s.%N)"
-put probe 1
+uname=$(uname -s -n -r -m)
+put uname "$uname"
 put peers "$peers"
 put path "$login_path"
-kernel=$(uname -s)
-jobs='our_home our_envs our_jobs disks names software pythons mpis'
-machine() {
-    if [ "$kernel" = Linux ]; then
-        for part in system cpu status cgroup memory rules network; do "$part"; done
-    else
-        other_kernel
-    fi
-}
-start_jobs $jobs | {
-    machine </dev/null
-    collect $jobs
-}
-put end "$(date +%s.%N)"
+kernel=${uname%% *}
+node=${uname#* }
+node=${node%% *}
+names_left=
+if [ "$kernel" = Linux ]; then
+    kernel_says
+    account
+    cgroup
+    network
+    libc
+else
+    other_kernel
+fi
+names $names_left &
+our_home
+if [ -d "$home" ]; then
+    our_envs
+    our_jobs
+fi
+programs
+wait
+put end yes

@@ -1,34 +1,20 @@
-# The jobs: what is on disks, behind names, and in programs that have to be started to be known.
+# What is on disks, behind names, and in programs that have to be started to be known.
 
-# Room at a path, and which filesystem it is on. `stat -f` and mountinfo speak of that one mount alone,
-# where df may ask every mount there is.
-room() { # key path
-    [ ! -w "$2" ] || put "$1.writable" yes
-    if [ -r /proc/self/mountinfo ]; then
-        put "$1.room" "$(limit stat -f -c '%S %b %a %c %d' "$2")"
-        put "$1.mount" "$(awk -v path="$2" '
-            { at = $5 }
-            (at == "/" || at == path || index(path, at "/") == 1) && length(at) >= length(best) { best = at; row = $0 }
-            END { print row }' /proc/self/mountinfo)"
-    else
-        put "$1.df" "$(limit df -Pk "$2" | while read -r line; do last=$line; printf '%s|' "$line"; done)"
-    fi
-}
-
-identity() { # key path: device and inode
+# Room at the paths, in one question. `stat -f` speaks of that one mount each, where df may ask all there are.
+room() { # paths
+    for path; do
+        [ ! -w "$path" ] || put writable "$path"
+    done
     if [ "$kernel" = Linux ]; then
-        put "$1" "$(limit stat -c '%d %i %n' "$2")"
+        stat -f -c 'room %S %b %a %c %d %n' "$@"
     else
-        put "$1" "$(limit stat -f '%d %i %N' "$2")"
+        for path; do
+            put df "$path|$(df -Pk "$path" | while read -r line; do printf '%s|' "$line"; done)"
+        done
     fi
 }
 
-disks() {
-    room shm /dev/shm
-    tmp=$(cd /tmp && pwd -P)
-    room tmp "$tmp"
-}
-
+# Where we would be; the directory above ours is there before the first install as after it.
 our_home() {
     put home.path "$home"
     base=$home
@@ -38,18 +24,25 @@ our_home() {
         *) base=/ && break ;;
         esac
     done
-    real=$(cd "$base" && pwd -P)
+    cd -P / && cd -P "$base" && real=${PWD%/}${home#"$base"}
+    put home.base "$PWD"
+    put home.real "$real"
     if [ "$base" = "$home" ]; then
         put home.exists yes
-        put home.real "$real"
         [ ! -L "$home" ] || put home.link yes
-        parent=$(cd "${home%/*}/" && pwd -P)
-        identity home.parent "$parent"
-    else
-        put home.real "${real%/}${home#"$base"}"
     fi
-    identity home.base "$real"
-    room home "$real"
+    base=$PWD tmp=/tmp
+    [ ! -L /tmp ] || { cd -P /tmp && tmp=$PWD; }
+    put tmp "$tmp"
+    room "$base" "$tmp" /dev/shm
+    # Where the name of a filesystem is the guest's own word for it, only the inode tells whose it is.
+    case $said in
+    *' - 9p '* | *' - virtiofs '* | *' - vboxsf '*)
+        above=${real%/*}
+        [ -d "$above/" ] && put home.inode "$(ls -di "$above/")"
+        ;;
+    esac
+    put 'done' home
 }
 
 our_envs() {
@@ -62,7 +55,7 @@ our_envs() {
             put env.record "$name $line"
         done <"$at/env.json"
         for lib in "$at"/lib/python3*; do
-            put env.python "$name ${lib##*/python}"
+            [ ! -d "$lib" ] || put env.python "$name ${lib##*/python}"
             for wanted in torch intel_extension_for_pytorch oneccl oneccl_bind_pt impi_rt intel_openmp numpy accelerate \
                 transformers; do
                 for info in "$lib/site-packages/$wanted"-*.dist-info; do
@@ -76,7 +69,7 @@ our_envs() {
 # Records of runs that say they go on, and our own processes that were started out of our home.
 our_jobs() {
     set -- "$home"/runs/*/status.json
-    [ ! -r "$1" ] || limit grep -lE '"state": *"(starting|running)"' "$@" | while read -r file; do
+    [ ! -r "$1" ] || grep -lE '"state": *"(starting|running)"' "$@" | while read -r file; do
         file=${file%/status.json}
         put run "${file##*/}"
     done
@@ -84,27 +77,27 @@ our_jobs() {
     for at in /proc/[0-9]*; do
         [ ! -O "$at" ] || mine="$mine $at/cmdline"
     done
-    [ -z "$mine" ] || limit grep -lasF "$home/" $mine | while read -r file; do
+    [ -z "$mine" ] || grep -lasF "$home/" $mine | while read -r file; do
         file=${file%/cmdline}
-        [ "${file#/proc/}" = $$ ] || put pid "${file#/proc/}"
+        put pid "${file#/proc/}"
     done
 }
 
 # One getent for many names. An address needs no asking, so 127.127.A.B between the names says which of
 # them the lines before it belong to: the name with the number A * 250 + B - 1.
-resolve() { # number of the first, names
-    number=$1 asked=
-    shift
+resolve() { # NUMBER:NAME...
+    asked=
     for name; do
-        asked="$asked $name 127.127.$((number / 250)).$((number % 250 + 1))"
-        number=$((number + 1))
+        number=${name%%:*}
+        asked="$asked ${name#*:} 127.127.$((number / 250)).$((number % 250 + 1))"
     done
     limit getent ahosts $asked | {
         found= full=
         while read -r address kind name; do
             case $kind/$address in
-            STREAM/127.127.*)
-                printf 'resolved %s %s %s\n' "$address" "${full:--}" "$found"
+            STREAM/*127.127.*)
+                address=${address##*127.127.}
+                put resolved "$((${address%.*} * 250 + ${address#*.} - 1)) ${full:--} $found"
                 found= full=
                 ;;
             STREAM/*)
@@ -118,21 +111,18 @@ resolve() { # number of the first, names
 
 # Our own name, which has the number 0, and the peers', in handfuls side by side: a name server that is
 # silent about one costs the others of its handful only.
-names() {
-    have getent || return
-    set -f
-    number=0
-    set -- "$(uname -n)" $peers
+names() { # NUMBER:NAME...
     while [ $# -gt 0 ]; do
-        handful= first=$number
-        while [ $# -gt 0 ] && [ $((number - first)) -lt 16 ]; do
+        handful= count=0
+        while [ $# -gt 0 ] && [ $count -lt 16 ]; do
             handful="$handful $1"
-            number=$((number + 1))
+            count=$((count + 1))
             shift
         done
-        resolve $first $handful &
+        resolve $handful &
     done
     wait
+    put 'done' names
 }
 
 # Calls a function with each program of these names in these directories, a program by two paths once.
@@ -141,41 +131,59 @@ each_program() { # function at-most names directory...
     shift 3
     for directory; do
         # pyenv's shims are scripts that cost more than the interpreters behind them.
-        case $directory in */shims) continue ;; esac
-        for path in $(cd "$directory" && for name in $wanted; do [ ! -x "$name" ] || printf '%s\n' "$directory/$name"; done); do
-            for other in $seen; do
-                [ ! "$path" -ef "$other" ] || continue 2
+        case $directory in */shims | '' | [!/]*) continue ;; esac
+        for name in $wanted; do
+            for path in "$directory"/$name; do
+                [ -x "$path" ] && [ -f "$path" ] || continue
+                for other in $seen; do
+                    [ ! "$path" -ef "$other" ] || continue 2
+                done
+                seen="$seen $path"
+                most=$((most - 1))
+                [ $most -ge 0 ] || return
+                "$act" "$path"
             done
-            seen="$seen $path"
-            most=$((most - 1))
-            [ $most -ge 0 ] || return
-            "$act" "$path"
         done
     done
 }
 
-login_directories() { # PATH as words; its oddities (empty parts, blanks) are nothing to us
-    printf '%s' "$login_path" | tr : ' '
-}
-
-# What -m venv needs beside itself is ensurepip, which Debian packs apart. No line may need its indent.
-ask_python='import os, sys
-has = lambda name: any(os.path.isfile(os.path.join(p, name, "__init__.py")) for p in sys.path)
-i = sys.implementation
-print("%d.%d.%d" % sys.version_info[:3], os.uname()[4] if sys.maxsize > 2**32 else "32bit", i.name,
-    getattr(i, "_multiarch", "") or "-", "venv" if has("venv") and has("ensurepip") else "-",
-    os.path.realpath(sys.executable))'
-
+# --version starts no interpreter, and proves that the program and its libraries are whole. What -m venv
+# needs beside itself is ensurepip, which Debian packs apart. What it was built for is in the names of its
+# extension modules.
 one_python() { # path
-    put python "$1 $(limit "$1" -I -S -B -c "$ask_python")"
+    version=$("$1" --version 2>&1)
+    case $version in
+    Python\ 3.*) ;;
+    *) put python "$1" && return ;;
+    esac
+    version=${version#Python }
+    version=${version%%[!0-9.]*}
+    minor=${version#3.}
+    minor=3.${minor%%.*}
+    prefix=${1%/bin/*}
+    if [ -r "$prefix/pyvenv.cfg" ]; then
+        while read -r key equals value; do
+            [ "$key" != home ] || prefix=${value%/bin}
+        done <"$prefix/pyvenv.cfg"
+    fi
+    library_of "$prefix" "$minor" || { [ -L "$1" ] && real=$(readlink -f "$1") && library_of "${real%/bin/*}" "$minor"; } ||
+        library_of /usr "$minor"
+    can=-
+    [ ! -r "$library/venv/__init__.py" ] || [ ! -r "$library/ensurepip/__init__.py" ] || can=venv
+    built=-
+    for module in "$library"/lib-dynload/_*.cpython-*.so; do
+        [ ! -e "$module" ] || built=${module##*.cpython-}
+        break
+    done
+    put python "$1 $version $can ${built%.so}"
 }
 
-pythons() {
-    each_program one_python 12 'python3 python3.[0-9] python3.[0-9][0-9]' $(login_directories) \
-        /usr/local/bin /usr/bin /opt/python*/bin /opt/conda/bin "$HOME"/.local/bin "$HOME"/miniconda3/bin \
-        "$HOME"/anaconda3/bin "$HOME"/miniforge3/bin "$HOME"/mambaforge/bin "$HOME"/.pyenv/versions/*/bin \
-        "$HOME"/.local/share/uv/python/*/bin "$home"/python*/bin /opt/rh/rh-python3*/root/usr/bin \
-        /opt/intel/oneapi/intelpython/latest/bin /opt/homebrew/bin
+library_of() { # prefix minor
+    for library in "$1/lib/python$2" "$1/lib64/python$2"; do
+        [ ! -r "$library/os.py" ] || return 0
+    done
+    library=
+    return 1
 }
 
 one_mpirun() { # path
@@ -184,20 +192,27 @@ one_mpirun() { # path
     })"
 }
 
-mpis() {
-    each_program one_mpirun 6 'mpirun mpiexec.hydra' $(login_directories) \
-        /usr/local/bin /usr/bin $I_MPI_ROOT/bin /opt/intel/oneapi/mpi/*/bin "$HOME"/intel/oneapi/mpi/*/bin \
+programs() {
+    PATH=$login_path:$PATH
+    IFS=:
+    set -- $login_path
+    IFS=$usual_ifs
+    # Names rather than a pattern: /usr/bin is long, and would be read through for each.
+    each_program one_python 12 "python3 python3.6 python3.7 python3.8 python3.9 python3.10 python3.11 python3.12 \
+python3.13 python3.14 python3.15 python3.16" "$@" \
+        /usr/local/bin /usr/bin /opt/python*/bin /opt/conda/bin "$HOME"/.local/bin "$HOME"/miniconda3/bin \
+        "$HOME"/anaconda3/bin "$HOME"/miniforge3/bin "$HOME"/mambaforge/bin "$HOME"/.pyenv/versions/*/bin \
+        "$HOME"/.local/share/uv/python/*/bin "$home"/python*/bin /opt/rh/rh-python3*/root/usr/bin \
+        /opt/intel/oneapi/intelpython/latest/bin /opt/homebrew/bin
+    each_program one_mpirun 6 'mpirun mpiexec.hydra' "$@" \
+        /usr/local/bin /usr/bin "$I_MPI_ROOT"/bin /opt/intel/oneapi/mpi/*/bin "$HOME"/intel/oneapi/mpi/*/bin \
         /opt/intel/compilers_and_libraries*/linux/mpi/intel64/bin /usr/lib64/openmpi/bin /usr/lib64/mpich/bin \
         /usr/lib64/mvapich2*/bin /opt/openmpi*/bin /opt/ompi*/bin /opt/mpich*/bin /usr/local/openmpi*/bin
-}
-
-software() {
-    PATH=$login_path:$PATH
-    for name in bash ssh tar sha256sum timeout rsync curl numactl taskset gcc uv nc ncat socat perl python3 getent ip; do
-        put tool "$name $(command -v $name)"
-    done
-    for pair in slurm:srun pbs:qsub lsf:bsub; do
-        ! have "${pair#*:}" || put scheduler "${pair%:*}"
+    for name in bash ssh tar sha256sum timeout rsync curl numactl taskset gcc uv nc ncat socat perl python3 getent ip \
+        srun qsub bsub; do
+        for directory; do
+            [ ! -x "$directory/$name" ] || { put tool "$name $directory/$name" && break; }
+        done
     done
     [ ! -e /etc/slurm/slurm.conf ] && [ ! -d /var/spool/slurmd ] || put scheduler slurm
     [ ! -e /etc/pbs.conf ] || put scheduler pbs
@@ -209,10 +224,10 @@ software() {
     [ -z "$MODULESHOME" ] && [ ! -e /etc/profile.d/modules.sh ] || put modules modules
     for at in /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib /usr/local/lib /usr/local/lib64 "$HOME"/.local/lib \
         "$CONDA_PREFIX"/lib "$VIRTUAL_ENV"/lib /opt/intel/oneapi/compiler/latest/lib; do
-        for library in libgomp libiomp5 libtcmalloc libtcmalloc_minimal libjemalloc; do
-            for library in "$at/$library.so" "$at/$library".so.[0-9]; do
-                [ ! -e "$library" ] || put library "$library"
-            done
+        for library in libgomp.so libgomp.so.1 libiomp5.so libtcmalloc.so libtcmalloc.so.4 libtcmalloc_minimal.so \
+            libtcmalloc_minimal.so.4 libjemalloc.so libjemalloc.so.1 libjemalloc.so.2; do
+            [ ! -e "$at/$library" ] || put library "$at/$library"
         done
     done
+    put 'done' programs
 }

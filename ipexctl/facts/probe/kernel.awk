@@ -1,0 +1,211 @@
+# What the kernel and a few files of /etc tell, as `key value` lines. One awk, because a shell reads its files
+# byte by byte: slowly, and some of the kernel's give nothing to a reader who asks for one byte.
+#
+# node, peers  the host's own name and the others'
+# getent       whether there is a getent to ask for what /etc/hosts doesn't settle
+BEGIN {
+    processors()
+    numa()
+    ours()
+    memory()
+    distribution()
+    mounts()
+    routes()
+    rules()
+    variables()
+    print "done kernel"
+    names()
+    exit
+}
+
+function put(key, value) {
+    if (value != "") print key " " value
+}
+
+function first(file, line) {
+    line = ""
+    getline line < file
+    close(file)
+    return line
+}
+
+# The lines of a file that match, each behind a key.
+function matching(key, file, pattern, line) {
+    while ((getline line < file) > 0) if (line ~ pattern) print key " " line
+    close(file)
+}
+
+# 0-3,8 into list[1] to list[5]; how many
+function expand(text, list, parts, range, count, total, number, i) {
+    total = split(text, parts, ",")
+    count = 0
+    for (i = 1; i <= total; i++) {
+        if (split(parts[i], range, "-") < 2) range[2] = range[1]
+        for (number = range[1] + 0; number <= range[2] + 0; number++) list[++count] = number
+    }
+    return count
+}
+
+# The first processor stands for all; a core is asked of one of its threads, a socket of one of its cores.
+function processors(cpus, file, line, begun, online, count, i, at, group) {
+    file = "/proc/cpuinfo"
+    while ((getline line < file) > 0) {
+        if (line == "" && begun) break
+        begun = 1
+        if (line ~ /^(vendor_id|cpu family|model|stepping|flags|Features|CPU )/) print "cpuinfo " line
+    }
+    close(file)
+    cpus = "/sys/devices/system/cpu"
+    online = first(cpus "/online")
+    put("cpu.online", online)
+    put("cpu.governor", first(cpus "/cpu0/cpufreq/scaling_governor"))
+    count = expand(online, at)
+    if (!count || first(cpus "/cpu" at[1] "/topology/thread_siblings_list") == "") {
+        places()
+        return
+    }
+    for (i = 1; i <= count; i++) {
+        if (!(at[i] in cores)) {
+            group = first(cpus "/cpu" at[i] "/topology/thread_siblings_list")
+            put("cpu.core", group)
+            mark(group, cores)
+        }
+        if (!(at[i] in sockets)) {
+            group = first(cpus "/cpu" at[i] "/topology/core_siblings_list")
+            put("cpu.socket", group)
+            mark(group, sockets)
+        }
+    }
+}
+
+function mark(group, seen, members, count, i) {
+    count = expand(group, members)
+    for (i = 1; i <= count; i++) seen[members[i]] = 1
+}
+
+# Some containers hide the topology: processor, socket and core are in cpuinfo as well.
+function places(file, line, row, part) {
+    file = "/proc/cpuinfo"
+    while ((getline line < file) > 0) {
+        split(line, part, ":")
+        if (line ~ /^processor/) row = part[2]
+        if (line ~ /^(physical|core) id/) row = row part[2]
+        if (line ~ /^core id/) print "cpu.place" row
+    }
+    close(file)
+}
+
+function numa(nodes, count, list, i, at) {
+    nodes = "/sys/devices/system/node"
+    count = expand(first(nodes "/online"), list)
+    for (i = 1; i <= count; i++) {
+        at = nodes "/node" list[i]
+        print "numa " list[i] " " first(at "/cpulist")
+        put("numa.memory", first(at "/meminfo"))
+    }
+}
+
+# What we may use; the limits of this awk are those of the shell it came from.
+function ours() {
+    matching("status", "/proc/self/status", "^(Cpus_allowed|Cpus_allowed_list|Uid):")
+    matching("init", "/proc/1/status", "^Cpus_allowed_list:")
+    matching("limit", "/proc/self/limits", "^Max (locked memory|open files|processes) ")
+    put("load", first("/proc/loadavg"))
+}
+
+function memory() {
+    matching("meminfo", "/proc/meminfo", "^(MemTotal|MemAvailable|SwapTotal|HugePages_Total|HugePages_Free|Hugepagesize):")
+    put("thp", first("/sys/kernel/mm/transparent_hugepage/enabled"))
+}
+
+function distribution() {
+    matching("os_release", "/etc/os-release", "^(ID|VERSION_ID|PRETTY_NAME)=")
+    put("boot_id", first("/proc/sys/kernel/random/boot_id"))
+}
+
+# The filesystems a path of ours may be on.
+function mounts(file, line, field) {
+    file = "/proc/self/mountinfo"
+    while ((getline line < file) > 0) {
+        split(line, field, " ")
+        if (field[5] !~ /^\/(proc|sys|run|boot|snap|dev\/(pts|mqueue|hugepages)|var\/(lib\/(docker|containers|kubelet)|snap))(\/|$)/)
+            print "mount " line
+    }
+    close(file)
+}
+
+# The kernel keeps an unreachable v6 default on lo.
+function routes(file, line, field, count) {
+    file = "/proc/net/route"
+    while ((getline line < file) > 0) {
+        split(line, field, "[ \t]+")
+        if (field[2] == "00000000" && field[8] == "00000000") {
+            print "route " field[1] " " field[3]
+            break
+        }
+    }
+    close(file)
+    file = "/proc/net/ipv6_route"
+    while ((getline line < file) > 0) {
+        count = split(line, field, "[ \t]+")
+        if (field[1] ~ /^0+$/ && field[2] == "00" && field[count] != "lo") {
+            print "route " field[count] " " field[5]
+            break
+        }
+    }
+    close(file)
+    put("port_range", first("/proc/sys/net/ipv4/ip_local_port_range"))
+}
+
+# Of logind's settings the later file wins; what is commented out tells what this logind was built with.
+function rules(i) {
+    for (i = 1; i < ARGC; i++) matching("logind.conf", ARGV[i], "^ *#? *(KillUserProcesses|RemoveIPC) *=")
+    if (first("/sys/fs/selinux/enforce") != "") print "selinux " first("/sys/fs/selinux/enforce")
+    put("ptrace_scope", first("/proc/sys/kernel/yama/ptrace_scope"))
+    matching("firewall.ufw", "/etc/ufw/ufw.conf", "^ENABLED=yes")
+}
+
+function variables(name, value) {
+    for (name in ENVIRON)
+        if (name ~ /^(OMP|KMP|GOMP|MKL|CCL|I_MPI|OMPI|FI|PMI|PMIX|GLOO|TP|ONEDNN|DNNL|ATEN|LD|PYTHON)_?[A-Z0-9_]*$/ ||
+            name ~ /^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT|MALLOC_CONF|CONDA_PREFIX|VIRTUAL_ENV)$/ ||
+            name ~ /^(TMPDIR|SLURM_JOB_ID|PBS_JOBID)$/) {
+            value = ENVIRON[name]
+            gsub(/[\n\r]/, " ", value)
+            print "variable " name "=" value
+        }
+}
+
+# A name that /etc/hosts gives one address needs no asking, where the system looks there first. The others
+# are left, as NUMBER:NAME, to the shell, which reads our last line.
+function names(file, line, field, count, i, asked, total, order, left) {
+    order = "files"
+    file = "/etc/nsswitch.conf"
+    while ((getline line < file) > 0) {
+        split(line, field, "[ \t]+")
+        if (field[1] == "hosts:") order = field[2]
+    }
+    close(file)
+    file = "/etc/hosts"
+    while ((getline line < file) > 0) {
+        sub(/#.*/, "", line)
+        count = split(tolower(line), field, "[ \t]+")
+        for (i = 2; i <= count; i++) {
+            if (field[i] == "" || (field[i], field[1]) in known) continue
+            known[field[i], field[1]] = 1
+            many[field[i]]++
+            where[field[i]] = where[field[i]] " " field[1]
+            if (!(field[i] in full)) full[field[i]] = field[2]
+        }
+    }
+    close(file)
+    total = split(node " " peers, asked, " ")
+    for (i = 1; i <= total; i++) {
+        line = tolower(asked[i])
+        if (many[line] && (!getent || (order == "files" && many[line] == 1)))
+            print "resolved " (i - 1) " " full[line] where[line]
+        else
+            left = left " " (i - 1) ":" asked[i]
+    }
+    print "names" left
+}
