@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ipexctl.remote.patterns import list_matches
@@ -15,6 +15,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Verdict = Literal["known", "unknown", "changed", "revoked"]
+
+
+class HashedName:
+    """`|1|salt|digest`: a name that can be recognised but not read. The salt's half of the work is done once."""
+
+    __slots__ = ("_digest", "_inner", "_outer")  # of the HMAC: what it has hashed before the name comes
+
+    def __init__(self, salt: bytes, digest: bytes) -> None:
+        block = (hashlib.sha1(salt, usedforsecurity=False).digest() if len(salt) > 64 else salt).ljust(64, b"\0")
+        self._inner = hashlib.sha1(block.translate(_INNER), usedforsecurity=False).copy
+        self._outer = hashlib.sha1(block.translate(_OUTER), usedforsecurity=False).copy
+        self._digest = digest
+
+    def stands_for(self, name: bytes) -> bool:
+        inner = self._inner()
+        inner.update(name)
+        outer = self._outer()
+        outer.update(inner.digest())
+        return outer.digest() == self._digest
+
+
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +50,7 @@ class Entry:
     key_type: str
     key: bytes
     marker: str = ""
-
-    def covers(self, name: str) -> bool:
-        if self.names.startswith("|1|"):
-            return _hash_matches(self.names, name)
-        return list_matches(self.names, name)
+    hashed: HashedName | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +69,28 @@ def fingerprint(key: bytes) -> str:
 def parse(text: str, file: str) -> tuple[Entry, ...]:
     """The entries of one file. A line that isn't one is passed over, as ssh does."""
     entries = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
         if len(words) < 3 or words[0].startswith("#"):
             continue
         try:
             key = base64.b64decode(words[2], validate=True)
-        except (binascii.Error, ValueError):
+            hashed = _hashed(words[0]) if words[0].startswith("|1|") else None
+        except ValueError:
             continue
-        entries.append(Entry(file, number, words[0], words[1], key, marker))
+        entries.append(Entry(file, number, words[0], words[1], key, marker, hashed))
     return tuple(entries)
 
 
 def entries_for(entries: Iterable[Entry], name: str) -> tuple[Entry, ...]:
     """The entries that speak of this host: worked out once a host, since hashed names cost an HMAC each."""
-    return tuple(entry for entry in entries if entry.covers(name))
+    encoded = name.encode(errors="surrogatepass")
+    return tuple(
+        entry
+        for entry in entries
+        if (entry.hashed.stands_for(encoded) if entry.hashed else list_matches(entry.names, name))
+    )
 
 
 def judge(entries: Iterable[Entry], key_type: str, key: bytes) -> Judgement:
@@ -91,10 +116,13 @@ def known_types(entries: Iterable[Entry]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.key_type for entry in entries if not entry.marker))
 
 
-def _hash_matches(names: str, name: str) -> bool:
-    try:
-        _, _, salt, digest = names.split("|")
-        made = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
-        return hmac.compare_digest(made, base64.b64decode(digest))
-    except (ValueError, binascii.Error):
-        return False
+def hash_name(name: str, salt: bytes | None = None) -> str:
+    """A name as `HashKnownHosts yes` has ssh write it."""
+    salt = os.urandom(20) if salt is None else salt
+    digest = hmac.digest(salt, name.encode(errors="surrogatepass"), "sha1")
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+def _hashed(names: str) -> HashedName:
+    _, _, salt, digest = names.split("|")
+    return HashedName(base64.b64decode(salt), base64.b64decode(digest))

@@ -6,20 +6,25 @@ import re
 from functools import lru_cache
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(pattern.lower()).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+    return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether one pattern, without its `!`, covers the name."""
-    return _compiled(pattern).fullmatch(name.lower()) is not None
+    """Whether one pattern, without its `!`, covers the name, to the letter: ssh's `Host` tells A1 from a1."""
+    if "*" not in pattern and "?" not in pattern:
+        return pattern == name
+    return _compiled(pattern).fullmatch(name) is not None
 
 
 def list_matches(patterns: str, name: str) -> bool:
-    """Whether a comma-separated list covers the name: one that is negated rules it out."""
+    """Whether a comma-separated list of known_hosts covers the name, in whatever letters: a `!` rules it out."""
+    listed, name = patterns.lower().split(","), name.lower()
+    if not ("*" in patterns or "?" in patterns or "!" in patterns):
+        return name in listed  # most of a long known_hosts: none of it is worth an expression
     found = False
-    for pattern in patterns.split(","):
+    for pattern in listed:
         if pattern.startswith("!"):
             if matches(pattern[1:], name):
                 return False

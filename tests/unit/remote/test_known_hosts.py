@@ -5,15 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import shutil
+import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.remote.known_hosts import entries_for, fingerprint, judge, known_types, parse
+from ipexctl.remote.known_hosts import entries_for, fingerprint, hash_name, judge, known_types, parse
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ipexctl.remote.known_hosts import Verdict
 
 GOOD, OTHER = b"the host's key", b"somebody else's key"
@@ -49,6 +54,8 @@ def hashed(name: str) -> str:
         (f"# node1 ssh-ed25519 {b64(GOOD)}", "node1", "unknown"),
         ("node1 ssh-ed25519 not!base64", "node1", "unknown"),
         ("node1", "node1", "unknown"),
+        (f"NODE1,*.lab ssh-ed25519 {b64(GOOD)}", "node1", "known"),
+        (f"|1|AAAA|not!base64==== ssh-ed25519 {b64(GOOD)}", "node1", "unknown"),
         ("|1|broken ssh-ed25519 AAAA", "node1", "unknown"),
     ],
 )
@@ -82,3 +89,38 @@ def test_the_fingerprint_is_the_one_ssh_keygen_shows() -> None:
 @given(st.text(max_size=200), st.text(max_size=20))
 def test_no_text_makes_the_reader_raise(text: str, name: str) -> None:
     assert judge(entries_for(parse(text, "f"), name), "ssh-ed25519", GOOD).verdict in ("known", "unknown", "changed")
+
+
+@pytest.mark.parametrize("size", [0, 20, 64, 65, 200])
+def test_a_hashed_name_is_an_hmac_whatever_the_length_of_its_salt(size: int) -> None:
+    line = f"{hash_name('node1', bytes(range(size)))} ssh-ed25519 {b64(GOOD)}"
+    digest = hmac.new(bytes(range(size)), b"node1", hashlib.sha1).digest()
+    assert line.startswith(f"|1|{b64(bytes(range(size)))}|{b64(digest)} ")
+    assert len(entries_for(parse(line, "f"), "node1")) == 1
+    assert not entries_for(parse(line, "f"), "node2")
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH's ssh-keygen is not on this machine")
+def test_names_are_hashed_as_openssh_does(tmp_path: Path) -> None:
+    blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_text(f"{hash_name('[node1]:2222')} ssh-ed25519 {b64(blob)}\n")
+    found = subprocess.run(["ssh-keygen", "-F", "[node1]:2222", "-f", ours], capture_output=True, text=True, check=True)
+    assert "found: line 1" in found.stdout
+    theirs.write_text(f"NODE1,node2 ssh-ed25519 {b64(blob)}\n")
+    subprocess.run(["ssh-keygen", "-H", "-f", theirs], capture_output=True, check=True)
+    entries = parse(theirs.read_text(), "f")
+    assert [len(entries_for(entries, name)) for name in ("node1", "node2", "node3")] == [1, 1, 0]
+
+
+def test_lines_are_counted_as_an_editor_counts_them() -> None:
+    text = f"# a comment\x0bwith\u2028odd\x1cbytes\r\nnode1 ssh-ed25519 {b64(GOOD)}\r\n"
+    assert [entry.line for entry in parse(text, "f")] == [2]
+
+
+def test_thousands_of_names_cost_no_expression_each() -> None:
+    text = "".join(f"n{i}.cluster,10.0.0.{i} ssh-ed25519 {b64(GOOD)}\n" for i in range(5000))
+    entries, begun = parse(text, "f"), time.process_time()
+    for index in range(8):
+        assert len(entries_for(entries, f"n{index}.cluster")) == 1
+    assert time.process_time() - begun < 2
