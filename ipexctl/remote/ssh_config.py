@@ -5,6 +5,7 @@ OpenSSH itself is asked (`ssh -G`), so Include, Match and canonical names mean w
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import glob
 import os
@@ -12,14 +13,16 @@ import pwd
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
+import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.errors import UserError
+from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import matches
 
 if TYPE_CHECKING:
@@ -33,7 +36,11 @@ _UNSUPPORTED = {
     "bindaddress": "BindAddress",
     "bindinterface": "BindInterface",
     "knownhostscommand": "KnownHostsCommand",
+    "certificatefile": "CertificateFile",
+    "proxyusefdpass": "ProxyUseFdpass",
+    "setenv": "SetEnv",
 }
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +60,17 @@ class Endpoint:
     proxy: str | None = None
     family: int = socket.AF_UNSPEC
     unsupported: tuple[str, ...] = ()
+    hash_names: bool = False
 
     @property
     def key_name(self) -> str:
-        """What the host is called in known_hosts."""
-        name = self.key_alias or self.hostname
-        return name if self.port == 22 or self.key_alias else f"[{name}]:{self.port}"
+        """What the host is called in known_hosts: in small letters, since a hashed name is matched to the letter."""
+        return self.bare_name if self.port == 22 or self.key_alias else f"[{self.bare_name}]:{self.port}"
+
+    @property
+    def bare_name(self) -> str:
+        """The same without a port."""
+        return (self.key_alias or self.hostname).lower()
 
 
 class Resolver:
@@ -76,19 +88,23 @@ class Resolver:
         """The OpenSSH client of this machine, where there is one."""
         return self._ssh
 
-    def resolve(self, host: Host) -> Endpoint:
-        answer = self._ask_openssh(host) if self._ssh else _ask_paramiko(host)
+    def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
+        """Raises Unreachable where ssh can't say, or not within `timeout` seconds."""
+        answer = self._ask_openssh(host, timeout) if self._ssh else _ask_paramiko(host)
         return endpoint(answer, host, self._environ)
 
-    def _ask_openssh(self, host: Host) -> dict[str, list[str]]:
+    def _ask_openssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
+        def ask(host: Host) -> dict[str, list[str]]:
+            return self._run_ssh(host, timeout)
+
         patterns = self._host_patterns(host.ssh_config)
-        if patterns is None:
-            return self._run_ssh(host)
+        if patterns is None or not _PLAIN_NAME.fullmatch(host.address):
+            return ask(host)  # a name that ssh may refuse doesn't ask for others
         matched = frozenset(p for p in patterns if matches(p, host.address))
         key = (host.ssh_config, host.user, host.port, host.identity, matched)
         with self._lock:
             shared = self._classes.setdefault(key, _Shared())
-        return shared.answer_for(host, self._run_ssh)
+        return shared.answer_for(host, ask)
 
     def _host_patterns(self, config: Path | None) -> tuple[str, ...] | None:
         with self._lock:
@@ -97,17 +113,44 @@ class Resolver:
                 self._patterns[config] = host_patterns(files)
             return self._patterns[config]
 
-    def _run_ssh(self, host: Host) -> dict[str, list[str]]:
+    def _run_ssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
         assert self._ssh is not None
         argv = [self._ssh, *ssh_options(host), "-G", "--", host.address]
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30)
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
-            raise UserError(
-                f"ssh can't read its configuration for {host.name}: {said[-1]}",
-                fix=f"try: {shlex.join(['ssh', *ssh_options(host), '-G', host.address])}",
+        try:
+            code, out, said = _output(argv, timeout)
+        except subprocess.TimeoutExpired:
+            raise Unreachable(
+                f"ssh didn't say within {timeout:g} s where it is: does a `Match exec` of its configuration hang?",
+                _by_hand(host),
+            ) from None
+        except OSError as error:
+            raise Unreachable(f"ssh can't be started: {error.strerror or error}", _by_hand(host)) from None
+        if code != 0:
+            lines = [line.strip() for line in said.splitlines() if not line.startswith("Pseudo-terminal")]
+            raise Unreachable(
+                f"ssh can't say where it is: {lines[0] if lines else f'exit code {code}'}", _by_hand(host)
             )
-        return parse_ssh_g(done.stdout.decode(errors="surrogateescape"))
+        return parse_ssh_g(out)
+
+
+def _by_hand(host: Host) -> str:
+    return f"try: {shlex.join(['ssh', *ssh_options(host), '-G', '--', host.address])}"
+
+
+def _output(argv: list[str], timeout: float) -> tuple[int, str, str]:
+    """A program's exit code and what it said. What it leaves running may hold its stderr: that is a file."""
+    with tempfile.TemporaryFile() as said:
+        with subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+        ) as process:
+            try:
+                out, _ = process.communicate(timeout=timeout)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        said.seek(0)
+        return process.returncode, out.decode(errors="surrogateescape"), said.read().decode(errors="replace")
 
 
 class _Shared:
@@ -116,12 +159,17 @@ class _Shared:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: tuple[str, dict[str, list[str]]] | None = None
+        self._refusal: Unreachable | None = None
 
     def answer_for(self, host: Host, ask: Callable[[Host], dict[str, list[str]]]) -> dict[str, list[str]]:
         with self._lock:
-            if self._asked is None:
-                self._asked = (host.address, ask(host))
-            name, answer = self._asked
+            if self._refusal:
+                raise Unreachable(self._refusal.reason, _by_hand(host))
+            try:
+                name, answer = self._asked = self._asked or (host.address, ask(host))
+            except Unreachable as error:
+                self._refusal = error
+                raise
         own = rename(answer, name, host.address)
         return ask(host) if own is None else own
 
@@ -134,9 +182,11 @@ def rename(answer: Mapping[str, list[str]], name: str, other: str) -> dict[str, 
         return None
     own: dict[str, list[str]] = {}
     for key, values in answer.items():
-        if key in ("host", "hostname") and [value.lower() for value in values] == [name.lower()]:
+        if key == "host" and values == [name]:
             own[key] = [other]
-        elif any(name in value for value in values):
+        elif key == "hostname" and values == [name.lower()]:
+            own[key] = [other.lower()]
+        elif any(name.lower() in value.lower() for value in values):
             return None
         else:
             own[key] = list(values)
@@ -201,7 +251,8 @@ def ssh_options(host: Host) -> list[str]:
     if host.identity:
         options += ["-i", str(host.identity), "-o", "IdentitiesOnly=yes"]
     if host.known_hosts:
-        options += ["-o", f"UserKnownHostsFile={host.known_hosts}"]
+        file = str(host.known_hosts)
+        options += ["-o", f'UserKnownHostsFile="{file}"' if " " in file else f"UserKnownHostsFile={file}"]
     return options
 
 
@@ -231,9 +282,7 @@ def _ask_paramiko(host: Host) -> dict[str, list[str]]:
         except FileNotFoundError:
             continue
         except (OSError, paramiko.ConfigParseError, paramiko.CouldNotCanonicalize) as error:
-            raise UserError(
-                f"{file} can't be read: {error}", fix="mend it, or name another: --ssh-config FILE"
-            ) from None
+            raise Unreachable(f"{file} can't be read: {error}", "mend it, or name another: --ssh-config FILE") from None
     looked_up: dict[str, Any] = dict(config.lookup(host.address))
     found = {key: value if isinstance(value, list) else [value] for key, value in looked_up.items()}
     if host.user:
@@ -261,9 +310,10 @@ def endpoint(answer: Mapping[str, Sequence[str]], host: Host, environ: Mapping[s
     hostname = first("hostname", host.address)
     user = first("user") or getpass.getuser()
     port = int(first("port", "22"))
-    expand = _token_expander(host.address, hostname, port, user)
-    known = [str(host.known_hosts)] if host.known_hosts else first("userknownhostsfile").split()
-    known += first("globalknownhostsfile").split()
+    alias = unset(first("hostkeyalias"))
+    expand = _token_expander(host.address, hostname, port, user, alias)
+    known = [str(host.known_hosts)] if host.known_hosts else file_list(first("userknownhostsfile"))
+    known += file_list(first("globalknownhostsfile"))
     return Endpoint(
         hostname=hostname,
         port=port,
@@ -272,17 +322,46 @@ def endpoint(answer: Mapping[str, Sequence[str]], host: Host, environ: Mapping[s
         identities_only=first("identitiesonly") == "yes",
         agent=_agent(first("identityagent"), expand, environ),
         known_hosts=tuple(Path(expand(path)) for path in known if unset(path)),
-        key_alias=unset(first("hostkeyalias")),
+        key_alias=alias,
         strict=_STRICT.get(first("stricthostkeychecking"), "strict"),
         jump=unset(first("proxyjump")),
         proxy=unset(first("proxycommand")),
         family=_FAMILY.get(first("addressfamily"), socket.AF_UNSPEC),
-        unsupported=tuple(name for key, name in _UNSUPPORTED.items() if unset(first(key))),
+        unsupported=tuple(
+            name
+            for key, name in _UNSUPPORTED.items()
+            if any(value not in ("", "none", "no", "false") for value in answer.get(key, ()))
+        ),
+        hash_names=first("hashknownhosts") in ("yes", "true"),
     )
 
 
 _STRICT = {"accept-new": "accept-new", "no": "off", "off": "off", "false": "off"}
 _FAMILY = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+
+def file_list(value: str) -> list[str]:
+    """The files of `ssh -G`'s list. It joins them with blanks and neither quotes nor escapes those in their names, so
+    a word that looks like no beginning belongs to the name before, unless there are files that say otherwise.
+    """
+    words = value.split(" ") if value else []
+    if all(word.startswith(_BEGINNINGS) for word in words):
+        return words
+    found: list[str] = []
+    while words:
+        joined = [" ".join(words[:count]) for count in range(len(words), 0, -1)]
+        name = next((name for name in joined if os.path.isfile(_expand_tilde(name))), "")  # noqa: PTH113
+        if not name:
+            count = 1
+            while count < len(words) and not (words[count].startswith(_BEGINNINGS) or os.path.isfile(words[count])):  # noqa: PTH113
+                count += 1
+            name = " ".join(words[:count])
+        found.append(name)
+        words = words[len(name.split(" ")) :]
+    return found
+
+
+_BEGINNINGS = ("/", "~", "%", "$")
 
 
 def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, str]) -> str | None:
@@ -295,14 +374,14 @@ def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, 
     return expand(configured)
 
 
-def _token_expander(name: str, hostname: str, port: int, user: str) -> Callable[[str], str]:
+def _token_expander(name: str, hostname: str, port: int, user: str, alias: str | None) -> Callable[[str], str]:
     """ssh's percent tokens and the tilde, in the values that `ssh -G` prints unexpanded."""
     here = socket.gethostname()
     values = {
         "%": "%",
         "h": hostname,
         "n": name,
-        "k": name,
+        "k": alias or name,
         "p": str(port),
         "r": user,
         "u": getpass.getuser(),

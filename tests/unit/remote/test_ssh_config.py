@@ -5,12 +5,29 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.ssh_config import Resolver, by_hand, endpoint, host_patterns, parse_ssh_g, rename, ssh_home
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.ssh_config import (
+    Resolver,
+    by_hand,
+    endpoint,
+    file_list,
+    host_patterns,
+    parse_ssh_g,
+    rename,
+    ssh_home,
+    ssh_options,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ANSWER = """\
 host node1
@@ -70,11 +87,98 @@ def test_what_the_configuration_asks_for_and_we_do_not_know_is_named() -> None:
     assert endpoint(parse_ssh_g("pkcs11provider /lib/card.so"), Host("h", "h"), {}).unsupported == ("PKCS11Provider",)
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("certificatefile none\ncertificatefile ~/.ssh/x-cert.pub", ("CertificateFile",)),
+        ("certificatefile none", ()),
+        ("proxyusefdpass yes", ("ProxyUseFdpass",)),
+        ("proxyusefdpass no", ()),
+        ("setenv OMP_NUM_THREADS=4", ("SetEnv",)),
+    ],
+)
+def test_only_what_was_really_configured_is_named(line: str, named: tuple[str, ...]) -> None:
+    assert endpoint(parse_ssh_g(line), Host("h", "h"), {}).unsupported == named
+
+
+def test_the_alias_of_the_host_key_is_a_token_too() -> None:
+    answer = parse_ssh_g("hostname h\nhostkeyalias cluster\nidentityfile /keys/%k")
+    assert endpoint(answer, Host("h", "h"), {}).identities == (Path("/keys/cluster"),)
+    assert endpoint(parse_ssh_g("identityfile /keys/%k"), Host("h", "h"), {}).identities == (Path("/keys/h"),)
+
+
+def test_names_of_host_keys_are_in_small_letters() -> None:
+    assert endpoint(parse_ssh_g("hostname Node1\nport 2222"), Host("h", "h"), {}).key_name == "[node1]:2222"
+    assert endpoint(parse_ssh_g("hostkeyalias Cluster"), Host("h", "h"), {}).key_name == "cluster"
+
+
+def test_whether_names_are_hashed() -> None:
+    assert endpoint(parse_ssh_g("hashknownhosts yes"), Host("h", "h"), {}).hash_names
+    assert not endpoint(parse_ssh_g("hashknownhosts no"), Host("h", "h"), {}).hash_names
+
+
+@pytest.mark.parametrize(
+    ("value", "files"),
+    [
+        ("", []),
+        ("/root/.ssh/known_hosts /root/.ssh/known_hosts2", ["/root/.ssh/known_hosts", "/root/.ssh/known_hosts2"]),
+        ("/my keys/of hosts", ["/my keys/of hosts"]),
+        ("/my keys/of hosts ~/other  two /z", ["/my keys/of hosts", "~/other  two", "/z"]),
+        ("none", ["none"]),
+    ],
+)
+def test_blanks_in_a_list_of_files(value: str, files: list[str]) -> None:
+    assert file_list(value) == files
+
+
+def test_files_that_are_there_tell_names_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "one two", "three"):
+        (tmp_path / name).write_text("")
+    at = str(tmp_path)
+    assert file_list(f"{at}/one two three") == [f"{at}/one two", "three"]
+    assert file_list(f"{at}/nine three {at}/one") == [f"{at}/nine", "three", f"{at}/one"]
+
+
+@needs_ssh
+@pytest.mark.parametrize("given", ["config", "host"])
+def test_known_hosts_with_a_blank_in_their_names(given: str, tmp_path: Path) -> None:
+    known, config = tmp_path / "known by me", tmp_path / "config"
+    config.write_text(f'Host *\n  UserKnownHostsFile "{known}" "{tmp_path}/more"\n' if given == "config" else "")
+    host = Host("h", "h", ssh_config=config, known_hosts=known if given == "host" else None)
+    expected = (known, tmp_path / "more") if given == "config" else (known,)
+    assert Resolver(os.environ).resolve(host).known_hosts[: len(expected)] == expected
+
+
+@needs_ssh
+def test_ssh_itself_takes_our_option_for_a_file_with_a_blank(tmp_path: Path) -> None:
+    options = ssh_options(Host("h", "h", known_hosts=tmp_path / "known by me"))
+    said = subprocess.run(
+        ["ssh", "-F", "/dev/null", *options, "-o", "UserKnownHostsFile=/second", "-G", "h"],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    ).stdout
+    assert f"userknownhostsfile {tmp_path}/known by me\n" in said
+    assert f'"{tmp_path}/known by me"' in " ".join(options)
+
+
 def test_an_answer_serves_another_host_where_only_the_name_differs() -> None:
     answer = parse_ssh_g("host a1\nhostname a1\nuser me\nproxycommand nc %h %p")
     other = rename(answer, "a1", "a2")
     assert other is not None
     assert (other["hostname"], other["user"]) == (["a2"], ["me"])
+
+
+def test_a_renamed_answer_has_small_letters_as_ssh_would_have_said() -> None:
+    other = rename(parse_ssh_g("host a1\nhostname a1"), "a1", "Node2")
+    assert other is not None
+    assert (other["host"], other["hostname"]) == (["Node2"], ["node2"])
+
+
+def test_a_name_inside_is_found_in_whatever_letters() -> None:
+    assert rename(parse_ssh_g("host A1\nhostname a1.cluster"), "A1", "A2") is None
 
 
 @pytest.mark.parametrize(
@@ -100,27 +204,119 @@ def test_a_match_block_or_a_circle_of_includes_leaves_it_to_ssh(tmp_path: Path) 
     assert host_patterns([config]) is None
 
 
+@pytest.fixture
+def ssh_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a script in ssh's place; returns a file with a line for each time it was called."""
+
+    def put(script: str) -> Path:
+        (tmp_path / "bin").mkdir()
+        ssh, calls = tmp_path / "bin" / "ssh", tmp_path / "calls"
+        ssh.write_text(f"#!/bin/sh\necho \"$@\" >>'{calls}'\n{script}\n")
+        ssh.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+        return calls
+
+    return put
+
+
 @needs_ssh
 def test_openssh_is_asked_once_for_hosts_that_no_line_tells_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ssh_instead: Callable[[str], Path]
 ) -> None:
     config = tmp_path / "config"
     config.write_text("Host special\n  HostName 10.9.9.9\n  User root\nHost *\n  Port 2200\n")
-    calls: list[list[str]] = []
-    real = subprocess.run
-
-    def counting(argv: list[str], **options: object) -> object:
-        calls.append(argv)
-        return real(argv, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(subprocess, "run", counting)
+    calls = ssh_instead(f'exec {shutil.which("ssh")} "$@"')
     resolver = Resolver(os.environ)
     hosts = [Host(n, n, ssh_config=config) for n in ("n1", "n2", "n3", "special")]
     found = [resolver.resolve(host) for host in hosts]
     assert [e.hostname for e in found] == ["n1", "n2", "n3", "10.9.9.9"]
     assert [e.port for e in found] == [2200] * 4
     assert found[3].user == "root"
-    assert len(calls) == 2
+    assert len(calls.read_text().splitlines()) == 2
+
+
+@needs_ssh
+def test_hosts_that_only_capitals_tell_apart_are_asked_for_one_by_one(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host a*\n  Port 2200\n")
+    resolver = Resolver(os.environ)
+    found = [resolver.resolve(Host(name, name, ssh_config=config)) for name in ("a1", "A1", "b1")]
+    assert [(at.hostname, at.port) for at in found] == [("a1", 2200), ("a1", 22), ("b1", 22)]
+
+
+@needs_ssh
+def test_a_match_that_hangs_is_a_refusal_of_that_host(tmp_path: Path) -> None:
+    config, begun = tmp_path / "config", time.monotonic()
+    config.write_text(f'Match exec "touch {tmp_path}/begun; sleep 35; touch {tmp_path}/ended"\n  User x\n')
+    with pytest.raises(Unreachable) as caught:
+        Resolver(os.environ).resolve(Host("n1", "n1", ssh_config=config), timeout=0.5)
+    assert time.monotonic() - begun < 5
+    assert "within 0.5 s" in caught.value.reason
+    assert "Match exec" in caught.value.reason
+    assert f"ssh -F {config} -G -- n1" in caught.value.fix
+    assert (tmp_path / "begun").exists()
+
+
+@needs_ssh
+def test_what_a_match_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text('Match exec "sleep 8 &"\n  User x\n')
+    begun = time.monotonic()
+    assert Resolver(os.environ).resolve(Host("n1", "n1", ssh_config=config), timeout=6).user == "x"
+    assert time.monotonic() - begun < 4
+
+
+@needs_ssh
+def test_an_error_in_the_configuration_is_said_with_its_line(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  Bogus yes\n")
+    resolver = Resolver(os.environ)
+    for name in ("n1", "n2"):
+        with pytest.raises(Unreachable) as caught:
+            resolver.resolve(Host(name, name, ssh_config=config))
+        assert "line 2: Bad configuration option: bogus" in caught.value.reason
+        assert caught.value.fix == f"try: ssh -F {config} -G -- {name}"
+
+
+def test_a_hanging_ssh_is_waited_for_once_by_all_who_share_it(
+    tmp_path: Path, ssh_instead: Callable[[str], Path]
+) -> None:
+    calls = ssh_instead("exec sleep 30")
+    (tmp_path / "config").write_text("")
+    resolver, refused = Resolver(os.environ), []
+
+    def ask(name: str) -> None:
+        try:
+            resolver.resolve(Host(name, name, ssh_config=tmp_path / "config"), timeout=0.8)
+        except Unreachable as error:
+            refused.append(error.fix.split()[-1])
+
+    threads = [threading.Thread(target=ask, args=(f"n{number}",)) for number in range(6)]
+    begun = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - begun < 3
+    assert sorted(refused) == [f"n{number}" for number in range(6)]
+    assert len(calls.read_text().splitlines()) == 1
+
+
+@needs_ssh
+def test_a_name_that_ssh_refuses_is_no_refusal_of_others(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("")
+    resolver = Resolver(os.environ)
+    with pytest.raises(Unreachable):
+        resolver.resolve(Host("a", "-oProxyCommand=x", ssh_config=tmp_path / "config"))
+    assert resolver.resolve(Host("n1", "n1", ssh_config=tmp_path / "config")).hostname == "n1"
+
+
+def test_the_terminals_interrupt_does_not_reach_ssh(tmp_path: Path, ssh_instead: Callable[[str], Path]) -> None:
+    ssh_instead("echo hostname $(ps -o sid= -p $$)")
+    (tmp_path / "config").write_text("")
+    session = Resolver(os.environ).resolve(Host("n1", "n1", ssh_config=tmp_path / "config")).hostname
+    assert session.isdigit()
+    assert int(session) != os.getsid(0)
 
 
 @needs_ssh
