@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import os
 import shlex
+import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ipexctl.remote.known_hosts import entries_for, fingerprint, judge, known_types, parse
+from ipexctl.remote.known_hosts import entries_for, fingerprint, hash_name, judge, known_types, parse
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import ssh_home
 
 if TYPE_CHECKING:
-    from ipexctl.remote.known_hosts import Entry
+    from ipexctl.remote.known_hosts import Entry, Judgement
     from ipexctl.remote.ssh_config import Endpoint
 
 Policy = Literal["strict", "accept-new", "off"]
@@ -25,52 +27,79 @@ class HostKeys:
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._files: dict[Path, tuple[Entry, ...]] = {}
+        self._found: dict[tuple[tuple[Path, ...], str], tuple[Entry, ...]] = {}
 
     def policy_for(self, endpoint: Endpoint) -> str:
         """The call's own choice, else what the user's ssh configuration says of that host."""
         return self._policy or endpoint.strict
 
     def entries(self, endpoint: Endpoint) -> tuple[Entry, ...]:
-        with self._lock:
-            for path in endpoint.known_hosts:
-                if path not in self._files:
-                    self._files[path] = _read(path)
-            found = [entry for path in endpoint.known_hosts for entry in self._files[path]]
-        return entries_for(found, endpoint.key_name)
+        return self._entries(endpoint, endpoint.key_name)
 
     def preferred_types(self, endpoint: Endpoint) -> tuple[str, ...]:
-        return known_types(self.entries(endpoint))
+        return known_types(self.entries(endpoint)) or known_types(self._without_port(endpoint))
 
     def check(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
         """Raise Unreachable unless this key may be trusted under the policy in force."""
         policy = self.policy_for(endpoint)
         if policy == "off":
             return
-        entries = self.entries(endpoint)
-        judgement = judge(entries, key_type, key)
-        if judgement.verdict == "known":
-            return
-        if judgement.verdict == "unknown" and policy == "accept-new":
-            self._remember(endpoint, key_type, key)
-            return
+        with self._lock:  # two hosts under one name at once: the second is judged by what the first has shown
+            judgement = self._judge(endpoint, key_type, key)
+            if judgement.verdict == "known":
+                return
+            if judgement.verdict == "unknown" and policy == "accept-new":
+                self._remember(endpoint, key_type, key)
+                return
+            entries = self.entries(endpoint) or self._without_port(endpoint)
         raise refusal(
             judgement.verdict, judgement.entry, endpoint, key_type, key, by_authority=_only_authority(entries)
         )
 
+    def _judge(self, endpoint: Endpoint, key_type: str, key: bytes) -> Judgement:
+        judgement = judge(self.entries(endpoint), key_type, key)
+        if judgement.verdict == "unknown":
+            bare = judge(self._without_port(endpoint), key_type, key)
+            if bare.verdict in ("known", "revoked"):  # another key there may be that of the sshd on port 22
+                return bare
+        return judgement
+
+    def _without_port(self, endpoint: Endpoint) -> tuple[Entry, ...]:
+        """As ssh does: on a port of its own, a host may also be known by its bare name."""
+        name = endpoint.bare_name
+        return () if name == endpoint.key_name else self._entries(endpoint, name)
+
+    def _entries(self, endpoint: Endpoint, name: str) -> tuple[Entry, ...]:
+        key = (endpoint.known_hosts, name)
+        with self._lock:
+            if key not in self._found:
+                lines = [entry for path in endpoint.known_hosts for entry in self._file(path)]
+                self._found[key] = entries_for(lines, name)
+            return self._found[key]
+
+    def _file(self, path: Path) -> tuple[Entry, ...]:
+        if path not in self._files:
+            self._files[path] = _read(path)
+        return self._files[path]
+
     def _remember(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
         path = endpoint.known_hosts[0] if endpoint.known_hosts else ssh_home() / ".ssh/known_hosts"
-        line = f"{endpoint.key_name} {key_type} {base64.b64encode(key).decode()}\n"
+        name = hash_name(endpoint.key_name) if endpoint.hash_names else endpoint.key_name
+        line = f"{name} {key_type} {base64.b64encode(key).decode()}\n"
         try:
-            with self._lock:
-                _append(path, line)
-                self._files[path] = _read(path)
+            number = _append(path, line)
         except OSError as error:
             raise Unreachable(
                 f"its host key can't be remembered: {path}: {error.strerror}",
                 "name a file that can be written: --known-hosts FILE",
             ) from None
+        if number and path in self._files:
+            (entry,) = parse(line, str(path))
+            self._files[path] = (*self._files[path], replace(entry, line=number))
+            for found in [found for found in self._found if found[1] == endpoint.key_name and path in found[0]]:
+                del self._found[found]
 
 
 _HOST_KEY = {
@@ -98,11 +127,11 @@ def refusal(
             "; if not, someone may be in between",
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
-    if endpoint.jump or endpoint.proxy:
+    if endpoint.jump or endpoint.proxy or endpoint.key_alias:
         accept = "run this command once with --host-keys accept-new"
     else:
-        port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
-        accept = f"then: ssh-keyscan {port}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
+        options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
+        accept = f"then: ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
         accept += " (or --host-keys accept-new)"
     known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if by_authority else ""
     return Unreachable(
@@ -115,16 +144,19 @@ def _only_authority(entries: tuple[Entry, ...]) -> bool:
     return bool(entries) and all(entry.marker == "@cert-authority" for entry in entries)
 
 
-def _append(path: Path, line: str) -> None:
+def _append(path: Path, line: str) -> int:
+    """Add a line; returns its number, 0 where the file is none that keeps it (/dev/null)."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "r+b", buffering=0) as file:
-        size = file.seek(0, os.SEEK_END)
-        if size > 0:
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                line = "\n" + line
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            file.write(line.encode())
+            return 0
+        before = file.read()
+        if before and not before.endswith(b"\n"):
+            before, line = before + b"\n", "\n" + line
         file.write(line.encode())
+        return before.count(b"\n") + 1
 
 
 def _read(path: Path) -> tuple[Entry, ...]:

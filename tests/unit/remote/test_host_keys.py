@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.remote.host_keys import HostKeys
-from ipexctl.remote.known_hosts import fingerprint
+from ipexctl.remote.known_hosts import entries_for, fingerprint, hash_name, parse
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ipexctl.remote.host_keys import Policy
+    from ipexctl.remote.known_hosts import Entry
 
 KEY, OTHER = b"its key", b"another key"
 
@@ -52,6 +56,13 @@ def test_an_unknown_key_names_its_fingerprint_and_the_command_that_accepts_it(at
 def test_behind_a_bastion_keyscan_is_no_way(at: Endpoint) -> None:
     with pytest.raises(Unreachable) as caught:
         HostKeys("strict").check(replace(at, jump="gate"), "ssh-ed25519", KEY)
+    assert "keyscan" not in caught.value.fix
+    assert "--host-keys accept-new" in caught.value.fix
+
+
+def test_under_an_alias_keyscan_would_write_the_wrong_name(at: Endpoint) -> None:
+    with pytest.raises(Unreachable) as caught:
+        HostKeys("strict").check(replace(at, key_alias="cluster"), "ssh-ed25519", KEY)
     assert "keyscan" not in caught.value.fix
     assert "--host-keys accept-new" in caught.value.fix
 
@@ -110,3 +121,117 @@ def test_a_key_known_only_to_an_authority_is_said_to_be_so(at: Endpoint) -> None
     stored(at, "@cert-authority " + line("*", OTHER))
     with pytest.raises(Unreachable, match="certificate authority"):
         HostKeys("strict").check(at, "ssh-ed25519", KEY)
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_on_another_port_a_host_is_also_known_by_its_bare_name(at: Endpoint, hashed: bool) -> None:
+    stored(at, line(hash_name("10.0.0.1") if hashed else "10.0.0.1", KEY))
+    keys = HostKeys("strict")
+    assert keys.preferred_types(at) == ("ssh-ed25519",)
+    keys.check(at, "ssh-ed25519", KEY)
+
+
+def test_another_key_under_the_bare_name_is_that_of_the_other_port(at: Endpoint) -> None:
+    path = stored(at, line("10.0.0.1", OTHER))
+    with pytest.raises(Unreachable, match="is unknown") as caught:
+        HostKeys("strict").check(at, "ssh-ed25519", KEY)
+    assert "ssh-keyscan -p 2222 10.0.0.1" in caught.value.fix
+    HostKeys("accept-new").check(at, "ssh-ed25519", KEY)
+    assert path.read_text().endswith(line("[10.0.0.1]:2222", KEY))
+
+
+def test_the_name_with_the_port_is_what_counts_where_there_is_one(at: Endpoint) -> None:
+    stored(at, line("10.0.0.1", KEY) + line("[10.0.0.1]:2222", OTHER))
+    with pytest.raises(Unreachable, match="CHANGED"):
+        HostKeys("accept-new").check(at, "ssh-ed25519", KEY)
+
+
+def test_a_key_revoked_under_the_bare_name_is_revoked_on_every_port(at: Endpoint) -> None:
+    stored(at, "@revoked " + line("10.0.0.1", KEY))
+    with pytest.raises(Unreachable, match="@revoked"):
+        HostKeys("accept-new").check(at, "ssh-ed25519", KEY)
+
+
+def test_an_alias_has_no_bare_name(at: Endpoint) -> None:
+    stored(at, line("10.0.0.1", KEY))
+    with pytest.raises(Unreachable, match="is unknown"):
+        HostKeys("strict").check(replace(at, key_alias="cluster"), "ssh-ed25519", KEY)
+
+
+def test_names_are_hashed_where_the_ssh_config_wants_it(at: Endpoint) -> None:
+    at = replace(at, hash_names=True)
+    with pytest.raises(Unreachable, match="is unknown") as caught:
+        HostKeys("strict").check(at, "ssh-ed25519", KEY)
+    assert "ssh-keyscan -H -p 2222 10.0.0.1" in caught.value.fix
+    keys = HostKeys("accept-new")
+    keys.check(at, "ssh-ed25519", KEY)
+    keys.check(at, "ssh-ed25519", KEY)
+    (written,) = at.known_hosts[0].read_text().splitlines()
+    assert written.startswith("|1|")
+    assert "10.0.0.1" not in written
+    HostKeys("strict").check(at, "ssh-ed25519", KEY)
+
+
+def test_a_remembered_key_says_on_which_line_it_stands(at: Endpoint) -> None:
+    path = stored(at, "# one\n\nother ssh-rsa AAAA")
+    keys = HostKeys("accept-new")
+    keys.preferred_types(at)
+    path.write_text(path.read_text() + "\n# somebody else's")
+    keys.check(at, "ssh-ed25519", KEY)
+    with pytest.raises(Unreachable, match=rf"{path}:5 has"):
+        keys.check(at, "ssh-ed25519", OTHER)
+
+
+def test_each_name_is_looked_up_once(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(at, line("[10.0.0.1]:2222", KEY))
+    asked: list[str] = []
+
+    def counting(entries: Iterable[Entry], name: str) -> tuple[Entry, ...]:
+        asked.append(name)
+        return entries_for(entries, name)
+
+    monkeypatch.setattr("ipexctl.remote.host_keys.entries_for", counting)
+    keys = HostKeys("accept-new")
+    for port in (2222, 2222, 2223):
+        keys.preferred_types(replace(at, port=port))
+        keys.check(replace(at, port=port), "ssh-ed25519", KEY)
+        keys.check(replace(at, port=port), "ssh-ed25519", KEY)
+    assert asked == ["[10.0.0.1]:2222", "[10.0.0.1]:2223", "10.0.0.1", "[10.0.0.1]:2223"]
+
+
+def test_a_file_is_read_once_also_where_keys_are_added_to_it(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def counting(path: Path) -> tuple[Entry, ...]:
+        read.append(path)
+        return ()
+
+    monkeypatch.setattr("ipexctl.remote.host_keys._read", counting)
+    keys = HostKeys("accept-new")
+    for number in range(5):
+        there = replace(at, hostname=f"n{number}")
+        keys.preferred_types(there)
+        keys.check(there, "ssh-ed25519", KEY)
+        keys.check(there, "ssh-ed25519", KEY)
+    assert read == list(at.known_hosts)
+    assert [entry.line for entry in parse(at.known_hosts[0].read_text(), "f")] == [1, 2, 3, 4, 5]
+
+
+def test_of_two_hosts_under_one_new_name_only_one_key_is_accepted(at: Endpoint) -> None:
+    keys, at = HostKeys("accept-new"), replace(at, key_alias="cluster")
+    refused: list[str] = []
+
+    def check(number: int) -> None:
+        try:
+            keys.check(at, "ssh-ed25519", b"key %d" % number)
+        except Unreachable as error:
+            refused.append(error.reason)
+
+    threads = [threading.Thread(target=check, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 7
+    assert all("CHANGED" in reason for reason in refused)
+    assert len(at.known_hosts[0].read_text().splitlines()) == 1
