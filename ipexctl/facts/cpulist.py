@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -34,7 +35,8 @@ class CpuList:
         return number in self.cpus
 
     def __and__(self, other: CpuList) -> CpuList:
-        return CpuList.of(set(self.cpus) & set(other.cpus))
+        kept = set(other.cpus)
+        return CpuList(tuple(number for number in self.cpus if number in kept))
 
     def covers(self, other: CpuList) -> bool:
         return set(self.cpus) >= set(other.cpus)
@@ -50,8 +52,9 @@ class CpuList:
         return ",".join(parts)
 
 
+@functools.lru_cache(maxsize=8192)
 def parse_cpulist(text: str) -> CpuList | None:
-    """`0-3,8` as numbers; None where it is no such list, or an empty one."""
+    """`0-3,8` as numbers; None where it is no such list, or an empty one. The hosts of a cluster repeat one another."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         match = _PART.fullmatch(part.strip())

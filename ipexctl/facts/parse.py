@@ -18,6 +18,7 @@ from ipexctl.facts.parse_system import (
     parse_limits,
     parse_logind,
     parse_memory,
+    parse_mounts,
     parse_security,
     parse_system,
     parse_tmp,
@@ -32,14 +33,15 @@ def parse(text: str) -> Facts:
     """Facts from the probe's output, whole or not."""
     said = read_answers(text)
     system = parse_system(said)
+    mounts = parse_mounts(said)
     return Facts(
         system=system,
         cpu=parse_cpu(said, system.arch),
-        memory=parse_memory(said),
+        memory=parse_memory(said, mounts),
         limits=parse_limits(said),
         network=parse_network(said),
-        home=parse_home(said),
-        tmp=parse_tmp(said),
+        home=parse_home(said, mounts),
+        tmp=parse_tmp(said, mounts),
         account=parse_account(said),
         software=parse_software(said),
         environment=parse_environment(said),

@@ -104,8 +104,8 @@ def _complete(groups: set[CpuList], online: CpuList | None) -> tuple[CpuList, ..
     numbers = [number for group in groups for number in group]
     if len(numbers) != len(set(numbers)):
         return ()
-    if online is not None:
-        if not CpuList.of(numbers).covers(online):
+    if online is not None and set(numbers) != set(online):
+        if not set(numbers) > set(online):
             return ()
         groups = {part for group in groups if (part := group & online)}
     return tuple(sorted(groups, key=lambda group: group.cpus))

@@ -24,6 +24,8 @@ from ipexctl.facts.system import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.facts.answers import Answers
 
 
@@ -67,7 +69,7 @@ def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
     return None, None
 
 
-def parse_memory(said: Answers) -> Memory:
+def parse_memory(said: Answers, mounts: Sequence[Mount]) -> Memory:
     limits = [
         value
         for key in ("cgroup.memory.max", "cgroup.memory.limit_in_bytes")
@@ -76,7 +78,7 @@ def parse_memory(said: Answers) -> Memory:
     ]
     told, sysctl = said.named("meminfo"), said.named("sysctl")
     thp = re.search(r"\[(\w+)\]", said.first("thp") or "")
-    shm = parse_disk(said, "/dev/shm")  # noqa: S108  # a name, not a file of ours
+    shm = parse_disk(said, "/dev/shm", mounts)  # noqa: S108  # a name, not a file of ours
     return Memory(
         total=kilobytes(told.get("MemTotal")) or natural(sysctl.get("hw.memsize") or sysctl.get("hw.physmem")),
         available=kilobytes(told.get("MemAvailable")),
@@ -105,9 +107,9 @@ def parse_limits(said: Answers) -> Limits:
     return Limits(*(found.get(name, Limit()) for name in names))
 
 
-def parse_disk(said: Answers, path: str) -> Disk | None:
+def parse_disk(said: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
     """What was said of the room at a path; None where nothing was."""
-    mount = mount_of(said, path)
+    mount = mount_of(path, mounts)
     writable = path in said.all("writable")
     total = free = inodes = inodes_free = None
     for line in said.all("room"):
@@ -141,18 +143,21 @@ def _df(rows: str) -> tuple[int | None, int | None]:
     return (found[0], found[2]) if len(found) >= 3 else (None, None)
 
 
-def mount_of(said: Answers, path: str) -> Mount | None:
+def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     """The filesystem a path is on: of all whose mount point is above it the nearest, of several there the last."""
     best: Mount | None = None
-    for row in said.all("mount"):
-        mount = parse_mount(row)
-        if mount is not None and _is_below(path, mount.point) and len(mount.point) >= len(best.point if best else ""):
+    for mount in mounts:
+        if _is_below(path, mount.point) and len(mount.point) >= len(best.point if best else ""):
             best = mount
     return best
 
 
 def _is_below(path: str, point: str) -> bool:
     return path == point or path.startswith(f"{point.rstrip('/')}/")
+
+
+def parse_mounts(said: Answers) -> tuple[Mount, ...]:
+    return tuple(mount for row in said.all("mount") if (mount := parse_mount(row)))
 
 
 def parse_mount(row: str) -> Mount | None:
@@ -174,10 +179,12 @@ def parse_mount(row: str) -> Mount | None:
 
 def _unescaped(text: str) -> str:
     """mountinfo writes blanks and backslashes as octal."""
+    if "\\" not in text:
+        return text
     return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text)
 
 
-def parse_home(said: Answers) -> Home | None:
+def parse_home(said: Answers, mounts: Sequence[Mount]) -> Home | None:
     path = said.first("home.path")
     if path is None:
         return None
@@ -186,23 +193,23 @@ def parse_home(said: Answers) -> Home | None:
         path=path,
         exists="home.exists" in said,
         real=real,
-        disk=parse_disk(said, base) if base else None,
-        store=_store(said, real) if real else None,
+        disk=parse_disk(said, base, mounts) if base else None,
+        store=_store(said, real, mounts) if real else None,
     )
 
 
-def _store(said: Answers, real: str) -> str | None:
+def _store(said: Answers, real: str, mounts: Sequence[Mount]) -> str | None:
     anchor = real
-    mount = mount_of(said, real)
+    mount = mount_of(real, mounts)
     if "home.link" not in said and not (mount and mount.point == real):
         anchor = real.rpartition("/")[0] or "/"
     inode = natural((said.first("home.inode") or "").partition(" ")[0])
     return store_token(anchor, mount, boot_of(said), inode)
 
 
-def parse_tmp(said: Answers) -> Disk | None:
+def parse_tmp(said: Answers, mounts: Sequence[Mount]) -> Disk | None:
     path = said.first("tmp")
-    return parse_disk(said, path) if path else None
+    return parse_disk(said, path, mounts) if path else None
 
 
 def parse_account(said: Answers) -> Account:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from importlib import resources
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.command import Command
@@ -33,7 +33,7 @@ def probe_script() -> str:
 @functools.cache
 def _text(piece: str) -> str:
     """A piece without its comments and indentation: they'd travel to every host."""
-    text = resources.files(__name__).joinpath(piece).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(piece).read_text(encoding="utf-8")
     lines = (line.strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
