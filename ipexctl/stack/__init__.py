@@ -1,0 +1,1 @@
+"""Which wheels belong together: the version table and what of it fits which hosts."""
