@@ -27,11 +27,12 @@ def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str 
 
 
 def _is_address(nic: Nic) -> bool:
+    """Checked to be nothing else: it goes into configuration files."""
     try:
         ipaddress.ip_interface(f"{nic.address}/{nic.prefix}")
     except ValueError:
         return False
-    return True
+    return "%" not in nic.address
 
 
 def _from_ip(text: str) -> Iterator[Nic]:

@@ -91,7 +91,7 @@ def names_in(config: str) -> tuple[str, ...]:
 def _block(node: Node) -> str:
     lines = [
         f"Host {' '.join(node.names)}",
-        f"  HostName {node.hostname}",
+        f"  HostName {node.hostname.replace('%', '%%')}",
         f"  User {node.user}",
         f"  Port {node.port}",
         f"  HostKeyAlias {node.alias}",

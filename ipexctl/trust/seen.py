@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ipexctl.errors import UserError
 from ipexctl.hosts.internal import HostAddresses
+from ipexctl.hosts.names import check_user
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.addresses import read_nics
+from ipexctl.trust.authorized_keys import is_public_key
 
 if TYPE_CHECKING:
     from ipexctl.hosts.internal import Nic
@@ -75,15 +78,21 @@ def read_seen(answer: bytes, *, server_key: str | None, port: int | None) -> See
         except ValueError:
             continue
         if word == b"hostkey":
-            host_keys.append(b" ".join(content.split()[:2]).decode(errors="replace"))
+            key = b" ".join(content.split()[:2]).decode(errors="replace")
+            host_keys += [key] if is_public_key(key) else []
         else:
             words.setdefault(word.decode(errors="replace"), content)
-    if "end" not in words or not words.get("user"):
+    if words.get("end") != b"ok" or not words.get("user"):
         raise HostError("its answer was cut off", "run it again; -vv shows the steps")
 
     def text(word: str) -> str:
         return words.get(word, b"").decode(errors="surrogateescape")
 
+    # It goes into node0's configuration, where a line more could be a command.
+    try:
+        check_user(text("user"))
+    except UserError as error:
+        raise HostError(f"it says an account's name that can't be one: {error.message}") from None
     came = text("came").split()
     uid = text("uid")
     return Seen(

@@ -112,7 +112,8 @@ def trust(crew: Crew, *, home: str = DEFAULT_HOME, iface: str | None = None, dry
         return course.report(by="own")
 
     key = at_node0.key or _make_key(course)
-    if not key:
+    if not is_public_key(key) and not dry_run:
+        course.fail(node0.name, HostError("what ssh-keygen says there is no public key"))
         return course.stop_at_node0()
     owner = Owner(tag_of(node0.internal or node0.address, home), key)
     line = TrustLine(key, sources_of(at_node0, internal[node0.name]), owner.tag)
@@ -177,17 +178,13 @@ def _reaches_everyone(course: _Course) -> bool:
 
 
 def _make_key(course: _Course) -> str:
-    """node0's new public key, checked to be one: it goes into other people's authorized_keys."""
+    """node0's new public key; the private one is made there where there is none, and stays there."""
     crew, node0 = course.crew, course.node0
     ours = course.seen[node0.name].ours
     course.changes[node0.name].append(f"a key made in {ours}/ssh")
     if course.dry_run:
         return "ssh-ed25519 (to be made)"
-    key = crew.each([node0], lambda host: crew.make_key(host, ours)).get(node0.name, "")
-    if not is_public_key(key):
-        course.fail(node0.name, HostError("what ssh-keygen made there is no public key"))
-        return ""
-    return key
+    return crew.each([node0], lambda host: crew.make_key(host, ours)).get(node0.name, "")
 
 
 def _write_files(course: _Course, at_node0: Seen, nodes: tuple[Node, ...]) -> None:

@@ -1,0 +1,91 @@
+"""Addresses read from what hosts really print."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.hosts.internal import Nic
+from ipexctl.trust.addresses import read_nics
+
+IP = r"""1: lo    inet 127.0.0.1/8 scope host lo\       valid_lft forever preferred_lft forever
+1: lo    inet6 ::1/128 scope host noprefixroute \       valid_lft forever preferred_lft forever
+2: eth0@if7    inet 10.77.5.11/24 brd 10.77.5.255 scope global eth0\       valid_lft forever preferred_lft forever
+2: eth0@if7    inet 10.77.5.99/24 brd 10.77.5.255 scope global secondary eth0\       valid_lft forever
+2: eth0@if7    inet6 fd77:5::11/64 scope global nodad \       valid_lft forever preferred_lft forever
+2: eth0@if7    inet6 2001:db8::77/64 scope global temporary dynamic \       valid_lft 1000sec preferred_lft 100sec
+2: eth0@if7    inet6 2001:db8::78/64 scope global tentative \       valid_lft 1000sec preferred_lft 100sec
+5: tun0    inet 10.8.0.6 peer 10.8.0.5/32 scope global tun0\       valid_lft forever preferred_lft forever
+"""
+IFCONFIG_NEW = """eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 1500
+        inet 10.77.5.11  netmask 255.255.255.0  broadcast 10.77.5.255
+        inet6 fe80::1%eth0  prefixlen 64  scopeid 0x20<link>
+        inet6 fd77:5::11  prefixlen 64  scopeid 0x0<global>
+
+lo: flags=73<UP,LOOPBACK,RUNNING>  mtu 65536
+        inet 127.0.0.1  netmask 255.0.0.0
+"""
+IFCONFIG_OLD = """eth0      Link encap:Ethernet  HWaddr 02:42:AC:11:00:02
+          inet addr:10.77.5.11  Bcast:10.77.5.255  Mask:255.255.255.0
+          inet6 addr: fd77:5::11/64 Scope:Global
+"""
+IFCONFIG_BSD = """en0: flags=8863<UP,BROADCAST> mtu 1500
+\tinet 10.77.5.11 netmask 0xffffff00 broadcast 10.77.5.255
+"""
+FIB_TRIE = """Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+     +-- 10.77.5.0/24 2 0 2
+        |-- 10.77.5.11
+           /32 host LOCAL
+        |-- 10.77.5.255
+           /32 link BROADCAST
+     +-- 127.0.0.0/8 2 0 2
+        |-- 127.0.0.1
+           /32 host LOCAL
+"""
+ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t01054D0A\t0003\t0\t0\t0\t00000000\t0\t0\t0
+eth0\t00054D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+"""
+ETH0 = Nic("eth0", "10.77.5.11", 24)
+
+
+def test_ip_tells_the_addresses_that_last() -> None:
+    assert read_nics(IP) == (
+        Nic("lo", "127.0.0.1", 8),
+        Nic("lo", "::1", 128),
+        ETH0,
+        Nic("eth0", "10.77.5.99", 24),
+        Nic("eth0", "fd77:5::11", 64),
+        Nic("tun0", "10.8.0.6", 32),
+    )
+
+
+def test_ifconfig_in_three_dialects() -> None:
+    assert read_nics("", IFCONFIG_NEW)[0] == ETH0
+    assert Nic("eth0", "fd77:5::11", 64) in read_nics("", IFCONFIG_NEW)
+    assert read_nics("", IFCONFIG_OLD) == (ETH0, Nic("eth0", "fd77:5::11", 64))
+    assert read_nics("", IFCONFIG_BSD) == (Nic("en0", "10.77.5.11", 24),)
+
+
+def test_the_kernels_own_tables() -> None:
+    assert read_nics("", "", FIB_TRIE, ROUTES) == (ETH0, Nic("lo", "127.0.0.1", 8))
+    assert read_nics("", "", FIB_TRIE, "")[0] == Nic("", "10.77.5.11", 32)
+
+
+def test_an_address_that_would_be_more_than_one_is_none() -> None:
+    assert read_nics('2: e    inet6 2001:db8::1%",command="x/64 scope global e\n') == ()
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_anything_may_be_printed(ip: str, ifconfig: str, fib_trie: str, routes: str) -> None:
+    read_nics(ip, ifconfig, fib_trie, routes)
+
+
+@given(st.integers(0, len(IP)), st.integers(0, len(ROUTES)), st.integers(0, len(IFCONFIG_NEW)))
+def test_an_answer_may_be_cut_anywhere(ip: int, routes: int, ifconfig: int) -> None:
+    assert {nic.interface for nic in read_nics(IP[:ip])} <= {"lo", "eth0", "tun0"}
+    read_nics("", IFCONFIG_NEW[:ifconfig])
+    read_nics("", "", FIB_TRIE, ROUTES[:routes])
