@@ -76,7 +76,7 @@ class Reach:
         if is_this_machine(host):
             return LocalSession(host)
         clock = Clock(self.connect_timeout, cancel)
-        endpoint = self.resolver.resolve(host)
+        endpoint = self.resolver.resolve(host, self.connect_timeout)
         sock: socket.socket
         if endpoint.jump or endpoint.proxy:
             sock = self.jumps.open(host, endpoint, clock)

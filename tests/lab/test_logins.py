@@ -233,7 +233,7 @@ def test_a_port_of_its_own(lab3: Lab, tmp_path: Path) -> None:
         (tmp_path / "known").write_text(re.sub(r"(?m)^\S+", f"[{host.address}]:2222", keys.splitlines()[0]) + "\n")
         args = ["exec", "--hosts", f"ipex@{host.address}", "--port", "2222", "--identity", lab3.key, "--", "hostname"]
         assert ipexctl(*args[:-2], "--known-hosts", tmp_path / "known", *args[-2:]).out.endswith(": node1\n")
-        unknown = ipexctl(*args[:-2], "--known-hosts", lab3.known_hosts, *args[-2:])
+        unknown = ipexctl(*args[:-2], "--known-hosts", tmp_path / "none", *args[-2:])
         assert f"ssh-keyscan -p 2222 {host.address} >>" in unknown.err
     finally:
         subprocess.run([*inside, "-D", *rule], check=True)
