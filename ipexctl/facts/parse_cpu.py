@@ -80,7 +80,13 @@ def _topology(said: Answers, online: CpuList | None) -> tuple[tuple[CpuList, ...
         cores, sockets = (_groups(said.all(key)) for key in ("cpu.core", "cpu.socket"))
     else:
         cores, sockets = _places(said.all("cpu.place"))
+    if online is None and _union(cores) != _union(sockets):
+        return (), ()
     return _complete(cores, online), _complete(sockets, online)
+
+
+def _union(groups: set[CpuList]) -> set[int]:
+    return {number for group in groups for number in group}
 
 
 def _groups(lines: Iterable[str]) -> set[CpuList]:

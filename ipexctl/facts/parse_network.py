@@ -23,8 +23,9 @@ def parse_network(said: Answers) -> Network:
     own = names.pop(0, None)
     peers = said.words("peers")
     rows = said.all("nic")
-    addresses = _addresses(said.all("ip.addr"))
-    nics = _nics(rows, addresses) if rows or addresses else _ifconfig(said.all("ifconfig"))
+    old_way = _ifconfig(said.all("ifconfig"))
+    addresses = _addresses(said.all("ip.addr")) or {nic.name: list(nic.addresses) for nic in old_way}
+    nics = _nics(rows, addresses) if rows or not old_way else old_way
     return Network(
         hostname=words[1] if len(words) > 1 else None,
         canonical=own[0] if own else None,

@@ -86,11 +86,12 @@ def _mpi(line: str, login_path: str) -> Mpi:
     flavor: Flavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
     if flavor == "mpich" and "mvapich" in path.lower():
         flavor = "mvapich"
-    version = re.search(r"(?:Version:?|\))\s*(\d+(?:\.\w+)*)", banner)
+    version = re.search(r"(?:Version:?|\))\s*(\d+(?:\.\w+)*(?: Update \d+)?)", banner)
     return Mpi(
         path=path,
         flavor=flavor,
-        version=version[1] if version else None,
+        # Intel's 2019 Update 7 is what its packages call 2019.7.
+        version=version[1].replace(" Update ", ".") if version else None,
         on_path=dirname(path) in login_path.split(":"),
     )
 

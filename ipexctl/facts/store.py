@@ -40,9 +40,9 @@ def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | N
     if mount is None:
         return None
     below = path[len(mount.point.rstrip("/")) :].rstrip("/")
-    within = f"{mount.root.rstrip('/')}{below}" or "/"
+    within = f"{mount.root.rstrip('/')}{below}"
     if not mount.is_network:
-        return f"{boot}:{mount.device}:{within}" if boot else None
+        return f"{boot}:{mount.device}:{within or '/'}" if boot else None
     # One server is mounted as nfs here and as nfs4 there.
     kind = "nfs" if mount.type.startswith("nfs") else mount.type
     token = f"{kind}:{_export(mount)}{within}"
@@ -56,9 +56,9 @@ def _export(mount: Mount) -> str:
     server, colon, path = mount.source.rpartition(":/")
     if not colon:
         return mount.source.rstrip("/")
-    path = path.rstrip("/")
+    path = f"/{path}".rstrip("/")
     if mount.type in ("lustre", "ceph"):
         # Their servers are a list, in whatever order.
-        return f"/{path}"
+        return path
     numeric = "[" in server or server.replace(".", "").isdigit()
-    return f"{server if numeric else server.split('.')[0].lower()}:/{path}"
+    return f"{server if numeric else server.split('.')[0].lower()}:{path}"

@@ -1,0 +1,89 @@
+"""The tier rules, and how many cores an account may use."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.facts.cpu import TIERS, Cpu, tier_of
+from ipexctl.facts.cpulist import CpuList, parse_cpulist
+from ipexctl.lab.costumes import COSTUMES
+
+_AVX512 = "avx2 fma avx512f avx512bw avx512dq avx512vl".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize(
+    ("flags", "tier"),
+    [
+        ([], None),
+        (["sse4_2", "avx"], "unsupported"),
+        (["avx2"], "unsupported"),
+        (["avx2", "fma"], "avx2"),
+        (["avx2", "fma", "avx512f", "avx512cd", "avx512er", "avx512pf"], "avx2"),
+        (_AVX512, "avx512"),
+        ([*_AVX512, "avx512_bf16"], "avx512_bf16"),
+        ([*_AVX512, "amx_tile", "amx_bf16"], "avx512"),
+        ([*_AVX512, "avx512_bf16", "amx_tile", "amx_int8"], "avx512_bf16"),
+        ([*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16"], "amx"),
+    ],
+)
+def test_the_tier_is_the_strongest_that_is_whole(flags: list[str], tier: str | None) -> None:
+    assert tier_of("x86_64", flags) == tier
+
+
+def test_nothing_but_x86_has_a_tier() -> None:
+    assert tier_of("aarch64", ["sve", "bf16"]) == "unsupported"
+    assert tier_of("aarch64", []) == "unsupported"
+    assert tier_of("i686", ["avx2", "fma"]) == "unsupported"
+
+
+@given(st.sampled_from(COSTUMES), st.data())
+def test_a_flag_less_never_makes_a_higher_tier(costume: object, data: st.DataObject) -> None:
+    flags = getattr(costume, "flags").split()  # noqa: B009  # any costume
+    fewer = data.draw(st.sets(st.sampled_from(flags)))
+    more, less = tier_of("x86_64", flags), tier_of("x86_64", fewer or {"fpu"})
+    assert more is not None
+    assert less is not None
+    assert TIERS.index(less) <= TIERS.index(more)
+
+
+def _cpu(affinity: str | None = None, quota: float | None = None) -> Cpu:
+    """Two cores of two threads a socket, two sockets."""
+    siblings = tuple(CpuList((core, core + 4)) for core in range(4))
+    mask = parse_cpulist(affinity) if affinity else None
+    return Cpu(cores=4, threads=8, online=parse_cpulist("0-7"), siblings=siblings, affinity=mask, quota=quota)
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "allowed"),
+    [
+        (None, None, 4),
+        ("0-7", None, 4),
+        ("0-3", None, 4),
+        ("0,4", None, 1),
+        ("0,1,4", None, 2),
+        ("0-7", 2.5, 3),
+        ("0-7", 0.1, 1),
+        ("0-7", 64.0, 4),
+        ("0,4", 2.0, 1),
+    ],
+)
+def test_cores_allowed_are_those_of_the_mask_and_no_more_than_the_quota(
+    affinity: str | None, quota: float | None, allowed: int
+) -> None:
+    assert _cpu(affinity, quota).allowed == allowed
+
+
+def test_the_threads_we_may_use_of_each_core() -> None:
+    assert [str(core) for core in _cpu("1,2,6").allowed_cores] == ["1", "2,6"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "3-1", "0-99999999", "1,,2", "-1", "0x1"])
+def test_what_is_no_list_of_cpus(text: str) -> None:
+    assert parse_cpulist(text) is None
+
+
+@given(st.sets(st.integers(0, 511), min_size=1))
+def test_a_list_of_cpus_reads_back_as_it_prints(numbers: set[int]) -> None:
+    assert parse_cpulist(str(CpuList.of(numbers))) == CpuList.of(numbers)

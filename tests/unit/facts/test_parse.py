@@ -1,0 +1,145 @@
+"""What is read out of recorded probes, whole, cut and mangled."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from facts_helpers import ALL, MACHINES, RECORDED, differences, recorded
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.facts.facts import Facts, to_json
+from ipexctl.facts.parse import parse
+from ipexctl.lab.costumes import COSTUMES, cpus
+
+if TYPE_CHECKING:
+    from ipexctl.lab.costumes import Costume
+
+TIERS = {
+    "sandybridge": "unsupported",
+    "haswell": "avx2",
+    "skylake-sp": "avx512",
+    "cascadelake": "avx512",
+    "cooperlake": "avx512_bf16",
+    "icelake-sp": "avx512",
+    "sapphirerapids": "amx",
+    "emerald-rapids": "amx",
+    "graniterapids": "amx",
+    "epyc-genoa": "avx512_bf16",
+    "graviton3": "unsupported",
+}
+
+
+@pytest.mark.parametrize("costume", COSTUMES, ids=lambda costume: costume.name)
+def test_every_costume_is_seen_for_what_it_shows(costume: Costume) -> None:
+    facts = parse(recorded(f"lab-{costume.name}"))
+    cpu = facts.cpu
+    assert (cpu.vendor, cpu.model_name, cpu.arch) == (costume.vendor, costume.model_name, costume.arch)
+    assert cpu.sockets == costume.sockets
+    assert cpu.cores == costume.sockets * costume.cores
+    assert cpu.threads == costume.cpus
+    assert cpu.numa_nodes == costume.nodes
+    for node in cpu.numa:
+        assert list(node.cpus) == [one.number for one in cpus(costume) if one.node == node.number]
+    assert {len(core) for core in cpu.siblings} == {costume.threads}
+    assert cpu.tier == TIERS[costume.name]
+    assert facts.complete
+    assert facts.cut == ()
+
+
+@pytest.mark.parametrize("costume", COSTUMES, ids=lambda costume: costume.name)
+def test_a_costume_larger_than_its_kernel_is_not_limited_by_the_kernels_mask(costume: Costume) -> None:
+    text = recorded(f"lab-{costume.name}")
+    cpu = parse(text).cpu
+    assert cpu.allowed == cpu.cores
+    held_back = text.replace("Cpus_allowed:\t3", "Cpus_allowed:\t1")
+    held_back = held_back.replace("status Cpus_allowed_list:\t0-1", "status Cpus_allowed_list:\t0")
+    assert parse(held_back).cpu.allowed == 1
+
+
+def test_amx_fp16_is_inferred_from_the_model_for_no_kernel_prints_it() -> None:
+    rapids = parse(recorded("lab-graniterapids")).cpu.isa
+    emerald = parse(recorded("lab-emerald-rapids")).cpu.isa
+    assert rapids is not None
+    assert emerald is not None
+    assert (rapids.amx_fp16, emerald.amx_fp16) == (True, False)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_real_machine(name: str) -> None:
+    expected = json.loads((RECORDED / f"{name}.json").read_text())
+    assert differences(expected, to_json(parse(recorded(name)))) == []
+
+
+def test_the_names_scripts_rely_on() -> None:
+    cpu = to_json(Facts())["cpu"]
+    promised = "vendor model_name sockets cores threads allowed numa_nodes isa tier"
+    assert set(promised.split()) <= set(cpu)
+    isa = "avx2 avx512f avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 amx_fp16"
+    assert list(cpu["isa"]) == isa.split()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_facts_are_json(name: str) -> None:
+    text = json.dumps(to_json(parse(recorded(name))), allow_nan=False)
+    assert json.loads(text)["cpu"]["tier"] in ("amx", "avx512_bf16", "avx512", "avx2", "unsupported")
+
+
+def test_nothing_at_all_gives_facts_that_are_all_holes() -> None:
+    facts = parse("")
+    assert facts.cpu.tier is None
+    assert facts.cpu.allowed is None
+    assert not facts.complete
+    assert facts.cut == ("kernel", "network", "names", "home", "programs")
+    json.dumps(to_json(facts), allow_nan=False)
+
+
+PIECES = st.sampled_from(ALL)
+
+
+@given(PIECES, st.data())
+def test_a_probe_cut_off_anywhere_tells_no_untruth_about_the_processor(name: str, data: st.DataObject) -> None:
+    whole = recorded(name)
+    facts = parse(whole[: data.draw(st.integers(0, len(whole)))])
+    true = parse(whole)
+    json.dumps(to_json(facts), allow_nan=False)
+    for field in ("cores", "sockets", "model_name", "vendor"):
+        assert getattr(facts.cpu, field) in (None, getattr(true.cpu, field))
+    assert facts.network.nics == true.network.nics or len(facts.network.nics) <= len(true.network.nics)
+
+
+@given(PIECES, st.data())
+def test_any_lines_may_be_missing_or_doubled_or_elsewhere(name: str, data: st.DataObject) -> None:
+    lines = recorded(name).splitlines(keepends=True)
+    chosen = data.draw(st.lists(st.integers(0, len(lines) - 1), max_size=2 * len(lines)))
+    json.dumps(to_json(parse("".join(lines[index] for index in chosen))), allow_nan=False)
+    gone = set(data.draw(st.lists(st.integers(0, len(lines) - 1), max_size=8)))
+    facts = parse("".join(line for index, line in enumerate(lines) if index not in gone))
+    true = parse(recorded(name))
+    assert facts.cpu.cores in (None, true.cpu.cores)
+    json.dumps(to_json(facts), allow_nan=False)
+
+
+@given(PIECES, st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6)), max_size=30))
+def test_any_bytes_may_be_mangled(name: str, mangled: list[tuple[float, bytes]]) -> None:
+    raw = bytearray(recorded(name).encode())
+    for place, replacement in mangled:
+        at = int(place * len(raw))
+        raw[at : at + len(replacement)] = replacement
+    json.dumps(to_json(parse(raw.decode("utf-8", "replace"))), allow_nan=False)
+
+
+@given(st.text(max_size=400))
+def test_any_text_at_all(text: str) -> None:
+    parse(text)
+
+
+KEYS = sorted({line.split(" ", 1)[0] for name in ALL for line in recorded(name).splitlines() if " " in line})
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), st.text(alphabet="0123456789abcx-,:./|=()%# @\\\t", max_size=40))))
+def test_any_value_behind_a_key_we_know(lines: list[tuple[str, str]]) -> None:
+    facts = parse("".join(f"{key} {value}\n" for key, value in lines))
+    json.dumps(to_json(facts), allow_nan=False)

@@ -1,0 +1,182 @@
+"""The probe itself, run on this machine by every shell that is here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.facts.facts import to_json
+from ipexctl.facts.gather import skew
+from ipexctl.facts.parse import parse
+from ipexctl.facts.probe import probe_command, probe_script
+from ipexctl.remote.command import MAX_LINE, login_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["ksh"], ["ksh93"], ["mksh"], ["yash"]]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def probe(shell: list[str], home: Path, *, path: str | None = None, peers: str = "") -> str:
+    environment = {"PATH": path or os.environ["PATH"], "HOME": str(home), "LOGNAME": "me", "SHELL": "/bin/sh"}
+    done = subprocess.run(
+        [*shell, "-c", probe_script(), "probe", "", peers], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout
+
+
+@linux
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_every_posix_shell_says_the_same(shell: list[str], tmp_path: Path) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"no {shell[0]} here")
+    ours = parse(probe(shell, tmp_path, peers="localhost nosuch.invalid"))
+    assert ours.complete
+    reference = to_json(parse(probe(["sh"], tmp_path, peers="localhost nosuch.invalid")))
+    for name in ("system", "cpu", "limits", "account", "security"):
+        assert to_json(ours)[name] == reference[name]
+    assert ours.network.peers.get("localhost")
+    assert ours.cpu.cores
+
+
+@linux
+def test_what_python_itself_says_of_this_machine(tmp_path: Path) -> None:
+    facts = parse(probe(["sh"], tmp_path))
+    assert facts.system.kernel == os.uname().release
+    assert facts.system.arch == os.uname().machine
+    assert facts.network.hostname == os.uname().nodename
+    assert facts.cpu.affinity is None or set(facts.cpu.affinity) <= os.sched_getaffinity(0)
+    assert facts.memory.total == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert facts.account.uid == os.getuid()
+    assert facts.home is not None
+    assert facts.home.path == f"{tmp_path}/.ipexctl"
+    assert facts.home.disk is not None
+    assert facts.home.disk.total == shutil.disk_usage(tmp_path).total
+    assert facts.clock is not None
+    assert abs(facts.clock - time.time()) < 60
+
+
+@linux
+def test_without_any_program_there_are_holes_and_no_complaint(tmp_path: Path) -> None:
+    script = (
+        probe_script().replace("PATH=/usr/local/bin:/usr/bin:/bin", "PATH=/nowhere", 1).replace(":/usr/sbin:/sbin", "")
+    )
+    done = subprocess.run(
+        [shutil.which("sh") or "sh", "-c", script, "probe", "", "a b"],
+        env={"PATH": "/nowhere", "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
+    facts = parse(done.stdout)
+    assert facts.complete
+    assert facts.home is not None
+
+
+@linux
+def test_our_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
+    home = tmp_path / ".ipexctl"
+    site = home / "envs/ipex-2.8-ab12/lib/python3.11/site-packages"
+    for package in ("torch-2.8.0+cpu", "intel_extension_for_pytorch-2.8.0", "impi_rt-2021.15.0", "oneccl-2021.15.2"):
+        (site / f"{package}.dist-info").mkdir(parents=True)
+    (home / "envs/ipex-2.8-ab12/bin").mkdir()
+    (home / "envs/ipex-2.8-ab12/bin/python").symlink_to(sys.executable)
+    (home / "envs/ipex-2.8-ab12/env.json").write_text('{\n "why": "it\'s 100% \\\\n"\n}')
+    (home / "envs/half").mkdir()
+    for run, state in (("one", "running"), ("two", "ok")):
+        (home / f"runs/{run}").mkdir(parents=True)
+        (home / f"runs/{run}/status.json").write_text(f'{{"id": "{run}", "state": "{state}"}}')
+    running = subprocess.Popen(["sleep", "60"], executable=shutil.which("sleep"))
+    ours = subprocess.Popen([f"{home}/runs/one/supervise", "60"], executable=shutil.which("sleep"))
+    try:
+        facts = parse(probe(["sh"], tmp_path))
+    finally:
+        for process in (running, ours):
+            process.kill()
+            process.wait()
+    whole, half = sorted(facts.software.envs, key=lambda env: env.name, reverse=True)
+    assert (whole.torch, whole.ipex, whole.mpi, whole.oneccl) == ("2.8.0+cpu", "2.8.0", "2021.15.0", "2021.15.2")
+    assert (whole.python, whole.runs, whole.oneccl_bindings) == ("3.11", True, None)
+    assert whole.record == '{\n "why": "it\'s 100% \\\\n"\n}'
+    assert (half.runs, half.python, half.torch) == (False, None, None)
+    assert facts.activity.runs == ("one",)
+    assert facts.activity.pids == (ours.pid,)
+
+
+@linux
+def test_interpreters_and_mpis_are_found_once_by_whatever_path(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "python3").symlink_to(sys.executable)
+    (tools / "python3.12").write_text("#!/bin/sh\nexit 3\n")
+    (tools / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.2'\n")
+    for file in ("python3.12", "mpirun"):
+        (tools / file).chmod(0o755)
+    also = tmp_path / "also"
+    also.symlink_to(tools)
+    facts = parse(probe(["sh"], tmp_path, path=f"{tools}:{also}:/usr/bin:/bin"))
+    first, second = facts.software.pythons[:2]
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert (first.path, first.version, first.venv) == (f"{tools}/python3", version, True)
+    assert (second.path, second.version) == (f"{tools}/python3.12", None)
+    assert not any(str(also) in python.path for python in facts.software.pythons)
+    mpi = facts.software.mpis[0]
+    assert (mpi.flavor, mpi.version, mpi.on_path) == ("openmpi", "4.1.2", True)
+
+
+@linux
+@pytest.mark.skipif(shutil.which("timeout") is None, reason="the limit is timeout(1)'s")
+def test_what_hangs_is_given_up_on_and_the_rest_is_told(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("python3", "mpirun"):
+        (tools / name).write_text("#!/bin/sh\nsleep 6633\n")
+        (tools / name).chmod(0o755)
+    command = probe_command()
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    started = time.monotonic()
+    done = subprocess.run(
+        ["sh", "-c", command.script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+    )
+    assert 4 < time.monotonic() - started < 9
+    facts = parse(done.stdout)
+    assert facts.cut == ("programs",)
+    assert not facts.complete
+    assert facts.cpu.cores
+    assert facts.home is not None
+    assert subprocess.run(["pgrep", "-f", "sleep 6633"], capture_output=True).stdout == b""
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    probe(["sh"], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_fits_in_one_argument_with_hundreds_of_peers() -> None:
+    peers = [f"a-rather-long-host-name-{index}.cluster.example.org" for index in range(500)]
+    assert len(login_line(probe_command(peers), "x" * 32)) < MAX_LINE
+
+
+def test_what_is_no_name_is_never_handed_to_a_shell() -> None:
+    peers = ["node1", "10.0.0.1", "fe80::2", "$(id)", "a b", "-x", "*", "`id`", "node-2.lan", "'"]
+    script = probe_command(peers, "/scratch/it's mine").script
+    assert "peers='node1 node-2.lan'\n" in script
+    assert """home='/scratch/it'"'"'s mine'\n""" in script
+
+
+@pytest.mark.parametrize(("clock", "expected"), [(100.5, 0.0), (190.5, 90.0), (10.5, -90.0)])
+def test_skew_is_held_against_the_middle_of_question_and_answer(clock: float, expected: float) -> None:
+    found = skew(clock, 100.0, 101.0)
+    assert (found.seconds, found.uncertainty) == (expected, 0.5)
