@@ -121,7 +121,7 @@ def common_networks(addresses: Mapping[str, HostAddresses]) -> tuple[Network, ..
         return ()
     first = tuple(dict.fromkeys(nic.network for nic in everyone[0].nics if nic.joins_hosts))
     found = [network for network in first if _is_shared(network, everyone)]
-    reached = {nic.network if (nic := host.reached_nic) else None for host in everyone}
+    reached = {nic.network for host in everyone if (nic := host.reached_nic)}
     return tuple(sorted(found, key=lambda network: (reached != {network}, network.version)))
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _script(*names: str) -> str:
+def script(*names: str) -> str:
+    """The text of our scripts, one behind the other, as a node gets it."""
     folder = files("ipexctl.trust") / "scripts"
     return "".join((folder / f"{name}.sh").read_text() for name in names)
 
@@ -98,7 +99,7 @@ class Crew:
         session = self._session(host)
         key = session.server_key
         args = [home, "node0" if host == self.hosts[0] else "", "local" if key is None else ""]
-        answer = self._ask(host, sh_command(_script("probe"), args, "look at keys and addresses"))
+        answer = self._ask(host, sh_command(script("probe"), args, "look at keys and addresses"))
         shown = None if key is None else f"{key[0]} {base64.b64encode(key[1]).decode()}"
         return read_seen(answer, server_key=shown, port=host.port)
 
@@ -106,31 +107,29 @@ class Crew:
         """Exchange authorized_keys for its new text: "done", "same", or "moved" where it is no longer the old."""
         sizes = ["none" if text is None else str(len(text)) for text in (edit.old, edit.new)]
         args = [home, *sizes, "rmdir" if edit.remove_directory else ""]
-        command = sh_command(_script("lock", "keys"), args, "edit authorized_keys")
+        command = sh_command(script("lock", "keys"), args, "edit authorized_keys")
         return self._ask(host, command, (edit.old or b"") + (edit.new or b"")).decode(errors="replace").strip()
 
     def make_key(self, host: Host, ours: str) -> str:
         """node0's public key; the private one is made there where there is none, and stays."""
-        answer = self._ask(host, sh_command(_script("lock", "key"), [ours], "make a key"))
+        answer = self._ask(host, sh_command(script("lock", "key"), [ours], "make a key"))
         return " ".join(answer.decode(errors="replace").split()[:2])
 
     def write_files(self, host: Host, ours: str, wanted: Files) -> None:
         known_hosts, config = (text.encode(errors="surrogateescape") for text in (wanted.known_hosts, wanted.config))
         args = [ours, str(len(known_hosts)), str(len(config))]
-        self._ask(
-            host, sh_command(_script("lock", "files"), args, "write config and known_hosts"), known_hosts + config
-        )
+        self._ask(host, sh_command(script("lock", "files"), args, "write config and known_hosts"), known_hosts + config)
 
     def remove_files(self, host: Host, ours: str, *, ours_by_name: bool) -> bool:
         """Whether there was anything to remove."""
         args = [ours, "default" if ours_by_name else ""]
-        return self._ask(host, sh_command(_script("lock", "remove"), args, "remove key and config")).strip() == b"done"
+        return self._ask(host, sh_command(script("lock", "remove"), args, "remove key and config")).strip() == b"done"
 
     def log_in(self, host: Host, words: Mapping[str, str], config: str | None) -> dict[str, Login]:
         """From that host into every node, by the config or as the account's own ssh would."""
         names = list(words)
         args = [config or "", QUESTION, *words.values()]
-        answer = self._ask(host, sh_command(_script("logins"), args, f"log into {len(names)} nodes from there"))
+        answer = self._ask(host, sh_command(script("logins"), args, f"log into {len(names)} nodes from there"))
         logins = {name: Login(255, "no answer") for name in names}
         for line in answer.decode("ascii", errors="replace").splitlines():
             number, code, said = (*line.split(" "), "", "")[:3]

@@ -27,18 +27,18 @@ def as_json(report: TrustReport) -> dict[str, Any]:
                 "internal": done.internal,
                 "ssh_name": done.word,
                 "status": done.status,
-                "reason": done.reason,
-                "fix": done.fix,
+                "reason": printable(done.reason),
+                "fix": printable(done.fix),
                 "seconds": round(done.seconds, 3),
             }
             for done in report.hosts
         ],
         "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
-        "config": report.config,
+        "config": None if report.config is None else printable(report.config),
         "by": report.by,
         "revoke": report.revoke,
         "dry_run": report.dry_run,
-        "notes": list(report.notes),
+        "notes": [printable(note) for note in report.notes],
         "seconds": round(report.seconds, 3),
     }
 
@@ -80,7 +80,7 @@ def _say_end(report: TrustReport, options: str) -> None:
             say(f"some hosts still have our line; when they are well again: ipexctl trust --revoke{options}")
         elif statuses == {"ok"}:
             say("there was nothing of ours to take away")
-        else:
+        elif not report.notes:
             say("all is as it was before trust")
     elif report.by == "config" and not bad:
         done = "was already so, nothing changed" if statuses == {"ok"} else "verified by a login from node0 to each"

@@ -10,16 +10,16 @@ keys=$home/.ssh/authorized_keys
 real=$(readlink -f "$keys" 2>/dev/null)
 if [ -d "$home/.ssh" ]; then
     [ -n "$real" ] || fail "$keys is a link that leads nowhere"
-    place=${real%/*}
+    place=${real%/*} fresh=
 else
-    real=$keys place=$home
+    real=$keys place=$home fresh=yes
 fi
 for litter in "$home/.ipexctl-trust".* "$place/.ipexctl-trust".*; do
     [ ! -d "$litter" ] || rm -rf "$litter"
 done
 lock "$place/.ipexctl-trust"
 # Our own, of an end without warning, on the other side of ~/.ssh being made.
-[ "$place" = "$home" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
+[ "$held" = "$home/.ipexctl-trust" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
 
 wanted=0
 [ "$old" = none ] || wanted=$old
@@ -30,7 +30,7 @@ said=$(cat 2>&1 >"$held/all") || fail "$place: ${said##*: }"
 head -c "$skip" "$held/all" >"$held/old" || fail "$place can't be written to"
 tail -c +$((skip + 1)) "$held/all" >"$held/new" || fail "$place can't be written to"
 
-if [ "$place" = "$home" ] && [ -d "$home/.ssh" ]; then
+if [ -n "$fresh" ] && [ -d "$home/.ssh" ]; then
     echo moved
     exit
 elif [ "$new" != none ] && [ -f "$real" ] && cmp -s "$real" "$held/new"; then
@@ -57,7 +57,7 @@ elif [ "$old" != none ]; then
     written "$held/new" "$held/next"
     [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" "$held/next" 2>/dev/null || :
     said=$(mv -f "$held/next" "$real" 2>&1) || fail "${said#mv: }"
-elif [ "$place" = "$home" ]; then
+elif [ -n "$fresh" ]; then
     mkdir "$held/ssh" && : >"$held/ssh/authorized_keys" || fail "$home can't be written to"
     written "$held/new" "$held/ssh/authorized_keys"
     said=$(mv "$held/ssh" "$home/.ssh" 2>&1) || fail "${said#mv: }"

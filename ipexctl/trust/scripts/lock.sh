@@ -11,7 +11,11 @@ self="$(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink 
 lock() { # directory to be made
     waited=0 seen=
     until said=$(mkdir "$1" 2>&1); do
-        [ -d "$1" ] || fail "${said#mkdir: }"
+        if [ ! -d "$1" ]; then
+            # Released between our try and this look.
+            case $said in *"File exists"*) [ -e "$1" ] || continue ;; esac
+            fail "${said#mkdir: }"
+        fi
         holder=$(cat "$1/holder" 2>/dev/null)
         state="$(ls -di "$1" 2>/dev/null) $holder"
         dead=

@@ -1,0 +1,148 @@
+"""The scripts as a node runs them, each in a home of its own, with every shell that is here to be sh."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.trust.crew import script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[bytes]]"
+
+SHELLS = [shell for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(shell[0])]
+
+
+@pytest.fixture(params=SHELLS, ids=lambda shell: shell[0])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    def call(names: tuple[str, ...], *args: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*request.param, "-c", script(*names), "ipexctl", *map(str, args)],
+            input=stdin,
+            capture_output=True,
+            env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            timeout=60,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    (tmp_path / ".ssh").mkdir(mode=0o700)
+    (tmp_path / ".ssh" / "authorized_keys").write_bytes(b"old")
+    (tmp_path / ".ssh" / "authorized_keys").chmod(0o640)
+    return tmp_path / ".ssh" / "authorized_keys"
+
+
+def edit(
+    run: Run,
+    home: Path,
+    old: bytes | None,
+    new: bytes | None,
+    last: str = "",
+) -> str:
+    sizes = ["none" if text is None else len(text) for text in (old, new)]
+    done = run(("lock", "keys"), home, *sizes, last, stdin=(old or b"") + (new or b""))
+    assert not list(home.rglob(".ipexctl-trust*"))
+    return done.stdout.decode().strip() if done.returncode == 0 else done.stderr.decode().strip()
+
+
+def test_a_text_is_exchanged_for_another(run: Run, keys: Path) -> None:
+    home = keys.parents[1]
+    assert edit(run, home, b"old", b"\0new\xff\n") == "done"
+    assert keys.read_bytes() == b"\0new\xff\n"
+    assert keys.stat().st_mode & 0o777 == 0o640
+    assert edit(run, home, b"old", b"\0new\xff\n") == "same", "somebody on the same home was faster"
+    assert edit(run, home, b"old", b"other") == "moved"
+    assert edit(run, home, None, b"other") == "moved"
+    assert keys.read_bytes() == b"\0new\xff\n"
+    assert edit(run, home, b"\0new\xff\n", None) == "done"
+    assert not keys.exists()
+    assert edit(run, home, b"old", b"new") == "moved"
+    assert edit(run, home, None, b"new") == "done"
+    assert keys.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_directory_is_made_whole_and_goes_again(run: Run, tmp_path: Path) -> None:
+    assert edit(run, tmp_path, None, b"line\n") == "done"
+    assert (tmp_path / ".ssh").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / ".ssh/authorized_keys").read_bytes() == b"line\n"
+    assert edit(run, tmp_path, b"line\n", None, "rmdir") == "done"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_that_comes_in_half_changes_nothing(run: Run, keys: Path) -> None:
+    done = run(("lock", "keys"), keys.parents[1], 3, 100, "", stdin=b"oldnew")
+    assert done.returncode == 1
+    assert b"connection was cut" in done.stderr
+    assert keys.read_bytes() == b"old"
+
+
+def test_what_stands_in_the_way_is_said(run: Run, keys: Path) -> None:
+    home = keys.parents[1]
+    keys.unlink()
+    keys.symlink_to("nowhere/at/all")
+    assert "link that leads nowhere" in edit(run, home, None, b"x")
+    keys.unlink()
+    keys.symlink_to("../elsewhere")
+    assert edit(run, home, None, b"x") == "done"
+    assert keys.is_symlink()
+    assert (home / "elsewhere").read_bytes() == b"x"
+
+
+def test_many_at_once_one_after_the_other(run: Run, keys: Path) -> None:
+    home = keys.parents[1]
+    answers = []
+
+    def change(number: int) -> None:
+        done = run(("lock", "keys"), home, 3, 4, "", stdin=b"old" + f"new{number}".encode())
+        answers.append(done.stdout.decode().strip() or done.stderr.decode())
+
+    threads = [threading.Thread(target=change, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == ["done", *["moved"] * 5]
+    assert list(keys.parent.iterdir()) == [keys]
+
+
+def test_a_key_is_made_once(run: Run, tmp_path: Path) -> None:
+    ours = tmp_path / "a b" / "ipexctl"
+    first = run(("lock", "key"), ours)
+    assert first.returncode == 0, first.stderr
+    assert run(("lock", "key"), ours).stdout == first.stdout
+    (ours / "ssh/id_ed25519.pub").unlink()
+    assert run(("lock", "key"), ours).stdout == first.stdout
+    assert (ours / "ssh/id_ed25519.pub").read_bytes() == first.stdout
+    assert (ours / "ssh").stat().st_mode & 0o777 == 0o700
+    assert (ours / "ssh/id_ed25519").stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in (ours / "ssh").iterdir()) == ["id_ed25519", "id_ed25519.pub", "made"]
+    assert run(("lock", "files"), ours, 2, 3, stdin=b"kkccc").stdout == b"done\n"
+    assert ((ours / "ssh/known_hosts").read_bytes(), (ours / "ssh/config").read_bytes()) == (b"kk", b"ccc")
+    assert run(("lock", "files"), ours, 2, 9, stdin=b"xxyyy").returncode == 1
+    assert (ours / "ssh/config").read_bytes() == b"ccc"
+    assert run(("lock", "remove"), ours, "").stdout == b"done\n"
+    assert list(tmp_path.iterdir()) == []
+    assert run(("lock", "remove"), ours, "").stdout == b"same\n"
+
+
+def test_a_key_that_is_none_is_named_and_can_be_revoked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "ssh").mkdir()
+    (tmp_path / "ssh/id_ed25519").write_text("half a k")
+    (tmp_path / "ssh/notes").write_text("mine")
+    done = run(("lock", "key"), tmp_path)
+    assert done.returncode == 1
+    assert b"is no key that can be read" in done.stderr
+    assert run(("lock", "remove"), tmp_path, "").stdout == b"done\n"
+    assert [path.name for path in (tmp_path / "ssh").iterdir()] == ["notes"]

@@ -1,0 +1,106 @@
+"""What the command shows: hosts of one fate on one line, what to type next, and JSON that scripts rely on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.home import home_on_nodes
+from ipexctl.hosts.host import Host
+from ipexctl.trust.report import HostTrust, TrustReport
+from ipexctl.ui.trust import as_json, show, show_json
+
+if TYPE_CHECKING:
+    from ipexctl.remote.outcome import Status
+
+
+def done(name: str, status: Status = "ok", reason: str = "", fix: str = "") -> HostTrust:
+    return HostTrust(Host(name, f"{name}.net"), status, reason, fix, f"in-{name}", name, 0.1234)
+
+
+ADDED = tuple(done(f"node{n}", "changed", "a line added") for n in range(1, 5))
+REPORT = TrustReport(ADDED, 1.0, "config", "/h/.ipexctl/ssh/config")
+
+
+def test_hosts_of_one_fate_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show(REPORT, options=" -H hosts")
+    shown = capsys.readouterr()
+    assert shown.out == "node[1-4]: changed: a line added\n"
+    assert "try it on node0: ssh -F /h/.ipexctl/ssh/config node2" in shown.err
+    assert "to undo: ipexctl trust --revoke -H hosts" in shown.err
+
+
+def test_what_went_wrong_is_said_with_its_fix_also_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = (done("node1"), done("node2", "failed", "no \x1b[31mroom", "make some"), done("node3", "unreachable", "down"))
+    show(replace(REPORT, hosts=bad), quiet=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "node2: failed: no \N{REPLACEMENT CHARACTER}[31mroom\n  make some\nnode3: unreachable: down\n"
+    assert replace(REPORT, hosts=bad).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (replace(REPORT, hosts=tuple(done(f"node{n}") for n in (1, 2))), "was already so, nothing changed"),
+        (replace(REPORT, dry_run=True), "nothing was changed (--dry-run)"),
+        (replace(REPORT, revoke=True), "all is as it was before trust"),
+        (replace(REPORT, revoke=True, hosts=(done("node1"),)), "there was nothing of ours to take away"),
+        (replace(REPORT, revoke=True, hosts=(*ADDED, done("x", "unreachable"))), "some hosts still have our line"),
+        (replace(REPORT, by="own", hosts=(done("a"), done("b"))), "already reaches every node by ssh"),
+        (replace(REPORT, hosts=(*ADDED, done("x", "failed", "y"))), "when that is mended: ipexctl trust"),
+    ],
+)
+def test_what_to_do_next(report: TrustReport, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show(report)
+    assert said in capsys.readouterr().err
+
+
+def test_json_is_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json(replace(REPORT, hosts=(ADDED[0], done("b", "failed", "a\udcff"))))
+    document = json.loads(capsys.readouterr().out)
+    assert document == {
+        "schema": "ipexctl.trust/1",
+        "node0": "node1",
+        "hosts": [
+            {
+                "name": "node1",
+                "address": "node1.net",
+                "internal": "in-node1",
+                "ssh_name": "node1",
+                "status": "changed",
+                "reason": "a line added",
+                "fix": "",
+                "seconds": 0.123,
+            },
+            {**as_json(REPORT)["hosts"][0], "name": "b", "address": "b.net", "internal": "in-b", "ssh_name": "b"}
+            | {"status": "failed", "reason": "a\N{REPLACEMENT CHARACTER}"},
+        ],
+        "summary": {"ok": 0, "changed": 1, "failed": 1, "unreachable": 0},
+        "config": "/h/.ipexctl/ssh/config",
+        "by": "config",
+        "revoke": False,
+        "dry_run": False,
+        "notes": [],
+        "seconds": 1.0,
+    }
+
+
+def test_where_our_files_lie() -> None:
+    assert home_on_nodes(None, {}) == "~/.ipexctl"
+    assert home_on_nodes(None, {"IPEXCTL_HOME": "/scratch/me/"}) == "/scratch/me"
+    assert home_on_nodes(Path("/a b"), {"IPEXCTL_HOME": "/scratch/me"}) == "/a b"
+    assert home_on_nodes(Path("~/x"), {}) == "~/x"
+
+
+@pytest.mark.parametrize("text", ["x", "./x", "~", "~other/x", "/", "/a/../b", "/a\nb"])
+def test_a_home_that_would_not_be_the_same_everywhere_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--home"):
+        home_on_nodes(Path(text), {})
+    with pytest.raises(UserError, match="IPEXCTL_HOME"):
+        home_on_nodes(None, {"IPEXCTL_HOME": text})
