@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.remote.clock import Clock
 from ipexctl.remote.outcome import Cancelled, Unreachable
+from ipexctl.remote.ssh_config import ssh_options
 
 if TYPE_CHECKING:
     import paramiko
@@ -81,7 +83,7 @@ class Jumps:
     def open(self, host: Host, endpoint: Endpoint, clock: Clock) -> ProxySocket:
         """A socket that ends at the host's sshd."""
         if endpoint.proxy:
-            return _pipe(["/bin/sh", "-c", f"exec {_fill(endpoint.proxy, host, endpoint)}"])
+            return _pipe(["/bin/sh", "-c", f"exec {endpoint.proxy}"])
         assert endpoint.jump
         if not self._ssh:
             raise Unreachable(
@@ -101,13 +103,8 @@ class Jumps:
 
     def _options(self, host: Host) -> list[str]:
         options = ["-o", f"StrictHostKeyChecking={_OPENSSH_WORDS[self._policy]}"] if self._policy else []
-        if host.ssh_config:
-            options += ["-F", str(host.ssh_config)]
-        if host.known_hosts:
-            options += ["-o", f"UserKnownHostsFile={host.known_hosts}"]
-        if host.identity:
-            options += ["-i", str(host.identity)]
-        return options
+        options += ssh_options(replace(host, user=None, port=None, identity=None))
+        return [*options, "-i", str(host.identity)] if host.identity else options
 
     def _master(self, host: Host, jump: str, clock: Clock) -> list[str]:
         """Options that use one login at the bastion for all: the user's own master if there is one, else ours."""
@@ -214,22 +211,6 @@ def _through(jump: str) -> list[str]:
     if ":" in last and not last.startswith("ssh://"):
         last = f"ssh://{last}"
     return [*(["-J", ",".join(before)] if before else []), last]
-
-
-def _fill(command: str, host: Host, endpoint: Endpoint) -> str:
-    values = {
-        "h": endpoint.hostname,
-        "p": str(endpoint.port),
-        "r": endpoint.user,
-        "n": host.address,
-        "%": "%",
-    }
-    pieces, rest = [], command
-    while "%" in rest:
-        before, _, rest = rest.partition("%")
-        pieces += [before, values.get(rest[:1], "%" + rest[:1])]
-        rest = rest[1:]
-    return "".join([*pieces, rest])
 
 
 def _pipe(argv: list[str]) -> ProxySocket:

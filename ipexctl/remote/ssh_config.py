@@ -325,7 +325,7 @@ def endpoint(answer: Mapping[str, Sequence[str]], host: Host, environ: Mapping[s
         key_alias=alias,
         strict=_STRICT.get(first("stricthostkeychecking"), "strict"),
         jump=unset(first("proxyjump")),
-        proxy=unset(first("proxycommand")),
+        proxy=expand(command) if (command := unset(first("proxycommand"))) else None,
         family=_FAMILY.get(first("addressfamily"), socket.AF_UNSPEC),
         unsupported=tuple(
             name
