@@ -6,13 +6,14 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from ipexctl.remote.fanout import Done, fan_out
+from ipexctl.remote.fanout import fan_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.fanout import Done
     from ipexctl.remote.reach import Reach
     from ipexctl.remote.session import Session
 
