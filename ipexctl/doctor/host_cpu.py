@@ -1,0 +1,222 @@
+"""Rules over a host's processors: what they can compute, and how many of them are ours. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.host_context import heard, plural
+from ipexctl.facts.cpu import TIERS, X86
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.doctor.finding import Level
+    from ipexctl.doctor.host_context import HostContext, Rule, RuleInContext
+    from ipexctl.facts.cpu import Cpu, Tier
+    from ipexctl.facts.facts import Facts
+
+IDS: Final[Mapping[str, str]] = {
+    "cpu.arch": "the processor is no x86-64 one",
+    "cpu.no-avx2": "the processor has no AVX2, which every build needs",
+    "cpu.no-avx512": "AVX2 is the best it has",
+    "cpu.no-bf16": "AVX-512 without bf16: bf16 is slower than fp32",
+    "cpu.isa-hidden": "the processor can more than the kernel or hypervisor shows",
+    "cpu.fewer-allowed": "this account may use only some of the cores",
+    "cpu.quota": "CPU time is limited below the number of cores",
+    "cpu.one-core": "one core for the rank and its communication",
+    "cpu.smt": "hyper-threading is on",
+    "cpu.governor": "the clock governor saves power",
+    "cpu.topology-hidden": "which threads share a core can't be seen",
+    "numa.no-memory": "a NUMA node has cores and no memory",
+    "numa.uneven": "NUMA nodes have very different amounts of memory",
+}
+
+LEAVE_OUT: Final = "leave the host out: --limit '!NAME'"
+
+
+def arch(facts: Facts) -> Iterator[Finding]:
+    machine = facts.cpu.arch or facts.system.arch
+    if machine is None or machine in X86:
+        return
+    if machine in ("aarch64", "arm64"):
+        message = (
+            "An ARM processor: IPEX, oneCCL and Intel MPI exist for x86-64 only. "
+            "Stock PyTorch would run here, but not in one job with x86-64 hosts"
+        )
+    else:
+        message = f"A {machine} processor: IPEX, oneCCL and Intel MPI exist for x86-64 only, so no rank can run here"
+    yield Finding("cpu.arch", "fail", message, LEAVE_OUT)
+
+
+def instructions(facts: Facts) -> Iterator[Finding]:
+    cpu = facts.cpu
+    if (cpu.arch or facts.system.arch or X86[0]) not in X86:
+        return
+    match cpu.tier:
+        case "unsupported":
+            yield Finding(
+                "cpu.no-avx2",
+                "fail",
+                "The processor has no AVX2: IPEX dies here with 'Illegal instruction', and that ends the whole job",
+                f"{LEAVE_OUT}; if it is a VM, have its CPU model set to host-passthrough",
+            )
+        case "avx2":
+            yield Finding(
+                "cpu.no-avx512",
+                "info",
+                "AVX2 is the best this processor has: fp32 training works at about half an AVX-512 machine's rate, "
+                "bf16 is slower still",
+                "train in fp32",
+            )
+        case "avx512":
+            yield Finding(
+                "cpu.no-bf16",
+                "info",
+                "AVX-512, but no bf16 instructions: bf16 is converted in software and runs slower than fp32",
+                "train in fp32; leave out --bf16 and mixed_precision",
+            )
+
+
+def hidden(facts: Facts) -> Iterator[Finding]:
+    """What the model is sold with, against what its flags say. Old kernels and hypervisors hold flags back."""
+    cpu = facts.cpu
+    sold = _sold_with(cpu)
+    if sold is None or cpu.tier is None or TIERS.index(cpu.tier) >= TIERS.index(sold[1]):
+        return
+    name, tier = sold
+    yield Finding(
+        "cpu.isa-hidden",
+        "warn",
+        f"{name} has {_SAID[tier]}, but the kernel or hypervisor hides it: training runs slower than it could",
+        "AMX needs kernel 5.16, or RHEL 8.6; in a VM, have its CPU model set to host-passthrough",
+    )
+
+
+_SAID: Final[Mapping[Tier, str]] = {"amx": "AMX", "avx512_bf16": "AVX-512 with bf16", "avx512": "AVX-512"}
+_SOLD: Final[Mapping[int, tuple[str, Tier]]] = {
+    106: ("Ice Lake", "avx512"),
+    108: ("Ice Lake", "avx512"),
+    143: ("Sapphire Rapids", "amx"),
+    207: ("Emerald Rapids", "amx"),
+    173: ("Granite Rapids", "amx"),
+    174: ("Granite Rapids", "amx"),
+}
+
+
+def _sold_with(cpu: Cpu) -> tuple[str, Tier] | None:
+    if cpu.vendor != "GenuineIntel" or cpu.family != 6 or cpu.model is None:
+        return None
+    if cpu.model == 85 and cpu.stepping is not None:
+        return ("Cooper Lake", "avx512_bf16") if cpu.stepping >= 10 else ("Skylake or Cascade Lake", "avx512")
+    return _SOLD.get(cpu.model)
+
+
+def allowed(facts: Facts) -> Iterator[Finding]:
+    """Affinity and cpuset here, the quota below: they are lifted in different places."""
+    cpu = facts.cpu
+    ours = len(cpu.allowed_cores)
+    if not cpu.siblings or not cpu.cores or cpu.affinity is None or ours >= cpu.cores:
+        return
+    level: Level = "info" if facts.batch.job else "warn"
+    yield Finding(
+        "cpu.fewer-allowed",
+        level,
+        f"This account may use {ours} of the machine's {plural(cpu.cores, 'core')}: ranks and threads are planned for "
+        f"{'it' if ours == 1 else 'those'} alone",
+        "ask the scheduler for more cores"
+        if facts.batch.job
+        else "lift the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files",
+    )
+
+
+def quota(facts: Facts) -> Iterator[Finding]:
+    cpu = facts.cpu
+    cores = len(cpu.allowed_cores) or cpu.cores
+    if cpu.quota is None or cores is None or cpu.quota >= cores:
+        return
+    part = cpu.quota != math.floor(cpu.quota)
+    yield Finding(
+        "cpu.quota",
+        "warn",
+        f"The cgroup grants {cpu.quota:g} CPUs' time of {plural(cores, 'core')}: "
+        + (
+            "the part of a core makes ranks stall many times a second" if part else "more threads than that are stalled"
+        ),
+        f"grant whole cores: the container's --cpus, the pod's limit or CPUQuota ({math.ceil(cpu.quota)} or more)",
+    )
+
+
+def one_core(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    if facts.cpu.allowed == 1 and not context.alone:
+        yield Finding(
+            "cpu.one-core",
+            "info",
+            "One core for the rank and for its communication: oneCCL's worker would fight the rank for it",
+            "nothing to do under ipexctl run; elsewhere set CCL_WORKER_OFFLOAD=0",
+        )
+
+
+def smt(facts: Facts) -> Iterator[Finding]:
+    cpu = facts.cpu
+    if cpu.smt and cpu.cores and cpu.threads:
+        yield Finding(
+            "cpu.smt",
+            "info",
+            f"Hyper-threading is on: {cpu.threads} CPUs are {plural(cpu.cores, 'core')}. Training threads are "
+            "counted by cores, as two on a core are slower",
+            "nothing to do under ipexctl run; elsewhere count cores, not CPUs, for OMP_NUM_THREADS",
+        )
+
+
+def governor(facts: Facts) -> Iterator[Finding]:
+    """No warning: under intel_pstate, the usual driver, it costs a few per cent and not the clock."""
+    if facts.cpu.governor in ("powersave", "conservative"):
+        yield Finding(
+            "cpu.governor",
+            "info",
+            f"The clock governor is {facts.cpu.governor}: cores may be slow to reach full speed, and one slow host "
+            "slows all",
+            "as root: cpupower frequency-set -g performance",
+        )
+
+
+def topology(facts: Facts) -> Iterator[Finding]:
+    if facts.system.is_linux and facts.cpu.online and not facts.cpu.siblings and heard(facts, "kernel"):
+        yield Finding(
+            "cpu.topology-hidden",
+            "info",
+            "Which CPUs share a core can't be read here: each counts as a core, so there may be twice too many threads",
+            "have /sys/devices/system/cpu mounted in the container, or give --omp and --ppn yourself",
+        )
+
+
+def numa(facts: Facts) -> Iterator[Finding]:
+    with_cpus = [node for node in facts.cpu.numa if node.cpus]
+    memories = [node.memory for node in with_cpus if node.memory is not None]
+    if len(memories) < 2 or len(memories) != len(with_cpus):
+        return
+    bare = [node.number for node in with_cpus if not node.memory]
+    if bare:
+        numbers = ", ".join(str(number) for number in bare)
+        yield Finding(
+            "numa.no-memory",
+            "warn",
+            f"NUMA node {numbers} has cores and no memory: a rank there fetches every byte from another node, slowly",
+            "have the memory modules spread over all sockets, or start fewer ranks a host: --ppn",
+        )
+    elif min(memories) < max(memories) / 2:
+        yield Finding(
+            "numa.uneven",
+            "info",
+            "One NUMA node has less than half the memory of another: its rank runs out first, and is slower if "
+            "modules are missing",
+            "have the memory modules spread evenly over all sockets",
+        )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    arch, instructions, hidden, allowed, quota, numa, topology, smt, governor,
+)  # fmt: skip
+IN_CONTEXT: Final[tuple[RuleInContext, ...]] = (one_core,)

@@ -1,0 +1,208 @@
+"""Rules over a host's memory, shared memory and limits. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.host_context import GB, MB, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.doctor.finding import Level
+    from ipexctl.doctor.host_context import HostContext, Rule, RuleInContext
+    from ipexctl.facts.facts import Facts
+
+IDS: Final[Mapping[str, str]] = {
+    "memory.small": "less memory than a framework and a model need",
+    "memory.limit": "this account may use only part of the memory",
+    "memory.busy": "most of the memory is in use",
+    "memory.hugepages": "huge pages are reserved and unused",
+    "memory.thp": "transparent huge pages are off",
+    "memory.swap": "much swap: too large a rank crawls instead of failing",
+    "shm.small": "shared memory (/dev/shm) is small",
+    "shm.full": "shared memory (/dev/shm) is full",
+    "limits.memlock": "little memory may be locked, which RDMA needs",
+    "limits.nofile": "few files may be open at once",
+    "limits.nproc": "few processes and threads may run at once",
+}
+
+_ENOUGH: Final = 4 * GB
+_SHM_OF_DOCKER: Final = 64 * MB
+_LIMITS: Final = "as root: add '{line}' to /etc/security/limits.d/90-training.conf; log in anew"
+
+
+def amount(facts: Facts) -> Iterator[Finding]:
+    usable = facts.memory.usable
+    if usable is not None and usable < _ENOUGH:
+        yield Finding(
+            "memory.small",
+            "warn",
+            f"{size(usable)} of memory: PyTorch takes about 1 GB before the model; a rank that needs more is killed "
+            "(signal 9)",
+            "one rank here (--ppn 1), a smaller batch, or leave the host out: --limit '!NAME'",
+        )
+
+
+def limit(facts: Facts) -> Iterator[Finding]:
+    memory = facts.memory
+    if memory.limit is None or memory.total is None or memory.limit >= memory.total / 2:
+        return
+    level: Level = "info" if facts.batch.job else "warn"
+    yield Finding(
+        "memory.limit",
+        level,
+        f"The cgroup grants {size(memory.limit)} of the machine's {size(memory.total)}: ranks that need more "
+        "together are killed (signal 9)",
+        "ask the scheduler for more memory"
+        if facts.batch.job
+        else "raise the container's --memory or the cgroup's limit",
+    )
+
+
+def busy(facts: Facts) -> Iterator[Finding]:
+    memory = facts.memory
+    if memory.total is None or memory.available is None or memory.available >= memory.total * 0.2:
+        return
+    yield Finding(
+        "memory.busy",
+        "warn",
+        f"Only {size(memory.available)} of {size(memory.total)} memory is free: others use it, and ranks may be killed "
+        "(signal 9)",
+        "see who: ps -eo user,rss,args --sort=-rss | head",
+    )
+
+
+def huge_pages(facts: Facts) -> Iterator[Finding]:
+    memory = facts.memory
+    if not memory.hugepages_free or not memory.hugepage_size or not memory.total:
+        return
+    idle = memory.hugepages_free * memory.hugepage_size
+    share = idle / memory.total
+    if share < 0.02:
+        return
+    yield Finding(
+        "memory.hugepages",
+        "warn" if share >= 0.2 else "info",
+        f"{size(idle)} are reserved as huge pages and unused: PyTorch doesn't take them, so they are lost to training",
+        "as root: sysctl vm.nr_hugepages=0",
+    )
+
+
+def transparent(facts: Facts) -> Iterator[Finding]:
+    if facts.memory.thp == "never":
+        yield Finding(
+            "memory.thp",
+            "info",
+            "Transparent huge pages are off: large tensors are addressed in 4 KB pieces, which costs a few per cent",
+            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        )
+
+
+def swap(facts: Facts) -> Iterator[Finding]:
+    memory = facts.memory
+    if memory.swap and memory.total and memory.swap >= memory.total / 2:
+        yield Finding(
+            "memory.swap",
+            "info",
+            f"{size(memory.swap)} of swap: a rank too large for memory crawls instead of failing, and all others wait",
+            "as root: swapoff -a, if this host is for training alone",
+        )
+
+
+def shared(facts: Facts) -> Iterator[Finding]:
+    memory = facts.memory
+    if memory.shm_size is None:
+        return
+    enough = GB if memory.usable is None else min(GB, memory.usable // 8)
+    bigger = (
+        "docker run --shm-size=8g, or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; "
+        "as root: mount -o remount,size=8G /dev/shm"
+    )
+    if memory.shm_size <= _SHM_OF_DOCKER:
+        yield Finding(
+            "shm.small",
+            "warn",
+            f"Shared memory (/dev/shm) has {size(memory.shm_size)}: ranks and DataLoader workers pass data through "
+            "it, and die of a bus error (signal 7)",
+            bigger,
+        )
+    elif memory.shm_size < enough:
+        yield Finding(
+            "shm.small",
+            "warn",
+            f"Shared memory (/dev/shm) has {size(memory.shm_size)}: several ranks or DataLoader workers may fill it "
+            "and die of a bus error (signal 7)",
+            bigger,
+        )
+    elif memory.shm_free is not None and memory.shm_free < _SHM_OF_DOCKER:
+        yield Finding(
+            "shm.full",
+            "warn",
+            f"Shared memory (/dev/shm) is full ({size(memory.shm_free)} of {size(memory.shm_size)} free): ranks die "
+            "of a bus error (signal 7)",
+            "see what earlier runs left, and remove what is yours: ls -l /dev/shm",
+        )
+
+
+def locked(facts: Facts) -> Iterator[Finding]:
+    soft = facts.limits.memlock.soft
+    if soft is None or soft == math.inf:
+        return
+    fix = _LIMITS.format(line="* - memlock unlimited")
+    if any(device.state == "active" for device in facts.network.rdma):
+        if soft < GB:
+            yield Finding(
+                "limits.memlock",
+                "warn",
+                f"Only {size(soft)} may be locked (ulimit -l): RDMA must lock its buffers, and fails or falls back "
+                "to TCP",
+                fix,
+            )
+    elif soft <= 64 * 1024:
+        yield Finding(
+            "limits.memlock",
+            "info",
+            f"Only {size(soft)} of memory may be locked (ulimit -l): no harm over TCP, but RDMA would not start",
+            fix,
+        )
+
+
+def files(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    """A rank has a connection to every other, and DataLoader workers send files' descriptors."""
+    soft, hard = facts.limits.nofile.soft, facts.limits.nofile.hard
+    needed = max(1024, 16 * (len(context.peers) + 1))
+    if soft is None or soft >= needed:
+        return
+    raised = hard is not None and hard >= needed
+    own = f"ulimit -n {'unlimited' if hard == math.inf else f'{hard:.0f}'}" if hard is not None else ""
+    yield Finding(
+        "limits.nofile",
+        "warn",
+        f"{soft:.0f} open files (ulimit -n): a rank needs one for every other rank and DataLoader worker; "
+        "'Too many open files' ends it",
+        f"put '{own}' into ~/.bashrc, above any line that returns early"
+        if raised
+        else _LIMITS.format(line="* - nofile 65536"),
+    )
+
+
+def processes(facts: Facts) -> Iterator[Finding]:
+    soft = facts.limits.nproc.soft
+    needed = max(1024, 4 * (facts.cpu.threads or 0))
+    if soft is not None and soft < needed and facts.account.uid != 0:
+        yield Finding(
+            "limits.nproc",
+            "warn",
+            f"{soft:.0f} processes and threads for this account (ulimit -u): OpenMP and DataLoader workers then fail "
+            "to start",
+            _LIMITS.format(line="* - nproc unlimited"),
+        )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    amount, limit, busy, shared, huge_pages, transparent, swap, locked, processes,
+)  # fmt: skip
+IN_CONTEXT: Final[tuple[RuleInContext, ...]] = (files,)

@@ -1,0 +1,189 @@
+"""Rules over a host's names and interfaces: how others find it, and what libraries would pick. Pure."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.host_context import few, heard, joining, main_nic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.doctor.finding import Level
+    from ipexctl.doctor.host_context import HostContext, Rule, RuleInContext
+    from ipexctl.facts.facts import Facts
+
+IDS: Final[Mapping[str, str]] = {
+    "name.loopback": "the host's own name leads to loopback",
+    "name.unresolved": "the host's own name leads nowhere",
+    "name.elsewhere": "the host's own name leads to an address it doesn't have",
+    "network.bridges": "bridges of containers or guests that libraries may pick",
+    "network.no-default-route": "no way to the internet",
+    "network.slow-link": "the link is slow for gradients",
+    "network.medium": "training would go over wifi or a tunnel",
+    "network.firewall": "a firewall may stand between the hosts",
+    "network.few-ports": "few ports for connections",
+    "rdma.inactive": "an RDMA device whose port is not active",
+}
+
+_NOT_OTHERS: Final = ("docker", "libvirt", "veth", "bridge", "tunnel")
+
+
+def own_name(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    """Gloo and MPI take the first address of the host's own name, and tell it to the others."""
+    found = facts.network.resolves_to
+    if found is None or context.alone:
+        return
+    name = (facts.network.hostname or "its own name")[:30]
+    own = {address.address for nic in facts.network.nics for address in nic.addresses}
+    address = _others_use(facts, context)
+    hosts = f"as root, in /etc/hosts: '{address or 'ADDRESS'} {name}' in place of its 127.0.1.1 line"
+    variable = f"; ipexctl run sets {_variables(facts, context)} instead"
+    if not found:
+        yield Finding(
+            "name.unresolved",
+            "warn",
+            f"{name} does not resolve on the host itself: gloo falls back to loopback, and other hosts can't reach "
+            "its ranks",
+            f"as root, in /etc/hosts: '{address or 'ADDRESS'} {name}'{variable}",
+        )
+    elif _loopback(found[0]):
+        yield Finding(
+            "name.loopback",
+            "warn",
+            f"{name} resolves to {found[0]}: gloo would tell other hosts to connect there, to themselves, and hang",
+            hosts + variable,
+        )
+    elif own and not own & set(found) and heard(facts, "network"):
+        yield Finding(
+            "name.elsewhere",
+            "warn",
+            f"{name} resolves to {found[0]}, which this host doesn't have: gloo and MPI would tell others a wrong "
+            "address",
+            f"as root, mend its entry in /etc/hosts or the name server{variable}",
+        )
+
+
+def _loopback(text: str) -> bool:
+    try:
+        return ip_address(text).is_loopback
+    except ValueError:
+        return False
+
+
+def _others_use(facts: Facts, context: HostContext) -> str | None:
+    if context.internal:
+        return context.internal
+    nic = main_nic(facts, context)
+    return next((address.address for address in joining(nic)), None) if nic else None
+
+
+def _variables(facts: Facts, context: HostContext) -> str:
+    nic = main_nic(facts, context)
+    return f"GLOO_SOCKET_IFNAME={nic.name if nic else 'IFACE'}"
+
+
+def bridges(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    if context.alone:
+        return
+    main = main_nic(facts, context)
+    inside = [
+        nic.name
+        for nic in facts.network.nics
+        if nic.kind in _NOT_OTHERS
+        and nic is not main
+        and any(a.scope == "global" and a.family == 4 for a in nic.addresses)
+    ]
+    if not inside:
+        return
+    use = main.name if main else "IFACE"
+    level: Level = "info" if main else "warn"
+    yield Finding(
+        "network.bridges",
+        level,
+        f"{few(inside, 3)}: bridges inside this host, which oneCCL and libfabric may pick and then hang. The one to "
+        f"use: {use}",
+        "nothing to do under ipexctl run; "
+        f"elsewhere export FI_TCP_IFACE={use} CCL_KVS_IFACE={use} GLOO_SOCKET_IFNAME={use}"
+        if main
+        else "say which network the hosts share: --iface CIDR",
+    )
+
+
+def default_route(facts: Facts) -> Iterator[Finding]:
+    if facts.system.is_linux and heard(facts, "kernel") and facts.network.nics and facts.network.default_route is None:
+        yield Finding(
+            "network.no-default-route",
+            "info",
+            "No default route: this host can't download wheels, models or data itself",
+            "ipexctl install brings the wheels from elsewhere; set HF_HUB_OFFLINE=1 and put models there beforehand",
+        )
+
+
+def link(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    nic = None if context.alone else main_nic(facts, context)
+    if nic is None:
+        return
+    if nic.kind in ("wifi", "tunnel"):
+        yield Finding(
+            "network.medium",
+            "warn",
+            f"The hosts would train over {nic.name}, {'wifi' if nic.kind == 'wifi' else 'a tunnel or VPN'}: "
+            "gradients go over it at every step, slowly",
+            "name a wired network that all hosts share: --iface CIDR",
+        )
+    if nic.speed is not None and nic.speed < 10_000:
+        level: Level = "warn" if nic.speed < 1000 else "info"
+        speed = f"{nic.speed / 1000:g} Gbit/s" if nic.speed >= 1000 else f"{nic.speed} Mbit/s"
+        yield Finding(
+            "network.slow-link",
+            level,
+            f"{nic.name} runs at {speed}: 100 MB of gradients take about {800 / nic.speed:.1f} s a step, which may "
+            "be most of it",
+            "a faster network if there is one (--iface CIDR), larger batches, or gradient accumulation",
+        )
+
+
+def firewall(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    """Tables loaded into the kernel say nothing: docker loads them. A firewall's own service does."""
+    services = [name for name in facts.security.firewall if name in ("ufw", "firewalld")]
+    if not services or context.alone:
+        return
+    ufw = services[0] == "ufw"
+    yield Finding(
+        "network.firewall",
+        "info",
+        f"{' and '.join(services)} runs here: ranks listen on high ports, and where those are closed training hangs "
+        "at its start",
+        "as root: " + ("ufw allow from CIDR" if ufw else "firewall-cmd --permanent --zone=trusted --add-source=CIDR && "
+                       "firewall-cmd --reload") + ", with the network of the hosts",
+    )  # fmt: skip
+
+
+def ports(facts: Facts) -> Iterator[Finding]:
+    span = facts.network.port_range
+    if span is not None and span[1] - span[0] < 2000:
+        yield Finding(
+            "network.few-ports",
+            "warn",
+            f"Ports {span[0]}-{span[1]} are all there are for connections: many ranks run out of them ('Cannot assign "
+            "requested address')",
+            "as root: sysctl net.ipv4.ip_local_port_range='32768 60999'",
+        )
+
+
+def rdma(facts: Facts) -> Iterator[Finding]:
+    down = [device.name for device in facts.network.rdma if device.state not in (None, "active")]
+    if down and not any(device.state == "active" for device in facts.network.rdma):
+        yield Finding(
+            "rdma.inactive",
+            "info",
+            f"{few(down, 3)}: an RDMA device without a link, so training goes over TCP",
+            "check cable and subnet manager: ibstat",
+        )
+
+
+RULES: Final[tuple[Rule, ...]] = (default_route, ports, rdma)
+IN_CONTEXT: Final[tuple[RuleInContext, ...]] = (own_name, bridges, link, firewall)

@@ -1,0 +1,250 @@
+"""Rules over a host's system, disks and house rules: where we live, and who ends or crowds out a job. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.host_context import GB, few, heard, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.doctor.host_context import Rule
+    from ipexctl.facts.facts import Facts
+
+IDS: Final[Mapping[str, str]] = {
+    "probe.incomplete": "not all questions to the host were answered",
+    "system.not-linux": "the host runs no Linux",
+    "system.wsl": "the host is a Windows machine's Linux",
+    "home.full": "no room where everything of ours lives",
+    "home.small": "little room where everything of ours lives",
+    "home.inodes": "few more files fit where everything of ours lives",
+    "home.read-only": "nothing can be written where everything of ours lives",
+    "home.noexec": "no program can be started where everything of ours lives",
+    "tmp.small": "the place for temporary files, /tmp, is almost full",
+    "tmp.noexec": "no program can be started from /tmp",
+    "logind.kills": "the job dies when the last login ends",
+    "logind.removes-ipc": "shared memory is emptied when the last login ends",
+    "batch.scheduler": "a scheduler owns this machine, and we are in no job of it",
+    "batch.job": "we are inside a job of the scheduler",
+    "activity.load": "others compute here now",
+    "activity.runs": "a run of ours goes on here",
+    "activity.leftovers": "processes of an earlier run are left",
+    "security.selinux": "SELinux is enforcing",
+}
+
+_ENV: Final = 10 * GB
+_NO_HOME: Final = "another place with --home DIR, one absolute path for all hosts"
+
+
+def complete(facts: Facts) -> Iterator[Finding]:
+    """Each part's silence has its own likely cause."""
+    causes = {
+        "home": "a file server that doesn't answer",
+        "names": "a name server that doesn't answer",
+        "programs": "a program or a PATH that hangs",
+    }
+    if facts.complete and not facts.cut:
+        return
+    lost = few(facts.cut, 3) or "the rest"
+    likely = next((causes[part] for part in facts.cut if part in causes), "a slow machine or a lost connection")
+    yield Finding(
+        "probe.incomplete",
+        "warn",
+        f"The host did not answer everything ({lost} is missing): {likely} would make training hang just so",
+        "try again with a larger --timeout; on the host: time df ~ /tmp; time getent hosts $(hostname)",
+    )
+
+
+def linux(facts: Facts) -> Iterator[Finding]:
+    system = facts.system
+    if system.kernel_name is not None and not system.is_linux:
+        what = system.distro or {"Darwin": "macOS"}.get(system.kernel_name, system.kernel_name)
+        yield Finding(
+            "system.not-linux",
+            "fail",
+            f"This host runs {what[:40]}: IPEX, oneCCL and Intel MPI exist for Linux only, so no rank can run here",
+            "leave the host out: --limit '!NAME'",
+        )
+    elif "microsoft" in (system.kernel or "").lower():
+        yield Finding(
+            "system.wsl",
+            "warn",
+            "This is Linux inside Windows (WSL): other hosts usually can't connect to ranks here",
+            "networkingMode=mirrored in .wslconfig on the Windows side, or leave the host out: --limit '!NAME'",
+        )
+
+
+def room(facts: Facts) -> Iterator[Finding]:
+    disk = facts.home.disk if facts.home else None
+    if facts.home is None or disk is None:
+        return
+    where = facts.home.path[:50]
+    installed = any(env.torch and env.runs for env in facts.software.envs)
+    if disk.free is not None and disk.free < GB:
+        yield Finding(
+            "home.full",
+            "fail",
+            f"{size(disk.free)} free at {where}: no environment fits, and a run can't write its logs",
+            f"remove files there (ipexctl envs lists ours), or {_NO_HOME}",
+        )
+    elif disk.free is not None and disk.free < (2 * GB if installed else _ENV):
+        yield Finding(
+            "home.small",
+            "warn",
+            f"{size(disk.free)} free at {where}: an environment takes 1 to 6 GB and its wheels as much again while "
+            "it is made",
+            f"remove files there (ipexctl envs lists ours), or {_NO_HOME}",
+        )
+    if disk.inodes_free is not None and disk.inodes_free < 100_000:
+        yield Finding(
+            "home.inodes",
+            "fail" if disk.inodes_free < 1000 else "warn",
+            f"Only {disk.inodes_free:,} more files fit at {where}: an environment has about 40,000, so install ends "
+            "with 'No space left'",
+            f"remove many small files there, or {_NO_HOME}",
+        )
+
+
+def writing(facts: Facts) -> Iterator[Finding]:
+    home, disk = facts.home, facts.home.disk if facts.home else None
+    if home is None or disk is None:
+        return
+    read_only = disk.mount is not None and "ro" in disk.mount.options
+    if read_only or (disk.writable is False and disk.total is not None and heard(facts, "home")):
+        yield Finding(
+            "home.read-only",
+            "fail",
+            f"{home.path[:50]} can't be written{' (mounted read-only)' if read_only else ''}: no environment, no "
+            "code and no log can be put there",
+            f"{'as root, after a look at dmesg: mount -o remount,rw PATH; or ' if read_only else ''}{_NO_HOME}",
+        )
+    if disk.noexec:
+        yield Finding(
+            "home.noexec",
+            "fail",
+            f"{home.path[:50]} is on a filesystem mounted noexec: an environment's Python there doesn't start",
+            f"{_NO_HOME}, or as root: mount -o remount,exec {(disk.mount.point if disk.mount else 'PATH')[:40]}",
+        )
+
+
+def temporary(facts: Facts) -> Iterator[Finding]:
+    tmp = facts.tmp
+    if tmp is None:
+        return
+    if tmp.free is not None and tmp.free < GB:
+        yield Finding(
+            "tmp.small",
+            "info",
+            f"{size(tmp.free)} free in {tmp.path}: installs and compilers that use it would fail; ours use our own "
+            "directory",
+            "for your own programs: export TMPDIR=$HOME/tmp",
+        )
+    if tmp.noexec:
+        yield Finding(
+            "tmp.noexec",
+            "info",
+            f"{tmp.path} is mounted noexec: torch.compile and builds that use it would fail; ours use our own "
+            "directory",
+            "for your own programs: export TMPDIR=$HOME/tmp",
+        )
+
+
+def logind(facts: Facts) -> Iterator[Finding]:
+    """The accounts of the system itself are spared; so is who is in no session."""
+    rules = facts.logind
+    uid = facts.account.uid
+    if not rules.present or rules.linger is not False or rules.in_session is False or uid is None:
+        return
+    fix = "loginctl enable-linger (for your own account, mostly without root)"
+    if rules.kill_user_processes and uid != 0:
+        yield Finding(
+            "logind.kills",
+            "warn",
+            "logind ends all your processes when your last login ends (KillUserProcesses): a detached run dies with it",
+            fix,
+        )
+    if rules.remove_ipc and uid >= 1000:
+        yield Finding(
+            "logind.removes-ipc",
+            "warn",
+            "logind empties /dev/shm of your files when your last login ends (RemoveIPC): a detached run loses its "
+            "shared memory",
+            fix,
+        )
+
+
+def scheduler(facts: Facts) -> Iterator[Finding]:
+    batch = facts.batch
+    if batch.job:
+        yield Finding(
+            "batch.job",
+            "info",
+            f"We are inside job {batch.job[:30]}: cores, memory and time are what the scheduler granted",
+            "nothing to do",
+        )
+    elif batch.schedulers:
+        names = {"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF", "sge": "Grid Engine"}
+        said = " and ".join(names.get(name, name[:20]) for name in batch.schedulers)
+        yield Finding(
+            "batch.scheduler",
+            "warn",
+            f"{said} manages this machine and we are in no job of it: others' jobs may take the same cores, or ours "
+            "be ended",
+            {"slurm": "salloc -N HOSTS --exclusive", "pbs": "qsub -I -l select=HOSTS"}.get(
+                batch.schedulers[0], "ask for an allocation"
+            ) + ", and call ipexctl inside it",
+        )  # fmt: skip
+
+
+def load(facts: Facts) -> Iterator[Finding]:
+    cores = facts.cpu.cores or facts.cpu.threads
+    if facts.activity.load is None or not cores or facts.activity.runs:
+        return
+    now = facts.activity.load[0]
+    if now >= max(2.0, cores / 4):
+        yield Finding(
+            "activity.load",
+            "warn",
+            f"Others compute here now (load {now:.0f} on {cores} cores): every rank waits at each step for the ranks "
+            "here",
+            "see who: ps -eo user,pcpu,etime,args --sort=-pcpu | head",
+        )
+
+
+def ours(facts: Facts) -> Iterator[Finding]:
+    activity = facts.activity
+    if activity.runs:
+        yield Finding(
+            "activity.runs",
+            "info",
+            f"Run {few([run[:30] for run in activity.runs], 2)} goes on by its record: a second one on the same "
+            "cores slows both",
+            "see it: ipexctl ps; end it: ipexctl stop RUN",
+        )
+    elif activity.pids:
+        pids = " ".join(str(pid) for pid in activity.pids[:8])
+        yield Finding(
+            "activity.leftovers",
+            "warn",
+            "Processes started out of our directory run on, and no run knows of them: they may hold cores, memory "
+            "and ports",
+            f"look: ps -o pid,etime,args -p {pids.replace(' ', ',')}; then kill {pids}",
+        )
+
+
+def selinux(facts: Facts) -> Iterator[Finding]:
+    if facts.security.selinux == "enforcing":
+        yield Finding(
+            "security.selinux",
+            "info",
+            "SELinux is enforcing: seldom in the way, but keys in a home of unusual place or on NFS may be refused "
+            "by sshd",
+            "if ssh refuses a key: restorecon -R ~/.ssh; as root, for an NFS home: setsebool -P use_nfs_home_dirs 1",
+        )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    complete, linux, room, writing, temporary, logind, scheduler, load, ours, selinux,
+)  # fmt: skip
