@@ -1,0 +1,87 @@
+"""What a rule over several hosts is given, and how it finds who differs from the rest. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.host_context import joining, main_nic
+from ipexctl.hosts.internal import HostAddresses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.doctor.host_context import HostContext
+    from ipexctl.facts.facts import Facts
+    from ipexctl.facts.network import Nic
+    from ipexctl.hosts.host import Host
+    from ipexctl.hosts.internal import NoCommonNetwork
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One host among others."""
+
+    host: Host
+    facts: Facts
+    context: HostContext
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
+    def nic(self) -> Nic | None:
+        """The interface training would use."""
+        return main_nic(self.facts, self.context)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The hosts that answered, in the file's order, and the addresses chosen for them."""
+
+    members: tuple[Member, ...]
+    addresses: Mapping[str, HostAddresses]
+    iface: str | None = None
+    """What the caller said of the network, if anything."""
+    refusal: NoCommonNetwork | None = None
+    """Why no addresses could be chosen."""
+
+    @property
+    def runnable(self) -> tuple[Member, ...]:
+        """Those a rank could run on at all: a Mac in the list says nothing about the others' memory."""
+        return tuple(member for member in self.members if member.facts.system.kernel_name in (None, "Linux"))
+
+
+Rule = Callable[[Cluster], Iterator[Finding]]
+
+
+def addresses_of(facts: Facts, reached: str | None) -> HostAddresses:
+    """A host's addresses as the choice of a common network wants them, those of bridges inside it left out."""
+    return HostAddresses(tuple(address for nic in facts.network.nics for address in joining(nic)), reached)
+
+
+def groups(members: tuple[Member, ...], key: Callable[[Member], Key | None]) -> dict[Key, list[str]]:
+    """Names by what they have, the most common first; who has None is in none."""
+    found: defaultdict[Key, list[str]] = defaultdict(list)
+    for member in members:
+        value = key(member)
+        if value is not None:
+            found[value].append(member.name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str, ...]]:
+    """What most have, what the others have, and who they are. Of two equal halves the first is the usual one."""
+    usual, *others = found
+    return usual, others, tuple(name for value in others for name in found[value])
+
+
+def span(low: float, high: float) -> str:
+    """`8`, or `8 to 16`."""
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -1,0 +1,277 @@
+"""Rules over several hosts: the network they share, the names they know each other by, their clocks. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import median_low
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.doctor.cluster_context import groups, odd_ones
+from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.host_context import few, joining
+from ipexctl.hosts.internal import common_networks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.doctor.cluster_context import Cluster, Member, Rule
+    from ipexctl.hosts.internal import Network
+
+IDS: Final[Mapping[str, str]] = {
+    "cluster.no-common-network": "the hosts share no network",
+    "cluster.several-networks": "the hosts share several networks",
+    "cluster.same-address": "different machines have one address",
+    "cluster.iface-names-differ": "the interface of the common network has different names",
+    "cluster.mixed-mtu": "different packet sizes on the common network",
+    "cluster.mixed-speed": "different link speeds on the common network",
+    "cluster.rdma-partial": "RDMA on some hosts only",
+    "cluster.name-two-addresses": "one name leads to different addresses",
+    "cluster.name-wrong": "a host's name leads to another host",
+    "cluster.names-unresolved": "hosts don't know others by name",
+    "cluster.clock-skew": "clocks differ",
+}
+
+_NAMES_ASIDE: Final = (
+    "nothing to do under ipexctl run, which uses addresses; elsewhere, as root, the same /etc/hosts everywhere"
+)
+
+
+def no_network(cluster: Cluster) -> Iterator[Finding]:
+    if cluster.refusal is not None:
+        reason = cluster.refusal.reason
+        yield Finding(
+            "cluster.no-common-network",
+            "fail",
+            f"{reason[:1].upper()}{reason[1:]}: their ranks could not reach each other",
+            cluster.refusal.fix,
+            cluster.refusal.hosts,
+        )
+
+
+def several_networks(cluster: Cluster) -> Iterator[Finding]:
+    """Not where the caller chose; v6 beside v4 on the same wires is no second network."""
+    if cluster.refusal or cluster.iface or any(member.host.internal for member in cluster.members):
+        return
+    shared = common_networks(cluster.addresses)
+    shared = tuple(network for network in shared if network.version == 4) or shared
+    first = cluster.members[0]
+    taken = next((network for network in shared if _speed_on(first, network, ours=True) is not None), None)
+    if len(shared) < 2 or taken is None:
+        return
+    others = [network for network in shared if network != taken]
+    speeds = {network: min(_speed_on(member, network) or 0 for member in cluster.members) for network in shared}
+    faster = next((network for network in others if speeds[taken] and speeds[network] >= 2 * speeds[taken]), None)
+    yield Finding(
+        "cluster.several-networks",
+        "warn" if faster else "info",
+        f"All hosts share {few([str(network) for network in shared], 3)}; training would use {taken}"
+        + (f", which is slower than {faster}" if faster else ""),
+        f"--iface {faster or others[0]} chooses another",
+        tuple(member.name for member in cluster.members),
+    )
+
+
+def _speed_on(member: Member, network: Network, *, ours: bool = False) -> int | None:
+    """The speed of the interface a host has there; with `ours`, of the one training would use. 0: not known."""
+    nics = [member.nic] if ours and member.nic else [] if ours else member.facts.network.nics
+    for nic in nics:
+        if any(address.network == network for address in joining(nic)):
+            return nic.speed or 0
+    return None
+
+
+def same_address(cluster: Cluster) -> Iterator[Finding]:
+    found: defaultdict[str, list[Member]] = defaultdict(list)
+    for member in cluster.members:
+        if member.context.internal:
+            found[member.context.internal].append(member)
+    for address, members in found.items():
+        machines = {member.facts.machine for member in members}
+        if len(members) > 1 and (len(machines) > 1 or None in machines):
+            yield Finding(
+                "cluster.same-address",
+                "fail",
+                f"Different hosts have the one address {address}: what is sent to one arrives at the other, and "
+                "ranks never meet",
+                "give each its own: ip addr on each, and internal=ADDRESS in the hostfile",
+                tuple(member.name for member in members),
+            )
+
+
+def iface_names(cluster: Cluster) -> Iterator[Finding]:
+    found = groups(cluster.members, lambda member: member.nic.name if member.nic else None)
+    if len(found) > 1 and not cluster.refusal:
+        usual, others, names = odd_ones(found)
+        yield Finding(
+            "cluster.iface-names-differ",
+            "info",
+            f"The common network's interface is {few(others, 3)} here, {usual} on the others: one FI_TCP_IFACE for "
+            "all would hang",
+            "nothing to do under ipexctl run, which names it host by host",
+            names,
+        )
+
+
+def mtu(cluster: Cluster) -> Iterator[Finding]:
+    found = groups(cluster.members, lambda member: member.nic.mtu if member.nic else None)
+    if len(found) > 1 and not cluster.refusal:
+        usual, others, names = odd_ones(found)
+        nics = {member.nic.name for member in cluster.members if member.name in names and member.nic}
+        yield Finding(
+            "cluster.mixed-mtu",
+            "warn",
+            f"Packets of {few([str(size) for size in others], 3)} bytes here, {usual} on the others (MTU): ssh "
+            "works, but large messages may be lost and training hang",
+            f"as root: ip link set dev {nics.pop() if len(nics) == 1 else 'IFACE'} mtu {usual}, and the same on the "
+            "switch",
+            names,
+        )
+
+
+def speed(cluster: Cluster) -> Iterator[Finding]:
+    found = groups(cluster.members, lambda member: member.nic.speed if member.nic else None)
+    if len(found) > 1 and not cluster.refusal:
+        fastest, slowest = max(found), min(found)
+        slow = tuple(m.name for m in cluster.members for rate in found if rate < fastest and m.name in found[rate])
+        yield Finding(
+            "cluster.mixed-speed",
+            "warn",
+            f"Links of {_rate(slowest)} here, {_rate(fastest)} elsewhere: an all-reduce is as fast as the slowest link",
+            "check cable, port and negotiation: ethtool IFACE; or train without them: --limit '!NAME,!NAME'",
+            slow,
+        )
+
+
+def _rate(megabits: int) -> str:
+    return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
+
+
+def rdma(cluster: Cluster) -> Iterator[Finding]:
+    active = {
+        member.name: any(device.state == "active" for device in member.facts.network.rdma)
+        for member in cluster.runnable
+    }
+    without = tuple(name for name, has in active.items() if not has)
+    if without and len(without) < len(active):
+        yield Finding(
+            "cluster.rdma-partial",
+            "info",
+            "These hosts have no active RDMA device and others do: all use TCP, as one network provider must fit all",
+            "ibstat on these; or train without them for RDMA's sake: --limit '!NAME,!NAME'",
+            without,
+        )
+
+
+def names(cluster: Cluster) -> Iterator[Finding]:
+    """What the hosts say of each other's names; of its own name a host says loopback, and that is judged alone."""
+    owners = {address: member.name for member in cluster.members for address in _own_addresses(member)}
+    machines = {member.name: member.facts.machine or member.name for member in cluster.members}
+    for member in cluster.members:
+        answers = _answers(cluster, member)
+        found = [set(addresses) for addresses in answers]
+        if len(found) > 1 and not set.intersection(*found):
+            yield Finding(
+                "cluster.name-two-addresses",
+                "warn",
+                f"{member.name[:40]} leads to different addresses on different hosts "
+                f"({few(sorted({min(one) for one in found}), 3)}): ranks look for it in different places, and hang",
+                _NAMES_ASIDE,
+                tuple(asker for askers in answers.values() for asker in askers),
+            )
+        for addresses, askers in answers.items():
+            address = next((one for one in addresses if _leads_astray(one, member.name, owners, machines)), None)
+            if address is None:
+                continue
+            whose = owners.get(address, "")
+            yield Finding(
+                "cluster.name-wrong",
+                "warn",
+                f"{member.name[:40]} leads to {address} here, which is {whose[:40] or 'this host itself'}: ranks "
+                "would talk to the wrong machine, and hang",
+                _NAMES_ASIDE,
+                tuple(askers),
+            )
+
+
+def _own_addresses(member: Member) -> frozenset[str]:
+    return frozenset(address.address for nic in member.facts.network.nics for address in joining(nic))
+
+
+def _leads_astray(address: str, name: str, owners: Mapping[str, str], machines: Mapping[str, str]) -> bool:
+    """Two names of one machine are told of elsewhere."""
+    if address.startswith("127.") or address == "::1":
+        return True
+    return machines[owners.get(address, name)] != machines[name]
+
+
+def _answers(cluster: Cluster, member: Member) -> dict[tuple[str, ...], list[str]]:
+    """Which addresses are found behind a host's name, and by whom, itself aside."""
+    found: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for asker in cluster.members:
+        addresses = asker.facts.network.peers.get(member.name)
+        if addresses and asker is not member:
+            found[addresses].append(asker.name)
+    return found
+
+
+def unresolved(cluster: Cluster) -> Iterator[Finding]:
+    wanted = {member.name for member in cluster.members}
+    found: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for member in cluster.members:
+        peers = member.facts.network.peers
+        lost = tuple(
+            name for name, addresses in peers.items() if not addresses and name in wanted and name != member.name
+        )
+        if lost:
+            found[lost].append(member.name)
+    if found:
+        asking = tuple(
+            member.name for member in cluster.members if any(member.name in names for names in found.values())
+        )
+        lost = tuple(dict.fromkeys(name for names in found for name in names))
+        yield Finding(
+            "cluster.names-unresolved",
+            "info",
+            f"The name{'s' if len(lost) > 1 else ''} {few([name[:30] for name in lost], 3)} can't be resolved here: "
+            "a launcher that uses names would stop with 'unknown host'",
+            _NAMES_ASIDE,
+            asking,
+        )
+
+
+def clocks(cluster: Cluster) -> Iterator[Finding]:
+    """Against the middle one of all, so that our own clock doesn't matter."""
+    known = [
+        (member.name, member.context.skew, member.context.uncertainty or 0.0)
+        for member in cluster.members
+        if member.context.skew is not None
+    ]
+    if len(known) < 2:
+        return
+    middle = median_low(skew for _, skew, _ in known)
+    doubt = min(unsure for _, skew, unsure in known if skew == middle)
+    off = [(name, skew - middle) for name, skew, unsure in known if abs(skew - middle) - unsure - doubt > 1]
+    if not off:
+        return
+    worst = max((ahead for _, ahead in off), key=abs)
+    concerned = [name for name, _, _ in known] if len(known) == 2 else [name for name, _ in off]
+    yield Finding(
+        "cluster.clock-skew",
+        "warn",
+        f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: logs can't "
+        "be put in order, files look newer than now, and certificates may fail",
+        "as root: timedatectl set-ntp true, or chronyc makestep",
+        tuple(concerned),
+    )
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    no_network, same_address, several_networks, mtu, speed, iface_names, rdma, names, unresolved, clocks,
+)  # fmt: skip

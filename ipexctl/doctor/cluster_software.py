@@ -1,0 +1,220 @@
+"""Rules over several hosts: whether one environment at one path can serve them all. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.doctor.cluster_context import groups, odd_ones
+from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.host_context import few, heard, minor_of
+from ipexctl.doctor.host_software import NEWER_GLIBC, usable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.doctor.cluster_context import Cluster, Member, Rule
+    from ipexctl.facts.software import Env
+
+IDS: Final[Mapping[str, str]] = {
+    "cluster.homes-differ": "our directory has different paths",
+    "cluster.homes-shared": "several hosts share one home",
+    "cluster.mixed-python": "no Python, or not every Python, is common to all",
+    "cluster.mixed-libc": "different C libraries: the oldest decides the stack",
+    "cluster.mixed-distro": "different distributions",
+    "cluster.mixed-stacks": "an environment of one name has different versions",
+    "cluster.env-missing": "an environment is not on all hosts",
+    "cluster.mixed-mpi": "the mpirun found first differs",
+}
+
+
+def homes(cluster: Cluster) -> Iterator[Finding]:
+    found = groups(cluster.runnable, lambda member: member.facts.home.path if member.facts.home else None)
+    if len(found) > 1:
+        usual, others, names = odd_ones(found)
+        yield Finding(
+            "cluster.homes-differ",
+            "fail",
+            f"Our directory would be {few([path[:40] for path in others], 1)} here, {usual[:40]} on the others: MPI "
+            "starts ranks by one path everywhere",
+            "--home DIR with one absolute path you may write to on every host, such as /scratch/ME/ipexctl",
+            names,
+        )
+
+
+def shared_homes(cluster: Cluster) -> Iterator[Finding]:
+    found = groups(cluster.runnable, lambda member: member.facts.home.store if member.facts.home else None)
+    for names in found.values():
+        if len(names) > 1:
+            yield Finding(
+                "cluster.homes-shared",
+                "info",
+                f"{'All' if len(names) == len(cluster.runnable) else 'These'} {len(names)} hosts share one home: "
+                "what is installed or copied there once is there for all of them",
+                "nothing to do; if Python starts slowly from there, --home DIR on each host's own disk",
+                tuple(names),
+            )
+
+
+def pythons(cluster: Cluster) -> Iterator[Finding]:
+    """Hosts with no usable one have a finding of their own."""
+    minors = {
+        member.name: frozenset(python.minor for python in usable(member.facts) if python.minor)
+        for member in cluster.runnable
+    }
+    minors = {name: found for name, found in minors.items() if found}
+    if len(set(minors.values())) < 2:
+        return
+    every = frozenset.union(*minors.values())
+    common = frozenset.intersection(*minors.values())
+    if common:
+        best = max(common)
+        yield Finding(
+            "cluster.mixed-python",
+            "info",
+            f"Not every host has the same Pythons; {_said(best)} is the newest they all have, so install takes that",
+            f"nothing to do; --python {_said(best)} makes it explicit",
+            tuple(minors),
+        )
+        return
+    usual = max(every, key=lambda minor: (sum(minor in found for found in minors.values()), minor))
+    without = tuple(name for name, found in minors.items() if usual not in found)
+    yield Finding(
+        "cluster.mixed-python",
+        "warn",
+        f"No Python of 3.9 to 3.13 is on all hosts: these lack {_said(usual)}, which most have, and one environment "
+        "needs one",
+        f"as root: apt-get install -y python{_said(usual)} python{_said(usual)}-venv (dnf install -y "
+        f"python{_said(usual)}); without root: ~/.local/bin/uv python install {_said(usual)}",
+        without,
+    )
+
+
+def _said(minor: tuple[int, int]) -> str:
+    return f"{minor[0]}.{minor[1]}"
+
+
+def libc(cluster: Cluster) -> Iterator[Finding]:
+    found = groups(
+        cluster.runnable,
+        lambda member: minor_of(member.facts.system.libc_version) if member.facts.system.libc == "glibc" else None,
+    )
+    if len(found) < 2:
+        return
+    oldest, newest = min(found), max(found)
+    if oldest < NEWER_GLIBC <= newest:
+        old = tuple(
+            m.name for m in cluster.runnable for version in found if version < NEWER_GLIBC and m.name in found[version]
+        )
+        yield Finding(
+            "cluster.mixed-libc",
+            "warn",
+            f"glibc {_said(oldest)} here, up to {_said(newest)} elsewhere: these hold all hosts to IPEX 2.5 or "
+            "PyTorch 2.6, as all must run one stack",
+            "train without them (--limit '!NAME,!NAME'), or in a container with a newer system on all hosts",
+            old,
+        )
+    else:
+        yield Finding(
+            "cluster.mixed-libc",
+            "info",
+            f"glibc {_said(oldest)} here, up to {_said(newest)} elsewhere: the same stacks run on all; build "
+            "extensions of your own here",
+            "nothing to do",
+            tuple(found[oldest]),
+        )
+
+
+def distros(cluster: Cluster) -> Iterator[Finding]:
+    found = groups(cluster.runnable, lambda member: member.facts.system.distro)
+    if len(found) > 1:
+        usual, others, names = odd_ones(found)
+        yield Finding(
+            "cluster.mixed-distro",
+            "info",
+            f"{few([distro[:34] for distro in others], 2)} here, {usual[:34]} on the others: system libraries and "
+            "package names differ",
+            "nothing to do: the stack brings its own libraries",
+            names,
+        )
+
+
+_PARTS: Final = ("torch", "ipex", "oneccl_bindings", "oneccl", "mpi", "python")
+_NAMES: Final = {
+    "ipex": "IPEX",
+    "oneccl_bindings": "oneCCL bindings",
+    "oneccl": "oneCCL",
+    "mpi": "Intel MPI",
+    "python": "Python",
+}
+
+
+def _versions(env: Env) -> tuple[str | None, ...]:
+    return tuple(getattr(env, part) for part in _PARTS)
+
+
+def _envs(cluster: Cluster) -> dict[str, dict[str, Env]]:
+    """Environment's name → host → environment."""
+    found: dict[str, dict[str, Env]] = {}
+    for member in cluster.runnable:
+        for env in member.facts.software.envs:
+            found.setdefault(env.name, {})[member.name] = env
+    return found
+
+
+def stacks(cluster: Cluster) -> Iterator[Finding]:
+    envs = _envs(cluster)
+    for name, by_host in envs.items():
+        having = tuple(member for member in cluster.runnable if member.name in by_host)
+        found = groups(having, lambda member, at=by_host: _versions(at[member.name]))  # type: ignore[misc]
+        if len(found) < 2:
+            continue
+        usual, others, names = odd_ones(found)
+        at = next(place for place, value in enumerate(usual) if value != others[0][place])
+        part = _NAMES.get(_PARTS[at], _PARTS[at])
+        yield Finding(
+            "cluster.mixed-stacks",
+            "fail",
+            f"Environment {name[:30]} has {part} {others[0][at] or 'missing'} here, {usual[at] or 'missing'} on the "
+            "others: ranks of different versions hang or crash at the first collective",
+            "ipexctl install again, on all hosts",
+            names,
+        )
+
+
+def missing_envs(cluster: Cluster) -> Iterator[Finding]:
+    asked = tuple(member for member in cluster.runnable if heard(member.facts, "home"))
+    for name, by_host in _envs(cluster).items():
+        without = tuple(member.name for member in asked if member.name not in by_host)
+        if without:
+            yield Finding(
+                "cluster.env-missing",
+                "info",
+                f"Environment {name[:40]} is not here, but on {len(by_host)} other "
+                f"host{'s' if len(by_host) > 1 else ''}: a run that uses it would fail to start here",
+                "ipexctl install",
+                without,
+            )
+
+
+def _first_mpi(member: Member) -> tuple[str, str] | None:
+    first = next((mpi for mpi in member.facts.software.mpis if mpi.on_path and mpi.flavor != "unknown"), None)
+    return (first.flavor, first.version or "") if first else None
+
+
+def mpis(cluster: Cluster) -> Iterator[Finding]:
+    found = groups(cluster.runnable, _first_mpi)
+    if len(found) > 1:
+        usual, others, names = odd_ones(found)
+        yield Finding(
+            "cluster.mixed-mpi",
+            "info",
+            f"The first mpirun is {' '.join(others[0])} here, {' '.join(usual)} on the others: one can't start the "
+            "daemons of the other",
+            "nothing to do under ipexctl run, which uses the environment's own; else --mpi PATH",
+            names,
+        )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    homes, shared_homes, stacks, missing_envs, pythons, libc, distros, mpis,
+)  # fmt: skip
