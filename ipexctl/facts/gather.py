@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ipexctl.facts.parse import parse
 from ipexctl.facts.probe import probe_command
-from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -16,10 +15,9 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.crew import Crew
     from ipexctl.remote.outcome import Status
-    from ipexctl.remote.reach import Reach
-    from ipexctl.remote.session import Stream
+    from ipexctl.remote.session import Session, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,7 @@ class HostFacts:
     host: Host
     status: Status
     seconds: float
+    """From the call's beginning until we had it."""
     facts: Facts | None = None
     reason: str = ""
     fix: str = ""
@@ -82,11 +81,9 @@ def _ignore_step(host: Host, step: str, seconds: float) -> None:
 
 def gather(
     hosts: Sequence[Host],
+    crew: Crew,
     *,
-    reach: Reach,
-    cancel: Cancel,
     home: str | None = None,
-    forks: int = 32,
     timeout: float | None = None,
     on_step: Callable[[Host, str, float], None] = _ignore_step,
 ) -> Iterator[HostFacts]:
@@ -95,38 +92,31 @@ def gather(
     Where the time is up or the connection lost, the facts are those that had come, beside the reason.
     """
     command = probe_command(tuple(dict.fromkeys(name for host in hosts for name in names_of(host))), home)
+    began = time.monotonic()
 
-    def work(host: Host) -> HostFacts:
-        started = time.monotonic()
-        try:
-            opened = reach.open(host, cancel)
-        except HostError as error:
-            return HostFacts(host, error.status, time.monotonic() - started, reason=error.reason, fix=error.fix)
-        began = time.monotonic()
-        on_step(host, "connected", began - started)
+    def work(host: Host, session: Session) -> HostFacts:
         answer = _Answer()
+        asked = time.monotonic()
         sent = time.time()
         status: Status = "ok"
         reason = fix = ""
         try:
-            ended = opened.run(command, answer.sink, timeout=timeout, cancel=cancel)
+            ended = session.run(command, answer.sink, timeout=timeout, cancel=crew.cancel)
         except HostError as error:
             status, reason, fix = error.status, error.reason, error.fix
         else:
             if not answer.pieces:
                 status, reason = "failed", f"the probe printed nothing ({ended})"
-        finally:
-            on_step(host, "probed", time.monotonic() - began)
-            opened.close()
+        on_step(host, "probed", time.monotonic() - asked)
         facts = parse(answer.text) if answer.pieces else None
-        seconds = time.monotonic() - started
-        return HostFacts(host, status, seconds, facts, reason, fix, sent=sent, heard=answer.heard)
+        return HostFacts(host, status, time.monotonic() - began, facts, reason, fix, sent=sent, heard=answer.heard)
 
-    for done in fan_out(hosts, work, forks=forks, cancel=cancel):
+    for done in crew.each(hosts, work):
         if done.result is not None:
             yield done.result
         elif done.error is not None:
-            yield HostFacts(done.host, done.error.status, 0.0, reason=done.error.reason, fix=done.error.fix)
+            error = done.error
+            yield HostFacts(done.host, error.status, time.monotonic() - began, reason=error.reason, fix=error.fix)
 
 
 def names_of(host: Host) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from facts_helpers import ALL, MACHINES, RECORDED, differences, recorded
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.facts.facts import Facts, to_json
@@ -99,6 +99,7 @@ def test_nothing_at_all_gives_facts_that_are_all_holes() -> None:
 PIECES = st.sampled_from(ALL)
 
 
+@settings(deadline=None)
 @given(PIECES, st.data())
 def test_a_probe_cut_off_anywhere_tells_no_untruth_about_the_processor(name: str, data: st.DataObject) -> None:
     whole = recorded(name)
@@ -110,6 +111,7 @@ def test_a_probe_cut_off_anywhere_tells_no_untruth_about_the_processor(name: str
     assert facts.network.nics == true.network.nics or len(facts.network.nics) <= len(true.network.nics)
 
 
+@settings(deadline=None)
 @given(PIECES, st.data())
 def test_any_lines_may_be_missing_or_doubled_or_elsewhere(name: str, data: st.DataObject) -> None:
     lines = recorded(name).splitlines(keepends=True)
@@ -122,6 +124,7 @@ def test_any_lines_may_be_missing_or_doubled_or_elsewhere(name: str, data: st.Da
     json.dumps(to_json(facts), allow_nan=False)
 
 
+@settings(deadline=None)
 @given(PIECES, st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6)), max_size=30))
 def test_any_bytes_may_be_mangled(name: str, mangled: list[tuple[float, bytes]]) -> None:
     raw = bytearray(recorded(name).encode())
@@ -131,6 +134,7 @@ def test_any_bytes_may_be_mangled(name: str, mangled: list[tuple[float, bytes]])
     json.dumps(to_json(parse(raw.decode("utf-8", "replace"))), allow_nan=False)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=400))
 def test_any_text_at_all(text: str) -> None:
     parse(text)
@@ -139,6 +143,7 @@ def test_any_text_at_all(text: str) -> None:
 KEYS = sorted({line.split(" ", 1)[0] for name in ALL for line in recorded(name).splitlines() if " " in line})
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.text(alphabet="0123456789abcx-,:./|=()%# @\\\t", max_size=40))))
 def test_any_value_behind_a_key_we_know(lines: list[tuple[str, str]]) -> None:
     facts = parse("".join(f"{key} {value}\n" for key, value in lines))

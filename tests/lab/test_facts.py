@@ -1,0 +1,275 @@
+"""What the probe finds out on real hosts: dressed, shared, broken, and with as little as an account may have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import processes_with
+from ipexctl.facts.facts import to_json
+from ipexctl.facts.gather import gather
+from ipexctl.facts.probe import probe_command, probe_script
+from ipexctl.hosts.detect import read_hosts_file
+from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab.costumes import COSTUMES
+from ipexctl.lab.inside import in_host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.crew import Crew
+from ipexctl.remote.reach import Reach, ReachOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.facts.gather import HostFacts
+    from ipexctl.lab import Lab, LabHost
+
+pytestmark = pytest.mark.lab
+
+TIERS = {
+    "sandybridge": "unsupported",
+    "haswell": "avx2",
+    "skylake-sp": "avx512",
+    "cascadelake": "avx512",
+    "cooperlake": "avx512_bf16",
+    "icelake-sp": "avx512",
+    "sapphirerapids": "amx",
+    "emerald-rapids": "amx",
+    "graniterapids": "amx",
+    "epyc-genoa": "avx512_bf16",
+    "graviton3": "unsupported",
+}
+
+
+def ask_all(lab: Lab, *, home: str | None = None, timeout: float | None = None) -> dict[str, HostFacts]:
+    with Reach(ReachOptions(connect_timeout=5)) as reach, Crew(reach, Cancel(), forks=32) as crew:
+        found = gather(read_hosts_file(lab.hostfile), crew, home=home, timeout=timeout)
+        return {answer.host.name: answer for answer in found}
+
+
+def whole(answer: HostFacts) -> Facts:
+    assert (answer.status, answer.reason) == ("ok", "")
+    assert answer.facts is not None
+    assert answer.facts.complete
+    assert answer.facts.cut == ()
+    return answer.facts
+
+
+def store(answer: HostFacts) -> str:
+    home = whole(answer).home
+    assert home is not None
+    assert home.store is not None
+    return home.store
+
+
+def test_every_costume_is_known_for_what_it_is(make_lab: Callable[[LabSpec], Lab]) -> None:
+    names = tuple(costume.name for costume in COSTUMES)
+    answers = ask_all(make_lab(LabSpec(hosts=len(names), cpus=names)))
+    for costume, answer in zip(COSTUMES, (answers[f"node{n}"] for n in range(1, len(names) + 1)), strict=True):
+        cpu = whole(answer).cpu
+        counts = (cpu.sockets, cpu.cores, cpu.threads, cpu.numa_nodes, cpu.allowed)
+        cores = costume.sockets * costume.cores
+        assert counts == (costume.sockets, cores, costume.cpus, costume.nodes, cores), costume.name
+        assert (cpu.model_name, cpu.arch, cpu.tier) == (costume.model_name, costume.arch, TIERS[costume.name])
+
+
+def test_hosts_without_a_costume_are_this_machine_and_know_one_another(lab3: Lab) -> None:
+    answers = ask_all(lab3)
+    for host in lab3.hosts:
+        facts = whole(answers[host.name])
+        assert facts.network.hostname == host.name
+        assert facts.network.resolves_to == (host.address,)
+        assert facts.network.peers == {other.name: (other.address,) for other in lab3.hosts}
+        nic = facts.network.nic("eth0")
+        assert nic is not None
+        assert host.address in [address.address for address in nic.addresses]
+        assert facts.account.user == host.user
+        assert facts.software.pythons[0].version is not None
+        skew = answers[host.name].skew
+        assert skew is not None
+        assert abs(skew.seconds) <= skew.uncertainty + 0.05
+    assert len({whole(answer).machine for answer in answers.values()}) == 3
+
+
+def test_hosts_that_share_a_home_say_so_before_and_after_the_first_install(
+    make_lab: Callable[[LabSpec], Lab],
+) -> None:
+    lab = make_lab(LabSpec(hosts=3, shared_home=True))
+    before = {store(answer) for answer in ask_all(lab).values()}
+    assert len(before) == 1
+    in_host(lab.hosts[0], 'mkdir "$HOME_DIR/.ipexctl" && chown "$LOGIN" "$HOME_DIR/.ipexctl"')
+    after = ask_all(lab)
+    in_host(lab.hosts[0], 'rmdir "$HOME_DIR/.ipexctl"')
+    assert {store(answer) for answer in after.values()} == before
+    elsewhere = ask_all(lab, home="/tmp/ipexctl")
+    assert len({store(answer) for answer in elsewhere.values()}) == 3
+
+
+def test_hosts_with_homes_of_their_own_share_none(lab3: Lab) -> None:
+    assert len({store(answer) for answer in ask_all(lab3).values()}) == 3
+
+
+def test_homes_at_different_paths(make_lab: Callable[[LabSpec], Lab]) -> None:
+    lab = make_lab(LabSpec(hosts=2, users=("alice", "root"), homes=("/scratch", "/home")))
+    alice, root = (whole(answer) for _, answer in sorted(ask_all(lab).items()))
+    assert alice.home is not None
+    assert root.home is not None
+    assert (alice.home.path, alice.account.uid) == ("/scratch/alice/.ipexctl", 1000)
+    assert (root.home.path, root.account.uid) == ("/root/.ipexctl", 0)
+
+
+@pytest.mark.parametrize("fault", ["csh-shell", "fish-shell", "noisy-rc"])
+def test_login_shells_don_t_matter(lab3: Lab, node: LabHost, fault: str) -> None:
+    program = {"csh-shell": "tcsh", "fish-shell": "fish"}.get(fault)
+    if program and subprocess.run(["which", program], capture_output=True, check=False).returncode:
+        pytest.skip(f"no {program} here")
+    plain = whole(ask_all(lab3)[node.name])
+    break_host(node, fault)
+    facts = whole(ask_all(lab3)[node.name])
+    assert facts.cpu == plain.cpu
+    assert facts.network == plain.network
+    if program:
+        assert (facts.account.shell or "").endswith(program)
+
+
+def test_a_host_without_python_is_seen_to_have_none(lab3: Lab, node: LabHost) -> None:
+    break_host(node, "no-python")
+    facts = whole(ask_all(lab3)[node.name])
+    assert facts.software.pythons == ()
+    assert "python3" not in facts.environment.tools
+    assert facts.cpu.cores
+
+
+def test_a_home_that_can_t_be_written_to_is_seen_and_needed_for_nothing(lab3: Lab, node: LabHost) -> None:
+    before = store(ask_all(lab3)[node.name])
+    break_host(node, "read-only-home")
+    facts = whole(ask_all(lab3)[node.name])
+    assert facts.home is not None
+    assert facts.home.disk is not None
+    assert facts.home.disk.writable is False
+    assert facts.home.store == before
+
+
+def test_a_full_disk_is_seen_and_needed_for_nothing(lab3: Lab, node: LabHost) -> None:
+    break_host(node, "full-disk")
+    facts = whole(ask_all(lab3)[node.name])
+    assert facts.home is not None
+    assert facts.home.disk is not None
+    assert facts.home.disk.free == 0
+    assert facts.home.disk.total
+
+
+def test_nothing_is_written_anywhere(lab3: Lab, node: LabHost) -> None:
+    listing = (
+        "find / -xdev -newer /run/mark -not -path '/proc/*' -not -path '/var/log/*' -not -path '/run/*'; ls -A /tmp"
+    )
+    in_host(node, "touch /run/mark; sleep 0.05")
+    before = in_host(node, "ls -A /tmp")
+    assert ask_all(lab3)[node.name].status == "ok"
+    assert in_host(node, f"cd /; {listing}") == before
+
+
+def test_a_clock_that_is_wrong(lab3: Lab, node: LabHost) -> None:
+    break_host(node, "clock-skew", ["90"])
+    skew = ask_all(lab3)[node.name].skew
+    assert skew is not None
+    assert abs(skew.seconds - 90) <= skew.uncertainty + 0.05
+
+
+def test_a_host_that_knows_nobody(lab3: Lab, node: LabHost) -> None:
+    break_host(node, "no-names")
+    facts = whole(ask_all(lab3)[node.name])
+    assert facts.network.resolves_to == (node.address,)
+    others = [host.name for host in lab3.hosts if host.name != node.name]
+    assert [facts.network.peers[name] for name in others] == [(), ()]
+
+
+def test_an_account_that_is_held_to_some_cpus(make_lab: Callable[[LabSpec], Lab], lab3: Lab, node: LabHost) -> None:
+    dressed = make_lab(LabSpec(hosts=1, cpus=("sapphirerapids",)))
+    for lab, host in ((lab3, node), (dressed, dressed.hosts[0])):
+        in_host(host, 'taskset -acp 1 "$(cat /run/sshd.pid)"')
+        facts = whole(ask_all(lab)[host.name])
+        in_host(host, 'taskset -acp 0-1023 "$(cat /run/sshd.pid)"')
+        assert str(facts.cpu.affinity) == "1"
+        assert facts.cpu.allowed == 1
+        assert whole(ask_all(lab)[host.name]).cpu.allowed == facts.cpu.cores
+
+
+def test_an_mpirun_that_never_ends_costs_two_seconds_and_leaves_nothing(lab3: Lab, node: LabHost) -> None:
+    in_host(node, r"printf '#!/bin/sh\nsleep 6644\n' >/usr/local/bin/mpirun; chmod 755 /usr/local/bin/mpirun")
+    answer = ask_all(lab3)[node.name]
+    in_host(node, "rm /usr/local/bin/mpirun")
+    assert answer.seconds < 4
+    assert [mpi.flavor for mpi in whole(answer).software.mpis] == ["unknown"]
+    assert processes_with(lab3, "sleep 6644") == []
+
+
+def test_sick_hosts_have_a_reason_and_the_others_their_facts(lab3: Lab, node: LabHost) -> None:
+    break_host(node, "sshd-dead")
+    answers = ask_all(lab3)
+    assert (answers[node.name].status, answers[node.name].facts) == ("unreachable", None)
+    assert answers[node.name].reason
+    for host in lab3.hosts[1:]:
+        whole(answers[host.name])
+
+
+def test_what_a_host_had_said_before_its_time_was_up_is_kept(lab3: Lab, node: LabHost) -> None:
+    in_host(node, r"printf '#!/bin/sh\nsleep 6655\n' >/usr/local/bin/stat; chmod 755 /usr/local/bin/stat")
+    answer = ask_all(lab3, timeout=1)[node.name]
+    in_host(node, "rm /usr/local/bin/stat")
+    assert answer.status == "failed"
+    assert "within 1 s" in answer.reason
+    assert answer.facts is not None
+    assert answer.facts.cpu.cores
+    assert answer.facts.cut == ("home", "programs")
+    assert processes_with(lab3, "sleep 6655") == []
+
+
+def test_facts_of_real_hosts_are_json(lab3: Lab) -> None:
+    for answer in ask_all(lab3).values():
+        json.dumps(to_json(whole(answer)), allow_nan=False)
+
+
+_MEASURE = """
+import ctypes, os, resource, statistics, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans come to us, so that their time is counted too
+def once():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if (pid := os.fork()) == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.execv("/bin/sh", ["sh", "-c", *sys.argv[1:]])
+    try:
+        while True: os.waitpid(-1, 0)
+    except ChildProcessError: pass
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+times = sorted(once() for _ in range(11))
+print(f"{times[0]:.1f} ms at best, {statistics.median(times):.1f} ms in the middle of 11")
+"""
+
+
+@pytest.mark.parametrize("costume", ["haswell", "graniterapids"])
+def test_what_the_probe_costs_the_host(
+    make_lab: Callable[[LabSpec], Lab], costume: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shown and not asserted: the machine may be busy with anything."""
+    host = make_lab(LabSpec(hosts=1, cpus=(costume,))).hosts[0]
+    python = "/usr/bin/python3"
+    for label, argv in (
+        ("the probe", [probe_command().script]),
+        ("without its time limit", [probe_script(), "probe", "", ""]),
+        ("cat /proc/cpuinfo", ["cat /proc/cpuinfo"]),
+    ):
+        said = in_host(host, f'test -x {python} || exit 0; exec {python} -c "$@"', [_MEASURE, *argv])
+        with capsys.disabled():
+            print(f"\n{costume}: CPU time of {label}: {said.strip()}", file=sys.stderr)
+
+
+def test_a_broken_host_is_mended_for_whoever_comes_next(lab3: Lab) -> None:
+    for host in lab3.hosts:
+        mend_host(host)
+    assert {answer.status for answer in ask_all(lab3).values()} == {"ok"}
