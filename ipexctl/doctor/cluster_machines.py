@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from ipexctl.doctor.cluster_context import Cluster, Rule
 
 IDS: Final[Mapping[str, str]] = {
-    "cluster.same-machine": "several names lead to one machine",
-    "cluster.same-hostname": "different machines call themselves the same",
-    "cluster.mixed-arch": "different kinds of processors",
-    "cluster.mixed-tiers": "different instruction sets: the weakest decides",
-    "cluster.mixed-cores": "different numbers of cores: the smallest host sets the pace",
-    "cluster.mixed-numa": "different numbers of NUMA nodes",
-    "cluster.mixed-memory": "different amounts of memory: the smallest decides",
-    "cluster.mixed-kernels": "different kernels",
-    "cluster.mixed-jobs": "not all hosts are in the same job of the scheduler",
-    "cluster.users-differ": "different accounts",
+    "cluster.same_machine": "several names lead to one machine",
+    "cluster.same_hostname": "different machines call themselves the same",
+    "cluster.mixed_arch": "different kinds of processors",
+    "cluster.mixed_tiers": "different instruction sets: the weakest decides",
+    "cluster.mixed_cores": "different numbers of cores: the smallest host sets the pace",
+    "cluster.mixed_numa": "different numbers of NUMA nodes",
+    "cluster.mixed_memory": "different amounts of memory: the smallest decides",
+    "cluster.mixed_kernels": "different kernels",
+    "cluster.mixed_jobs": "not all hosts are in the same job of the scheduler",
+    "cluster.users_differ": "different accounts",
 }
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
@@ -37,7 +37,7 @@ def same_machine(cluster: Cluster) -> Iterator[Finding]:
     for names in found.values():
         if len(names) > 1:
             yield Finding(
-                "cluster.same-machine",
+                "cluster.same_machine",
                 "warn",
                 f"{len(names)} names lead to one machine: their ranks share its cores and memory, and each is half as "
                 "fast as planned",
@@ -54,7 +54,7 @@ def same_hostname(cluster: Cluster) -> Iterator[Finding]:
         known = {machines[name] for name in names}
         if len(names) > 1 and None not in known and len(known) > 1:
             yield Finding(
-                "cluster.same-hostname",
+                "cluster.same_hostname",
                 "warn",
                 f"Different machines all call themselves {hostname[:40]}: MPI and oneCCL take them for one, look for "
                 "shared memory, and hang",
@@ -68,7 +68,7 @@ def arch(cluster: Cluster) -> Iterator[Finding]:
     if len({"x86_64" if kind in X86 else kind for kind in found}) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
-            "cluster.mixed-arch",
+            "cluster.mixed_arch",
             "fail",
             f"{few(others)} here, {usual} on the others: one job needs one kind of processor, as libraries are built "
             "for it",
@@ -86,7 +86,7 @@ def tiers(cluster: Cluster) -> Iterator[Finding]:
     ordered = sorted(found, key=TIERS.index)
     weakest, best = ordered[0], ordered[-1]
     yield Finding(
-        "cluster.mixed-tiers",
+        "cluster.mixed_tiers",
         "warn",
         f"{weakest} here, {best} elsewhere: every rank waits for these at each step, and all train in {dtype(ordered)}",
         _LEAVE_OUT,
@@ -101,7 +101,7 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
     most = max(found)
     smaller = sorted(count for count in found if count < most)
     yield Finding(
-        "cluster.mixed-cores",
+        "cluster.mixed_cores",
         "warn" if smaller[0] < 0.9 * most else "info",
         f"{span(smaller[0], smaller[-1])} usable cores here, {most} on the largest: with equal batches all wait for "
         "the smallest",
@@ -116,7 +116,7 @@ def numa(cluster: Cluster) -> Iterator[Finding]:
         return
     usual, others, names = odd_ones(found)
     yield Finding(
-        "cluster.mixed-numa",
+        "cluster.mixed_numa",
         "info",
         f"{span(min(others), max(others))} NUMA nodes here, {usual} on the others: ranks per host are those of the "
         f"smallest, {min(found)}",
@@ -132,7 +132,7 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     if small:
         least = min(have[name] for name in small)
         yield Finding(
-            "cluster.mixed-memory",
+            "cluster.mixed_memory",
             "warn",
             f"{size(least)} of memory on the smallest of these, {size(most)} elsewhere: model and batch must fit the "
             "smallest, or its ranks are killed",
@@ -146,7 +146,7 @@ def kernels(cluster: Cluster) -> Iterator[Finding]:
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
-            "cluster.mixed-kernels",
+            "cluster.mixed_kernels",
             "info",
             f"Kernel {few([kernel[:30] for kernel in others], 2)} here, {usual[:30]} on the others: no harm by "
             "itself, but look here first if these are slower",
@@ -165,7 +165,7 @@ def jobs(cluster: Cluster) -> Iterator[Finding]:
     usual, _, names = odd_ones(found)
     outside = tuple(found.get("", ()))
     yield Finding(
-        "cluster.mixed-jobs",
+        "cluster.mixed_jobs",
         "warn",
         "These hosts are in no job of the scheduler and the others are: ranks here may be ended, or crowded out"
         if outside
@@ -181,7 +181,7 @@ def users(cluster: Cluster) -> Iterator[Finding]:
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
-            "cluster.users-differ",
+            "cluster.users_differ",
             "info",
             f"We are {few([user[:20] for user in others], 3)} here and {usual[:20]} on the others: homes and rights "
             "may differ",

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from ipexctl.hosts.internal import Network
 
 IDS: Final[Mapping[str, str]] = {
-    "cluster.no-common-network": "the hosts share no network",
-    "cluster.several-networks": "the hosts share several networks",
-    "cluster.same-address": "different machines have one address",
-    "cluster.iface-names-differ": "the interface of the common network has different names",
-    "cluster.mixed-mtu": "different packet sizes on the common network",
-    "cluster.mixed-speed": "different link speeds on the common network",
-    "cluster.rdma-partial": "RDMA on some hosts only",
-    "cluster.name-two-addresses": "one name leads to different addresses",
-    "cluster.name-wrong": "a host's name leads to another host",
-    "cluster.names-unresolved": "hosts don't know others by name",
-    "cluster.clock-skew": "clocks differ",
+    "cluster.no_common_network": "the hosts share no network",
+    "cluster.several_networks": "the hosts share several networks",
+    "cluster.same_address": "different machines have one address",
+    "cluster.iface_names_differ": "the interface of the common network has different names",
+    "cluster.mixed_mtu": "different packet sizes on the common network",
+    "cluster.mixed_speed": "different link speeds on the common network",
+    "cluster.rdma_partial": "RDMA on some hosts only",
+    "cluster.name_two_addresses": "one name leads to different addresses",
+    "cluster.name_wrong": "a host's name leads to another host",
+    "cluster.names_unresolved": "hosts don't know others by name",
+    "cluster.clock_skew": "clocks differ",
 }
 
 _NAMES_ASIDE: Final = (
@@ -40,7 +40,7 @@ def no_network(cluster: Cluster) -> Iterator[Finding]:
     if cluster.refusal is not None:
         reason = cluster.refusal.reason
         yield Finding(
-            "cluster.no-common-network",
+            "cluster.no_common_network",
             "fail",
             f"{reason[:1].upper()}{reason[1:]}: their ranks could not reach each other",
             cluster.refusal.fix,
@@ -62,7 +62,7 @@ def several_networks(cluster: Cluster) -> Iterator[Finding]:
     speeds = {network: min(_speed_on(member, network) or 0 for member in cluster.members) for network in shared}
     faster = next((network for network in others if speeds[taken] and speeds[network] >= 2 * speeds[taken]), None)
     yield Finding(
-        "cluster.several-networks",
+        "cluster.several_networks",
         "warn" if faster else "info",
         f"All hosts share {few([str(network) for network in shared], 3)}; training would use {taken}"
         + (f", which is slower than {faster}" if faster else ""),
@@ -89,7 +89,7 @@ def same_address(cluster: Cluster) -> Iterator[Finding]:
         machines = {member.facts.machine for member in members}
         if len(members) > 1 and (len(machines) > 1 or None in machines):
             yield Finding(
-                "cluster.same-address",
+                "cluster.same_address",
                 "fail",
                 f"Different hosts have the one address {address}: what is sent to one arrives at the other, and "
                 "ranks never meet",
@@ -103,7 +103,7 @@ def iface_names(cluster: Cluster) -> Iterator[Finding]:
     if len(found) > 1 and not cluster.refusal:
         usual, others, names = odd_ones(found)
         yield Finding(
-            "cluster.iface-names-differ",
+            "cluster.iface_names_differ",
             "info",
             f"The common network's interface is {few(others, 3)} here, {usual} on the others: one FI_TCP_IFACE for "
             "all would hang",
@@ -118,7 +118,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
         usual, others, names = odd_ones(found)
         nics = {member.nic.name for member in cluster.members if member.name in names and member.nic}
         yield Finding(
-            "cluster.mixed-mtu",
+            "cluster.mixed_mtu",
             "warn",
             f"Packets of {few([str(size) for size in others], 3)} bytes here, {usual} on the others (MTU): ssh "
             "works, but large messages may be lost and training hang",
@@ -134,7 +134,7 @@ def speed(cluster: Cluster) -> Iterator[Finding]:
         fastest, slowest = max(found), min(found)
         slow = tuple(m.name for m in cluster.members for rate in found if rate < fastest and m.name in found[rate])
         yield Finding(
-            "cluster.mixed-speed",
+            "cluster.mixed_speed",
             "warn",
             f"Links of {_rate(slowest)} here, {_rate(fastest)} elsewhere: an all-reduce is as fast as the slowest link",
             "check cable, port and negotiation: ethtool IFACE; or train without them: --limit '!NAME,!NAME'",
@@ -154,7 +154,7 @@ def rdma(cluster: Cluster) -> Iterator[Finding]:
     without = tuple(name for name, has in active.items() if not has)
     if without and len(without) < len(active):
         yield Finding(
-            "cluster.rdma-partial",
+            "cluster.rdma_partial",
             "info",
             "These hosts have no active RDMA device and others do: all use TCP, as one network provider must fit all",
             "ibstat on these; or train without them for RDMA's sake: --limit '!NAME,!NAME'",
@@ -171,7 +171,7 @@ def names(cluster: Cluster) -> Iterator[Finding]:
         found = [set(addresses) for addresses in answers]
         if len(found) > 1 and not set.intersection(*found):
             yield Finding(
-                "cluster.name-two-addresses",
+                "cluster.name_two_addresses",
                 "warn",
                 f"{member.name[:40]} leads to different addresses on different hosts "
                 f"({few(sorted({min(one) for one in found}), 3)}): ranks look for it in different places, and hang",
@@ -184,7 +184,7 @@ def names(cluster: Cluster) -> Iterator[Finding]:
                 continue
             whose = owners.get(address, "")
             yield Finding(
-                "cluster.name-wrong",
+                "cluster.name_wrong",
                 "warn",
                 f"{member.name[:40]} leads to {address} here, which is {whose[:40] or 'this host itself'}: ranks "
                 "would talk to the wrong machine, and hang",
@@ -230,7 +230,7 @@ def unresolved(cluster: Cluster) -> Iterator[Finding]:
         )
         lost = tuple(dict.fromkeys(name for names in found for name in names))
         yield Finding(
-            "cluster.names-unresolved",
+            "cluster.names_unresolved",
             "info",
             f"The name{'s' if len(lost) > 1 else ''} {few([name[:30] for name in lost], 3)} can't be resolved here: "
             "a launcher that uses names would stop with 'unknown host'",
@@ -256,7 +256,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     worst = max((ahead for _, ahead in off), key=abs)
     concerned = [name for name, _, _ in known] if len(known) == 2 else [name for name, _ in off]
     yield Finding(
-        "cluster.clock-skew",
+        "cluster.clock_skew",
         "warn",
         f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: logs can't "
         "be put in order, files look newer than now, and certificates may fail",

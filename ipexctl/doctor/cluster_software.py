@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from ipexctl.facts.software import Env
 
 IDS: Final[Mapping[str, str]] = {
-    "cluster.homes-differ": "our directory has different paths",
-    "cluster.homes-shared": "several hosts share one home",
-    "cluster.mixed-python": "no Python, or not every Python, is common to all",
-    "cluster.mixed-libc": "different C libraries: the oldest decides the stack",
-    "cluster.mixed-distro": "different distributions",
-    "cluster.mixed-stacks": "an environment of one name has different versions",
-    "cluster.env-missing": "an environment is not on all hosts",
-    "cluster.mixed-mpi": "the mpirun found first differs",
+    "cluster.homes_differ": "our directory has different paths",
+    "cluster.homes_shared": "several hosts share one home",
+    "cluster.mixed_python": "no Python, or not every Python, is common to all",
+    "cluster.mixed_libc": "different C libraries: the oldest decides the stack",
+    "cluster.mixed_distro": "different distributions",
+    "cluster.mixed_stacks": "an environment of one name has different versions",
+    "cluster.env_missing": "an environment is not on all hosts",
+    "cluster.mixed_mpi": "the mpirun found first differs",
 }
 
 
@@ -32,7 +32,7 @@ def homes(cluster: Cluster) -> Iterator[Finding]:
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
-            "cluster.homes-differ",
+            "cluster.homes_differ",
             "fail",
             f"Our directory would be {few([path[:40] for path in others], 1)} here, {usual[:40]} on the others: MPI "
             "starts ranks by one path everywhere",
@@ -46,7 +46,7 @@ def shared_homes(cluster: Cluster) -> Iterator[Finding]:
     for names in found.values():
         if len(names) > 1:
             yield Finding(
-                "cluster.homes-shared",
+                "cluster.homes_shared",
                 "info",
                 f"{'All' if len(names) == len(cluster.runnable) else 'These'} {len(names)} hosts share one home: "
                 "what is installed or copied there once is there for all of them",
@@ -69,7 +69,7 @@ def pythons(cluster: Cluster) -> Iterator[Finding]:
     if common:
         best = max(common)
         yield Finding(
-            "cluster.mixed-python",
+            "cluster.mixed_python",
             "info",
             f"Not every host has the same Pythons; {_said(best)} is the newest they all have, so install takes that",
             f"nothing to do; --python {_said(best)} makes it explicit",
@@ -79,7 +79,7 @@ def pythons(cluster: Cluster) -> Iterator[Finding]:
     usual = max(every, key=lambda minor: (sum(minor in found for found in minors.values()), minor))
     without = tuple(name for name, found in minors.items() if usual not in found)
     yield Finding(
-        "cluster.mixed-python",
+        "cluster.mixed_python",
         "warn",
         f"No Python of 3.9 to 3.13 is on all hosts: these lack {_said(usual)}, which most have, and one environment "
         "needs one",
@@ -106,7 +106,7 @@ def libc(cluster: Cluster) -> Iterator[Finding]:
             m.name for m in cluster.runnable for version in found if version < NEWER_GLIBC and m.name in found[version]
         )
         yield Finding(
-            "cluster.mixed-libc",
+            "cluster.mixed_libc",
             "warn",
             f"glibc {_said(oldest)} here, up to {_said(newest)} elsewhere: these hold all hosts to IPEX 2.5 or "
             "PyTorch 2.6, as all must run one stack",
@@ -115,7 +115,7 @@ def libc(cluster: Cluster) -> Iterator[Finding]:
         )
     else:
         yield Finding(
-            "cluster.mixed-libc",
+            "cluster.mixed_libc",
             "info",
             f"glibc {_said(oldest)} here, up to {_said(newest)} elsewhere: the same stacks run on all; build "
             "extensions of your own here",
@@ -129,7 +129,7 @@ def distros(cluster: Cluster) -> Iterator[Finding]:
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
-            "cluster.mixed-distro",
+            "cluster.mixed_distro",
             "info",
             f"{few([distro[:34] for distro in others], 2)} here, {usual[:34]} on the others: system libraries and "
             "package names differ",
@@ -172,7 +172,7 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
         at = next(place for place, value in enumerate(usual) if value != others[0][place])
         part = _NAMES.get(_PARTS[at], _PARTS[at])
         yield Finding(
-            "cluster.mixed-stacks",
+            "cluster.mixed_stacks",
             "fail",
             f"Environment {name[:30]} has {part} {others[0][at] or 'missing'} here, {usual[at] or 'missing'} on the "
             "others: ranks of different versions hang or crash at the first collective",
@@ -187,7 +187,7 @@ def missing_envs(cluster: Cluster) -> Iterator[Finding]:
         without = tuple(member.name for member in asked if member.name not in by_host)
         if without:
             yield Finding(
-                "cluster.env-missing",
+                "cluster.env_missing",
                 "info",
                 f"Environment {name[:40]} is not here, but on {len(by_host)} other "
                 f"host{'s' if len(by_host) > 1 else ''}: a run that uses it would fail to start here",
@@ -206,7 +206,7 @@ def mpis(cluster: Cluster) -> Iterator[Finding]:
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
-            "cluster.mixed-mpi",
+            "cluster.mixed_mpi",
             "info",
             f"The first mpirun is {' '.join(others[0])} here, {' '.join(usual)} on the others: one can't start the "
             "daemons of the other",

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 IDS: Final[Mapping[str, str]] = {
     "cpu.arch": "the processor is no x86-64 one",
-    "cpu.no-avx2": "the processor has no AVX2, which every build needs",
-    "cpu.no-avx512": "AVX2 is the best it has",
-    "cpu.no-bf16": "AVX-512 without bf16: bf16 is slower than fp32",
-    "cpu.isa-hidden": "the processor can more than the kernel or hypervisor shows",
-    "cpu.fewer-allowed": "this account may use only some of the cores",
+    "cpu.no_avx2": "the processor has no AVX2, which every build needs",
+    "cpu.no_avx512": "AVX2 is the best it has",
+    "cpu.no_bf16": "AVX-512 without bf16: bf16 is slower than fp32",
+    "cpu.isa_hidden": "the processor can more than the kernel or hypervisor shows",
+    "cpu.fewer_allowed": "this account may use only some of the cores",
     "cpu.quota": "CPU time is limited below the number of cores",
-    "cpu.one-core": "one core for the rank and its communication",
+    "cpu.one_core": "one core for the rank and its communication",
     "cpu.smt": "hyper-threading is on",
     "cpu.governor": "the clock governor saves power",
-    "cpu.topology-hidden": "which threads share a core can't be seen",
-    "numa.no-memory": "a NUMA node has cores and no memory",
+    "cpu.topology_hidden": "which threads share a core can't be seen",
+    "numa.no_memory": "a NUMA node has cores and no memory",
     "numa.uneven": "NUMA nodes have very different amounts of memory",
 }
 
@@ -57,14 +57,14 @@ def instructions(facts: Facts) -> Iterator[Finding]:
     match cpu.tier:
         case "unsupported":
             yield Finding(
-                "cpu.no-avx2",
+                "cpu.no_avx2",
                 "fail",
                 "The processor has no AVX2: IPEX dies here with 'Illegal instruction', and that ends the whole job",
                 f"{LEAVE_OUT}; if it is a VM, have its CPU model set to host-passthrough",
             )
         case "avx2":
             yield Finding(
-                "cpu.no-avx512",
+                "cpu.no_avx512",
                 "info",
                 "AVX2 is the best this processor has: fp32 training works at about half an AVX-512 machine's rate, "
                 "bf16 is slower still",
@@ -72,7 +72,7 @@ def instructions(facts: Facts) -> Iterator[Finding]:
             )
         case "avx512":
             yield Finding(
-                "cpu.no-bf16",
+                "cpu.no_bf16",
                 "info",
                 "AVX-512, but no bf16 instructions: bf16 is converted in software and runs slower than fp32",
                 "train in fp32; leave out --bf16 and mixed_precision",
@@ -87,7 +87,7 @@ def hidden(facts: Facts) -> Iterator[Finding]:
         return
     name, tier = sold
     yield Finding(
-        "cpu.isa-hidden",
+        "cpu.isa_hidden",
         "warn",
         f"{name} has {_SAID[tier]}, but the kernel or hypervisor hides it: training runs slower than it could",
         "AMX needs kernel 5.16, or RHEL 8.6; in a VM, have its CPU model set to host-passthrough",
@@ -121,7 +121,7 @@ def allowed(facts: Facts) -> Iterator[Finding]:
         return
     level: Level = "info" if facts.batch.job else "warn"
     yield Finding(
-        "cpu.fewer-allowed",
+        "cpu.fewer_allowed",
         level,
         f"This account may use {ours} of the machine's {plural(cpu.cores, 'core')}: ranks and threads are planned for "
         f"{'it' if ours == 1 else 'those'} alone",
@@ -151,7 +151,7 @@ def quota(facts: Facts) -> Iterator[Finding]:
 def one_core(facts: Facts, context: HostContext) -> Iterator[Finding]:
     if facts.cpu.allowed == 1 and not context.alone:
         yield Finding(
-            "cpu.one-core",
+            "cpu.one_core",
             "info",
             "One core for the rank and for its communication: oneCCL's worker would fight the rank for it",
             "nothing to do under ipexctl run; elsewhere set CCL_WORKER_OFFLOAD=0",
@@ -185,7 +185,7 @@ def governor(facts: Facts) -> Iterator[Finding]:
 def topology(facts: Facts) -> Iterator[Finding]:
     if facts.system.is_linux and facts.cpu.online and not facts.cpu.siblings and heard(facts, "kernel"):
         yield Finding(
-            "cpu.topology-hidden",
+            "cpu.topology_hidden",
             "info",
             "Which CPUs share a core can't be read here: each counts as a core, so there may be twice too many threads",
             "have /sys/devices/system/cpu mounted in the container, or give --omp and --ppn yourself",
@@ -201,7 +201,7 @@ def numa(facts: Facts) -> Iterator[Finding]:
     if bare:
         numbers = ", ".join(str(number) for number in bare)
         yield Finding(
-            "numa.no-memory",
+            "numa.no_memory",
             "warn",
             f"NUMA node {numbers} has cores and no memory: a rank there fetches every byte from another node, slowly",
             "have the memory modules spread over all sockets, or start fewer ranks a host: --ppn",

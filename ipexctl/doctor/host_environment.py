@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 IDS: Final[Mapping[str, str]] = {
     "environment.rank": "RANK or its kin are set at login",
     "environment.master": "MASTER_ADDR or MASTER_PORT is set at login",
-    "environment.omp-thread-limit": "OMP_THREAD_LIMIT is below the number of threads",
-    "environment.omp-num-threads": "OMP_NUM_THREADS is set at login",
+    "environment.omp_thread_limit": "OMP_THREAD_LIMIT is below the number of threads",
+    "environment.omp_num_threads": "OMP_NUM_THREADS is set at login",
     "environment.affinity": "threads are bound to cores at login",
     "environment.preload": "LD_PRELOAD is set at login",
     "environment.ccl": "oneCCL is steered at login",
@@ -27,9 +27,9 @@ IDS: Final[Mapping[str, str]] = {
     "environment.interface": "a variable names an interface that can't serve",
     "environment.isa": "the instruction set is limited at login",
     "environment.python": "PYTHONPATH or PYTHONHOME is set at login",
-    "environment.library-path": "LD_LIBRARY_PATH is set at login",
+    "environment.library_path": "LD_LIBRARY_PATH is set at login",
     "environment.conda": "a conda or virtual environment is active at login",
-    "openmp.two-runtimes": "two OpenMP libraries would be loaded into one process",
+    "openmp.two_runtimes": "two OpenMP libraries would be loaded into one process",
 }
 
 _WHERE: Final = "~/.bashrc, ~/.profile, /etc/environment or /etc/profile.d"
@@ -73,7 +73,7 @@ def thread_limit(facts: Facts) -> Iterator[Finding]:
         return
     if int(text) < cores:
         yield Finding(
-            "environment.omp-thread-limit",
+            "environment.omp_thread_limit",
             "warn",
             f"OMP_THREAD_LIMIT={text[:9]} is below the {cores} cores: the backward pass hangs when a rank asks for "
             "more threads",
@@ -85,7 +85,7 @@ def num_threads(facts: Facts) -> Iterator[Finding]:
     if names := _set(facts, "OMP_NUM_THREADS|MKL_NUM_THREADS"):
         said = few([f"{name}={facts.environment.variables[name][:9]}" for name in names])
         yield Finding(
-            "environment.omp-num-threads",
+            "environment.omp_num_threads",
             "info",
             f"{said} at login: one number for every rank and host, where the right one depends on both",
             f"nothing to do under ipexctl run, which sets its own; elsewhere {_take_out(names)}",
@@ -109,7 +109,7 @@ def preload(facts: Facts) -> Iterator[Finding]:
     files = [word.rpartition("/")[2] for word in re.split(r"[:\s]+", value) if word]
     if _has_both(files):
         yield Finding(
-            "openmp.two-runtimes",
+            "openmp.two_runtimes",
             "warn",
             "LD_PRELOAD names both libgomp and libiomp5: two OpenMP libraries in a process fight for the same cores",
             f"keep libiomp5 alone: {_take_out(['LD_PRELOAD'])}",
@@ -137,7 +137,7 @@ def two_runtimes(facts: Facts) -> Iterator[Finding]:
     both = sorted(at for at in where["libgomp"] & where["libiomp5"] if not at.startswith(("/usr/lib", "/lib")))
     if both:
         yield Finding(
-            "openmp.two-runtimes",
+            "openmp.two_runtimes",
             "info",
             f"{both[0][:60]} has both libgomp and libiomp5: a program that loads both is slow, or bound to one core",
             "use an environment of ipexctl install, or preload libiomp5 alone",
@@ -218,7 +218,7 @@ def python(facts: Facts) -> Iterator[Finding]:
 def library_path(facts: Facts) -> Iterator[Finding]:
     if facts.environment.variables.get("LD_LIBRARY_PATH"):
         yield Finding(
-            "environment.library-path",
+            "environment.library_path",
             "info",
             "LD_LIBRARY_PATH is set at login: another libmpi, libccl or libfabric from there may be taken on this host",
             f"if a library is not the one meant, {_take_out(['LD_LIBRARY_PATH'])}",

@@ -20,11 +20,11 @@ IDS: Final[Mapping[str, str]] = {
     "name.unresolved": "the host's own name leads nowhere",
     "name.elsewhere": "the host's own name leads to an address it doesn't have",
     "network.bridges": "bridges of containers or guests that libraries may pick",
-    "network.no-default-route": "no way to the internet",
-    "network.slow-link": "the link is slow for gradients",
+    "network.no_default_route": "no way to the internet",
+    "network.slow_link": "the link is slow for gradients",
     "network.medium": "training would go over wifi or a tunnel",
     "network.firewall": "a firewall may stand between the hosts",
-    "network.few-ports": "few ports for connections",
+    "network.few_ports": "few ports for connections",
     "rdma.inactive": "an RDMA device whose port is not active",
 }
 
@@ -115,7 +115,7 @@ def bridges(facts: Facts, context: HostContext) -> Iterator[Finding]:
 def default_route(facts: Facts) -> Iterator[Finding]:
     if facts.system.is_linux and heard(facts, "kernel") and facts.network.nics and facts.network.default_route is None:
         yield Finding(
-            "network.no-default-route",
+            "network.no_default_route",
             "info",
             "No default route: this host can't download wheels, models or data itself",
             "ipexctl install brings the wheels from elsewhere; set HF_HUB_OFFLINE=1 and put models there beforehand",
@@ -138,7 +138,7 @@ def link(facts: Facts, context: HostContext) -> Iterator[Finding]:
         level: Level = "warn" if nic.speed < 1000 else "info"
         speed = f"{nic.speed / 1000:g} Gbit/s" if nic.speed >= 1000 else f"{nic.speed} Mbit/s"
         yield Finding(
-            "network.slow-link",
+            "network.slow_link",
             level,
             f"{nic.name} runs at {speed}: 100 MB of gradients take about {800 / nic.speed:.1f} s a step, which may "
             "be most of it",
@@ -166,7 +166,7 @@ def ports(facts: Facts) -> Iterator[Finding]:
     span = facts.network.port_range
     if span is not None and span[1] - span[0] < 2000:
         yield Finding(
-            "network.few-ports",
+            "network.few_ports",
             "warn",
             f"Ports {span[0]}-{span[1]} are all there are for connections: many ranks run out of them ('Cannot assign "
             "requested address')",

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 IDS: Final[Mapping[str, str]] = {
     "probe.incomplete": "not all questions to the host were answered",
-    "system.not-linux": "the host runs no Linux",
+    "system.not_linux": "the host runs no Linux",
     "system.wsl": "the host is a Windows machine's Linux",
     "home.full": "no room where everything of ours lives",
     "home.small": "little room where everything of ours lives",
     "home.inodes": "few more files fit where everything of ours lives",
-    "home.read-only": "nothing can be written where everything of ours lives",
+    "home.read_only": "nothing can be written where everything of ours lives",
     "home.noexec": "no program can be started where everything of ours lives",
     "tmp.small": "the place for temporary files, /tmp, is almost full",
     "tmp.noexec": "no program can be started from /tmp",
     "logind.kills": "the job dies when the last login ends",
-    "logind.removes-ipc": "shared memory is emptied when the last login ends",
+    "logind.removes_ipc": "shared memory is emptied when the last login ends",
     "batch.scheduler": "a scheduler owns this machine, and we are in no job of it",
     "batch.job": "we are inside a job of the scheduler",
     "activity.load": "others compute here now",
@@ -62,7 +62,7 @@ def linux(facts: Facts) -> Iterator[Finding]:
     if system.kernel_name is not None and not system.is_linux:
         what = system.distro or {"Darwin": "macOS"}.get(system.kernel_name, system.kernel_name)
         yield Finding(
-            "system.not-linux",
+            "system.not_linux",
             "fail",
             f"This host runs {what[:40]}: IPEX, oneCCL and Intel MPI exist for Linux only, so no rank can run here",
             "leave the host out: --limit '!NAME'",
@@ -114,7 +114,7 @@ def writing(facts: Facts) -> Iterator[Finding]:
     read_only = disk.mount is not None and "ro" in disk.mount.options
     if read_only or (disk.writable is False and disk.total is not None and heard(facts, "home")):
         yield Finding(
-            "home.read-only",
+            "home.read_only",
             "fail",
             f"{home.path[:50]} can't be written{' (mounted read-only)' if read_only else ''}: no environment, no "
             "code and no log can be put there",
@@ -167,7 +167,7 @@ def logind(facts: Facts) -> Iterator[Finding]:
         )
     if rules.remove_ipc and uid >= 1000:
         yield Finding(
-            "logind.removes-ipc",
+            "logind.removes_ipc",
             "warn",
             "logind empties /dev/shm of your files when your last login ends (RemoveIPC): a detached run loses its "
             "shared memory",

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 IDS: Final[Mapping[str, str]] = {
     "libc.musl": "the C library is musl, for which there are no wheels",
-    "libc.too-old": "glibc is older than every wheel needs",
+    "libc.too_old": "glibc is older than every wheel needs",
     "libc.old": "glibc is too old for the newer stacks",
     "python.none": "no Python that runs",
-    "python.too-new": "every Python is newer than IPEX knows",
-    "python.too-old": "every Python is older than the newest stacks need",
-    "python.no-venv": "Python can't make environments",
+    "python.too_new": "every Python is newer than IPEX knows",
+    "python.too_old": "every Python is older than the newest stacks need",
+    "python.no_venv": "Python can't make environments",
     "python.broken": "a Python that doesn't run",
     "env.drift": "packages of an environment don't fit each other",
     "env.broken": "an environment whose Python is gone",
-    "env.mpi-mismatch": "oneCCL and Intel MPI of an environment don't fit",
+    "env.mpi_mismatch": "oneCCL and Intel MPI of an environment don't fit",
     "mpi.missing": "no mpirun",
     "mpi.mixed": "several kinds of MPI",
-    "openmp.no-libiomp5": "an IPEX environment without Intel's OpenMP library",
+    "openmp.no_libiomp5": "an IPEX environment without Intel's OpenMP library",
     "allocator.missing": "no fast memory allocator is there",
     "tools.missing": "a program we need is not there",
-    "tools.no-ssh": "node0 has no ssh to start the others with",
+    "tools.no_ssh": "node0 has no ssh to start the others with",
 }
 
 FIRST: Final = (3, 9)
@@ -59,7 +59,7 @@ def libc(facts: Facts) -> Iterator[Finding]:
         )
     elif system.libc == "glibc" and version is not None and version < OLDEST_GLIBC:
         yield Finding(
-            "libc.too-old",
+            "libc.too_old",
             "fail",
             f"glibc {system.libc_version}: every PyTorch and IPEX wheel needs 2.17 or newer, so none can be loaded "
             "here",
@@ -105,7 +105,7 @@ def pythons(facts: Facts) -> Iterator[Finding]:
     elif minors[-1] < FIRST:
         level: Level = "warn" if minors[-1] >= _OUR_FLOOR else "fail"
         yield Finding(
-            "python.too-old",
+            "python.too_old",
             level,
             f"Python {said} only: "
             + (
@@ -118,7 +118,7 @@ def pythons(facts: Facts) -> Iterator[Finding]:
         )
     elif not usable(facts):
         yield Finding(
-            "python.too-new",
+            "python.too_new",
             "warn",
             f"Python {said}, and none of 3.9 to 3.13: IPEX has no wheels for it; stock PyTorch with gloo has",
             f"{_WITHOUT_ROOT}; or ipexctl install --torch 2.14, without IPEX",
@@ -140,7 +140,7 @@ def venv(facts: Facts) -> Iterator[Finding]:
     first = found[0]
     minor = ".".join(str(part) for part in first.minor or FIRST)
     yield Finding(
-        "python.no-venv",
+        "python.no_venv",
         "warn",
         f"Python {minor} can't make environments (venv or ensurepip is packed apart): install has to bring its own way",
         package_command(facts, f"python{minor}-venv", f"python{minor}", f"python{minor.replace('.', '')}"),
@@ -180,7 +180,7 @@ def _mpi_mismatch(env: Env) -> Finding | None:
     if minor_of(env.oneccl) != (2021, 15) or minor_of(env.mpi) in (None, (2021, 15)):
         return None
     return Finding(
-        "env.mpi-mismatch",
+        "env.mpi_mismatch",
         "warn",
         f"Environment {env.name[:40]} has oneCCL {env.oneccl} with Intel MPI {env.mpi}: it needs 2021.15, and may "
         "crash at the first collective",
@@ -230,10 +230,10 @@ def libraries(facts: Facts) -> Iterator[Finding]:
     with_ipex = [env.name for env in facts.software.envs if env.ipex and not env.version("intel-openmp")]
     if with_ipex and "libiomp5" not in have:
         yield Finding(
-            "openmp.no-libiomp5",
+            "openmp.no_libiomp5",
             "info",
-            f"Environment {with_ipex[0][:40]} is without Intel's OpenMP library (libiomp5): IPEX runs with libgomp, often a "
-            "little slower",
+            f"Environment {with_ipex[0][:40]} is without Intel's OpenMP library (libiomp5): IPEX runs with libgomp, "
+            "often a little slower",
             "ipexctl install --with intel-openmp",
         )
     if "libtcmalloc" not in have and "libjemalloc" not in have:
@@ -260,7 +260,7 @@ def tools(facts: Facts, context: HostContext) -> Iterator[Finding]:
         )
     if context.node0 and not context.alone and "ssh" not in have:
         yield Finding(
-            "tools.no-ssh",
+            "tools.no_ssh",
             "fail",
             "No ssh on the first host: mpirun starts the ranks of all other hosts from here, over ssh",
             f"{package_command(facts, 'openssh-client', 'openssh-clients', 'openssh-clients')}; "
