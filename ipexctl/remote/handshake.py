@@ -6,7 +6,6 @@ import contextlib
 import logging
 import socket
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import fabric
@@ -95,9 +94,11 @@ def _connection(to: Handshake, login: Login) -> fabric.Connection:
     return connection
 
 
-@cache
 def _bare_config() -> fabric.Config:
-    """No fabric.yaml, no second reading of ssh_config: what a connection needs, the endpoint has."""
+    """No fabric.yaml, no second reading of ssh_config: what a connection needs, the endpoint has.
+
+    One for each connection: a Config merges anew when it is asked, and is empty for whoever asks meanwhile.
+    """
     return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 
 

@@ -1,0 +1,71 @@
+"""Ranks and threads from what a CPU is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.facts.cpu import Cpu, NumaNode
+from ipexctl.facts.cpulist import CpuList
+from ipexctl.launch.layout import common_layout, dtype, layout
+
+if TYPE_CHECKING:
+    from ipexctl.launch.layout import Backend
+
+
+def cpu(cores: int, nodes: int, *, threads: int = 2, allowed: range | None = None, quota: float | None = None) -> Cpu:
+    everything = CpuList(tuple(range(cores * threads)))
+    each = cores // nodes
+    return Cpu(
+        arch="x86_64",
+        cores=cores,
+        threads=cores * threads,
+        online=everything,
+        siblings=tuple(CpuList(tuple(core + cores * t for t in range(threads))) for core in range(cores)),
+        numa=tuple(
+            NumaNode(n, CpuList(tuple(c + cores * t for t in range(threads) for c in range(n * each, (n + 1) * each))))
+            for n in range(nodes)
+        ),
+        affinity=CpuList(tuple(allowed)) if allowed is not None else everything,
+        quota=quota,
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "backend", "ppn", "threads"),
+    [
+        (cpu(24, 1), "ccl", 1, 23),
+        (cpu(64, 2), "ccl", 2, 31),
+        (cpu(64, 2), "gloo", 2, 32),
+        (cpu(112, 8), "ccl", 8, 13),
+        (cpu(2, 1, threads=1), "ccl", 1, 1),
+        (cpu(1, 1, threads=1), "ccl", 1, 1),
+        (cpu(4, 4), "gloo", 4, 1),
+        (cpu(64, 2, allowed=range(32)), "ccl", 1, 31),
+        (cpu(64, 2, allowed=range(30, 34)), "gloo", 2, 2),
+        (cpu(64, 2, quota=3.5), "gloo", 2, 2),
+        (cpu(64, 2, quota=0.5), "gloo", 1, 1),
+        (Cpu(), "ccl", 1, 1),
+    ],
+)
+def test_one_rank_a_numa_node_and_a_core_for_the_worker(machine: Cpu, backend: Backend, ppn: int, threads: int) -> None:
+    found = layout(machine, backend)
+    assert (found.ppn, found.omp_num_threads) == (ppn, threads)
+    assert found.ccl_worker_count == (1 if backend == "ccl" else 0)
+
+
+def test_mixed_hosts_get_what_the_smallest_carries() -> None:
+    found = common_layout([cpu(112, 8), cpu(24, 2)], "ccl")
+    assert (found.ppn, found.omp_num_threads) == (2, 11)
+
+
+def test_the_formula_is_said() -> None:
+    assert layout(cpu(64, 2), "ccl").why == "64 cores / 2 NUMA nodes - 1 for oneCCL"
+
+
+def test_bfloat16_only_where_every_host_has_it_in_hardware() -> None:
+    assert dtype(["amx", "avx512_bf16"]) == "bfloat16"
+    assert dtype(["amx", "avx512"]) == "float32"
+    assert replace(cpu(2, 1), arch="aarch64").tier == "unsupported"
