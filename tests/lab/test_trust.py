@@ -66,7 +66,7 @@ def trust(hostfile: object, *args: object, **options: Any) -> Trusted:
 def gets_in(lab: Lab) -> dict[str, str]:
     """Which host and account answers node0 under each name, asked with the plain client and our config."""
     names = " ".join(host.name for host in lab.hosts)
-    one = f'{SSH} $n "hostname; whoami" 2>&1 </dev/null | tail -n 2 | xargs echo $n'
+    one = f'{SSH} $n "hostname; whoami" 2>/dev/null </dev/null | tail -n 2 | xargs echo $n'
     said = ask(lab.hosts[0], f"sh -c 'for n in {names}; do ({one}) & done; wait'", timeout=40)
     answers = [line.partition(" ") for line in said.out.splitlines()]
     return {name: answer for name, _, answer in answers if name.startswith("node")}
