@@ -5,39 +5,42 @@ How many hosts are asked, and for how long, is `network`.
 
 from __future__ import annotations
 
+import contextlib
 import re
-import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.scripts import script
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import TimedOut
-from ipexctl.remote.session import Ended
 from ipexctl.trust.config import names_in
 from ipexctl.trust.crew import Crew as TrustCrew
-from ipexctl.trust.explain import Why
+from ipexctl.trust.explain import QUESTION, Login, Why
 from ipexctl.trust.seen import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.command import Command
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
     from ipexctl.remote.session import Session, Stream
-    from ipexctl.trust.explain import Login
 
 _TRUST: Final = "ipexctl trust, with the same -H or --hosts"
-NO_ANSWER: Final = re.compile(r"timed out|No route to host|Network is unreachable|no answer", re.IGNORECASE)
-"""What ssh says, or trust for it, where the network gave no answer."""
+_ANSWER: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) ((?:[0-9a-f]{2})*)")
+_NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
+
+
+def without_answer(login: Login) -> bool:
+    """Whether it was the network that gave none."""
+    return login.code == 255 and bool(_NO_ANSWER.search(login.said))
 
 
 def why_not(name: str, login: Login, node0: Seen | None, there: Seen | None, address: str) -> Why | None:
     """Where trust hasn't been, or not for this node, or is undone in part; None where trust has the better words."""
-    if login.code == 255 and login.said == "no answer":
+    if login.code == 124:
         return Why(
             f"node0's ssh got no answer from {address} in time", f"is {address} on a network they share? --iface"
         )
@@ -93,44 +96,48 @@ def unseen(host: Host) -> Seen:
     )
 
 
-class _Until:
-    """A session whose commands are over at a certain moment; what they have printed until then counts."""
-
-    def __init__(self, session: Session, until: float) -> None:
-        self._session, self._until = session, until
-        self.host = session.host
-        self.server_key = session.server_key
-
-    def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: BinaryIO | None = None,
-        timeout: float | None = None,  # noqa: ARG002
-        cancel: Cancel | None = None,
-    ) -> Ended:
-        left = max(0.1, self._until - time.monotonic())
-        try:
-            return self._session.run(command, sink, stdin=stdin, timeout=left, cancel=cancel)
-        except TimedOut:
-            return Ended(0)
-
-    def close(self) -> None:
-        """It is the crew's to close."""
-
-
 class _KeptSessions:
     """For trust: what opens sessions. They are those the crew has."""
 
-    def __init__(self, crew: Crew, until: float) -> None:
-        self._crew, self._until = crew, until
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
 
     def open(self, host: Host, cancel: Cancel) -> Session:  # noqa: ARG002
-        return _Until(self._crew.session(host), self._until)
+        return self._crew.session(host)
 
 
-def trust_crew(crew: Crew, hosts: Sequence[Host], until: float) -> TrustCrew:
-    """trust's questions over our sessions, answered by then or not at all."""
-    reach = cast("Reach", _KeptSessions(crew, until))
-    return TrustCrew(hosts, reach, crew.cancel, forks=1, timeout=None, on_step=lambda *_: None)
+def seen_there(crew: Crew, host: Host, home: str, *, timeout: float) -> Seen:
+    """What trust wants to know of a host, asked over the session the crew has."""
+    reach = cast("Reach", _KeptSessions(crew))
+    with_ours = TrustCrew([host], reach, crew.cancel, forks=1, timeout=timeout, on_step=lambda *_: None)
+    return with_ours.look_at(host, home)
+
+
+def log_in(
+    session: Session, words: Mapping[str, str], config: str | None, *, seconds: float, cancel: Cancel
+) -> dict[str, Login]:
+    """From node0 into every node at once. Whoever isn't heard of in time has answered nothing."""
+    names = list(words)
+    connect = max(1, min(5, int(seconds) - 2))
+    command = script("logins.sh", config or "", QUESTION, str(connect), *words.values(), label="log into the nodes")
+    logins = {name: Login(124, "") for name in names}
+    heard = bytearray()
+
+    def sink(stream: Stream, data: bytes) -> None:
+        if stream == "stdout":
+            heard.extend(data)
+
+    with contextlib.suppress(TimedOut):
+        session.run(command, sink, timeout=seconds, cancel=cancel)
+    for line in heard.decode("ascii", "replace").splitlines():
+        if answer := read_login(line, len(names)):
+            logins[names[answer[0]]] = answer[1]
+    return logins
+
+
+def read_login(line: str, count: int) -> tuple[int, Login] | None:
+    """`NUMBER CODE HEX`; None for any other line."""
+    match = _ANSWER.fullmatch(line)
+    if match is None or int(match[1]) >= count:
+        return None
+    return int(match[1]), Login(int(match[2]), bytes.fromhex(match[3]).decode(errors="replace"))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.logins import NO_ANSWER, login_findings, trust_crew, unseen, why_not
+from ipexctl.doctor.logins import log_in, login_findings, seen_there, unseen, why_not, without_answer
 from ipexctl.doctor.scripts import Talk, Together, script, text_of
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.trust.explain import explain
 from ipexctl.trust.plan import words_for
 
@@ -114,7 +114,9 @@ class _Look:
         self._try_ports()
         logins = asked.results(self.at(0.97))["logins"]
         whys, silent = ({}, frozenset[str]()) if isinstance(logins, HostError) else self._judge(logins)
-        findings = [*_gone(self.gone), *login_findings(whys)]
+        findings = [*_gone(self.gone)]
+        # What is gone altogether is said once.
+        findings += login_findings({name: why for name, why in whys.items() if name not in self.gone})
         findings += ports.findings(self.results, self.untested, silent, self.internal, self.facts)
         if isinstance(logins, HostError) and self.hosts[0].name not in self.gone:
             findings.append(_no_logins(logins, self.hosts[0]))
@@ -132,16 +134,19 @@ class _Look:
     def _arrive(self) -> None:
         """A session to each, and what trust wants to know of it. It is where hosts that have died show."""
         until = self.at(0.35)
-        trust = trust_crew(self.crew, self.hosts, until)
 
         def arrive(host: Host) -> _Arrived:
             session = self.crew.session(host)
+            seen: Seen | None
             try:
-                return _Arrived(session, trust.look_at(host, self.home))
+                seen = seen_there(self.crew, host, self.home, timeout=max(0.1, until - time.monotonic()))
             except HostError as error:
                 if error.status == "unreachable":
                     raise
-                return _Arrived(session, None)
+                seen = None
+            except Exception:  # noqa: BLE001  # a connection that is gone may say so in its library's own words
+                raise Unreachable("the connection was lost", "check the machine and the network") from None
+            return _Arrived(session, seen)
 
         for name, result in Together(_each(self.hosts, arrive)).results(until).items():
             if isinstance(result, HostError):
@@ -155,8 +160,10 @@ class _Look:
         if node0.name not in self.arrived:
             raise self.gone[node0.name]
         words = words_for(others, self.internal)
-        trust = trust_crew(self.crew, self.hosts, self.at(0.9))
-        return trust.log_in(node0, words, self._config()) if words else {}
+        if not words:
+            return {}
+        seconds = self.at(0.9) - time.monotonic()
+        return log_in(self.arrived[node0.name].session, words, self._config(), seconds=seconds, cancel=self.cancel)
 
     def _config(self) -> str | None:
         """trust's ssh config on node0, where it has been there."""
@@ -176,8 +183,9 @@ class _Look:
             if login.code == 0 and (there is None or login.reached(there)):
                 continue
             why = why_not(name, login, at_node0, there, self.internal[name])
-            whys[name] = why or explain(login, there or unseen(by_name[name]), self.internal[name], addresses)
-        silent = {name for name in whys if logins[name].code and NO_ANSWER.search(logins[name].said)}
+            known = addresses if there else {}
+            whys[name] = why or explain(login, there or unseen(by_name[name]), self.internal[name], known)
+        silent = {name for name in whys if without_answer(logins[name])}
         if logins and len(silent) == len(logins):
             silent.add(node0.name)
         return whys, frozenset(silent)
