@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.launch.layout import Dtype, common_layout, dtype
+from ipexctl.launch.layout import common_layout, dtype
 from ipexctl.stack.table import choose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.launch.layout import Backend, Dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ def recommend(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> Recomm
     row = choice.row
     if row is None:
         return Recommendation(None, None, None, None, None, None, _iface(hosts, internal), why)
-    backend = "ccl" if row.oneccl else "gloo"
-    why["backend"] = (
-        "the row has oneCCL bindings; without their wheels it is gloo" if row.oneccl else "the row has no oneCCL bindings"
-    )
+    backend: Backend = "ccl" if row.oneccl else "gloo"
+    why["backend"] = f"the row has {'' if row.oneccl else 'no '}oneCCL bindings"
+    if row.oneccl:
+        why["backend"] += "; where their wheels can't be had, it is gloo"
     tiers = [facts.cpu.tier or "unsupported" for facts in hosts.values()]
     precision = dtype(tiers)
     why["dtype"] = (
@@ -48,7 +49,7 @@ def recommend(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> Recomm
         if precision == "bfloat16"
         else "not every host computes bfloat16 in hardware; there it is slower than float32"
     )
-    shared = common_layout((facts.cpu for facts in hosts.values()), "ccl" if row.oneccl else "gloo")
+    shared = common_layout([facts.cpu for facts in hosts.values()], backend)
     why["ppn"] = "one rank a NUMA node, as many as the smallest host has"
     why["omp_num_threads"] = shared.why
     return Recommendation(

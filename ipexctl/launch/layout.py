@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ipexctl.facts.cpu import Cpu
 
@@ -32,23 +32,21 @@ def numa_nodes(cpu: Cpu) -> int:
     return sum(1 for node in cpu.numa if node.cpus & allowed) or 1
 
 
-def layout(cpu: Cpu, backend: Backend) -> Layout:
-    """One rank a NUMA node; oneCCL's worker gets a core of its own where a rank has two or more."""
-    cores, nodes = cpu.allowed or 1, numa_nodes(cpu)
-    ppn = max(1, min(nodes, cores))
-    each = max(1, cores // ppn)
+def layout(cpu: Cpu, backend: Backend, ppn: int | None = None) -> Layout:
+    """One rank a NUMA node, or as many as asked; oneCCL's worker gets a core where a rank has two or more."""
+    cores = cpu.allowed or 1
+    ranks = ppn or max(1, min(numa_nodes(cpu), cores))
+    each = max(1, cores // ranks)
     workers = 1 if backend == "ccl" else 0
     threads = each - workers if each > 1 else 1
     taken = f" - {workers} for oneCCL" if workers and each > 1 else ""
-    return Layout(ppn, threads, workers, f"{cores} cores / {ppn} NUMA {'node' if ppn == 1 else 'nodes'}{taken}")
+    return Layout(ranks, threads, workers, f"{cores} cores / {ranks} {'rank' if ranks == 1 else 'ranks'}{taken}")
 
 
-def common_layout(cpus: Iterable[Cpu], backend: Backend) -> Layout:
-    """What every host can carry: the fewest ranks, the fewest threads."""
-    each = [layout(cpu, backend) for cpu in cpus]
-    least = min(each, key=lambda one: (one.ppn, one.omp_num_threads))
-    threads = min(one.omp_num_threads for one in each)
-    return Layout(least.ppn, threads, least.ccl_worker_count, least.why)
+def common_layout(cpus: Sequence[Cpu], backend: Backend) -> Layout:
+    """What every host can carry: as many ranks as the host with the fewest NUMA nodes, and then the fewest threads."""
+    ppn = min(layout(cpu, backend).ppn for cpu in cpus)
+    return min((layout(cpu, backend, ppn) for cpu in cpus), key=lambda one: one.omp_num_threads)
 
 
 def dtype(tiers: Iterable[str]) -> Dtype:

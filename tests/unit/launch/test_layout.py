@@ -59,10 +59,12 @@ def test_one_rank_a_numa_node_and_a_core_for_the_worker(machine: Cpu, backend: B
 def test_mixed_hosts_get_what_the_smallest_carries() -> None:
     found = common_layout([cpu(112, 8), cpu(24, 2)], "ccl")
     assert (found.ppn, found.omp_num_threads) == (2, 11)
+    found = common_layout([cpu(112, 8), cpu(128, 2)], "ccl")
+    assert (found.ppn, found.omp_num_threads, found.why) == (2, 55, "112 cores / 2 ranks - 1 for oneCCL")
 
 
 def test_the_formula_is_said() -> None:
-    assert layout(cpu(64, 2), "ccl").why == "64 cores / 2 NUMA nodes - 1 for oneCCL"
+    assert layout(cpu(64, 2), "ccl").why == "64 cores / 2 ranks - 1 for oneCCL"
 
 
 def test_bfloat16_only_where_every_host_has_it_in_hardware() -> None:

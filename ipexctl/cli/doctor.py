@@ -1,0 +1,84 @@
+"""`ipexctl doctor`: what every machine is, whether they can train together, and what to mend first."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ipexctl.cli.options import Home, Output, Targets, shared
+
+if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+class Tier(str, Enum):
+    avx2 = "avx2"
+    avx512 = "avx512"
+    avx512_bf16 = "avx512_bf16"
+    amx = "amx"
+
+
+@app.command()
+@shared(Targets, Home, Output)
+def doctor(
+    targets: Targets,
+    home: Home,
+    output: Output,
+    require: Annotated[
+        Tier | None, typer.Option("--require", help="Fail hosts whose CPU has less than this.", show_default=False)
+    ] = None,
+    network: Annotated[
+        bool, typer.Option("--network/--no-network", help="Look at the network among the hosts, too.")
+    ] = True,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Measure compute, memory and network for a few seconds.")
+    ] = False,
+) -> None:
+    """Look at every host: can they train together, how, and what must be mended first?
+
+    \b
+    Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
+    """
+    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.doctor.examine import Wishes, examine
+    from ipexctl.hosts.home import home_on_nodes
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.reach import Reach
+    from ipexctl.ui.doctor import show_doctor, show_json
+    from ipexctl.ui.say import say
+
+    hosts = choose_hosts(targets)
+    cancel = Cancel()
+    wishes = Wishes(
+        home=home_on_nodes(home.home, os.environ),
+        iface=home.iface,
+        require=None if require is None else require.value,
+        network=network,
+        smoke=smoke,
+        timeout=targets.timeout,
+    )
+
+    def on_step(host: Host, step: str, seconds: float) -> None:
+        if output.verbose:
+            say(f"{host.name}: {step} ({seconds:.3f} s)")
+
+    with (
+        cancelling(cancel) as interrupt,
+        Reach(reach_options(targets)) as reach,
+        Crew(reach, cancel, forks=targets.forks) as crew,
+    ):
+        report = examine(hosts, wishes, crew, on_step)
+    if interrupt.code is not None:
+        raise typer.Exit(interrupt.code)
+    if output.json:
+        show_json(report)
+    else:
+        show_doctor(report, quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
+    raise typer.Exit(report.exit_code)

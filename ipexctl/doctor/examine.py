@@ -1,0 +1,123 @@
+"""The verb behind `ipexctl doctor`: probe every host, judge it, judge all together, look at the network."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipexctl.doctor.cluster_context import addresses_of
+from ipexctl.doctor.cluster_rules import examine_cluster, merge_findings
+from ipexctl.doctor.finding import Finding, worst
+from ipexctl.doctor.host_rules import HostContext, examine_host
+from ipexctl.doctor.network import look
+from ipexctl.doctor.recommend import recommend
+from ipexctl.doctor.report import DoctorReport, HostReport
+from ipexctl.doctor.smoke import measure
+from ipexctl.facts.gather import gather
+from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ipexctl.doctor.report import HostStatus
+    from ipexctl.facts.facts import Facts
+    from ipexctl.facts.gather import HostFacts
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.crew import Crew
+
+TIERS = ("avx2", "avx512", "avx512_bf16", "amx")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller asks of the examination."""
+
+    home: str
+    iface: str | None = None
+    require: str | None = None
+    network: bool = True
+    smoke: bool = False
+    timeout: float | None = None
+
+
+def examine(
+    hosts: Sequence[Host], wishes: Wishes, crew: Crew, on_step: Callable[[Host, str, float], None]
+) -> DoctorReport:
+    """Everything there is to know, as one value. What fails on a host is in its report, never raised."""
+    started = time.monotonic()
+    answers = {
+        answer.host.name: answer
+        for answer in gather(hosts, crew, home=wishes.home, timeout=wishes.timeout, on_step=on_step)
+    }
+    facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
+    internal = _internal(hosts, facts, wishes.iface)
+    contexts = {host.name: _context(host, answers[host.name], internal, facts, hosts[0]) for host in hosts}
+    reports = tuple(_judge(answers[host.name], contexts[host.name], wishes) for host in hosts)
+    together = [(host, facts[host.name]) for host in hosts if host.name in facts]
+    cluster = list(examine_cluster(together, contexts, iface=wishes.iface))
+    probed = time.monotonic()
+    well = [host for host in hosts if answers[host.name].status == "ok"]
+    looked_at = None
+    if wishes.network and len(well) > 1 and internal:
+        cluster += look(crew, well, internal, facts=facts, home=wishes.home).findings
+        looked_at = time.monotonic() - probed
+    if wishes.smoke and well:
+        cluster += measure(crew, well, internal, facts).findings
+    return DoctorReport(
+        hosts=reports,
+        cluster=merge_findings(cluster),
+        recommendation=recommend(facts, internal),
+        seconds=time.monotonic() - started,
+        network_seconds=looked_at,
+    )
+
+
+def _context(
+    host: Host, answer: HostFacts, internal: Mapping[str, str], facts: Mapping[str, Facts], node0: Host
+) -> HostContext:
+    skew = answer.skew
+    return HostContext(
+        name=host.name,
+        address=host.address,
+        internal=internal.get(host.name),
+        peers=tuple(name for name in facts if name != host.name),
+        node0=host == node0,
+        skew=skew.seconds if skew else None,
+        uncertainty=skew.uncertainty if skew else None,
+    )
+
+
+def _judge(answer: HostFacts, context: HostContext, wishes: Wishes) -> HostReport:
+    host, facts = answer.host, answer.facts
+    if facts is None:
+        status: HostStatus = "unreachable" if answer.status == "unreachable" else "fail"
+        return HostReport(host, status, answer.seconds, None, (), answer.reason, answer.fix)
+    findings = (*_required(host, facts, wishes.require), *examine_host(facts, context))
+    level = worst(findings)
+    status = level if level in ("warn", "fail") else "ok"
+    if answer.status != "ok":
+        status = "unreachable" if answer.status == "unreachable" else "fail"
+    return HostReport(host, status, answer.seconds, facts, findings, answer.reason, answer.fix)
+
+
+def _required(host: Host, facts: Facts, tier: str | None) -> tuple[Finding, ...]:
+    """What --require asks for, said of every host that hasn't got it."""
+    if tier is None:
+        return ()
+    has = facts.cpu.tier
+    if has is None:
+        message = f"--require {tier}: which instructions this CPU has could not be read"
+    elif has in TIERS and TIERS.index(has) >= TIERS.index(tier):
+        return ()
+    else:
+        message = f"--require {tier}: this CPU's best is {has}"
+    return (Finding("cpu.require", "fail", message, "leave it out: --limit '!NAME', or ask for less", (host.name,)),)
+
+
+def _internal(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None) -> dict[str, str]:
+    """The addresses the hosts reach one another by; none where no network joins them, which is a finding."""
+    answered = [host for host in hosts if host.name in facts]
+    known = {host.name: addresses_of(facts[host.name], host.address) for host in answered}
+    chosen = internal_addresses(known, answered, iface)
+    return {} if isinstance(chosen, NoCommonNetwork) else chosen

@@ -1,0 +1,198 @@
+"""What `ipexctl doctor` shows: a row a host, the findings by weight, what it would do; or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.doctor.cluster_rules import merge_findings
+from ipexctl.doctor.finding import LEVELS
+from ipexctl.facts.facts import to_json
+from ipexctl.text import printable
+from ipexctl.ui.exec import fold_names
+from ipexctl.ui.say import wants_color
+from ipexctl.ui.table import show_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.doctor.finding import Finding
+    from ipexctl.doctor.recommend import Recommendation
+    from ipexctl.doctor.report import DoctorReport, HostReport
+    from ipexctl.facts.facts import Facts
+
+_COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
+
+
+def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool) -> None:
+    tint = _Tint(on=wants_color(sys.stdout, os.environ, no_color=no_color))
+    if not quiet:
+        show_table(
+            ("host", "state", "cpu", "cores", "numa", "best", "memory", "python"),
+            [_row(host) for host in report.hosts],
+            no_color=no_color,
+        )
+    findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
+    lines = [line for group in _lost(report.hosts) for line in _paragraph("unreachable", *group, tint)]
+    for level in reversed(LEVELS):
+        if quiet and level in ("info", "ok"):
+            continue
+        for finding in findings:
+            if finding.level == level:
+                brief = level in ("info", "ok") and not verbose
+                fix = "" if brief else finding.fix
+                lines += _paragraph(level, finding.id, finding.hosts, finding.message, fix, tint, brief=brief)
+    if not quiet:
+        lines += _advice(report.recommendation)
+        lines.append(_sum(report))
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def show_json(report: DoctorReport) -> None:
+    document = {
+        "schema": "ipexctl.doctor/1",
+        "hosts": [
+            {
+                "name": host.host.name,
+                "address": host.host.address,
+                "status": host.status,
+                "reason": host.reason,
+                "fix": host.fix,
+                "facts": to_json(host.facts) if host.facts else None,
+                "findings": [_finding_json(finding) for finding in host.findings],
+                "seconds": round(host.seconds, 3),
+            }
+            for host in report.hosts
+        ],
+        "cluster": {"findings": [_finding_json(finding) for finding in report.cluster]},
+        "recommendation": None if report.recommendation is None else asdict(report.recommendation),
+        "summary": _counts(report),
+        "seconds": round(report.seconds, 3),
+        "network_seconds": None if report.network_seconds is None else round(report.network_seconds, 3),
+    }
+    sys.stdout.buffer.write(
+        (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    )
+    sys.stdout.buffer.flush()
+
+
+class _Tint:
+    def __init__(self, *, on: bool) -> None:
+        self._on = on
+
+    def __call__(self, word: str, level: str) -> str:
+        return f"\x1b[{_COLORS[level]}m{word}\x1b[0m" if self._on else word
+
+
+def _row(host: HostReport) -> tuple[str, ...]:
+    facts = host.facts
+    if facts is None:
+        return (host.host.name, host.status, "", "", "", "", "", "")
+    cpu = facts.cpu
+    cores = "" if cpu.allowed is None else str(cpu.allowed)
+    if cpu.cores and cpu.allowed and cpu.allowed != cpu.cores:
+        cores += f" of {cpu.cores}"
+    return (
+        host.host.name,
+        host.status,
+        short_cpu(cpu.model_name or cpu.arch or ""),
+        cores,
+        str(cpu.numa_nodes or ""),
+        cpu.tier or "",
+        _gib(facts),
+        _newest_python(facts),
+    )
+
+
+def short_cpu(model: str) -> str:
+    """`Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz` as people say it: `Platinum 8358`."""
+    text = re.sub(r"\((R|TM|r|tm)\)|\bCPU\b|\bProcessor\b|@.*|\d+-Core", " ", model)
+    short = re.sub(r"\b(Intel|Xeon|AMD)\b", " ", text, flags=re.IGNORECASE)
+    return " ".join(short.split()) or " ".join(text.split())
+
+
+def _gib(facts: Facts) -> str:
+    total, limit = facts.memory.total, facts.memory.limit
+    if total is None:
+        return ""
+    return f"{min(total, limit or total) / 2**30:.0f} GiB"
+
+
+def _newest_python(facts: Facts) -> str:
+    versions = [python.version for python in facts.software.pythons if python.version]
+    return max(versions, key=lambda v: [int(n) for n in re.findall(r"\d+", v)], default="none")
+
+
+def _lost(hosts: Sequence[HostReport]) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """Hosts without facts, those with the same reason together: id, hosts, message, fix."""
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for host in hosts:
+        if host.reason:
+            reasons.setdefault((host.status, host.reason, host.fix), []).append(host.host.name)
+    return [
+        ("" if status == "unreachable" else status, tuple(names), reason, fix)
+        for (status, reason, fix), names in reasons.items()
+    ]
+
+
+def _paragraph(
+    level: str, id_: str, hosts: Sequence[str], message: str, fix: str, tint: _Tint, *, brief: bool = False
+) -> list[str]:
+    """Level, hosts and id, then what it means and what to do; what is only good to know takes one line."""
+    width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 100
+    indent = " " * 6
+    head = " ".join(part for part in (fold_names(list(hosts)), f"[{id_}]" if id_ else "") if part)
+    first = f"{level:<5} {head}"
+    if brief:
+        first = textwrap.shorten(f"{first}: {printable(message)}", width, placeholder=" ...")
+        first = f"{level:<5} {first[len(level) :].lstrip()}"
+        return [first.replace(level, tint(level, level), 1)]
+    lines = [first.replace(level, tint(level, level), 1)]
+    lines += textwrap.wrap(printable(message), width, initial_indent=indent, subsequent_indent=indent)
+    if fix:
+        lines += textwrap.wrap(printable(fix), width, initial_indent=f"{indent}-> ", subsequent_indent=f"{indent}   ")
+    return lines
+
+
+def _advice(advice: Recommendation | None) -> list[str]:
+    if advice is None:
+        return []
+    if advice.stack is None:
+        return [f"no stack fits these hosts: {advice.why.get('stack', '')}"]
+    settings = [
+        f"stack {advice.stack}",
+        advice.dtype,
+        f"{advice.ppn} {'rank' if advice.ppn == 1 else 'ranks'} a host",
+        f"OMP_NUM_THREADS={advice.omp_num_threads}",
+        f"CCL_WORKER_COUNT={advice.ccl_worker_count}" if advice.ccl_worker_count else "",
+        f"backend {advice.backend}",
+        f"interface {advice.iface}" if advice.iface else "",
+    ]
+    lines = ["would run with " + ", ".join(setting for setting in settings if setting)]
+    for name in ("stack", "dtype", "omp_num_threads"):
+        lines += textwrap.wrap(f"{name}: {advice.why[name]}", 100, initial_indent="      ", subsequent_indent="      ")
+    return lines
+
+
+def _counts(report: DoctorReport) -> dict[str, int]:
+    return {
+        status: sum(host.status == status for host in report.hosts) for status in ("ok", "warn", "fail", "unreachable")
+    }
+
+
+def _sum(report: DoctorReport) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in _counts(report).items() if count)
+    network = "" if report.network_seconds is None else f", {report.network_seconds:.1f} s of it for the network"
+    hosts = f"{len(report.hosts)} {'host' if len(report.hosts) == 1 else 'hosts'}"
+    return f"{hosts}: {counts} ({report.seconds:.1f} s{network})"
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {**asdict(finding), "hosts": list(finding.hosts)}

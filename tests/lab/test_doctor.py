@@ -1,0 +1,123 @@
+"""`ipexctl doctor` on real hosts, called as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+import ipexctl as package
+from cli_helpers import ipexctl
+from ipexctl.lab import LabSpec, break_host, mend_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cli_helpers import Ran
+    from ipexctl.lab import Lab
+
+pytestmark = pytest.mark.lab
+SCHEMA = json.loads((Path(package.__file__).parent / "doctor" / "schema.json").read_text())
+
+
+def examined(ran: Ran) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(ran.out)
+    jsonschema.validate(document, SCHEMA)
+    return document
+
+
+@pytest.fixture(scope="module")
+def mixed(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    """Eight hosts of four kinds."""
+    return make_lab(LabSpec(hosts=8, cpus=("icelake-sp", "sapphirerapids", "sandybridge", "epyc-genoa")))
+
+
+def test_three_sick_hosts_of_eight_each_have_their_reason_and_the_others_their_facts(mixed: Lab) -> None:
+    sick = {"node2": "sshd-dead", "node5": "sshd-hang", "node6": "changed-host-key"}
+    for name, fault in sick.items():
+        break_host(mixed.host(name) or mixed.hosts[0], fault)
+    try:
+        ran = ipexctl("doctor", "-H", mixed.hostfile, "--no-network", "--connect-timeout", "4", "--json")
+    finally:
+        for name in sick:
+            mend_host(mixed.host(name) or mixed.hosts[0])
+    document = examined(ran)
+    hosts = {host["name"]: host for host in document["hosts"]}
+    assert list(hosts) == [f"node{i}" for i in range(1, 9)]
+    assert {name for name, host in hosts.items() if host["status"] == "unreachable"} == set(sick)
+    assert "refuses connections" in hosts["node2"]["reason"]
+    assert "says nothing" in hosts["node5"]["reason"]
+    assert "CHANGED" in hosts["node6"]["reason"]
+    tiers = {name: host["facts"]["cpu"]["tier"] for name, host in hosts.items() if host["facts"]}
+    weak = {"node1": "avx512", "node3": "unsupported", "node7": "unsupported"}
+    assert tiers == {**weak, "node4": "avx512_bf16", "node8": "avx512_bf16"}
+    for name in ("node3", "node7"):
+        assert hosts[name]["status"] == "fail"
+        assert any(finding["level"] == "fail" and "AVX2" in finding["message"] for finding in hosts[name]["findings"])
+    assert document["summary"]["unreachable"] == 3
+    assert document["seconds"] < 4 + 1
+    assert ran.rc == 3
+
+
+def test_the_screen_tells_the_story_within_80_columns_and_without_colour(mixed: Lab) -> None:
+    ran = ipexctl("doctor", "-H", mixed.hostfile, "--no-network")
+    assert "\x1b" not in ran.out
+    table = ran.out.splitlines()[:10]
+    assert max(len(line) for line in table) <= 80
+    assert table[0].split() == ["host", "state", "cpu", "cores", "numa", "best", "memory", "python"]
+    assert [line.split()[0] for line in table[2:]] == [f"node{i}" for i in range(1, 9)]
+    assert re.search(r"(?m)^fail  node\[3,7\] \[cpu\.", ran.out)
+    assert ran.out.splitlines()[-1].startswith("8 hosts: ")
+    assert ran.rc == 1
+
+
+def test_require_fails_the_hosts_that_have_less(mixed: Lab) -> None:
+    ran = ipexctl(
+        "doctor", "-H", mixed.hostfile, "-l", "node1,node2,node4", "--no-network", "--require", "avx512_bf16", "--json"
+    )
+    hosts = {host["name"]: host for host in examined(ran)["hosts"]}
+    required = {name for name, host in hosts.items() if any(f["id"] == "cpu.require" for f in host["findings"])}
+    assert required == {"node1"}
+    assert ran.rc == 1
+
+
+def test_alike_hosts_get_a_recommendation_for_their_weakest(mixed: Lab) -> None:
+    document = examined(ipexctl("doctor", "-H", mixed.hostfile, "-l", "node2,node4", "--no-network", "--json"))
+    advice = document["recommendation"]
+    assert (advice["stack"], advice["dtype"], advice["backend"], advice["iface"]) == (
+        "ipex-2.7",
+        "bfloat16",
+        "ccl",
+        "eth0",
+    )
+    assert advice["ppn"] >= 1
+    assert advice["omp_num_threads"] >= 1
+
+
+def test_without_trust_node0_reaches_nobody_and_the_way_out_is_named(mixed: Lab) -> None:
+    ran = ipexctl("doctor", "-H", mixed.hostfile, "-l", "node1,node2,node4", "--json")
+    document = examined(ran)
+    (login,) = (finding for finding in document["cluster"]["findings"] if finding["id"] == "network.login")
+    assert login["hosts"] == ["node2", "node4"]
+    assert "ipexctl trust" in login["fix"]
+    assert document["network_seconds"] is not None
+    assert ran.rc == 1
+
+
+def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path) -> None:
+    ran = ipexctl("doctor", "--json", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
+    document = examined(ran)
+    assert [host["name"] for host in document["hosts"]] == ["localhost"]
+    assert document["hosts"][0]["facts"]["cpu"]["threads"] >= 1
+    assert document["network_seconds"] is None
+    assert ran.rc in (0, 1)
+
+
+def test_a_wrong_iface_is_a_wrong_call_before_any_host_is_touched(mixed: Lab) -> None:
+    ran = ipexctl("doctor", "-H", mixed.hostfile, "--iface", "10.1.0.0/99")
+    assert ran.rc == 2
+    assert "--iface" in ran.err
