@@ -103,6 +103,8 @@ class Cpu:
             return ()
         if not self.siblings:
             return tuple(CpuList((number,)) for number in usable)
+        if usable == self.online:
+            return self.siblings
         return tuple(part for core in self.siblings if (part := core & usable))
 
     @property

@@ -96,8 +96,9 @@ def _row(host: HostReport) -> tuple[str, ...]:
     if facts is None:
         return (host.host.name, host.status, "", "", "", "", "", "")
     cpu = facts.cpu
-    cores = "" if cpu.allowed is None else str(cpu.allowed)
-    if cpu.cores and cpu.allowed and cpu.allowed != cpu.cores:
+    allowed = cpu.allowed
+    cores = "" if allowed is None else str(allowed)
+    if cpu.cores and allowed and allowed != cpu.cores:
         cores += f" of {cpu.cores}"
     return (
         host.host.name,

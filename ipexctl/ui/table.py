@@ -1,21 +1,43 @@
-"""Tables for people, by rich: they fit the terminal, and lose their frame and colours where there is none."""
+"""Tables for people: they fit the terminal, and lose their colours where there is none."""
 
 from __future__ import annotations
 
-import io
+import os
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
 from ipexctl.text import printable
+from ipexctl.ui.say import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_GAP = "   "
 WIDTH_WITHOUT_TERMINAL = 200
 """Piped tables aren't folded to 80 columns: they are for grep."""
 
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_color: bool = False) -> None:
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        _show_folded(headings, cells, width, no_color=no_color)
+        return
+    bold, plain = ("\x1b[1m", "\x1b[0m") if wants_color(sys.stdout, os.environ, no_color=no_color) else ("", "")
+    lines = [bold + _joined(headings, widths) + plain, "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))]
+    lines += [_joined(row, widths) for row in cells]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
+    return _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _show_folded(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, no_color: bool) -> None:
+    """Where a terminal is too narrow, cells take several lines: rich knows how."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -25,11 +47,5 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_col
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    if sys.stdout.isatty():
-        Console(no_color=no_color or None, highlight=False).print(table)
-        return
-    page = io.StringIO()
-    Console(file=page, width=WIDTH_WITHOUT_TERMINAL, highlight=False).print(table)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines()))
-    sys.stdout.flush()
+        table.add_row(*map(Text, row))
+    Console(width=width, no_color=no_color or None, highlight=False).print(table)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 
-from . import part_exec, part_startup, part_step, part_stream, part_tree, peers
+from . import part_doctor, part_exec, part_startup, part_step, part_stream, part_tree, peers
 from .harness import Failed, clean_environment, say
 from .report import markdown, plain, put_between_markers
 from .rig import Rig, laboratory, leave_on_signals, scratch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "exec": part_exec.measure,
+    "doctor": part_doctor.measure,
     "startup": part_startup.measure,
     "step": part_step.measure,
     "stream": part_stream.measure,
@@ -97,7 +98,7 @@ def _measure(given: argparse.Namespace) -> None:
 
 
 def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
-    return {"exec": max(counts), "tree": max(part_tree.COUNTS)}.get(part, 1)
+    return {"exec": max(counts), "doctor": max(counts), "tree": max(part_tree.COUNTS)}.get(part, 1)
 
 
 def _stamp() -> str:
