@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import joining, main_nic
+from ipexctl.doctor.host_context import joining
 from ipexctl.hosts.internal import HostAddresses
 
 if TYPE_CHECKING:
@@ -30,15 +30,12 @@ class Member:
     host: Host
     facts: Facts
     context: HostContext
+    nic: Nic | None
+    """The interface training would use."""
 
     @property
     def name(self) -> str:
         return self.host.name
-
-    @property
-    def nic(self) -> Nic | None:
-        """The interface training would use."""
-        return main_nic(self.facts, self.context)
 
 
 @dataclass(frozen=True, slots=True)

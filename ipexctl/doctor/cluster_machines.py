@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.cluster_context import groups, odd_ones, span
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, heard, size
+from ipexctl.doctor.host_context import few, heard, size, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.launch.layout import dtype, numa_nodes
 
@@ -39,8 +39,8 @@ def same_machine(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 "cluster.same_machine",
                 "warn",
-                f"{len(names)} names lead to one machine: their ranks share its cores and memory, and each is half as "
-                "fast as planned",
+                f"{len(names)} names lead to one machine: their ranks share its cores and memory, and are "
+                "slower than planned",
                 f"keep one of the names in the hostfile; for more ranks there: NAME slots={len(names)}",
                 tuple(names),
             )
@@ -95,7 +95,7 @@ def tiers(cluster: Cluster) -> Iterator[Finding]:
 
 
 def cores(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda member: member.facts.cpu.allowed)
+    found = groups(cluster.runnable, lambda member: usable_cores(member.facts.cpu))
     if len(found) < 2:
         return
     most = max(found)
@@ -118,7 +118,7 @@ def numa(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_numa",
         "info",
-        f"{span(min(others), max(others))} NUMA nodes here, {usual} on the others: ranks per host are those of the "
+        f"NUMA nodes: {span(min(others), max(others))} here, {usual} on the others; ranks per host are those of the "
         f"smallest, {min(found)}",
         "nothing to do; --ppn gives another number, and the firmware's SNC or NPS setting makes them alike",
         names,

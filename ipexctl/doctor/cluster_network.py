@@ -31,9 +31,7 @@ IDS: Final[Mapping[str, str]] = {
     "cluster.clock_skew": "clocks differ",
 }
 
-_NAMES_ASIDE: Final = (
-    "nothing to do under ipexctl run, which uses addresses; elsewhere, as root, the same /etc/hosts everywhere"
-)
+_NAMES_ASIDE: Final = "as root, the same /etc/hosts on all hosts; ipexctl run does without names"
 
 
 def no_network(cluster: Cluster) -> Iterator[Finding]:
@@ -164,30 +162,50 @@ def rdma(cluster: Cluster) -> Iterator[Finding]:
 
 def names(cluster: Cluster) -> Iterator[Finding]:
     """What the hosts say of each other's names; of its own name a host says loopback, and that is judged alone."""
+    answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.members}
+    lost: defaultdict[str, list[str]] = defaultdict(list)
+    # Every host has an answer for every other, so this is done once.
+    for asker in cluster.members:
+        for name, addresses in asker.facts.network.peers.items():
+            if name == asker.name or name not in answers:
+                continue
+            if addresses:
+                answers[name][addresses].append(asker.name)
+            else:
+                lost[asker.name].append(name)
     owners = {address: member.name for member in cluster.members for address in _own_addresses(member)}
     machines = {member.name: member.facts.machine or member.name for member in cluster.members}
-    for member in cluster.members:
-        answers = _answers(cluster, member)
-        found = [set(addresses) for addresses in answers]
-        if len(found) > 1 and not set.intersection(*found):
-            yield Finding(
-                "cluster.name_two_addresses",
-                "warn",
-                f"{member.name[:40]} leads to different addresses on different hosts "
-                f"({few(sorted({min(one) for one in found}), 3)}): ranks look for it in different places, and hang",
-                _NAMES_ASIDE,
-                tuple(asker for askers in answers.values() for asker in askers),
-            )
-        for addresses, askers in answers.items():
-            address = next((one for one in addresses if _leads_astray(one, member.name, owners, machines)), None)
-            if address is None:
-                continue
-            whose = owners.get(address, "")
+    for name, found in answers.items():
+        yield from _two_addresses(name, found)
+        yield from _wrong(name, found, owners, machines)
+    yield from _unresolved(lost)
+
+
+def _two_addresses(name: str, answers: Mapping[tuple[str, ...], list[str]]) -> Iterator[Finding]:
+    found = [set(addresses) for addresses in answers]
+    if len(found) > 1 and not set.intersection(*found):
+        yield Finding(
+            "cluster.name_two_addresses",
+            "warn",
+            f"{name[:40]} leads to different addresses on different hosts "
+            f"({few(sorted({min(one) for one in found}), 3)}): ranks look for it in different places, and hang",
+            _NAMES_ASIDE,
+            tuple(asker for askers in answers.values() for asker in askers),
+        )
+
+
+def _wrong(
+    name: str, answers: Mapping[tuple[str, ...], list[str]], owners: Mapping[str, str], machines: Mapping[str, str]
+) -> Iterator[Finding]:
+    for addresses, askers in answers.items():
+        address = next((one for one in addresses if _leads_astray(one, name, owners, machines)), None)
+        if address is not None:
             yield Finding(
                 "cluster.name_wrong",
                 "warn",
-                f"{member.name[:40]} leads to {address} here, which is {whose[:40] or 'this host itself'}: ranks "
-                "would talk to the wrong machine, and hang",
+                f"{name[:40]} leads to {address} here, which is "
+                f"{owners.get(address, '')[:40] or 'this host itself'}: ranks would talk to the wrong machine, and "
+                "hang",
                 _NAMES_ASIDE,
                 tuple(askers),
             )
@@ -204,38 +222,17 @@ def _leads_astray(address: str, name: str, owners: Mapping[str, str], machines: 
     return machines[owners.get(address, name)] != machines[name]
 
 
-def _answers(cluster: Cluster, member: Member) -> dict[tuple[str, ...], list[str]]:
-    """Which addresses are found behind a host's name, and by whom, itself aside."""
-    found: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for asker in cluster.members:
-        addresses = asker.facts.network.peers.get(member.name)
-        if addresses and asker is not member:
-            found[addresses].append(asker.name)
-    return found
-
-
-def unresolved(cluster: Cluster) -> Iterator[Finding]:
-    wanted = {member.name for member in cluster.members}
-    found: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for member in cluster.members:
-        peers = member.facts.network.peers
-        lost = tuple(
-            name for name, addresses in peers.items() if not addresses and name in wanted and name != member.name
-        )
-        if lost:
-            found[lost].append(member.name)
-    if found:
-        asking = tuple(
-            member.name for member in cluster.members if any(member.name in names for names in found.values())
-        )
-        lost = tuple(dict.fromkeys(name for names in found for name in names))
+def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
+    """One finding for all who ask and all they don't find: which of them is which is in each host's facts."""
+    if lost:
+        missed = list(dict.fromkeys(name for names in lost.values() for name in names))
         yield Finding(
             "cluster.names_unresolved",
             "info",
-            f"The name{'s' if len(lost) > 1 else ''} {few([name[:30] for name in lost], 3)} can't be resolved here: "
-            "a launcher that uses names would stop with 'unknown host'",
+            f"The name{'s' if len(missed) > 1 else ''} {few([name[:30] for name in missed], 3)} can't be resolved "
+            "here: a launcher that uses names would stop with 'unknown host'",
             _NAMES_ASIDE,
-            asking,
+            tuple(lost),
         )
 
 
@@ -273,5 +270,5 @@ def _duration(seconds: float) -> str:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    no_network, same_address, several_networks, mtu, speed, iface_names, rdma, names, unresolved, clocks,
+    no_network, same_address, several_networks, mtu, speed, iface_names, rdma, names, clocks,
 )  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor import cluster_machines, cluster_network, cluster_software
 from ipexctl.doctor.cluster_context import Cluster, Member, addresses_of
 from ipexctl.doctor.finding import LEVELS, Finding
-from ipexctl.doctor.host_context import HostContext
+from ipexctl.doctor.host_context import HostContext, main_nic
 from ipexctl.doctor.host_rules import HOST_IDS
 from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
 
@@ -43,43 +44,23 @@ def examine_cluster(
 
 
 def _cluster(hosts: Sequence[tuple[Host, Facts]], contexts: Mapping[str, HostContext], iface: str | None) -> Cluster:
-    everyone = tuple(host.name for host, _ in hosts)
-    members = []
-    for host, facts in hosts:
-        context = contexts.get(host.name) or HostContext(
-            host.name, host.address, host.internal, peers=tuple(name for name in everyone if name != host.name)
-        )
-        members.append(Member(host, facts, context))
+    given = [
+        (host, facts, contexts.get(host.name) or HostContext(host.name, host.address, host.internal))
+        for host, facts in hosts
+    ]
     # A host whose interfaces weren't heard is no reason to say there is no network.
-    known = [m for m in members if m.facts.network.nics or m.host.internal]
-    addresses = {m.name: addresses_of(m.facts, m.context.reached or m.context.address) for m in known}
+    known = [(host, facts, context) for host, facts, context in given if facts.network.nics or host.internal]
+    addresses = {host.name: addresses_of(facts, context.reached or context.address) for host, facts, context in known}
     chosen: dict[str, str] | NoCommonNetwork = {}
-    if len(known) > 1 and not all(m.context.internal for m in known):
-        chosen = internal_addresses(addresses, [m.host for m in known], iface)
-    if isinstance(chosen, NoCommonNetwork):
-        return Cluster(tuple(members), addresses, iface, chosen)
-    placed = (_placed(member, chosen.get(member.name)) for member in members)
-    return Cluster(tuple(placed), addresses, iface)
-
-
-def _placed(member: Member, internal: str | None) -> Member:
-    if internal is None or member.context.internal:
-        return member
-    context = member.context
-    return Member(
-        member.host,
-        member.facts,
-        HostContext(
-            name=context.name,
-            address=context.address,
-            internal=internal,
-            reached=context.reached,
-            peers=context.peers,
-            node0=context.node0,
-            skew=context.skew,
-            uncertainty=context.uncertainty,
-        ),
-    )
+    if len(known) > 1 and not all(context.internal for _, _, context in known):
+        chosen = internal_addresses(addresses, [host for host, _, _ in known], iface)
+    refusal = chosen if isinstance(chosen, NoCommonNetwork) else None
+    internal = {} if isinstance(chosen, NoCommonNetwork) else chosen
+    members = []
+    for host, facts, context in given:
+        placed = replace(context, internal=context.internal or internal.get(host.name))
+        members.append(Member(host, facts, placed, main_nic(facts, placed)))
+    return Cluster(tuple(members), addresses, iface, refusal)
 
 
 def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
@@ -11,6 +12,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.hosts import internal
 
 if TYPE_CHECKING:
+    from ipexctl.facts.cpu import Cpu
     from ipexctl.facts.network import Nic
 
 MB: Final = 1 << 20
@@ -96,12 +98,26 @@ def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
 _INSIDE_ONE_MACHINE: Final = ("loopback", "docker", "libvirt", "veth")
 
 
+@lru_cache(maxsize=8192)
+def _joining(interface: str, address: str, prefix: int) -> internal.Nic | None:
+    """Remembered: every rule asks, and to understand an address takes as long as all the rest of a rule."""
+    nic = internal.Nic(interface, address, prefix)
+    return nic if nic.joins_hosts else None
+
+
 def joining(nic: Nic) -> tuple[internal.Nic, ...]:
     """An interface's addresses behind which other machines can be; none for a bridge of containers or guests."""
     if nic.kind in _INSIDE_ONE_MACHINE:
         return ()
-    each = (internal.Nic(nic.name, address.address, address.prefix) for address in nic.addresses)
-    return tuple(address for address in each if address.joins_hosts)
+    each = (_joining(nic.name, address.address, address.prefix) for address in nic.addresses)
+    return tuple(address for address in each if address)
+
+
+def usable_cores(cpu: Cpu) -> int | None:
+    """`cpu.allowed`, without going over every core where no mask holds any back."""
+    if cpu.quota is None and cpu.cores and cpu.affinity in (None, cpu.online):
+        return cpu.cores
+    return cpu.allowed
 
 
 def main_nic(facts: Facts, context: HostContext) -> Nic | None:

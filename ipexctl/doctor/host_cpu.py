@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import heard, plural
+from ipexctl.doctor.host_context import heard, plural, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def arch(facts: Facts) -> Iterator[Finding]:
 
 def instructions(facts: Facts) -> Iterator[Finding]:
     cpu = facts.cpu
-    if (cpu.arch or facts.system.arch or X86[0]) not in X86:
+    if (cpu.arch or facts.system.arch or (X86[0] if "sse2" in cpu.flags else "")) not in X86:
         return
     match cpu.tier:
         case "unsupported":
@@ -116,8 +116,10 @@ def _sold_with(cpu: Cpu) -> tuple[str, Tier] | None:
 def allowed(facts: Facts) -> Iterator[Finding]:
     """Affinity and cpuset here, the quota below: they are lifted in different places."""
     cpu = facts.cpu
+    if not cpu.siblings or not cpu.cores or cpu.affinity in (None, cpu.online):
+        return
     ours = len(cpu.allowed_cores)
-    if not cpu.siblings or not cpu.cores or cpu.affinity is None or ours >= cpu.cores:
+    if ours >= cpu.cores:
         return
     level: Level = "info" if facts.batch.job else "warn"
     yield Finding(
@@ -133,8 +135,10 @@ def allowed(facts: Facts) -> Iterator[Finding]:
 
 def quota(facts: Facts) -> Iterator[Finding]:
     cpu = facts.cpu
+    if cpu.quota is None:
+        return
     cores = len(cpu.allowed_cores) or cpu.cores
-    if cpu.quota is None or cores is None or cpu.quota >= cores:
+    if cores is None or cpu.quota >= cores:
         return
     part = cpu.quota != math.floor(cpu.quota)
     yield Finding(
@@ -149,7 +153,7 @@ def quota(facts: Facts) -> Iterator[Finding]:
 
 
 def one_core(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    if facts.cpu.allowed == 1 and not context.alone:
+    if not context.alone and usable_cores(facts.cpu) == 1:
         yield Finding(
             "cpu.one_core",
             "info",

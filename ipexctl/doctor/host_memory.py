@@ -177,7 +177,7 @@ def files(facts: Facts, context: HostContext) -> Iterator[Finding]:
     if soft is None or soft >= needed:
         return
     raised = hard is not None and hard >= needed
-    own = f"ulimit -n {'unlimited' if hard == math.inf else f'{hard:.0f}'}" if hard is not None else ""
+    own = f"ulimit -n {min(hard or 0, 65536):.0f}"
     yield Finding(
         "limits.nofile",
         "warn",

@@ -81,7 +81,8 @@ def room(facts: Facts) -> Iterator[Finding]:
     if facts.home is None or disk is None:
         return
     where = facts.home.path[:50]
-    installed = any(env.torch and env.runs for env in facts.software.envs)
+    # Once there is an environment, room for another is no need; where we don't know, there may be one.
+    installed = any(env.torch and env.runs for env in facts.software.envs) or not heard(facts, "home")
     if disk.free is not None and disk.free < GB:
         yield Finding(
             "home.full",
@@ -200,7 +201,7 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
 
 def load(facts: Facts) -> Iterator[Finding]:
     cores = facts.cpu.cores or facts.cpu.threads
-    if facts.activity.load is None or not cores or facts.activity.runs:
+    if facts.activity.load is None or not cores or facts.activity.runs or not facts.complete:
         return
     now = facts.activity.load[0]
     if now >= max(2.0, cores / 4):
