@@ -1,0 +1,159 @@
+"""Hosts to examine: recorded ones, one with nothing to say against it, and any number of its like."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.doctor.cluster_rules import examine_cluster
+from ipexctl.doctor.host_rules import HostContext, examine_host
+from ipexctl.facts.network import Address, Nic, Route
+from ipexctl.facts.parse import parse
+from ipexctl.facts.software import Env, Mpi, Python
+from ipexctl.facts.system import Disk, Home, Limit, Mount
+from ipexctl.hosts.host import Host
+
+if TYPE_CHECKING:
+    from ipexctl.doctor.finding import Finding
+    from ipexctl.facts.facts import Facts
+
+RECORDED = Path(__file__).parents[1] / "facts" / "recorded"
+GB = 1 << 30
+MB = 1 << 20
+
+
+def recorded(name: str) -> Facts:
+    return parse((RECORDED / f"{name}.txt").read_text(encoding="utf-8"))
+
+
+def amended(facts: Facts, **parts: Any) -> Facts:
+    """`amended(facts, cpu={"quota": 3.5})`: those fields of that part; a part that is no dict is taken whole."""
+    whole: dict[str, Any] = {}
+    for name, change in parts.items():
+        whole[name] = replace(getattr(facts, name), **change) if isinstance(change, dict) else change
+    return replace(facts, **whole)
+
+
+def disk(path: str, **changes: Any) -> Disk:
+    mount = Mount("/", "ext4", "/dev/sda1", options=("rw", "relatime"))
+    room = Disk(path, total=900 * GB, free=500 * GB, inodes=60_000_000, inodes_free=50_000_000)
+    return replace(replace(room, writable=True, noexec=False, mount=mount), **changes)
+
+
+def home(path: str = "/home/me/.ipexctl", store: str | None = None, **changes: Any) -> Home:
+    return Home(path, exists=True, real=path, disk=disk(path, **changes), store=store)
+
+
+def nic(name: str, address: str, **changes: Any) -> Nic:
+    made = Nic(name, "ethernet", "up", 1500, 25_000, True, mac=f"02:00:{address}", addresses=(Address(address, 24),))
+    return replace(made, **changes)
+
+
+def env(name: str = "default", **packages: str) -> Env:
+    stack = {
+        "torch": "2.8.0",
+        "intel-extension-for-pytorch": "2.8.0",
+        "intel-openmp": "2025.1.0",
+        "oneccl": "2021.15.2",
+    }
+    stack |= {"impi-rt": "2021.15.0"} | {key.replace("_", "-"): value for key, value in packages.items()}
+    return Env(name, f"/home/me/.ipexctl/envs/{name}", "3.11", runs=True, packages=stack)
+
+
+def healthy(number: int = 1, **parts: Any) -> Facts:
+    """A Sapphire Rapids server of the kind that trains well."""
+    facts = recorded("lab-sapphirerapids")
+    facts = amended(
+        facts,
+        system={"boot": f"boot-{number}", "kernel": "6.1.0-18-amd64"},
+        cpu={"governor": "performance", "affinity": None, "quota": None},
+        memory={
+            "total": 512 * GB,
+            "available": 490 * GB,
+            "limit": None,
+            "swap": 8 * GB,
+            "hugepages_total": 0,
+            "hugepages_free": 0,
+            "thp": "always",
+            "shm_size": 256 * GB,
+            "shm_free": 255 * GB,
+        },
+        limits={"memlock": Limit(8 * MB, 8 * MB), "nofile": Limit(65536, 65536), "nproc": Limit(math.inf, math.inf)},
+        network={
+            "hostname": f"node{number}",
+            "resolves_to": (address(number),),
+            "peers": {},
+            "nics": (Nic("lo", "loopback", addresses=(Address("127.0.0.1", 8, "host"),)), nic("eth0", address(number))),
+            "rdma": (),
+            "default_route": Route("eth0", "10.1.0.254"),
+            "port_range": (32768, 60999),
+        },
+        home=home(),
+        tmp=disk("/tmp"),
+        account={"user": "me", "uid": 1000, "home": "/home/me"},
+        software={
+            "pythons": (Python("/usr/bin/python3", "3.11.2", "x86_64", "glibc", True),),
+            "envs": (env(),),
+            "mpis": (Mpi("/opt/intel/oneapi/mpi/latest/bin/mpirun", "intel", "2021.15", on_path=True),),
+            "libraries": {"libtcmalloc": ("/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4",)},
+            "conda": None,
+        },
+        environment={
+            "variables": {},
+            "tools": {name: f"/usr/bin/{name}" for name in ("bash", "ssh", "tar", "sha256sum")},
+        },
+        logind={
+            "present": True,
+            "in_session": True,
+            "kill_user_processes": False,
+            "remove_ipc": False,
+            "linger": False,
+        },
+        security={"selinux": None, "firewall": ()},
+        batch={"schedulers": (), "job": None},
+        activity={"load": (0.1, 0.1, 0.1), "runs": (), "pids": ()},
+        complete=True,
+        cut=(),
+    )
+    return amended(facts, **parts)
+
+
+def address(number: int) -> str:
+    return f"10.1.0.{number}"
+
+
+def context(**changes: Any) -> HostContext:
+    return replace(HostContext("node1", "node1", peers=("node2",)), **changes)
+
+
+def alone(facts: Facts, **changes: Any) -> tuple[Finding, ...]:
+    """What is said of one host."""
+    return examine_host(facts, context(**changes))
+
+
+def changed(**parts: Any) -> tuple[Finding, ...]:
+    """What is said of the good host, with that changed."""
+    return alone(healthy(**parts))
+
+
+def variables(**values: str) -> tuple[Finding, ...]:
+    return changed(environment={"variables": values})
+
+
+def together(
+    *hosts: Facts, iface: str | None = None, skews: tuple[float, ...] = (), **line: Any
+) -> tuple[Finding, ...]:
+    """What is said of node1, node2 … together."""
+    pairs = [(Host(f"node{at}", f"node{at}", **line), facts) for at, facts in enumerate(hosts, 1)]
+    contexts = {
+        host.name: HostContext(host.name, host.address, peers=("other",), skew=skew, uncertainty=0.01)
+        for (host, _), skew in zip(pairs, skews, strict=False)
+    }
+    return examine_cluster(pairs, contexts, iface=iface)
+
+
+def twins(**parts: Any) -> tuple[Finding, ...]:
+    """What is said of three good hosts, with that changed on the third."""
+    return together(healthy(1), healthy(2), healthy(3, **parts))
