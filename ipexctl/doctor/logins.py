@@ -42,7 +42,8 @@ def why_not(name: str, login: Login, node0: Seen | None, there: Seen | None, add
     """Where trust hasn't been, or not for this node, or is undone in part; None where trust has the better words."""
     if login.code == 124:
         return Why(
-            f"node0's ssh got no answer from {address} in time", f"is {address} on a network they share? --iface"
+            f"a login from node0 to {address} is not through within the few seconds it had",
+            "how long does an ssh to it take by hand? look at the login shell's start-up files, and at sshd there",
         )
     config = node0.config if node0 else ""
     if config and name not in names_in(config):

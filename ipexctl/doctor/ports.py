@@ -118,11 +118,12 @@ def diagnose(results: Mapping[Pair, Result]) -> Diagnosis:
 def _explain(results: Mapping[Pair, Result], *, inward_first: bool) -> Diagnosis:
     telling = {pair: result.blocked for pair, result in results.items() if result.tells}
     blamed: dict[bool, tuple[str, ...]] = {}
+    names = tuple(dict.fromkeys(name for pair in results for name in pair))
     for inward in (inward_first, not inward_first):
         ways: dict[str, list[bool]] = defaultdict(list)
         for pair, blocked in telling.items():
             ways[pair[int(inward)]].append(blocked)
-        blamed[inward] = tuple(name for name, blocks in ways.items() if all(blocks))
+        blamed[inward] = tuple(name for name in names if name in ways and all(ways[name]))
         telling = {pair: blocked for pair, blocked in telling.items() if pair[int(inward)] not in blamed[inward]}
     return Diagnosis(blamed[True], blamed[False], tuple(pair for pair, blocked in telling.items() if blocked))
 

@@ -100,6 +100,8 @@ while (1) {
                 finish($attempt, $attempt->{connected} ? 'mute' : $attempt->{not_before} ? 'refused' : 'timeout');
             } elsif (!$attempt->{sock} && $now >= $attempt->{not_before}) {
                 start($attempt);
+            } elsif ($attempt->{again} && $attempt->{connected} && $now > $attempt->{since} + 0.5) {
+                fail($attempt, ECONNREFUSED);
             }
         }
         undef $deadline unless grep { !$_->{over} } @attempts;
@@ -137,7 +139,7 @@ while (1) {
         next unless $attempt->{sock};
         if (!$attempt->{connected} && vec $writing, fileno $attempt->{sock}, 1) {
             my $code = unpack 'i', getsockopt($attempt->{sock}, SOL_SOCKET, SO_ERROR);
-            if ($code) { fail($attempt, $code) } else { $attempt->{connected} = 1 }
+            if ($code) { fail($attempt, $code) } else { @$attempt{qw(connected since)} = (1, time) }
         } elsif ($attempt->{connected} && vec $reading, fileno $attempt->{sock}, 1) {
             readable($attempt);
         }

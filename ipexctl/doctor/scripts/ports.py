@@ -53,6 +53,7 @@ class Attempt:
         self.connected = False
         self.heard = b""
         self.not_before = 0.0
+        self.since = 0.0
         self.over = False
 
     def start(self) -> None:
@@ -91,6 +92,7 @@ class Attempt:
             self.fail(code)
         else:
             self.connected = True
+            self.since = time.monotonic()
 
     def readable(self) -> None:
         if self.sock is None:
@@ -170,6 +172,9 @@ class Station:
                 attempt.too_late()
             elif attempt.sock is None and now >= attempt.not_before:
                 attempt.start()
+            elif attempt.again and attempt.connected and now > attempt.since + 0.5:
+                # In the queue of a netcat that has just ended nobody is answered.
+                attempt.fail(errno.ECONNREFUSED)
         if all(attempt.over for attempt in self.attempts):
             self.deadline = None
 

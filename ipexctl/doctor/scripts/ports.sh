@@ -38,8 +38,10 @@ one_caller() { # port: serve whoever comes first
     case $netcat in
     ncat) set -- ncat -l "$address" "$1" ;;
     ncat-as-nc | openbsd) set -- nc -l "$address" "$1" ;;
-    busybox) set -- busybox nc -l -s "$address" -p "$1" ;;
-    busybox-as-nc | traditional) set -- nc -l -s "$address" -p "$1" ;;
+    # Most builds can't be told on which address.
+    busybox) set -- busybox nc -l -p "$1" ;;
+    busybox-as-nc) set -- nc -l -p "$1" ;;
+    traditional) set -- nc -l -s "$address" -p "$1" ;;
     socat)
         case $address in
         *:*) set -- socat - "TCP6-LISTEN:$1,bind=[$address],reuseaddr" ;;
@@ -82,6 +84,8 @@ connect() { # address port: print what the first to answer there says
 
 attempt() { # number address port token again; one that hangs is never told of, and is counted as a timeout
     tries=0
+    # A caller in the queue of a netcat that has just ended is answered by nobody.
+    [ "$5" = 0 ] || [ -z "$limit" ] || limit="timeout 1"
     while :; do
         said=$(connect "$2" "$3" 2>&1 </dev/null)
         code=$?
@@ -89,13 +93,17 @@ attempt() { # number address port token again; one that hangs is never told of, 
         *"$4"*) kind=ok ;;
         *[Rr]efused* | *reset*) kind=refused ;;
         *'o route'* | *nreachable*) kind='noroute No route to host' ;;
-        124* | 143* | *'timed out'*) kind=timeout ;;
+        124 | 143 | *'timed out'*) kind=timeout ;;
         0 | 1) kind=refused ;;
-        *) kind="wrong $(printf '%s' "$said" | tr -dc ' -~' | cut -c 1-40)" ;;
+        0* | 124*) kind="wrong $(printf '%s' "$said" | tr -dc ' -~' | cut -c 1-40)" ;;
+        *) kind="error $(printf '%s' "$said" | tr -dc ' -~' | cut -c 1-80)" ;;
         esac
-        [ "$kind" = refused ] && [ "$5" = 1 ] && [ $tries -lt 30 ] || break
-        tries=$((tries + 1))
-        sleep 0.1
+        [ "$5" = 1 ] && [ $tries -lt 25 ] || break
+        case $kind in
+        refused) tries=$((tries + 1)) && sleep 0.1 ;;
+        timeout) tries=$((tries + 10)) ;;
+        *) break ;;
+        esac
     done
     echo "result $1 $kind"
 }
@@ -120,7 +128,7 @@ if has bash || [ -n "$netcat" ]; then connects=1; else connects=0; fi
 if [ "$port" != - ]; then
     echo "ready $port 1 $connects $netcat"
 elif [ -n "$netcat" ]; then
-    echo "ready - 1 $connects $netcat $netcat does not listen there"
+    echo "ready - 1 $connects $netcat its netcat ($netcat) can't listen on $address"
 else
     echo "ready - 1 $connects sh it has none of python3, perl, nc, ncat, socat and busybox"
 fi

@@ -1,0 +1,148 @@
+"""What the measurements mean: reading them, who falls behind, and what is said where there is none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.doctor.scripts import text_of
+from ipexctl.doctor.smoke import (
+    PEERS,
+    Figure,
+    HostSmoke,
+    LinkSmoke,
+    behind,
+    findings,
+    read_figure,
+    read_link,
+)
+from ipexctl.facts.cpu import Cpu
+from ipexctl.facts.facts import Facts
+
+FAST = Figure(100e9, "with torch")
+
+
+def facts(model: str = "Xeon 8480+", cores: int = 56) -> Facts:
+    return Facts(cpu=Cpu(model_name=model, cores=cores))
+
+
+def cluster(speeds: dict[str, float], how: str = "with torch") -> list[HostSmoke]:
+    return [HostSmoke(name, {"fp32": Figure(speed, how)}) for name, speed in speeds.items()]
+
+
+def test_figures_and_links_are_read() -> None:
+    assert read_figure("memory 12000000000 by 4 processes") == ("memory", Figure(12e9, "by 4 processes"))
+    assert read_figure("fp32 0 with torch") is None
+    assert read_link("link 1 45.5 9400000000", ["a", "b"]) == LinkSmoke("b", 45.5e-6, 9.4e9)
+    assert read_link("lost 0 Connection refused", ["a", "b"]) == LinkSmoke("a", reason="Connection refused")
+    assert read_link("link 2 45.5 9400000000", ["a", "b"]) is None
+
+
+@given(st.text())
+def test_no_line_is_too_strange_to_be_passed_over(line: str) -> None:
+    for text in (line, f"memory {line}", f"memory 5 {line}", f"link {line}", f"link 0 {line}", f"lost 0 {line}"):
+        figure, link = read_figure(text), read_link(text, ["a"])
+        assert figure is None or figure[1].value > 0
+        assert link is None or link.name == "a"
+
+
+def test_one_slow_host_among_its_peers_is_found() -> None:
+    hosts = cluster({"a": 100e9, "b": 98e9, "c": 70e9, "d": 103e9})
+    slow = next(f for f in findings(hosts, (), dict.fromkeys("abcd", facts())) if f.id == "smoke.slow")
+    assert (slow.level, slow.hosts) == ("warn", ("c",))
+    assert "fp32 matrix products 30 % slower (70 GFLOP/s)" in slow.message
+
+
+@pytest.mark.parametrize(
+    ("speeds", "models"),
+    [
+        ({"a": 100e9, "b": 98e9, "c": 81e9, "d": 103e9}, "xxxx"),
+        ({"a": 100e9, "b": 98e9, "c": 50e9}, "xxx"),
+        ({"a": 100e9, "b": 98e9, "c": 50e9, "d": 103e9}, "xxyx"),
+    ],
+    ids=["not by much", "too few peers", "another model"],
+)
+def test_what_is_no_reason_to_warn(speeds: dict[str, float], models: str) -> None:
+    known = {name: facts(model) for name, model in zip(speeds, models, strict=True)}
+    assert [f.id for f in findings(cluster(speeds), (), known)] == ["smoke.measured"]
+
+
+def test_figures_measured_in_different_ways_are_not_compared() -> None:
+    hosts = [*cluster({"a": 100e9, "b": 98e9, "c": 99e9}), *cluster({"d": 20e9}, "with numpy")]
+    assert [f.id for f in findings(hosts, (), dict.fromkeys("abcd", facts()))] == ["smoke.measured"]
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0.001, 1e12), max_size=9))
+def test_behind_is_who_is_below_the_others_median(values: dict[str, float]) -> None:
+    slow = behind(values, 0.8)
+    assert not slow or len(values) > PEERS
+    for name, share in slow.items():
+        assert share < 0.8
+        assert values[name] < median(value for peer, value in values.items() if peer != name)
+
+
+def test_a_link_at_a_tenth_is_found() -> None:
+    links = [LinkSmoke(name, 5e-5, bits) for name, bits in {"b": 9.4e9, "c": 9.3e9, "d": 0.94e9, "e": 9.4e9}.items()]
+    (slow, measured) = findings((), links, {})
+    assert (slow.id, slow.level, slow.hosts) == ("smoke.slow_link", "warn", ("d",))
+    assert "d 0.94 Gbit/s; the others 9.4 Gbit/s" in slow.message
+    assert "0.94 to 9.4 Gbit/s" in measured.message
+
+
+def test_what_wasnt_measured_is_grouped_by_its_reason() -> None:
+    hosts = [HostSmoke(name, {}, ("no Python 3.8 or newer",)) for name in "ab"]
+    found = findings(hosts, [LinkSmoke("b", reason="Connection refused")], {})
+    assert [(f.id, f.level, f.hosts) for f in found] == [
+        ("smoke.not_measured", "info", ("a", "b")),
+        ("smoke.not_measured", "info", ("b",)),
+    ]
+
+
+def test_the_hosts_script_measures_here() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", text_of("smoke_host.py"), "1", "3"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    read = [figure for line in done.stdout.splitlines() if (figure := read_figure(line))]
+    assert read
+    assert read[0][0] == "memory"
+    assert 1e8 < read[0][1].value < 1e13
+
+
+def test_the_links_script_measures_loopback_and_drops_strangers() -> None:
+    serve = subprocess.Popen(
+        [sys.executable, "-c", text_of("smoke_link.py"), "serve", "127.0.0.1", "token", "20"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert serve.stdout is not None
+    assert serve.stdin is not None
+    port = serve.stdout.readline().split()[1]
+    asked = subprocess.Popen(
+        [sys.executable, "-c", text_of("smoke_link.py"), "ask", "20"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert asked.stdin is not None
+    assert asked.stdout is not None
+    asked.stdin.write(f"to 0 127.0.0.1 {port} wrong\nto 1 127.0.0.1 {port} token\ngo 1\n")
+    asked.stdin.flush()
+    stranger, friend = (read_link(asked.stdout.readline(), ["a", "b"]) for _ in range(2))
+    assert stranger is not None
+    assert stranger.reason
+    assert friend is not None
+    assert friend.bits is not None
+    assert friend.bits > 1e7
+    for process in (serve, asked):
+        process.communicate("", timeout=5)
+        assert process.returncode == 0
