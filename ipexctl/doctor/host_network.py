@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, joining, heard, joining, main_nic
+from ipexctl.doctor.host_context import few, heard, joining, main_nic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
