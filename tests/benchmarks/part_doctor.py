@@ -36,10 +36,10 @@ PAUSE = 0.3
 
 def contenders(rig: Rig, count: int) -> list[Contender]:
     names, config = rig.names(count), str(rig.lab.ssh_config)
-    bare: tuple[str, ...] = (sys.executable, str(CONTENDERS / "bare_pool.py"), *rig.login, "cat /proc/cpuinfo", *rig.addresses(count))
+    bare: tuple[str, ...] = (sys.executable, str(CONTENDERS / "bare_pool.py"), *rig.login, "cat /proc/cpuinfo")
     found = [
         Contender(OURS, (*ipexctl_argv(), "doctor", "--no-network", "-H", str(rig.hostfile(count)))),
-        Contender(BARE, bare),
+        Contender(BARE, (*bare, *rig.addresses(count))),
     ]
     if ansible := rig.peers["ansible"]:
         argv: tuple[str, ...] = (str(ansible), "all", "-i", ",".join(names) + ",", "-m", "setup", "-f", "32")

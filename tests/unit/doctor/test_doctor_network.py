@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import FakeSession
 from ipexctl.doctor import ports
 from ipexctl.doctor.logins import log_in, login_findings, read_login, unseen, why_not, without_answer
 from ipexctl.doctor.network import look
@@ -32,7 +33,6 @@ from ipexctl.remote.crew import Crew
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.reach import Reach, ReachOptions
 from ipexctl.trust.explain import Login, Why
-from tests.fakes import FakeSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
