@@ -131,6 +131,7 @@ def ask_all() -> None:
                         say(f"lost {number} {error.strerror or error}")
                     else:
                         say(f"link {number} {trip * 1e6:.1f} {bits:.0f}")
+                targets = []
 
 
 if __name__ == "__main__":
