@@ -10,10 +10,8 @@ from ipexctl.doctor.cluster_context import addresses_of
 from ipexctl.doctor.cluster_rules import examine_cluster, merge_findings
 from ipexctl.doctor.finding import Finding, worst
 from ipexctl.doctor.host_rules import HostContext, examine_host
-from ipexctl.doctor.network import look
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.report import DoctorReport, HostReport
-from ipexctl.doctor.smoke import measure
 from ipexctl.facts.gather import gather
 from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
 
@@ -60,9 +58,13 @@ def examine(
     well = [host for host in hosts if answers[host.name].status == "ok"]
     looked_at = None
     if wishes.network and len(well) > 1 and internal:
+        from ipexctl.doctor.network import look
+
         cluster += look(crew, well, internal, facts=facts, home=wishes.home).findings
         looked_at = time.monotonic() - probed
     if wishes.smoke and well:
+        from ipexctl.doctor.smoke import measure
+
         cluster += measure(crew, well, internal, facts).findings
     return DoctorReport(
         hosts=reports,

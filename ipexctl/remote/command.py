@@ -15,6 +15,8 @@ MAX_LINE = 128 * 1024 - 1
 
 _PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _-+=./,:;@%^#~*?$&|<>(){}[]"`')
 
+_ESCAPES = {byte: f"\\0{byte:03o}" for byte in range(256) if byte not in _PLAIN}
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -58,8 +60,7 @@ def login_line(command: Command, nonce: str) -> str:
 
 def encode_for_printf(script: str) -> str:
     """Text that `printf %b` turns back into `script`, free of anything a login shell would touch."""
-    raw = script.encode("utf-8", "surrogateescape")
-    return "".join(chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in raw)
+    return script.encode("utf-8", "surrogateescape").decode("latin-1").translate(_ESCAPES)
 
 
 def end_session_script(session: int | None, grace: float) -> str:

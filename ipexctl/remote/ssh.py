@@ -46,7 +46,10 @@ class SshSession:
 
     @property
     def server_key(self) -> tuple[str, bytes]:
-        key = self._transport.get_remote_server_key()
+        try:
+            key = self._transport.get_remote_server_key()
+        except _BROKEN as error:
+            raise _lost(error) from None
         return key.get_name(), key.asbytes()
 
     def run(
