@@ -147,12 +147,11 @@ def _paragraph(
     level: str, id_: str, hosts: Sequence[str], message: str, fix: str, tint: _Tint, *, brief: bool = False
 ) -> list[str]:
     """Level, hosts and id, then what it means and what to do; what is only good to know takes one line."""
-    width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 100
-    indent = " " * 6
+    width, indent = _width(), " " * 6
     head = " ".join(part for part in (fold_names(list(hosts)), f"[{id_}]" if id_ else "") if part)
     first = f"{level:<5} {head}"
     if brief:
-        first = textwrap.shorten(f"{first}: {printable(message)}", width, placeholder=" ...")
+        first = textwrap.shorten(f"{first}: {printable(message)}", width - 1, placeholder=" ...")
         first = f"{level:<5} {first[len(level) :].lstrip()}"
         return [first.replace(level, tint(level, level), 1)]
     lines = [first.replace(level, tint(level, level), 1)]
@@ -176,10 +175,17 @@ def _advice(advice: Recommendation | None) -> list[str]:
         f"backend {advice.backend}",
         f"interface {advice.iface}" if advice.iface else "",
     ]
-    lines = ["would run with " + ", ".join(setting for setting in settings if setting)]
+    indent = " " * 6
+    chosen = ", ".join(setting for setting in settings if setting)
+    lines = textwrap.wrap(f"would run with {chosen}", _width(), subsequent_indent=indent, break_on_hyphens=False)
     for name in ("stack", "dtype", "omp_num_threads"):
-        lines += textwrap.wrap(f"{name}: {advice.why[name]}", 100, initial_indent="      ", subsequent_indent="      ")
+        text = f"{name}: {advice.why[name]}"
+        lines += textwrap.wrap(text, _width(), initial_indent=indent, subsequent_indent=indent)
     return lines
+
+
+def _width() -> int:
+    return min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 100
 
 
 def _counts(report: DoctorReport) -> dict[str, int]:

@@ -13,7 +13,7 @@ from ipexctl.ui.say import wants_color
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_GAP = "   "
+_GAP = "  "
 WIDTH_WITHOUT_TERMINAL = 200
 """Piped tables aren't folded to 80 columns: they are for grep."""
 
