@@ -64,8 +64,8 @@ class LiveOutput:
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         self._cancel = cancel
         self._pipes = {
-            "stdout": Pipe(sys.stdout.buffer, cancel, cancel.throw),
-            "stderr": Pipe(sys.stderr.buffer, cancel, cancel.throw),
+            "stdout": Pipe(sys.stdout.fileno(), cancel, cancel.throw),
+            "stderr": Pipe(sys.stderr.fileno(), cancel, cancel.throw),
         }
         self._terminal = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
         self._tinted = {
@@ -237,8 +237,8 @@ class Problems:
                 self._timer.daemon = True
                 self._timer.start()
 
-    def say(self) -> None:
-        """Say what is waiting to be said."""
+    def say(self, patience: float | None = None) -> None:
+        """Say what is waiting to be said; with `patience`, not longer than that to somebody who doesn't read."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             if self._timer is not None:
@@ -248,7 +248,10 @@ class Problems:
         for done in waiting:
             reasons.setdefault((done.status, done.reason, done.fix), []).append(done.host.name)
         for (status, reason, fix), names in reasons.items():
-            say(f"{fold_names(names)}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+            say(
+                f"{fold_names(names)}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""),
+                patience,
+            )
 
 
 def fold_names(names: list[str]) -> str:

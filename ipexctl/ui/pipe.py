@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import BinaryIO
 
     from ipexctl.remote.cancel import Cancel
 
@@ -23,9 +23,9 @@ class Pipe:
     what there is no room for. Where writing fails, `on_broken` is called once and `broken` says why.
     """
 
-    def __init__(self, target: BinaryIO, cancel: Cancel, on_broken: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, cancel: Cancel, on_broken: Callable[[], None]) -> None:
         self.broken: OSError | None = None
-        self._target = target
+        self._descriptor = descriptor
         self._cancel = cancel
         self._on_broken = on_broken
         self._changed = threading.Condition()
@@ -64,8 +64,10 @@ class Pipe:
                 data = b"".join(self._waiting)
                 self._waiting.clear()
             try:
-                self._target.write(data)
-                self._target.flush()
+                # Not through Python's own buffer: a write that hangs there would hang the interpreter's end, too.
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
             except OSError as error:
                 self.broken = error
                 self._on_broken()

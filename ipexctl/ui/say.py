@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 import threading
 from typing import TYPE_CHECKING, TextIO
@@ -26,11 +27,28 @@ def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = 
     return stream.isatty()
 
 
-def say(text: str) -> None:
-    # Where nobody hears us any more, what is said is lost, and nothing else.
-    with _LOCK, contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+def say(text: str, patience: float | None = None) -> None:
+    """Write a line to stderr. Where nobody hears us any more, what is said is lost, and nothing else.
+
+    With `patience`, a reader that doesn't read is waited for so many seconds. It goes straight to the descriptor:
+    what hung in Python's own buffer would hang, or spoil the exit code of, the interpreter's end.
+    """
+    try:
+        descriptor = sys.stderr.fileno()
+    except (OSError, ValueError):  # stderr is no file but something that collects
+        sys.stderr.write(f"{text}\n")
+        return
+    if patience is not None and not select.select([], [descriptor], [], patience)[1]:
+        return
+    if not _LOCK.acquire(timeout=-1 if patience is None else patience):
+        return
+    try:
+        rest = memoryview(f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        with contextlib.suppress(OSError):
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+    finally:
+        _LOCK.release()
 
 
 def say_user_error(error: UserError) -> None:

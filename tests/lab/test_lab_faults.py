@@ -146,7 +146,7 @@ def test_two_faults_of_one_kind_are_refused_with_the_way_out(node: LabHost) -> N
     break_host(node, "sshd-hang")
     with pytest.raises(UserError, match="sshd-hang is in force") as refused:
         break_host(node, "sshd-dead")
-    assert refused.value.fix == "ipexctl lab mend node1 sshd-hang"
+    assert refused.value.fix == f"ipexctl lab mend {node.lab}/node1 sshd-hang"
 
 
 def test_a_wire_the_host_lacks_is_refused(node: LabHost) -> None:
