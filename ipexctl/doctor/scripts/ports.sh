@@ -12,7 +12,7 @@ for python in "$@" python3 /usr/libexec/platform-python; do
     "$python" -I -S -c 'import select, socket, sys; sys.exit(sys.version_info < (3, 7))' </dev/null >/dev/null 2>&1 &&
         exec "$python" -I -S -c "$in_python" "$address" "$token" "$life"
 done
-perl -MSocket=getaddrinfo -MTime::HiRes -e 1 </dev/null >/dev/null 2>&1 &&
+perl -MSocket=getaddrinfo -e 1 </dev/null >/dev/null 2>&1 &&
     exec perl -e "$in_perl" "$address" "$token" "$life"
 
 # What stays is programs that serve one caller at a time, so callers are told to try again when refused.
