@@ -88,7 +88,7 @@ def _say_end(report: TrustReport, options: str) -> None:
         word = next((host.word for host in report.hosts[1:] if host.word), None)
         if report.config and word:
             say(f"try it on node0: ssh -F {shlex.quote(report.config)} {word}")
-        say(f"next: ipexctl run{options} …        to undo: ipexctl trust --revoke{options}")
+        say(f"next: ipexctl doctor{options}        to undo: ipexctl trust --revoke{options}")
     elif report.by == "own" and not bad and len(report.hosts) > 1:
         say(f"node0 ({printable(report.node0.name)}) already reaches every node by ssh; nothing changed")
     elif bad:
