@@ -27,11 +27,16 @@ lock() { # directory to be made
         elif [ $waited -ge $((patience * 5)) ]; then
             dead=yes
         fi
-        if [ -n "$dead" ]; then
-            mv "$1" "$1.$$" 2>/dev/null && rm -rf "$1.$$"
+        # One clears at a time, and looks again: the lock may have passed to somebody alive meanwhile.
+        if [ -n "$dead" ] && mkdir "$1.clear" 2>/dev/null; then
+            if [ "$state" = "$(ls -di "$1" 2>/dev/null) $(cat "$1/holder" 2>/dev/null)" ]; then
+                mv "$1" "$1.$$" 2>/dev/null && rm -rf "$1.$$"
+            fi
+            rmdir "$1.clear"
             seen=
             continue
         fi
+        [ $waited -lt $((patience * 5)) ] || rmdir "$1.clear" 2>/dev/null
         sleep 0.2 2>/dev/null || { sleep 1; waited=$((waited + 4)); }
         waited=$((waited + 1))
     done
