@@ -10,13 +10,14 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
-    "cli": {"cli", "ui", "doctor", "trust", "facts", "remote", "hosts", "lab", "errors", "text"},
-    "ui": {"ui", "doctor", "trust", "facts", "remote", "hosts", "lab", "errors", "text"},
+    "cli": {"cli", "ui", "doctor", "stack", "trust", "facts", "remote", "hosts", "lab", "errors", "text"},
+    "ui": {"ui", "doctor", "stack", "trust", "facts", "remote", "hosts", "lab", "errors", "text"},
     "lab": {"lab", "errors", "text"},
     "doctor": {"doctor", "stack", "launch", "trust", "facts", "remote", "hosts", "errors", "text"},
-    "stack": {"stack", "facts", "hosts", "errors", "text"},
+    "stack": {"stack", "trust", "facts", "remote", "hosts", "errors", "text"},
     "launch": {"launch", "facts", "hosts", "errors", "text"},
     "facts": {"facts", "remote", "hosts", "errors", "text"},
+    "node": set(),
     "trust": {"trust", "remote", "hosts", "errors", "text"},
     "remote": {"remote", "hosts", "errors", "text"},
     "hosts": {"hosts", "errors", "text"},
