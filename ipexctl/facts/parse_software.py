@@ -50,6 +50,9 @@ def _envs(said: Answers) -> tuple[Env, ...]:
     packages: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name, line in _by_env(said.all("env.record")):
         records[name].append(line)
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for name, link in _by_env(said.all("env.link")):
+        names[name].append(link)
     for name, directory in _by_env(said.all("env.package")):
         package, _, version = directory.removesuffix(".dist-info").rpartition("-")
         if package:
@@ -62,6 +65,7 @@ def _envs(said: Answers) -> tuple[Env, ...]:
             runs=name in runs,
             packages=packages[name],
             record="\n".join(records[name]),
+            names=tuple(names[name]),
         )
         for name in dict.fromkeys(said.all("env"))
     )

@@ -47,6 +47,8 @@ class Env:
     """Name as pip normalises it → version, of those that make a stack."""
     record: str = ""
     """Its env.json, as text; empty where there is none."""
+    names: tuple[str, ...] = ()
+    """The other names it goes by: links to it."""
 
     def version(self, package: str) -> str | None:
         return self.packages.get(package)

@@ -28,6 +28,7 @@ class Crew:
         self._reach = reach
         self._forks = forks
         self._lock = threading.Lock()
+        self._opening: dict[str, threading.Lock] = {}
         self._sessions: dict[str, Session] = {}
 
     def __enter__(self) -> Crew:
@@ -39,15 +40,13 @@ class Crew:
                 session.close()
 
     def session(self, host: Host) -> Session:
-        """The host's session; raises a HostError where there can be none."""
+        """The host's session; raises a HostError where there can be none. Two threads that ask get the same one."""
         with self._lock:
-            known = self._sessions.get(host.name)
-        if known is not None:
-            return known
-        opened = self._reach.open(host, self.cancel)
-        with self._lock:
-            self._sessions[host.name] = opened
-        return opened
+            opening = self._opening.setdefault(host.name, threading.Lock())
+        with opening:
+            if host.name not in self._sessions:
+                self._sessions[host.name] = self._reach.open(host, self.cancel)
+            return self._sessions[host.name]
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Done[T]]:
         """One step on many hosts at once, each host's end as it comes."""

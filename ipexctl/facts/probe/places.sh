@@ -49,6 +49,10 @@ our_envs() {
     for at in "$home"/envs/*; do
         [ -d "$at" ] || continue
         name=${at##*/}
+        if [ -h "$at" ]; then
+            target=$(cd -P "$at" && pwd) && put env.link "${target##*/} $name"
+            continue
+        fi
         put env "$name"
         [ ! -x "$at/bin/python" ] || put env.runs "$name"
         [ ! -r "$at/env.json" ] || while IFS= read -r line || [ -n "$line" ]; do

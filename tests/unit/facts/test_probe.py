@@ -90,6 +90,7 @@ def test_our_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
     (home / "envs/ipex-2.8-ab12/bin/python").symlink_to(sys.executable)
     (home / "envs/ipex-2.8-ab12/env.json").write_text('{\n "why": "it\'s 100% \\\\n"\n}')
     (home / "envs/half").mkdir()
+    (home / "envs/default").symlink_to("ipex-2.8-ab12")
     for run, state in (("one", "running"), ("two", "ok")):
         (home / f"runs/{run}").mkdir(parents=True)
         (home / f"runs/{run}/status.json").write_text(f'{{"id": "{run}", "state": "{state}"}}')
@@ -105,6 +106,7 @@ def test_our_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
     assert (whole.torch, whole.ipex, whole.mpi, whole.oneccl) == ("2.8.0+cpu", "2.8.0", "2021.15.0", "2021.15.2")
     assert (whole.python, whole.runs, whole.oneccl_bindings) == ("3.11", True, None)
     assert whole.record == '{\n "why": "it\'s 100% \\\\n"\n}'
+    assert (whole.names, half.names) == (("default",), ())
     assert (half.runs, half.python, half.torch) == (False, None, None)
     assert facts.activity.runs == ("one",)
     assert facts.activity.pids == (ours.pid,)

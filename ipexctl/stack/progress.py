@@ -1,0 +1,51 @@
+"""What happens while an install goes on, as small events that somebody may show, or not. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sentence about the whole: which stack, how much is to be had."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far bytes have come on one host; `host` is empty for this machine."""
+
+    host: str
+    what: str
+    """`downloading`, `receiving` …"""
+    done: int
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A host has begun something that can't be counted."""
+
+    host: str
+    what: str
+    """`unpacking`, `verifying` …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A host is through, well or not."""
+
+    host: str
+    what: str
+    ok: bool
+
+
+Event = Said | Moved | Stepped | Ended
+Watch = Callable[[Event], None]
+
+
+def unwatched(event: Event) -> None:
+    """Nobody looks."""

@@ -1,0 +1,158 @@
+"""What `ipexctl install` shows at its end: hosts with the same fate on one line, what to type next, or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.stack.obstacles import gigabytes
+from ipexctl.text import printable
+from ipexctl.ui.say import say, wants_color
+
+if TYPE_CHECKING:
+    from ipexctl.stack.report import HostInstall, InstallReport
+
+_STATUSES = ("changed", "ok", "failed", "unreachable")
+_COLORS = {"changed": "33", "ok": "32", "failed": "31", "unreachable": "31"}
+
+
+def as_json(report: InstallReport) -> dict[str, Any]:
+    stack = report.stack
+    return {
+        "schema": "ipexctl.install/1",
+        "stack": None
+        if stack is None
+        else {
+            "name": stack.name,
+            "torch": stack.torch,
+            "ipex": stack.ipex,
+            "oneccl": stack.oneccl,
+            "mpi": stack.mpi,
+            "python": stack.python,
+            "backend": stack.backend,
+            "why": printable(stack.why),
+            "retired": stack.retired,
+        },
+        "refused": None
+        if report.refusal is None
+        else {
+            "reason": printable(report.refusal.reason),
+            "fix": printable(report.refusal.fix),
+            "hosts": list(report.refusal.hosts),
+        },
+        "hosts": [
+            {
+                "name": done.host.name,
+                "address": done.host.address,
+                "status": done.status,
+                "reason": printable(done.reason),
+                "fix": printable(done.fix),
+                "env": done.env,
+                "packages": dict(done.packages),
+                "verify": dict(done.verify),
+                "seconds": round(done.seconds, 3),
+            }
+            for done in report.hosts
+        ],
+        "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
+        "path": report.path,
+        "wheels": [] if report.lock is None else [wheel.to_json() for wheel in report.lock.wheels],
+        "bytes": {
+            "wheels": 0 if report.lock is None else report.lock.size,
+            "downloaded": report.downloaded,
+            "uplink": report.uplink,
+        },
+        "notes": [printable(note) for note in report.notes],
+        "dry_run": report.dry_run,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def show_json(report: InstallReport) -> None:
+    sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
+    """The answer on stdout; what went wrong, what to know and what to type next on stderr."""
+    if report.refusal is not None:
+        red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
+        fix = f"\n  {printable(report.refusal.fix)}" if report.refusal.fix else ""
+        say(f"{red}refused:{plain} {printable(report.refusal.reason)}{fix}")
+    if not quiet:
+        _show_stack(report)
+    groups: dict[tuple[str, ...], list[HostInstall]] = {}
+    for done in report.hosts:
+        groups.setdefault((done.status, done.reason, done.fix, _verified(done)), []).append(done)
+    colors = wants_color(sys.stdout, os.environ, no_color=no_color)
+    for (status, reason, fix, verified), members in groups.items():
+        names = _fold([done.host.name for done in members])
+        shown = _status(status, report)
+        if status in ("failed", "unreachable"):
+            say(f"{names}: {shown}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+        elif not quiet:
+            tint, plain = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
+            parts = [part for part in (reason, verified) if part]
+            sys.stdout.write(
+                f"{names}: {tint}{shown}{plain}" + printable(f": {'; '.join(parts)}" if parts else "") + "\n"
+            )
+    sys.stdout.flush()
+    for note in report.notes:
+        say(f"note: {printable(note)}")
+    if not quiet:
+        _say_end(report)
+
+
+def _show_stack(report: InstallReport) -> None:
+    stack = report.stack
+    if stack is None:
+        return
+    parts = [f"torch {stack.torch}"]
+    parts += [f"IPEX {stack.ipex}"] if stack.ipex else []
+    parts += [f"oneCCL bindings {stack.oneccl}"] if stack.oneccl else []
+    parts += [f"Intel MPI {stack.mpi}"] if stack.mpi else []
+    sys.stdout.write(f"{stack.name}: {', '.join(parts)} for Python {stack.python}; ranks talk over {stack.backend}\n")
+    sys.stdout.write(f"  {printable(stack.why)}\n")
+    if report.dry_run and report.lock is not None:
+        for wheel in sorted(report.lock.wheels, key=lambda each: -(each.size or 0)):
+            size = gigabytes(wheel.size) if wheel.size else "?"
+            sys.stdout.write(f"  {size:>8}  {printable(wheel.filename)}\n")
+
+
+def _status(status: str, report: InstallReport) -> str:
+    return "would change" if report.dry_run and status == "changed" else status
+
+
+def _verified(done: HostInstall) -> str:
+    """What the host proved, in words; without times, so that hosts alike are one line."""
+    verify = done.verify
+    if not verify.get("ok"):
+        return ""
+    said = [f"verified: {verify['capability']}" if verify.get("capability") else "verified"]
+    if verify.get("bf16"):
+        said.append(str(verify["bf16"]))
+    if verify.get("allreduce"):
+        said.append(f"all-reduce over {verify.get('backend')}")
+    return ", ".join(said)
+
+
+def _say_end(report: InstallReport) -> None:
+    statuses = {done.status for done in report.hosts}
+    if report.dry_run:
+        say("nothing was installed (--dry-run)")
+    elif report.hosts and statuses == {"ok"}:
+        say("nothing to do: it is there on every host")
+    elif statuses & {"failed", "unreachable"} and report.refusal is None:
+        say("when that is mended, the same command goes on from here")
+    elif report.path is not None and report.hosts and report.refusal is None:
+        say(f"on each host: {printable(report.path)}/bin/python")
+
+
+def _fold(names: list[str]) -> str:
+    if len(names) == 1:
+        return printable(names[0])
+    from ipexctl.hosts.nodeset import fold
+
+    return printable(fold(names))

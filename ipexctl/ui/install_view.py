@@ -1,0 +1,159 @@
+"""An install while it goes on: a bar a host and the total on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.stack.obstacles import gigabytes
+from ipexctl.stack.progress import Ended, Moved, Said, Stepped
+from ipexctl.text import printable
+from ipexctl.ui.say import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.progress import Progress, TaskID
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.stack.progress import Event
+
+_EVERY: Final = 5.0
+"""Seconds between two lines about the bytes of one host, where there is no terminal."""
+_MOST_BARS: Final = 24
+HERE: Final = "here"
+
+
+class InstallView:
+    """Shows events as they come, from any thread; nothing before the first that is worth a word."""
+
+    def __init__(
+        self, *, hosts: Sequence[Host], quiet: bool = False, verbose: bool = False, no_color: bool = False
+    ) -> None:
+        self._lines = _Lines(verbose=verbose)
+        self._quiet = quiet
+        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._bars = _Bars(hosts, no_color=no_color) if terminal and not quiet else None
+
+    def __enter__(self) -> InstallView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def watch(self, event: Event) -> None:
+        if self._quiet and not (isinstance(event, Said) and event.warning):
+            return
+        if self._bars is not None:
+            self._bars.show(event)
+        else:
+            self._lines.show(event)
+
+
+class _Lines:
+    """For logs and pipes: a line when something begins and now and then while bytes move."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        self._verbose = verbose
+        self._lock = threading.Lock()
+        self._last: dict[tuple[str, str], float] = {}
+        self._began: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Said):
+            say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+        elif isinstance(event, Moved):
+            self._moved(event)
+        elif isinstance(event, Stepped):
+            say(f"{printable(event.host or HERE)}: {event.what}")
+        elif self._verbose:
+            say(f"{printable(event.host)}: {event.what}")
+
+    def _moved(self, event: Moved) -> None:
+        key, now = (event.host, event.what), time.monotonic()
+        whole = event.total is not None and event.done >= event.total
+        with self._lock:
+            began, from_ = self._began.setdefault(key, (now, event.done))
+            if not whole and now - self._last.get(key, began) < _EVERY:
+                return
+            if whole and self._last.get(key) == float("inf"):
+                return
+            self._last[key] = float("inf") if whole else now
+        of = f" of {gigabytes(event.total)}" if event.total else ""
+        rate = f" ({gigabytes((event.done - from_) / (now - began))}/s)" if now - began > 1 else ""
+        say(f"{printable(event.host or HERE)}: {event.what} {gigabytes(event.done)}{of}{rate}")
+
+
+class _Bars:
+    """rich's progress: a line a host, the total below."""
+
+    def __init__(self, hosts: Sequence[Host], *, no_color: bool) -> None:
+        self._hosts = [host.name for host in hosts]
+        self._no_color = no_color
+        self._lock = threading.Lock()
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._bytes: dict[str, tuple[str, int, int | None]] = {}
+        self._whole: TaskID | None = None
+
+    def show(self, event: Event) -> None:
+        with self._lock:
+            progress = self._progress or self._start()
+            if isinstance(event, Said):
+                progress.console.print(
+                    f"{'warning: ' if event.warning else ''}{printable(event.text)}", markup=False, highlight=False
+                )
+                return
+            task = self._task(progress, event.host or HERE)
+            if isinstance(event, Moved):
+                self._bytes[event.host] = (event.what, event.done, event.total)
+                if task is not None:
+                    progress.update(task, what=event.what, completed=event.done, total=event.total)
+                self._total(progress)
+            elif task is not None and isinstance(event, Stepped):
+                progress.update(task, what=event.what, total=None)
+            elif task is not None and isinstance(event, Ended):
+                progress.update(task, what=event.what, completed=1, total=1)
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._progress is not None:
+                self._progress.stop()
+
+    def _start(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        console = Console(stderr=True, no_color=self._no_color or None)
+        self._progress = Progress(
+            TextColumn("{task.fields[host]}", markup=False),
+            TextColumn("{task.fields[what]}", markup=False),
+            BarColumn(bar_width=20),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._progress.start()
+        return self._progress
+
+    def _task(self, progress: Progress, host: str) -> TaskID | None:
+        """The host's line; where there are more hosts than lines, the later ones are in the total alone."""
+        if host not in self._tasks:
+            if len(self._tasks) >= _MOST_BARS:
+                return None
+            self._tasks[host] = progress.add_task("", host=printable(host)[:24], what="", total=None)
+        return self._tasks[host]
+
+    def _total(self, progress: Progress) -> None:
+        if len(self._bytes) < 2:
+            return
+        done = sum(done for _, done, _ in self._bytes.values())
+        totals = [total for _, _, total in self._bytes.values()]
+        if self._whole is None:
+            self._whole = progress.add_task("", host="total", what="", total=None)
+        progress.update(self._whole, completed=done, total=sum(t or 0 for t in totals) if all(totals) else None)

@@ -1,0 +1,76 @@
+"""Whether an environment that is there will do for what is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.software import Env, Software
+from ipexctl.stack.existing import find_existing, read_record
+from ipexctl.stack.request import EnvRequest, StackRequest
+
+ASKED = EnvRequest(StackRequest(torch="2.8"), ("peft==1.0",))
+
+
+def record(name: str = "ipex-2.8-12345678", *requests: EnvRequest) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.env/1",
+        "name": name,
+        "row": "ipex-2.8",
+        "python": "3.11",
+        "interpreter": "/usr/bin/python3.11",
+        "digest": "1234567890",
+        "backend": "gloo",
+        "requests": [request.to_json() for request in requests or (ASKED,)],
+        "packages": {"torch": "2.8.0"},
+        "variables": {"PATH": "/h/envs/x/bin"},
+        "prepended": ["PATH"],
+    }
+
+
+def host(*envs: Env) -> Facts:
+    return Facts(software=Software(envs=envs))
+
+
+def env(data: dict[str, Any], *names: str) -> Env:
+    return Env(name=data["name"], path=f"/h/envs/{data['name']}", runs=True, record=json.dumps(data), names=names)
+
+
+def test_an_environment_made_for_the_same_request_is_found_with_who_has_it() -> None:
+    hosts = {"a": host(env(record(), "default")), "b": host(env(record())), "c": host()}
+    found = find_existing(ASKED, "default", hosts)
+    assert found is not None
+    assert (found.record.name, found.hosts, found.named) == ("ipex-2.8-12345678", ("a", "b"), ("a",))
+
+
+@pytest.mark.parametrize(
+    "other", [EnvRequest(StackRequest(torch="2.8")), EnvRequest(StackRequest(torch="2.8", python="3.11"), ASKED.extras)]
+)
+def test_another_request_is_another_environment(other: EnvRequest) -> None:
+    assert find_existing(other, "default", {"a": host(env(record(), "default"))}) is None
+
+
+def test_one_environment_may_answer_several_requests() -> None:
+    other = EnvRequest(StackRequest(stack="ipex-2.8"))
+    hosts = {"a": host(env(record("ipex-2.8-12345678", ASKED, other), "default"))}
+    assert find_existing(ASKED, "default", hosts) == find_existing(other, "default", hosts)
+
+
+def test_of_two_the_one_with_the_name_is_taken() -> None:
+    first, second = record("ipex-2.8-11111111"), record("ipex-2.8-22222222")
+    hosts = {"a": host(env(first), env(second, "mine")), "b": host(env(first))}
+    found = find_existing(ASKED, "mine", hosts)
+    assert found is not None and found.record.name == second["name"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": "ipexctl.env/1"}', '{"schema": "other/1"}'])
+def test_what_is_no_record_is_none(text: str) -> None:
+    assert read_record(text) is None
+
+
+def test_a_record_that_was_carried_under_another_directory_is_not_believed() -> None:
+    moved = Env(name="copy", path="/h/envs/copy", runs=True, record=json.dumps(record()))
+    assert find_existing(ASKED, "default", {"a": host(moved)}) is None

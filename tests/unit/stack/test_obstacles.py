@@ -1,0 +1,54 @@
+"""What of a home stands in the way of an environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.system import Disk, Home, Mount
+from ipexctl.stack.lock import Lock, Wheel
+from ipexctl.stack.obstacles import gigabytes, homes_differ, obstacle
+
+LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_64.whl", "0" * 64, size=200_000_000),))
+
+
+def at(**disk: object) -> Facts:
+    return Facts(home=Home("/h/.ipexctl", disk=Disk("/h", **disk)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("facts", "word"),
+    [
+        (at(writable=False, mount=Mount("/h", "ext4", "/dev/sda", options=("ro",))), "/h is mounted read-only"),
+        (at(writable=False), "can't be written"),
+        (at(writable=True, noexec=True), "noexec"),
+        (at(writable=True, free=100_000_000), "100 MB are free"),
+        (at(writable=True, free=10**12, inodes_free=12), "12 more files"),
+    ],
+)
+def test_an_obstacle_is_named_with_the_path_and_a_way_out(facts: Facts, word: str) -> None:
+    found = obstacle(facts, LOCK)
+    assert found is not None
+    reason, fix = found
+    assert word in reason and "/h/.ipexctl" in reason
+    assert "--home" in fix
+
+
+def test_what_is_not_known_is_no_obstacle() -> None:
+    assert obstacle(Facts(), LOCK) is None
+    assert obstacle(at(), LOCK) is None
+
+
+def test_homes_at_different_paths_are_refused_with_a_path_that_would_do() -> None:
+    refusal = homes_differ({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])
+    assert refusal is not None
+    assert "/root/.ipexctl on a" in refusal.reason and "/home/me/.ipexctl on b" in refusal.reason
+    assert "--home /var/tmp/ipexctl-me" in refusal.fix
+    assert homes_differ({"a": "/h", "b": "/h"}, []) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(3_700_000_000, "3.7 GB"), (240_000_000, "240 MB"), (1_500, "2 kB"), (250e9, "250 GB")]
+)
+def test_sizes_are_said_as_networks_count_them(count: float, text: str) -> None:
+    assert gigabytes(count) == text
