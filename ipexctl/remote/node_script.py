@@ -56,10 +56,24 @@ def run_script(
 
     `stdin` follows behind the request, for scripts that take bytes.
     """
+    command = node_command(python, script, action)
+    return run_asked(session, command, request, stdin=stdin, on_event=on_event, timeout=timeout, cancel=cancel)
+
+
+def run_asked(
+    session: Session,
+    command: Command,
+    request: Mapping[str, Any],
+    *,
+    stdin: BinaryIO | None = None,
+    on_event: Callable[[dict[str, Any]], None] = _ignore,
+    timeout: float | None = None,
+    cancel: Cancel | None = None,
+) -> dict[str, Any]:
+    """As `run_script`, for a command that has such a script somewhere in it."""
     answer = _Answer(on_event)
     line = json.dumps(request).encode() + b"\n"
     fed = io.BytesIO(line) if stdin is None else cast("BinaryIO", _Behind(line, stdin))
-    command = node_command(python, script, action)
     ended = session.run(command, answer.sink, stdin=fed, timeout=timeout, cancel=cancel)
     last = answer.last
     if last is not None and last.get("event") == "done" and ended.ok:
