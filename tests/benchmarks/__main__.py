@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 
-from . import part_doctor, part_exec, part_startup, part_step, part_stream, part_tree, peers
+from . import part_doctor, part_exec, part_install, part_startup, part_step, part_stream, part_tree, peers
 from .harness import Failed, clean_environment, say
 from .report import markdown, plain, put_between_markers
 from .rig import Rig, laboratory, leave_on_signals, scratch
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "exec": part_exec.measure,
     "doctor": part_doctor.measure,
+    "install": part_install.measure,
     "startup": part_startup.measure,
     "step": part_step.measure,
     "stream": part_stream.measure,
@@ -77,7 +78,8 @@ def _parts(text: str) -> list[str]:
 
 
 def _measure(given: argparse.Namespace) -> None:
-    found = peers.find(given.peers.expanduser(), install="exec" in given.only)
+    from_pypi = not {"exec", "doctor", "install"}.isdisjoint(given.only)
+    found = peers.find(given.peers.expanduser(), install=from_pypi, collections="install" in given.only)
     if found.missing:
         say(f"left out, not installed here: {', '.join(found.missing)}")
     wanted = max(_hosts_for(part, given.hosts) for part in given.only)
@@ -98,7 +100,8 @@ def _measure(given: argparse.Namespace) -> None:
 
 
 def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
-    return {"exec": max(counts), "doctor": max(counts), "tree": max(part_tree.COUNTS)}.get(part, 1)
+    fixed = {"install": part_install.HOSTS, "tree": max(part_tree.COUNTS)}
+    return max(counts) if part in ("exec", "doctor") else fixed.get(part, 1)
 
 
 def _stamp() -> str:

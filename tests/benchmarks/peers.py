@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FROM_PYPI = {"ansible": "ansible-core", "pyinfra": "pyinfra", "clush": "ClusterShell"}
 FROM_SYSTEM = ("ssh", "pdsh", "rsync")
+COLLECTIONS = "ansible"
+"""ansible-core with what the community adds, `synchronize` among it: large, so only for the part that needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Peers:
     """Where each peer is; `None` for one that is left out."""
 
     paths: dict[str, Path | None]
+    playbook: Path | None = None
+    """ansible-playbook, where it has `synchronize`."""
 
     def __getitem__(self, name: str) -> Path | None:
         return self.paths.get(name)
@@ -36,21 +40,31 @@ class Peers:
         return tuple(name for name, path in self.paths.items() if path is None)
 
 
-def find(directory: Path, *, install: bool) -> Peers:
+def find(directory: Path, *, install: bool, collections: bool = False) -> Peers:
     """The peers, those from PyPI installed into `directory` unless they are there already."""
     paths: dict[str, Path | None] = {name: _on_path(name) for name in FROM_SYSTEM}
     if install:
         _install(directory)
         paths |= {name: _there(directory / "bin" / name) for name in FROM_PYPI}
-    return Peers(paths)
+    if collections and paths.get("ansible") and not _synchronize(directory):
+        _pip(directory, COLLECTIONS)
+    return Peers(paths, _there(directory / "bin" / "ansible-playbook") if _synchronize(directory) else None)
+
+
+def _synchronize(directory: Path) -> bool:
+    return any(directory.glob("lib/python*/site-packages/ansible_collections/ansible/posix"))
 
 
 def _install(directory: Path) -> None:
     if all(_there(directory / "bin" / name) for name in FROM_PYPI):
         return
-    say(f"installing {', '.join(FROM_PYPI.values())} into {directory}")
     venv.create(directory, with_pip=True, clear=True)
-    argv = [str(directory / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", *FROM_PYPI.values()]
+    _pip(directory, *FROM_PYPI.values())
+
+
+def _pip(directory: Path, *projects: str) -> None:
+    say(f"installing {', '.join(projects)} into {directory}")
+    argv = [str(directory / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", *projects]
     if subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode != 0:
         say("pip could not install them: they are left out")
 

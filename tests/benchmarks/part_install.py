@@ -1,0 +1,167 @@
+"""`install` from a wheelhouse through a narrow uplink, beside who copies it to every host and calls pip; and once more.
+
+Bytes are counted on the wire between this machine and the hosts, both directions, whatever sent them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .harness import Contender, in_turns, median, ratio, say, spend
+from .report import Goal, Report
+from .rig import CONTENDERS, all_well, ipexctl_argv
+from .uplink import capped, crossed
+from .wheelhouse import make_wheelhouse
+
+if TYPE_CHECKING:
+    from .harness import Spent
+    from .rig import Rig
+    from .wheelhouse import Wheelhouse
+
+OURS, ANSIBLE, RSYNC = "ipexctl install --wheelhouse", "ansible: synchronize, pip (-f 32)", "xargs -P8: rsync, pip"
+HOSTS, FEW = 8, 3
+UPLINK = 50
+"""MB/s: half of a gigabit link's."""
+SIZE = 200_000_000
+MOST_RUNS = 3
+"""A round takes minutes."""
+PAUSE = 2.0
+PLACE = "bench-install"
+"""Where the others put things, in the account's home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One contender's way from nothing to an environment on every host; then the same call again."""
+
+    spent: Spent
+    moved: int
+    """Bytes over the uplink."""
+    again: Spent | None
+    """None: not measured, for its second call has nothing that tells it the first."""
+    few: Spent | None = None
+    """Again on the first hosts alone."""
+
+
+def measure(rig: Rig) -> Report:
+    house = make_wheelhouse(rig.scratch / "wheelhouse", SIZE)
+    names = [OURS]
+    if rig.peers.playbook and rig.peers["rsync"]:
+        names.append(ANSIBLE)
+    if rig.peers["rsync"] and rig.peers["ssh"]:
+        names.append(RSYNC)
+    runs = min(rig.runs, MOST_RUNS)
+    with capped(rig.lab, UPLINK):
+        figures = in_turns(names, runs, partial(_installed, rig, house), PAUSE)
+    _clear(rig)
+    return _report(runs, names, house, figures)
+
+
+def _installed(rig: Rig, house: Wheelhouse, name: str) -> Installed:
+    say(f"install: {name}")
+    _clear(rig)
+    before = crossed(rig.lab)
+    spent = spend(_contender(rig, house, name, HOSTS), rig.env)
+    moved = crossed(rig.lab) - before
+    _prove(rig, house, name)
+    again = few = None
+    if name != RSYNC:
+        again = spend(_contender(rig, house, name, HOSTS), rig.env)
+    if name == OURS:
+        few = spend(_contender(rig, house, name, FEW), rig.env)
+    say(f"  {spent.wall:.1f} s, {moved / 1e6:.0f} MB" + (f", again {again.wall:.2f} s" if again else ""))
+    return Installed(spent, moved, again, few)
+
+
+def _contender(rig: Rig, house: Wheelhouse, name: str, count: int) -> Contender:
+    config, home = rig.lab.ssh_config, rig.lab.hosts[0].home
+    place = f"{home}/{PLACE}"
+    if name == OURS:
+        words = ("install", "-H", str(rig.hostfile(count)), "--wheelhouse", str(house.path), "--offline", *house.asked)
+        return Contender(name, (*ipexctl_argv(), *words))
+    if name == RSYNC:
+        argv: tuple[str, ...] = ("xargs", "-P8", "-I{}", "sh", str(CONTENDERS / "install.sh"), str(rig.peers["rsync"]))
+        argv += (str(rig.peers["ssh"]), str(config), str(house.path), place, "{}", *house.pins)
+        return Contender(name, argv, stdin="".join(f"{host}\n" for host in rig.names(count)).encode())
+    values = {
+        "wheelhouse": str(house.path),
+        "place": place,
+        "requirements": house.pins,
+        "ansible_python_interpreter": "/usr/bin/python3",
+    }
+    argv = (str(rig.peers.playbook), "-i", ",".join(rig.names(count)) + ",", "-f", "32", "-e", json.dumps(values))
+    settings = rig.scratch / "ansible.cfg"
+    settings.touch()
+    # Connections are kept within a call, as Ansible does by default, and not for the next call.
+    sockets = tempfile.mkdtemp(prefix="cp", dir=rig.scratch)
+    env = {
+        "ANSIBLE_CONFIG": str(settings),
+        "ANSIBLE_PIPELINING": "True",
+        "ANSIBLE_SSH_ARGS": f"-F {config} -o ControlMaster=auto -o ControlPersist=20s",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
+    }
+    return Contender(name, (*argv, str(CONTENDERS / "install.yml")), env)
+
+
+def _clear(rig: Rig) -> None:
+    """Nothing of an earlier run anywhere, and no connection of it either."""
+    where = f"rm -rf ~/.ipexctl ~/.cache ~/{PLACE} && mkdir ~/{PLACE}"
+    all_well(rig.on_hosts(where, HOSTS), "clearing up")
+    shutil.rmtree(Path(rig.env["HOME"]) / ".cache", ignore_errors=True)
+
+
+def _prove(rig: Rig, house: Wheelhouse, name: str) -> None:
+    """Every package is there, on every host, in the version that was asked for."""
+    python = "~/.ipexctl/envs/default/bin/python" if name == OURS else f"~/{PLACE}/venv/bin/python"
+    code = f"from importlib.metadata import version as v; [exit(p) for p, w in {house.versions!r} if v(p) != w]"
+    all_well(rig.on_hosts(f'{python} -I -c "{code}"', HOSTS), f"{name} did not install everything everywhere")
+
+
+def _report(runs: int, names: list[str], house: Wheelhouse, figures: dict[str, list[Installed]]) -> Report:
+    header = (
+        f"{house.size / 1e6:.0f} MB of wheels to {HOSTS} hosts, {UPLINK} MB/s",
+        "wall s",
+        "client CPU s",
+        "MB over the uplink",
+        "again, s",
+    )
+    rows = []
+    for name in names:
+        each = figures[name]
+        again = [one.again.wall for one in each if one.again]
+        rows.append(
+            (
+                name,
+                f"{median([one.spent.wall for one in each]):.1f}",
+                f"{median([one.spent.cpu for one in each]):.1f}",
+                f"{median([one.moved for one in each]) / 1e6:.0f}",
+                f"{median(again):.2f}" if again else "",
+            )
+        )
+    missing = [name for name in (ANSIBLE, RSYNC) if name not in names]
+    notes = (f"Left out, not installed here: {', '.join(missing)}.",) if missing else ()
+    return Report(runs, header, tuple(rows), _goals(names, figures), notes)
+
+
+def _goals(names: list[str], figures: dict[str, list[Installed]]) -> tuple[Goal, ...]:
+    ours, peers = figures[OURS], [figures[name] for name in names if name != OURS]
+    goals = []
+    if peers:
+        fewer = min(ratio([one.moved for one in peer], [one.moved for one in ours]) for peer in peers)
+        goals.append(Goal("≥ 4x fewer bytes over the uplink than any peer", f"{fewer:.1f}x", fewer >= 4))
+        walls = [one.spent.wall for one in ours]
+        faster = min(ratio([one.spent.wall for one in peer], walls) for peer in peers)
+        goals.append(Goal("the shortest time", f"{faster:.1f}x faster than the next", faster > 1))
+    if ANSIBLE in names:
+        theirs = [one.again.wall for one in figures[ANSIBLE] if one.again]
+        times = ratio(theirs, [one.again.wall for one in ours if one.again])
+        goals.append(Goal("nothing to do: ≥ 10x faster than ansible", f"{times:.1f}x", times >= 10))
+    few = median([one.few.wall for one in ours if one.few])
+    goals.append(Goal(f"nothing to do on {FEW} hosts in < 1.5 s", f"{few:.2f} s", few < 1.5))
+    return tuple(goals)

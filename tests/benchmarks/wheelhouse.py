@@ -1,0 +1,47 @@
+"""A wheelhouse to install from: the tests' stand-ins for a stack, as heavy as asked with bytes that don't compress."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_SHARES = {"torch": 0.60, "ipex": 0.25, "impi": 0.15}
+
+
+@dataclass(frozen=True, slots=True)
+class Wheelhouse:
+    """A directory of wheels that belong together, and how to ask for them."""
+
+    path: Path
+    asked: tuple[str, ...]
+    """The words that ask `ipexctl install` for this stack."""
+
+    @property
+    def versions(self) -> list[tuple[str, str]]:
+        """Name and version of every wheel."""
+        parts = [wheel.name.split("-") for wheel in sorted(self.path.glob("*.whl"))]
+        return [(name.replace("_", "-"), version) for name, version, *_ in parts]
+
+    @property
+    def pins(self) -> list[str]:
+        return [f"{name}=={version}" for name, version in self.versions]
+
+    @property
+    def size(self) -> int:
+        return sum(wheel.stat().st_size for wheel in self.path.glob("*.whl"))
+
+
+def make_wheelhouse(path: Path, size: int) -> Wheelhouse:
+    """The stack of torch 2.8, its bytes on the three wheels that are heavy in earnest."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from tiny_wheels import write_impi, write_ipex, write_torch, write_wheel
+
+    write_torch(path, "2.8.0", pad=int(size * _SHARES["torch"]))
+    write_ipex(path, "2.8.0", pad=int(size * _SHARES["ipex"]))
+    write_impi(path, "2021.15.0", pad=int(size * _SHARES["impi"]))
+    write_wheel(path, "typing_extensions", "4.15.0")
+    write_wheel(path, "psutil", "7.1.0")
+    write_wheel(path, "numpy", "2.3.0")
+    write_wheel(path, "intel_openmp", "2024.1.2", data={"lib/libiomp5.so": "no library\n"})
+    return Wheelhouse(path, ("--stack", "ipex-2.8"))
