@@ -23,6 +23,9 @@ class Candidate:
     size: int | None = None
     yanked: bool = False
     requires_python: str | None = None
+    url: str | None = None
+    """Where it can be had; without credentials."""
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,224 @@
+"""uv makes a lock here: it is told where to look by its environment, and what it says is handed back unread.
+
+What it needs for that lies in a directory of its own under the home, and is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any, Dict, NoReturn
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+KEPT = 16384
+BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
+Json = Dict[str, Any]
+
+
+class Failed(Exception):
+    """What a person is told, and what to do about it."""
+
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.fix = fix
+
+
+class Work:
+    """A directory and a process of ours, both gone at the end, also when we are told to stop."""
+
+    def __init__(self, home: str) -> None:
+        tmp = Path(home).expanduser() / "tmp"
+        tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.place = Path(tempfile.mkdtemp(prefix="lock-", dir=str(tmp)))
+        self.process: subprocess.Popen[str] | None = None
+
+    def stop(self, *_: object) -> NoReturn:
+        self.clear()
+        os._exit(143)
+
+    def clear(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+        shutil.rmtree(str(self.place), ignore_errors=True)
+
+
+def binary(uv: Any, place: Path) -> str:
+    """uv's own path; out of the store it comes as a wheel or as the binary itself, and is made executable."""
+    if isinstance(uv, str):
+        return uv
+    kept = Path(uv["store"]) / uv["sha256"] / uv["name"]
+    made = place / "uv"
+    if uv["name"].endswith(".whl"):
+        with zipfile.ZipFile(str(kept)) as wheel:
+            inside = [name for name in wheel.namelist() if name.endswith(".data/scripts/uv")]
+            if not inside:
+                raise Failed(f"there is no uv in {uv['name']}")
+            with wheel.open(inside[0]) as source, made.open("wb") as target:
+                shutil.copyfileobj(source, target)
+    else:
+        shutil.copyfile(str(kept), str(made))
+    made.chmod(0o700)
+    return str(made)
+
+
+def environment(request: Json, place: Path, settings: Json) -> dict[str, str]:
+    """The account's own, without what it tells uv otherwise; logins by name of the index, other secrets by URL."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PYTHON", "VIRTUAL_ENV"))}
+    env.update(
+        UV_CACHE_DIR=str(place / "cache"),
+        TMPDIR=str(place),
+        UV_INDEX_STRATEGY="unsafe-best-match",
+        UV_PRERELEASE="explicit",
+        UV_HTTP_TIMEOUT="20",
+        UV_HTTP_RETRIES="1",
+        UV_PYTHON_DOWNLOADS="never",
+        UV_NO_PROGRESS="1",
+        NO_COLOR="1",
+    )
+    links = [source["url"] for source in request["sources"] if source["kind"] == "links"]
+    links += [str(place / "links")] if request.get("kept") else []
+    if links:
+        env["UV_FIND_LINKS"] = ",".join(links)
+    bundle = settings.get("cert") or os.environ.get("SSL_CERT_FILE")
+    bundle = bundle or next((known for known in BUNDLES if Path(known).exists()), None)
+    if bundle:
+        env["SSL_CERT_DIR" if Path(bundle).is_dir() else "SSL_CERT_FILE"] = bundle
+    if settings.get("client_cert"):
+        env["SSL_CLIENT_CERT"] = settings["client_cert"]
+    if settings.get("proxy"):
+        proxy: str = settings["proxy"]
+        env.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), proxy))
+    if settings.get("trusted_hosts"):
+        env["UV_INSECURE_HOST"] = " ".join(settings["trusted_hosts"])
+    return env
+
+
+def configuration(request: Json, env: dict[str, str]) -> str:
+    """uv's configuration file: the indexes by name, their logins in the environment.
+
+    A 403 is an index's word for what it doesn't have: which of them want a login is known from asking them.
+    """
+    lines = []
+    for number, source in enumerate(s for s in request["sources"] if s["kind"] == "index"):
+        url = source["url"]
+        parts = urlsplit(url)
+        user, at, place = parts.netloc.rpartition("@")
+        if at:
+            name, _, password = user.partition(":")
+            url = urlunsplit(parts._replace(netloc=place))
+            env[f"UV_INDEX_S{number}_USERNAME"] = unquote(name)
+            env[f"UV_INDEX_S{number}_PASSWORD"] = unquote(password)
+        elif not parts.scheme:
+            url = "file://" + quote(str(Path(url).expanduser().absolute()))
+        lines += [
+            "[[index]]",
+            f'name = "s{number}"',
+            f"url = {json.dumps(url)}",
+            f"default = {str(not number).lower()}",
+        ]
+        lines += ["ignore-error-codes = [403, 404]", ""] if parts.scheme.startswith("http") else [""]
+    return "\n".join(lines) if lines else "no-index = true\n"
+
+
+def compile_lock(request: Json, work: Work) -> Json:
+    place = work.place
+    settings = request.get("settings") or {}
+    uv = binary(request["uv"], place)
+    if request.get("kept"):
+        (place / "links").mkdir()
+        for file in request["kept"]["files"]:
+            found = Path(request["kept"]["store"]) / file["sha256"] / file["name"]
+            (place / "links" / file["name"]).symlink_to(found)
+    env = environment(request, place, settings)
+    config = place / "uv.toml"
+    config.write_text(configuration(request, env), encoding="utf-8")
+    for name in ("requirements", "constraints"):
+        (place / f"{name}.txt").write_text("".join(line + "\n" for line in request[name]), encoding="utf-8")
+    argv = [
+        uv,
+        "pip",
+        "compile",
+        "--config-file",
+        str(config),
+        "--format",
+        "pylock.toml",
+        "--no-header",
+        "--no-sources",
+    ]
+    argv += ["--only-binary", ":all:", "--python", sys.executable]
+    argv += ["--python-version", request["python"], "--python-platform", request["platform"]]
+    argv += ["--constraints", str(place / "constraints.txt"), str(place / "requirements.txt")]
+    try:
+        work.process = subprocess.Popen(
+            argv,
+            cwd=str(place),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+        text, said = work.process.communicate(timeout=request.get("timeout") or 300)
+    except subprocess.TimeoutExpired:
+        raise Failed("uv found no answer in time", "an index is very slow: leave it out") from None
+    except PermissionError:
+        raise Failed(
+            f"uv can't be run in {place}: no programs may be run there (noexec)", "--home DIR elsewhere"
+        ) from None
+    except OSError as error:
+        raise Failed(f"uv can't be run ({error.strerror or error})") from None
+    if work.process.returncode:
+        return {"pylock": None, "said": said[-KEPT:].replace(str(place) + "/", "")}
+    return {"pylock": text, "said": said[-KEPT:], "on_disk": on_disk(text)}
+
+
+def on_disk(text: str) -> Json:
+    """Size and hash of each wheel of the lock that lies on this machine, by its URL."""
+    found = {}
+    for word in text.split('"'):
+        if word.startswith("file://") and word.endswith(".whl"):
+            path = Path(unquote(urlsplit(word).path)).resolve()
+            digest = hashlib.sha256()
+            with path.open("rb") as file:
+                for block in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(block)
+            found[word] = {"path": str(path), "sha256": digest.hexdigest(), "size": path.stat().st_size}
+    return found
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.readline())
+    work = None
+    try:
+        work = Work(request["home"])
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, work.stop)
+        last = {"event": "done", **compile_lock(request, work)}
+    except Failed as failed:
+        last = {"event": "failed", "reason": failed.reason, "fix": failed.fix}
+    except OSError as error:
+        last = {
+            "event": "failed",
+            "reason": f"{error.strerror or error}: {error.filename or request['home']}",
+            "fix": "",
+        }
+    except zipfile.BadZipFile:
+        last = {"event": "failed", "reason": "uv's wheel is damaged", "fix": ""}
+    finally:
+        if work is not None:
+            work.clear()
+    sys.stdout.write(json.dumps(last) + "\n")
+
+
+if __name__ == "__main__":
+    main()
