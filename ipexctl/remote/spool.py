@@ -1,0 +1,165 @@
+"""A host's files on this machine, read from there once, for those that can't get them from it themselves."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from ipexctl.hosts.host import Host
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_script import node_command, run_script
+from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.stores import refuse_damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.stores import Blob, Place
+
+_HERE = Host("localhost", "localhost")
+
+
+class Spool:
+    """Files come as they are asked for, and can be handed on one by one while the next are on their way."""
+
+    def __init__(self, source: Place, channel: Callable[[], AbstractContextManager[Session]], cancel: Cancel) -> None:
+        self._source = source
+        self._channel = channel
+        self._cancel = cancel
+        self._changed = threading.Condition()
+        self._asked: dict[str, HostError | None] = {}
+        self._here: set[str] = set()
+        self._readers: list[threading.Thread] = []
+
+    def __enter__(self) -> Spool:
+        try:
+            self._directory = tempfile.TemporaryDirectory(prefix="ipexctl-")
+        except OSError as error:
+            raise HostError(
+                f"no directory for it here: {error.strerror or error}", "name one with room: TMPDIR=DIR"
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self._readers:
+            reader.join()
+        self._directory.cleanup()
+
+    def files(self, blobs: Sequence[Blob]) -> Iterator[tuple[Blob, Path]]:
+        """Each with where it lies here, as soon as it does."""
+        self._ask(blobs)
+        for blob in blobs:
+            yield blob, self._wait(blob)
+
+    def _ask(self, blobs: Sequence[Blob]) -> None:
+        with self._changed:
+            new = [blob for blob in blobs if blob.sha256 not in self._asked]
+            self._asked.update((blob.sha256, None) for blob in new)
+            if new:
+                reader = threading.Thread(target=self._read, args=(new,), name="spool", daemon=True)
+                self._readers.append(reader)
+                reader.start()
+
+    def _wait(self, blob: Blob) -> Path:
+        with self._changed:
+            while blob.sha256 not in self._here:
+                error = self._asked[blob.sha256]
+                if error is not None:
+                    raise type(error)(error.reason, error.fix) from error
+                if self._cancel.thrown:
+                    raise Cancelled("stopped")
+                self._changed.wait(0.5)
+        return Path(self._directory.name, blob.sha256, blob.name)
+
+    def _read(self, blobs: Sequence[Blob]) -> None:
+        """Raises nothing: what goes wrong is for those who wait."""
+        error = HostError("reading it broke off")
+        try:
+            with self._channel() as session:
+                self._pipe(session, blobs)
+        except HostError as caught:
+            error = caught
+        except OSError as caught:
+            error = HostError(f"no pipe on this machine: {caught.strerror or caught}")
+        finally:
+            with self._changed:
+                for blob in blobs:
+                    self._asked[blob.sha256] = error
+                self._changed.notify_all()
+
+    def _pipe(self, session: Session, blobs: Sequence[Blob]) -> None:
+        """The source's frames into a store of our own, which looks at every hash and says what is whole."""
+        files = [blob.to_json() for blob in blobs]
+        outlet, inlet = os.pipe()
+        taken: list[dict[str, Any] | HostError] = []
+
+        def take() -> None:
+            request = {"store": self._directory.name, "files": files}
+            try:
+                with os.fdopen(outlet, "rb", buffering=0) as stream:
+                    taken.append(
+                        run_script(
+                            LocalSession(_HERE),
+                            sys.executable,
+                            "store",
+                            "receive",
+                            request,
+                            stdin=cast("BinaryIO", stream),
+                            on_event=self._hear,
+                            cancel=self._cancel,
+                        )
+                    )
+            except HostError as error:
+                taken.append(error)
+
+        taker = threading.Thread(target=take, name="spool-take", daemon=True)
+        taker.start()
+        complaint = b""
+
+        def sink(stream: Stream, data: bytes) -> None:
+            nonlocal complaint
+            if stream == "stderr":
+                complaint = (complaint + data)[-1000:]
+                return
+            left = memoryview(data)
+            while left:
+                left = left[os.write(inlet, left) :]
+
+        request = {"store": self._source.store, "files": files}
+        command = node_command(self._source.python, "store", "send")
+        try:
+            stdin = io.BytesIO(json.dumps(request).encode() + b"\n")
+            ended = session.run(command, sink, stdin=stdin, cancel=self._cancel)
+        except BrokenPipeError:
+            ended = None
+        finally:
+            os.close(inlet)
+            taker.join()
+        self._judge(taken[0] if taken else None, complaint if ended is not None and not ended.ok else b"")
+
+    def _judge(self, taken: dict[str, Any] | HostError | None, complaint: bytes) -> None:
+        name = self._source.host.name
+        if complaint:
+            raise HostError(f"{name}: {complaint.decode(errors='replace').strip().splitlines()[-1]}")
+        if isinstance(taken, Cancelled):
+            raise taken
+        if taken is None or isinstance(taken, HostError):
+            raise HostError(
+                f"on this machine: {taken.reason if taken else 'it broke off'}", "another directory: TMPDIR=DIR"
+            )
+        refuse_damaged(taken, f"{name}'s copy is damaged")
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        if event.get("event") == "got":
+            with self._changed:
+                self._here.add(str(event["sha256"]))
+                self._changed.notify_all()
