@@ -1,0 +1,364 @@
+"""Verifies an environment on this node by using it: imports, a step of training in bf16, an all-reduce of two ranks.
+
+Standard library only, Python 3.8 or newer. Says what happened; what that means is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Sequence
+
+HEAD, TAIL = 2048, 4096
+MARK = "@ipexctl-rank "
+
+
+class Failed(Exception):
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.fix = fix
+
+
+class Stopped(BaseException):
+    """Told to stop, or nobody listens any more."""
+
+
+def say(**event: Any) -> None:
+    try:
+        print(json.dumps(event), flush=True)  # noqa: T201
+    except BrokenPipeError:
+        raise Stopped from None
+
+
+try:
+    LIBC: Any = ctypes.CDLL(None)
+except OSError:
+    LIBC = None
+
+
+def own_group() -> None:
+    """A process group of its own, which the kernel begins to end when we are gone."""
+    os.setpgid(0, 0)
+    if hasattr(LIBC, "prctl"):
+        LIBC.prctl(1, signal.SIGTERM)
+
+
+class Child:
+    """A program that is watched: what it prints, and what it says on a pipe of its own."""
+
+    def __init__(self, argv: Sequence[str], env: dict[str, str], pipe: tuple[int, int] | None = None) -> None:
+        self.began = time.monotonic()
+        self.output = b""
+        self.report = b""
+        self.ended = False
+        self._pipe = pipe[0] if pipe else None
+        try:
+            self.process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=env,
+                pass_fds=[pipe[1]] if pipe else [],
+                preexec_fn=own_group,
+            )
+        except OSError as error:
+            raise Failed(f"{argv[0]} can't be run: {error.strerror}", "see: ipexctl doctor") from None
+        finally:
+            if pipe:
+                os.close(pipe[1])
+        assert self.process.stdout is not None
+        self.fds = {self.process.stdout.fileno()} | ({self._pipe} if self._pipe is not None else set())
+
+    def read(self, fd: int) -> None:
+        data = os.read(fd, 65536)
+        if not data:
+            self.fds.discard(fd)
+        elif fd == self._pipe:
+            self.report += data
+        elif len(self.output) < HEAD:
+            self.output += data
+        else:
+            self.output = self.output[:HEAD] + (self.output[HEAD:] + data)[-2 * TAIL :]
+
+    def end(self, *, hard: bool = False) -> None:
+        """End its whole group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL if hard else signal.SIGTERM)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.end()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2)
+        self.end(hard=True)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        if self._pipe is not None:
+            os.close(self._pipe)
+
+    @property
+    def text(self) -> str:
+        whole = (
+            self.output if len(self.output) <= HEAD + TAIL else self.output[:HEAD] + b"\n...\n" + self.output[-TAIL:]
+        )
+        return whole.decode(errors="replace").strip()
+
+
+def watch(children: Sequence[Child], timeout: float) -> bool:
+    """Until all have ended, or one has failed and the others had a moment; False where time was up. None is left."""
+    deadline = time.monotonic() + timeout
+    try:
+        while True:
+            open_ones = {fd: child for child in children for fd in child.fds}
+            alive = [child for child in children if child.process.poll() is None]
+            if not alive or not open_ones:
+                deadline = min(deadline, time.monotonic() + 0.5)  # a grandchild may hold the pipe open
+                if not alive and not open_ones:
+                    return True
+            elif len(alive) < len(children) and any(child.process.poll() for child in children):
+                deadline = min(deadline, time.monotonic() + 5)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return not alive
+            poller = select.poll()
+            poller.register(1, 0)
+            for fd in open_ones:
+                poller.register(fd, select.POLLIN)
+            for fd, _ in poller.poll(min(left, 1.0 if open_ones else 0.01) * 1000):
+                if fd == 1:
+                    raise Stopped
+                open_ones[fd].read(fd)
+    finally:
+        for child in children:
+            child.close()
+
+
+class Verify:
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.programs: dict[str, str] = request["programs"]
+        self.python: str = request.get("python") or sys.executable
+        self.timeout = float(request.get("timeout") or 300)
+        self.module: str | None = request.get("module")
+        self.ranks = int(request.get("ranks") or 2)
+        self.phases: list[dict[str, Any]] = []
+        self.facts: dict[str, Any] = {"torch": None, "ipex": None, "oneccl": None, "python": None}
+        self.facts.update(capability=None, bf16=None, backend=None, launcher=None)
+        self.env = self._environment()
+
+    def _environment(self) -> dict[str, str]:
+        """What the host has by itself, little of it, and the environment's variables in front."""
+        env = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR") if name in os.environ}
+        env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
+        if self.request.get("setup"):
+            env = sourced(self.request["setup"], env)
+        prepended = set(self.request.get("prepended") or [])
+        for name, value in (self.request.get("variables") or {}).items():
+            env[name] = f"{value}:{env[name]}" if name in prepended and env.get(name) else value
+        if self.request.get("tmp"):
+            env["TMPDIR"] = self.request["tmp"]
+        env.update(PYTHONNOUSERSITE="1", PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1", LC_ALL="C.UTF-8")
+        return env
+
+    def work(self) -> dict[str, Any]:
+        found = self._look()
+        self.module = self.module or found.get("module")
+        backend = self.request.get("backend") or "auto"
+        backend = ("ccl" if self.module else "gloo") if backend == "auto" else backend
+        steps = ["torch"]
+        steps += ["ipex"] if found.get("has_ipex") or self.request.get("ipex") else []
+        steps += ["bindings"] if backend == "ccl" else []
+        self.module = self.module or "oneccl_bindings_for_pytorch"
+        self._steps(steps)
+        good = {phase["name"] for phase in self.phases if phase["ok"]}
+        if "torch" in good and ("bindings" in good or backend != "ccl"):
+            say(event="step", what="adding up over two ranks")
+            if not self._allreduce(backend) and "EADDRINUSE" in self.phases[-1]["text"]:
+                self.phases.pop()
+                self._allreduce(backend)
+        self.facts["backend"] = backend
+        ok = len(self.phases) == len(steps) + 1 and all(phase["ok"] for phase in self.phases)
+        return {"ok": ok, **self.facts, "phases": self.phases}
+
+    def _start_steps(self, order: dict[str, Any]) -> tuple[Child, bool]:
+        pipe = os.pipe()
+        order = {**order, "fd": pipe[1], "module": self.module}
+        child = Child([self.python, "-s", "-c", self.programs["steps"], json.dumps(order)], self.env, pipe)
+        return child, watch([child], self.timeout)
+
+    def _look(self) -> dict[str, Any]:
+        child, _ = self._start_steps({"look": True})
+        try:
+            found: dict[str, Any] = json.loads(child.report)["found"]
+        except (ValueError, KeyError):
+            last = child.text.splitlines()[-1:] or [f"exit code {child.process.returncode}"]
+            raise Failed(f"{self.python} doesn't run: {last[0]}", "see: ipexctl doctor") from None
+        return found
+
+    def _steps(self, steps: list[str]) -> None:
+        """Each part is imported and used, in one process as long as none fails; behind a failure in a new one."""
+        pending = list(steps)
+        while pending:
+            say(event="step", what=f"verifying {pending[0]}")
+            child, in_time = self._start_steps({"steps": pending})
+            began = None
+            for line in child.report.decode(errors="replace").splitlines():
+                event = json.loads(line)
+                if "begin" in event:
+                    began = event["begin"]
+                else:
+                    self.facts.update(event["facts"])
+                    self._phase(event["end"], child, event["ok"], seconds=event["seconds"])
+                    pending.remove(event["end"])
+                    began = None
+            if began is not None or (pending and not child.report):
+                self._phase(began or pending[0], child, False, in_time=in_time)
+                pending.remove(began or pending[0])
+            if any(phase["name"] == "torch" and not phase["ok"] for phase in self.phases):
+                return
+
+    def _phase(self, name: str, child: Child, ok: bool, *, seconds: float = 0, in_time: bool = True) -> None:
+        code = child.process.returncode
+        by_mpirun = re.search(r"KILLED BY SIGNAL: (\d+)", child.text)
+        number = -code if code < 0 else int(by_mpirun.group(1)) if by_mpirun else None
+        self.phases.append(
+            {
+                "name": name,
+                "ok": ok,
+                "seconds": seconds or round(time.monotonic() - child.began, 3),
+                "rc": 0 if ok else code,
+                "signal": None if ok or not in_time else number,
+                "timed_out": not in_time,
+                "text": "" if ok else child.text,
+            }
+        )
+
+    def _allreduce(self, backend: str) -> bool:
+        order = {"backend": backend, "module": self.module, "ranks": self.ranks, "timeout": self.timeout}
+        env = dict(self.env)
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
+            env.pop(name, None)
+        env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+        rank = [self.python, "-s", "-c", self.programs["rank"], json.dumps(order)]
+        mpirun = self._mpirun()
+        if mpirun:
+            env.update(I_MPI_PIN="0", I_MPI_THREAD_YIELD="2", CCL_YIELD="sched_yield", CCL_WORKER_COUNT="1")
+            children = [Child([*mpirun, *rank], env)]
+        else:
+            env.update(CCL_ATL_TRANSPORT="ofi", CCL_PROCESS_LAUNCHER="none", CCL_LOCAL_SIZE=str(self.ranks))
+            numbers = [str(number) for number in range(self.ranks)]
+            children = [Child(rank, {**env, "RANK": n, "LOCAL_RANK": n, "CCL_LOCAL_RANK": n}) for n in numbers]
+        in_time = watch(children, self.timeout)
+        self.facts["launcher"] = mpirun[0] if mpirun else None
+        bad = [child for child in children if child.process.returncode]
+        child = bad[0] if bad else children[0]
+        said = [item for each in children for item in results(each.output)]
+        ok = in_time and not bad and {item["rank"] for item in said} == set(range(self.ranks))
+        if said:
+            self.facts["allreduce_ms"] = [round(1000 * max(i["again"][k] for i in said), 3) for k in (0, 1)]
+        self._phase("allreduce", child, ok, in_time=in_time)
+        return ok
+
+    def _mpirun(self) -> list[str] | None:
+        """How mpirun starts the ranks here; hydra's mpiexec itself, as mpirun would leave it behind when ended."""
+        named = self.request.get("mpirun")
+        path = named or shutil.which("mpirun", path=self.env["PATH"])
+        if not path:
+            return None
+        hydra = Path(path).with_name("mpiexec.hydra")
+        count = ["-n", str(self.ranks)]
+        if hydra.is_file():
+            return [str(hydra), "-launcher", "fork", *count]
+        child = Child([path, "--version"], self.env)
+        watch([child], 20)
+        if "Open MPI" in child.text or "OpenRTE" in child.text or "prte" in child.text.lower():
+            names = ["MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", *self.request.get("variables", {})]
+            exported = [word for name in names if name in self.env or name.isupper() for word in ("-x", name)]
+            return [path, *(["--allow-run-as-root"] * (os.getuid() == 0)), "--oversubscribe", *exported, *count]
+        return [path, *count]
+
+
+def results(output: bytes) -> list[dict[str, Any]]:
+    found = []
+    for line in output.decode(errors="replace").splitlines():
+        if MARK in line:
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line.split(MARK, 1)[1]))
+    return found
+
+
+def sourced(setup: str, env: dict[str, str]) -> dict[str, str]:
+    """The environment a file of the user leaves behind, in bash."""
+    bash = shutil.which("bash")
+    if bash is None:
+        raise Failed(f"there is no bash here to source {setup} with", "install bash")
+    line = '. "$0" >&2; code=$?; env -0; exit $code'
+    done = subprocess.run(
+        [bash, "--noprofile", "--norc", "-c", line, setup], env=env, stdin=subprocess.DEVNULL, capture_output=True
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()[-400:]
+        raise Failed(
+            f"{setup} failed in bash (exit code {done.returncode}): {said}", "mend the file, or leave --setup out"
+        )
+    pairs = (item.split("=", 1) for item in done.stdout.decode(errors="surrogateescape").split("\0") if "=" in item)
+    return {name: value for name, value in pairs if name not in ("_", "SHLVL", "PWD", "OLDPWD")}
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def keep(path: str, answer: dict[str, Any]) -> None:
+    """Note beside the environment that it was verified here; where that can't be written, it is only not noted."""
+    with contextlib.suppress(OSError):
+        target = Path(path)
+        target.parent.mkdir(exist_ok=True)
+        aside = target.with_name(f".{target.name}-{os.getpid()}")
+        aside.write_text(json.dumps({**answer, "phases": []}, indent=1) + "\n")
+        aside.replace(target)
+
+
+def stop(*_: object) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    raise Stopped
+
+
+def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    began = time.monotonic()
+    try:
+        request = json.loads(sys.stdin.readline())
+        answer = Verify(request).work()
+        answer["seconds"] = round(time.monotonic() - began, 3)
+        if answer["ok"] and request.get("keep"):
+            keep(request["keep"], answer)
+        say(event="done", **answer)
+    except Failed as failed:
+        say(event="failed", reason=failed.reason, fix=failed.fix)
+    except Stopped:
+        return 143
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

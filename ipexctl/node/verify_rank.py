@@ -1,0 +1,78 @@
+"""One rank of a small all-reduce: finds out which it is, adds up with the others, checks the sum.
+
+Runs under the environment's own Python, 3.8 or newer, as `verify.py` has it started by mpirun, or starts it itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from datetime import timedelta
+from typing import Any
+
+MARK = "@ipexctl-rank "
+RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "RANK")
+LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
+SIZES = (1024, 1 << 20)
+
+
+def first_of(names: tuple[str, ...], default: str | None = None) -> str:
+    for name in names:
+        if os.environ.get(name):
+            return os.environ[name]
+    if default is None:
+        raise LookupError(f"mpirun told this rank its number in none of {', '.join(names)}")
+    return default
+
+
+def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> float:
+    values = torch.ones(size) * (rank + 1)
+    began = time.perf_counter()
+    dist.all_reduce(values)
+    seconds = time.perf_counter() - began
+    expected = float(world * (world + 1) // 2)
+    low, high = float(values.min()), float(values.max())
+    if low != expected or high != expected:
+        raise ArithmeticError(f"the sum over {world} ranks is {low:g} to {high:g} and not {expected:g}")
+    return seconds
+
+
+def work(order: dict[str, Any]) -> None:
+    rank, world = int(first_of(RANK)), int(order["ranks"])
+    local = first_of(LOCAL, str(rank))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=local, LOCAL_WORLD_SIZE=str(world))
+    torch: Any = importlib.import_module("torch")
+    dist: Any = importlib.import_module("torch.distributed")
+    if order["backend"] == "ccl":
+        importlib.import_module(order["module"])
+    began = time.perf_counter()
+    dist.init_process_group(order["backend"], rank=rank, world_size=world, timeout=timedelta(seconds=order["timeout"]))
+    ready = time.perf_counter() - began
+    first = [reduce_once(torch, dist, rank, world, size) for size in SIZES]
+    again = [min(reduce_once(torch, dist, rank, world, size) for _ in range(3)) for size in SIZES]
+    dist.barrier()
+    said = {"rank": rank, "init": ready, "first": first, "again": again}
+    sys.stdout.write(f"{MARK}{json.dumps(said)}\n")
+    sys.stdout.flush()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    signal.alarm(int(order["timeout"]) + 5)  # whoever started us may be gone: no rank is left spinning
+    try:
+        work(order)
+    except BaseException:  # noqa: BLE001  # under oneCCL a rank that only raises waits for the others for good
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

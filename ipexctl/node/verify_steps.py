@@ -1,0 +1,149 @@
+"""Imports a stack step by step and uses each part once, saying so on a pipe; a crash is of the step begun last.
+
+Runs under the environment's own Python, 3.8 or newer; `verify.py` starts it, and again behind a step that crashed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+from importlib import metadata
+from typing import Any, Callable
+
+
+def version_of(*names: str) -> str | None:
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def torch_step(_: dict[str, Any]) -> dict[str, Any]:
+    torch: Any = importlib.import_module("torch")
+    capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: None)()
+    product = torch.ones(32, 32) @ torch.ones(32, 32)
+    if float(product.sum()) != 32.0**3:
+        raise ArithmeticError(f"a product of matrices is wrong: {float(product.sum())}")
+    facts = {"torch": str(torch.__version__), "python": sys.version.split()[0], "capability": capability}
+    return {**facts, "threads": torch.get_num_threads(), **bf16(torch, None)}
+
+
+def ipex_step(_: dict[str, Any]) -> dict[str, Any]:
+    torch: Any = importlib.import_module("torch")
+    ipex: Any = importlib.import_module("intel_extension_for_pytorch")
+    return {"ipex": str(ipex.__version__), **bf16(torch, ipex)}
+
+
+def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
+    """What a small model can do in bf16 here: a step of training, or inference, or neither; then it runs in fp32."""
+    first: BaseException | None = None
+    for what, use in (("training", train), ("inference", infer), ("no", plain)):
+        try:
+            use(torch, ipex)
+        except (AssertionError, RuntimeError, NotImplementedError) as error:  # older CPUs: not supported
+            first = first or error
+        else:
+            return {"bf16": what, "bf16_why": str(first).strip()[:300] if first else ""}
+    assert first is not None
+    raise first
+
+
+def small(torch: Any) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    return model, torch.randn(32, 64)
+
+
+def finite(torch: Any, value: Any) -> None:
+    if not bool(torch.isfinite(value.float()).all()):
+        raise ArithmeticError("a small model gives values that are no numbers")
+
+
+def train(torch: Any, ipex: Any) -> None:
+    model, x = small(torch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model.train()
+    if ipex is not None:
+        model, optimizer = ipex.optimize(model, optimizer=optimizer, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(x).float().pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    finite(torch, loss)
+
+
+def infer(torch: Any, ipex: Any) -> None:
+    model, x = small(torch)
+    model.eval()
+    if ipex is not None:
+        model = ipex.optimize(model, dtype=torch.bfloat16)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        finite(torch, model(x))
+
+
+def plain(torch: Any, ipex: Any) -> None:
+    model, x = small(torch)
+    model.eval()
+    if ipex is not None:
+        model = ipex.optimize(model)
+    with torch.no_grad():
+        finite(torch, model(x))
+
+
+def bindings_step(order: dict[str, Any]) -> dict[str, Any]:
+    importlib.import_module("torch")  # the bindings need it loaded first
+    module = importlib.import_module(order["module"])
+    return {"oneccl": version_of("oneccl-bind-pt", "torch-ccl") or getattr(module, "__version__", None)}
+
+
+STEPS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "torch": torch_step,
+    "ipex": ipex_step,
+    "bindings": bindings_step,
+}
+
+
+def look() -> dict[str, Any]:
+    """What there is to verify, found without importing it."""
+    modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
+    return {
+        "has_ipex": bool(importlib.util.find_spec("intel_extension_for_pytorch")),
+        "module": next((name for name in modules if importlib.util.find_spec(name)), None),
+    }
+
+
+def main() -> int:
+    order = json.loads(sys.argv[1])
+    report = os.fdopen(order["fd"], "w", buffering=1)
+
+    def say(**event: Any) -> None:
+        report.write(json.dumps(event) + "\n")
+        report.flush()
+
+    if order.get("look"):
+        say(found=look())
+        return 0
+    for step in order["steps"]:
+        say(begin=step)
+        began = time.monotonic()
+        try:
+            facts = STEPS[step](order)
+        except BaseException:  # noqa: BLE001  # IPEX leaves by exit() from an import
+            traceback.print_exc()
+            sys.stderr.flush()
+            say(end=step, ok=False, seconds=round(time.monotonic() - began, 3), facts={})
+            os._exit(1)  # a library half loaded may hang the interpreter's own end
+        say(end=step, ok=True, seconds=round(time.monotonic() - began, 3), facts=facts)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
