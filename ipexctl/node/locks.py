@@ -156,7 +156,8 @@ def compile_lock(request: Json, work: Work) -> Json:
     ]
     argv += ["--only-binary", ":all:", "--python", sys.executable]
     argv += ["--python-version", request["python"], "--python-platform", request["platform"]]
-    argv += ["--constraints", str(place / "constraints.txt"), str(place / "requirements.txt")]
+    argv += ["--constraints", str(place / "constraints.txt")] if request["constraints"] else []
+    argv.append(str(place / "requirements.txt"))
     try:
         work.process = subprocess.Popen(
             argv,
