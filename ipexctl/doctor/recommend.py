@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.layout import common_layout, dtype
-from ipexctl.stack.table import choose
+from ipexctl.stack.plan import Refusal
+from ipexctl.stack.request import StackRequest
+from ipexctl.stack.resolver import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.launch.layout import Backend, Dtype
+    from ipexctl.launch.layout import Dtype
+    from ipexctl.stack.table import StackRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +32,20 @@ class Recommendation:
     why: Mapping[str, str]
 
 
-def recommend(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> Recommendation | None:
-    """For the hosts that answered; None where none did."""
+def recommend(
+    hosts: Mapping[str, Facts], internal: Mapping[str, str], rows: Sequence[StackRow] | None = None
+) -> Recommendation | None:
+    """For the hosts that answered; None where none did. The stack is what install takes, by the table alone."""
     if not hosts:
         return None
-    choice = choose(hosts)
-    why = {"stack": choice.why}
-    row = choice.row
-    if row is None:
+    plan = resolve(StackRequest(), hosts, None, rows=rows)
+    if isinstance(plan, Refusal):
+        why = {"stack": plan.reason}
         return Recommendation(None, None, None, None, None, None, _iface(hosts, internal), why)
-    backend: Backend = "ccl" if row.oneccl else "gloo"
-    why["backend"] = f"the row has {'' if row.oneccl else 'no '}oneCCL bindings"
-    if row.oneccl:
+    backend = plan.backend
+    why = {"stack": plan.why}
+    why["backend"] = f"the row has {'' if plan.oneccl else 'no '}oneCCL bindings"
+    if plan.oneccl:
         why["backend"] += "; where their wheels can't be had, it is gloo"
     tiers = [facts.cpu.tier or "unsupported" for facts in hosts.values()]
     precision = dtype(tiers)
@@ -53,7 +58,7 @@ def recommend(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> Recomm
     why["ppn"] = "one rank a NUMA node, as many as the smallest host has"
     why["omp_num_threads"] = shared.why
     return Recommendation(
-        row.name,
+        plan.row.name,
         precision,
         shared.ppn,
         shared.omp_num_threads,

@@ -1,83 +1,148 @@
-"""The rows of the table, and the newest that fits."""
+"""The rows of the table, against what is known of each: versions, Pythons, floors, what can be had."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
+from stack_helpers import AVX, AVX2, host
 
-from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.software import Python, Software
 from ipexctl.facts.system import System
-from ipexctl.stack.table import choose, common_python, misfit, rows
+from ipexctl.stack.fit import common_python, misfit
+from ipexctl.stack.table import minor, rows, version_key
 
-AVX2 = frozenset({"avx2", "fma"})
+if TYPE_CHECKING:
+    from ipexctl.stack.table import StackRow
+
+KNOWN = {
+    # row: torch, IPEX, bindings, Intel MPI inside, Pythons, glibc, least ISA
+    "ipex-1.10": ("1.10.0", "1.10.100", "1.10.0", "2021.2", "3.6", "3.9", "2.17", "avx512"),
+    "ipex-1.11": ("1.11.0", "1.11.200", "1.11.0", "2021.5", "3.7", "3.10", "2.17", "avx2"),
+    "ipex-1.12": ("1.12.1", "1.12.300", "1.12.100", "2021.5", "3.7", "3.10", "2.17", "avx2"),
+    "ipex-1.13": ("1.13.1", "1.13.100", "1.13.0", "2021.7", "3.7", "3.10", "2.17", "avx2"),
+    "ipex-2.0": ("2.0.1", "2.0.100", "2.0.0", "2021.7", "3.8", "3.11", "2.17", "avx2"),
+    "ipex-2.1": ("2.1.1", "2.1.100", "2.1.0", "2021.9", "3.8", "3.11", "2.17", "avx2"),
+    "ipex-2.2": ("2.2.0", "2.2.0", "2.2.0", "2021.9", "3.8", "3.11", "2.17", "avx2"),
+    "ipex-2.3": ("2.3.0", "2.3.100", "2.3.0", "2021.11", "3.8", "3.11", "2.17", "avx2"),
+    "ipex-2.4": ("2.4.0", "2.4.0", "2.4.0", "2021.12", "3.8", "3.11", "2.17", "avx2"),
+    "ipex-2.5": ("2.5.0", "2.5.0", "2.5.0", "2021.13", "3.9", "3.11", "2.17", "avx2"),
+    "ipex-2.6": ("2.6.0", "2.6.0", "2.6.0", "2021.13", "3.9", "3.13", "2.28", "avx2"),
+    "ipex-2.7": ("2.7.0", "2.7.0", "2.7.0", "2021.14", "3.9", "3.13", "2.28", "avx2"),
+    "ipex-2.8": ("2.8.0", "2.8.0", None, None, "3.9", "3.13", "2.28", "avx2"),
+    "torch-2.9": ("2.9.1", None, None, None, "3.10", "3.14", "2.28", None),
+    "torch-2.10": ("2.10.0", None, None, None, "3.10", "3.14", "2.28", None),
+    "torch-2.11": ("2.11.0", None, None, None, "3.10", "3.14", "2.28", None),
+    "torch-2.12": ("2.12.1", None, None, None, "3.10", "3.14", "2.28", None),
+    "torch-2.13": ("2.13.0", None, None, None, "3.10", "3.14", "2.28", None),
+    "torch-2.14": ("2.14.1", None, None, None, "3.10", "3.14", "2.28", None),
+    "torch-2.15": ("2.15.0", None, None, None, "3.11", "3.15", "2.28", None),
+}
+BY_NAME = {row.name: row for row in rows()}
+every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 
 
-def host(glibc: str = "2.36", python: str = "3.11.2", flags: frozenset[str] = AVX2, arch: str = "x86_64") -> Facts:
-    return Facts(
-        system=System(kernel_name="Linux", arch=arch, libc="glibc", libc_version=glibc),
-        cpu=Cpu(arch=arch, flags=flags),
-        software=Software(pythons=(Python("/usr/bin/python3", version=python),)),
-    )
+def test_every_torch_from_1_10_to_2_15_has_its_row_newest_first() -> None:
+    assert [row.name for row in rows()] == list(reversed(KNOWN))
 
 
-def test_rows_are_newest_first_and_say_what_they_are() -> None:
-    names = [row.name for row in rows()]
-    assert names[0] == "torch-2.15"
-    assert names[-1] == "ipex-2.0"
-    assert len(set(names)) == len(names)
-    by_name = {row.name: row for row in rows()}
-    assert by_name["ipex-2.7"].oneccl == "2.7.0"
-    assert (by_name["ipex-2.8"].ipex, by_name["ipex-2.8"].oneccl) == ("2.8.0", None)
-    assert all(row.retired == bool(row.ipex) for row in rows())
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_row_is_what_is_known_of_it(name: str) -> None:
+    row = BY_NAME[name]
+    assert (
+        row.torch, row.ipex, row.oneccl, row.bundled_mpi, row.pythons[0], row.pythons[-1], row.glibc, row.isa,
+    ) == KNOWN[name]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("facts", "name"),
-    [
-        (host(), "ipex-2.7"),
-        (host(python="3.13.1"), "ipex-2.7"),
-        (host(glibc="2.17", python="3.9.6"), "ipex-2.5"),
-        (host(python="3.8.10"), "ipex-2.4"),
-        (host(python="3.14.0"), "torch-2.15"),
-        (host(flags=frozenset({"avx"})), "torch-2.15"),
-        (Facts(), "ipex-2.7"),
-    ],
-)
-def test_the_newest_row_with_oneccl_that_fits(facts: Facts, name: str) -> None:
-    row = choose({"n1": facts}).row
-    assert row is not None
-    assert row.name == name
+@every_row
+def test_a_row_holds_together(row: StackRow) -> None:
+    assert row.torch in row.torch_patches
+    assert {minor(patch) for patch in row.torch_patches} == {row.line}
+    assert row.name == ("ipex-" if row.ipex else "torch-") + row.line
+    assert row.retired == bool(row.ipex)
+    assert row.backend == ("ccl" if row.oneccl else "gloo")
+    assert row.sources
+    assert row.indexes[-1].url == "https://pypi.org/simple"
+    assert any(index.url == "https://download.pytorch.org/whl/cpu" for index in row.indexes)
+    assert bool(row.requires) == bool(row.ipex)
+    assert bool(row.constraints) == (version_key(row.line) <= (2, 4))
+    assert [floor for floor, _ in row.mpi] == (["2.28"] if row.torch_glibc == "2.28" else ["2.28", "2.17"])
+    for build in row.ipex_builds:
+        assert minor(build.version) == row.line
+        assert minor(build.built_for) == row.line
+        assert set(build.works_with) <= set(row.torch_patches)
+        assert build.source
+        assert set(build.pypi_pythons) <= set(build.pythons)
+        assert build.pypi == ("absent" if not build.pypi_pythons else build.pypi)
+    for bindings in row.oneccl_builds:
+        assert minor(bindings.version) == row.line
+        assert set(bindings.works_with) <= set(row.torch_patches)
+        assert bindings.built_for in row.torch_patches
+        assert bindings.source
+    if row.oneccl:
+        assert row.module == ("torch_ccl" if version_key(row.line) < (1, 12) else "oneccl_bindings_for_pytorch")
+        assert row.setvars == "env/setvars.sh"
+
+
+@every_row
+def test_the_newest_of_several_builds_is_preferred(row: StackRow) -> None:
+    versions = [version_key(build.version) for build in row.ipex_builds]
+    assert versions == sorted(versions, reverse=True)
+
+
+def test_what_is_withdrawn_on_pypi_and_what_is_not() -> None:
+    states = {build.version: build.pypi for row in rows() for build in row.ipex_builds}
+    assert {version for version, state in states.items() if state == "available"} == {"2.6.0", "2.7.0", "2.8.0"}
+    assert [version for version, state in states.items() if state == "absent"] == ["1.10.0"]
+
+
+def test_bindings_for_cpus_were_published_up_to_2_7() -> None:
+    published = {build.version for row in rows() for build in row.oneccl_builds if build.cpu_wheel == "published"}
+    assert published == {str(known[2]) for known in KNOWN.values() if known[2]} | {"1.12.0"}
+
+
+@every_row
+def test_torch_alone_is_a_row_of_its_own(row: StackRow) -> None:
+    alone = row.stock()
+    assert alone.name == f"torch-{row.line}"
+    assert (alone.ipex, alone.oneccl, alone.isa, alone.retired, alone.requires) == (None, None, None, False, ())
+    assert alone.pythons == row.torch_pythons
+    assert alone.glibc == row.torch_glibc
+
+
+def test_torch_2_6_and_ipex_2_5_are_the_last_for_old_systems() -> None:
+    assert next(row.name for row in rows() if row.glibc == "2.17") == "ipex-2.5"
+    assert next(row.stock().name for row in rows() if row.stock().glibc == "2.17") == "torch-2.6"
 
 
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
         (host(arch="aarch64"), "is aarch64; the wheels are for x86_64"),
-        (replace(host(), system=System(kernel_name="Darwin")), "runs Darwin"),
+        (host(kernel="Darwin"), "runs Darwin; the wheels are for Linux"),
         (replace(host(), system=System(kernel_name="Linux", libc="musl")), "has musl instead of glibc"),
-        (host(glibc="2.12"), "has glibc 2.12; torch-2.15 needs 2.28"),
-        (host(python="3.7.3"), "has Python 3.7; torch-2.15 is built for 3.11 to 3.15"),
+        (host("2.12"), "has glibc 2.12; IPEX 2.7 needs 2.28"),
+        (host("2.36", "3.7"), "has only Python 3.7; ipexctl needs 3.8 or newer on a node"),
+        (host("2.36", "3.14"), "has only Python 3.14; IPEX 2.7 is built for 3.9 to 3.13"),
+        (host("2.36", "3.14", "3.15"), "has Python 3.14, 3.15; IPEX 2.7 is built for 3.9 to 3.13"),
+        (host(flags=AVX), "has no AVX2, which IPEX 2.7 needs"),
+        (host(), None),
+        (host(flags=AVX2), None),
+        (Facts(), None),
+        (Facts(complete=True), "has no Python 3 that runs"),
     ],
 )
-def test_a_host_that_nothing_fits_says_why(facts: Facts, why: str) -> None:
-    assert misfit(rows()[0], facts) == why
-    refused = choose({"fine": host(), "n2": facts})
-    assert refused.row is None
-    assert "n2" in refused.why
+def test_a_host_that_a_row_does_not_fit_says_why(facts: Facts, why: str | None) -> None:
+    assert misfit(BY_NAME["ipex-2.7"], facts) == why
 
 
-def test_the_weakest_host_decides_and_is_named() -> None:
-    found = choose({"new": host(python="3.9.2"), "old": host(glibc="2.17", python="3.9.6")})
-    assert found.row is not None
-    assert found.row.name == "ipex-2.5"
-    assert "ipex-2.7: old has glibc 2.17; ipex-2.7 needs 2.28" in found.why
+def test_ipex_1_10_needs_avx512() -> None:
+    assert misfit(BY_NAME["ipex-1.10"], host("2.31", "3.8", flags=AVX2)) == "has no AVX-512, which IPEX 1.10 needs"
+    assert misfit(BY_NAME["torch-2.9"], host(flags=AVX)) is None
 
 
 def test_pythons_must_meet() -> None:
-    ipex = next(row for row in rows() if row.name == "ipex-2.7")
-    assert common_python(ipex, [host(python="3.11.2"), host(python="3.11.9")]) == "3.11"
-    assert common_python(ipex, [host(python="3.10.2"), host(python="3.11.9")]) is None
-    assert choose({"a": host(python="3.10.2"), "b": host(python="3.14.9")}).row is None
+    row = BY_NAME["ipex-2.7"]
+    assert common_python(row, [host("2.36", "3.11"), host("2.36", "3.10", "3.11")]) == "3.11"
+    assert common_python(row, [host("2.36", "3.10"), host("2.36", "3.11")]) is None
