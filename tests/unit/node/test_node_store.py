@@ -1,0 +1,256 @@
+"""A store holds a file whole and with its hash, or not at all, whatever ends whoever writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import stat
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node_store_helpers import END, argv, content_of, feed, file_of, first_line, frame, other_pythons, run, start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+ONE, TWO = os.urandom(3_000_001), b"the second"
+is_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+
+
+def sha(content: bytes) -> str:
+    return str(file_of(content)["sha256"])
+
+
+def test_what_is_received_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+    store = tmp_path / "home" / "wheels"
+    said = run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + frame(b"", "empty") + END)
+    assert said.last == {"event": "done", "got": [sha(ONE), sha(TWO), sha(b"")], "failed": []}
+    files = [file_of(ONE), file_of(TWO, "b.whl"), file_of(b"not there"), file_of(b"", "empty")]
+    assert run("store", "have", {"store": str(store), "files": files}).last["have"] == [sha(ONE), sha(TWO), sha(b"")]
+    run("store", "drop", {"store": str(store), "files": files[:1]})
+    assert content_of(store) == {f"{sha(TWO)}/b.whl": TWO, f"{sha(b'')}/empty": b""}
+    assert run("store", "drop", {"store": str(store), "files": files}).last["event"] == "done"
+    assert list(store.iterdir()) == []
+
+
+def test_the_store_is_the_accounts_own(tmp_path: Path) -> None:
+    store = tmp_path / "wheels"
+    run("store", "receive", {"store": str(store)}, frame(TWO) + END)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [store, *store.rglob("*")]}
+    assert sorted(modes.values()) == [0o600, 0o700, 0o700]
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_every_python_sends_what_every_python_receives(tmp_path: Path, python: str) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    run("store", "receive", {"store": str(here)}, frame(ONE) + frame(TWO, "b.whl") + END, python=python)
+    files = [file_of(ONE), file_of(TWO, "b.whl")]
+    request = {"store": str(here), "files": files, "to": {"store": str(there), "files": files}}
+    sent = subprocess.run(argv("store", "send", python), input=first_line("store", request), capture_output=True)
+    received = subprocess.run(argv("store", "receive", python), input=sent.stdout, capture_output=True)
+    assert received.returncode == 0, received.stderr
+    assert content_of(there) == content_of(here)
+
+
+def test_a_file_with_another_hash_is_refused_by_name_and_the_rest_goes_in(tmp_path: Path) -> None:
+    said = run("store", "receive", {"store": str(tmp_path)}, frame(b"evil", sha256=sha(ONE)) + frame(TWO) + END)
+    assert said.last["got"] == [sha(TWO)]
+    (failed,) = said.last["failed"]
+    assert (failed["sha256"], failed["kind"]) == (sha(ONE), "hash")
+    assert "a-1.0-py3-none-any.whl: its 4 bytes have the sha256" in failed["reason"]
+    assert list(content_of(tmp_path).values()) == [TWO]
+
+
+def test_a_stream_that_breaks_off_leaves_what_was_whole(tmp_path: Path) -> None:
+    said = run("store", "receive", {"store": str(tmp_path)}, frame(TWO) + frame(ONE)[:2_000_000])
+    assert "the stream broke off 1.0 MB before the end of a-1.0-py3-none-any.whl" in said.reason
+    assert list(content_of(tmp_path).values()) == [TWO]
+    said = run("store", "receive", {"store": str(tmp_path)}, frame(TWO))
+    assert "broke off between two files" in said.reason
+
+
+def test_only_what_was_asked_for_is_taken_in(tmp_path: Path) -> None:
+    request = {"store": str(tmp_path), "files": [file_of(ONE)]}
+    assert "nobody asked" in run("store", "receive", request, frame(TWO) + END).reason
+    assert "bytes" in run("store", "receive", request, frame(TWO, sha256=sha(ONE), size=1 << 40)).reason
+    assert content_of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("stream", [b"", b"\n", b"[]\n", b"null\n", b"x" * 100_000, b'{"size": -1}\n'])
+def test_what_is_no_frame_is_refused(tmp_path: Path, stream: bytes) -> None:
+    assert run("store", "receive", {"store": str(tmp_path)}, stream).reason
+    assert content_of(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"name": name} for name in ("../x", ".x", "", "a/b", "a\0b", "x" * 300)),
+        *({"sha256": sha256} for sha256 in ("../../x", "ABC", "a" * 63, "a" * 64 + "\n", None)),
+    ],
+)
+@pytest.mark.parametrize("action", ["have", "drop", "receive"])
+def test_no_name_and_no_hash_leads_out_of_the_store(tmp_path: Path, wrong: dict[str, Any], action: str) -> None:
+    store = tmp_path / "store"
+    (tmp_path / "x").write_bytes(b"mine")
+    request = {"store": str(store), "files": [{**file_of(b"mine"), **wrong}]}
+    stream = b""
+    if action == "receive":
+        request, stream = {"store": str(store)}, frame(b"mine", **wrong) + END
+    assert "sha256" in (reason := run("store", action, request, stream).reason) or "name" in reason
+    assert content_of(tmp_path) == {"x": b"mine"}
+
+
+def test_a_size_that_differs_is_not_there_and_verify_reads_the_bytes(tmp_path: Path) -> None:
+    run("store", "receive", {"store": str(tmp_path)}, frame(ONE) + frame(TWO, "b.whl") + END)
+    files = [file_of(ONE), file_of(TWO, "b.whl")]
+    (tmp_path / sha(TWO) / "b.whl").write_bytes(b"other")
+    assert run("store", "have", {"store": str(tmp_path), "files": files}).last["have"] == [sha(ONE)]
+    (tmp_path / sha(TWO) / "b.whl").write_bytes(TWO[::-1])
+    assert run("store", "have", {"store": str(tmp_path), "files": files}).last["have"] == [sha(ONE), sha(TWO)]
+    last = run("store", "have", {"store": str(tmp_path), "files": files, "verify": True}).last
+    assert (last["have"], last["damaged"]) == ([sha(ONE)], [sha(TWO)])
+    assert list(content_of(tmp_path).values()) == [ONE]
+
+
+def test_a_file_that_is_gone_is_said_to_be_in_its_place(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    run("store", "receive", {"store": str(here)}, frame(TWO) + END)
+    request = {"store": str(here), "files": [file_of(ONE), file_of(TWO)]}
+    sent = subprocess.run(argv("store", "send"), input=first_line("store", request), capture_output=True).stdout
+    last = run("store", "receive", {"store": str(there)}, sent).last
+    assert last["got"] == [sha(TWO)]
+    assert "No such file" in last["failed"][0]["reason"]
+
+
+def test_killed_at_any_moment_a_rerun_ends_whole(tmp_path: Path) -> None:
+    stream = b"".join(frame(ONE[: 300_000 + index], f"{index}.whl") for index in range(10)) + END
+    wanted = {f"{sha(ONE[: 300_000 + index])}/{index}.whl" for index in range(10)}
+    for _ in range(8):
+        process = start("store", "receive", {"store": str(tmp_path)})
+        feed(process, stream[: random.randrange(len(stream) - 100)])
+        time.sleep(random.uniform(0, 0.15))
+        process.kill()
+        process.communicate()
+        whole = {path for path in content_of(tmp_path) if not path.endswith(".part")}
+        assert whole <= wanted
+        assert all(sha(data) == path[:64] for path, data in content_of(tmp_path).items() if path in whole)
+    assert run("store", "receive", {"store": str(tmp_path)}, stream).rc == 0
+    assert set(content_of(tmp_path)) == wanted
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_told_to_end_it_leaves_nothing_half_made(tmp_path: Path, number: signal.Signals) -> None:
+    process = start("store", "receive", {"store": str(tmp_path)})
+    feed(process, frame(ONE)[:2_000_000])
+    _until(lambda: any(tmp_path.glob("*.part")))
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode == 143
+    assert content_of(tmp_path) == {}
+
+
+def test_it_ends_when_nobody_listens_any_more(tmp_path: Path) -> None:
+    process = start("store", "receive", {"store": str(tmp_path)})
+    assert process.stdout is not None
+    process.stdout.close()
+    with contextlib.suppress(BrokenPipeError):
+        feed(process, frame(TWO) + frame(ONE)[:2_000_000])
+    process.wait(10)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_parts_of_writers_that_are_gone_are_cleared_and_others_are_not(tmp_path: Path) -> None:
+    alive = start("store", "receive", {"store": str(tmp_path)})
+    feed(alive, frame(ONE)[:2_000_000])
+    _until(lambda: any(tmp_path.glob("*.part")))
+    (its,) = tmp_path.glob("*.part")
+    young = tmp_path / f"{'a' * 16}.elsewhere.1.cafe.part"
+    old = tmp_path / f"{'b' * 16}.elsewhere.1.cafe.part"
+    young.write_bytes(b"x")
+    old.write_bytes(b"x")
+    os.utime(old, (time.time() - 90_000,) * 2)
+    run("store", "receive", {"store": str(tmp_path)}, END)
+    assert set(tmp_path.glob("*.part")) == {its, young}
+    feed(alive, frame(ONE)[2_000_000:] + END)
+    alive.communicate()
+    assert (tmp_path / sha(ONE) / "a-1.0-py3-none-any.whl").read_bytes() == ONE
+
+
+def test_two_at_once_write_the_same_files(tmp_path: Path) -> None:
+    both = [start("store", "receive", {"store": str(tmp_path)}) for _ in range(2)]
+    for process in both:
+        feed(process, frame(ONE) + frame(TWO, "b.whl") + END)
+    assert [process.wait(10) for process in both] == [0, 0]
+    assert set(content_of(tmp_path).values()) == {ONE, TWO}
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A small filesystem of its own."""
+    point = tmp_path / "mounted"
+    point.mkdir()
+
+    def mount(options: str) -> Path:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", point], check=True)
+        return point
+
+    yield mount
+    subprocess.run(["umount", "-l", point], check=False, capture_output=True)
+
+
+@is_root
+def test_a_full_disk_says_how_much_is_missing(mounted: Callable[[str], Path]) -> None:
+    point = mounted("size=2m")
+    said = run("store", "receive", {"store": str(point / "wheels")}, frame(TWO) + frame(ONE, "b.whl") + END)
+    assert "the disk is full: 3.0 MB more are needed, 2.1 MB are left" in said.reason
+    assert "--home" in said.last["fix"]
+    assert list(content_of(point).values()) == [TWO]
+
+
+@is_root
+def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_made(mounted: Callable[[str], Path]) -> None:
+    point = mounted("size=4m")
+    process = start("store", "receive", {"store": str(point / "wheels")})
+    feed(process, frame(ONE)[:1_000_000])
+    _until(lambda: any((point / "wheels").glob("*.part")))
+    (point / "filler").write_bytes(b"x" * 2_500_000)
+    out, err = process.communicate(frame(ONE)[1_000_000:])
+    assert b"the disk is full" in out, err
+    assert not list((point / "wheels").glob("*"))
+
+
+@is_root
+def test_a_read_only_filesystem_is_named(mounted: Callable[[str], Path]) -> None:
+    point = mounted("ro")
+    said = run("store", "receive", {"store": str(point / "wheels")}, frame(TWO) + END)
+    assert f"{point}/wheels: the filesystem is mounted read-only" in said.reason
+
+
+@is_root
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="needs a Python that every account may run")
+def test_a_directory_of_somebody_elses_is_named() -> None:
+    said = run("store", "receive", {"store": "/usr/wheels"}, frame(TWO) + END, user=65534, python="/usr/bin/python3")
+    assert "/usr/wheels: this account may not write there" in said.reason
+
+
+def test_a_file_in_a_directorys_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "wheels").write_text("a file")
+    for store in ("wheels", "wheels/below"):
+        said = run("store", "receive", {"store": str(tmp_path / store)}, frame(TWO) + END)
+        assert "a file is where a directory is needed" in said.reason
+    (tmp_path / "store" / sha(TWO) / "a-1.0-py3-none-any.whl").mkdir(parents=True)
+    said = run("store", "receive", {"store": str(tmp_path / "store")}, frame(TWO) + END)
+    assert "a directory is where a file is needed" in said.reason
