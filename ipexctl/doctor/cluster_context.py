@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import joining
-from ipexctl.hosts.internal import HostAddresses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.network import Nic
     from ipexctl.hosts.host import Host
-    from ipexctl.hosts.internal import NoCommonNetwork
+    from ipexctl.hosts.internal import HostAddresses, NoCommonNetwork
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -56,11 +54,6 @@ class Cluster:
 
 
 Rule = Callable[[Cluster], Iterator[Finding]]
-
-
-def addresses_of(facts: Facts, reached: str | None) -> HostAddresses:
-    """A host's addresses as the choice of a common network wants them, those of bridges inside it left out."""
-    return HostAddresses(tuple(address for nic in facts.network.nics for address in joining(nic)), reached)
 
 
 def groups(members: tuple[Member, ...], key: Callable[[Member], Key | None]) -> dict[Key, list[str]]:

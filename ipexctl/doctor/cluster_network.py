@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.cluster_context import groups, odd_ones
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, joining
+from ipexctl.doctor.host_context import few
+from ipexctl.facts.internal import joining
 from ipexctl.hosts.internal import common_networks
 
 if TYPE_CHECKING:

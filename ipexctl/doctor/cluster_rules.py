@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor import cluster_machines, cluster_network, cluster_software
-from ipexctl.doctor.cluster_context import Cluster, Member, addresses_of
+from ipexctl.doctor.cluster_context import Cluster, Member
 from ipexctl.doctor.finding import LEVELS, Finding
 from ipexctl.doctor.host_context import HostContext, main_nic
 from ipexctl.doctor.host_rules import HOST_IDS
+from ipexctl.facts.internal import addresses_of
 from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
 
 if TYPE_CHECKING:

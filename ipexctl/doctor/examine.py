@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.doctor.cluster_context import addresses_of
 from ipexctl.doctor.cluster_rules import examine_cluster, merge_findings
 from ipexctl.doctor.finding import Finding, worst
 from ipexctl.doctor.host_rules import HostContext, examine_host
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.report import DoctorReport, HostReport
 from ipexctl.facts.gather import gather
-from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
+from ipexctl.facts.internal import addresses_among
+from ipexctl.hosts.internal import NoCommonNetwork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -119,7 +119,5 @@ def _required(host: Host, facts: Facts, tier: str | None) -> tuple[Finding, ...]
 
 def _internal(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None) -> dict[str, str]:
     """The addresses the hosts reach one another by; none where no network joins them, which is a finding."""
-    answered = [host for host in hosts if host.name in facts]
-    known = {host.name: addresses_of(facts[host.name], host.address) for host in answered}
-    chosen = internal_addresses(known, answered, iface)
+    chosen = addresses_among(hosts, facts, iface)
     return {} if isinstance(chosen, NoCommonNetwork) else chosen

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.facts import Facts
-from ipexctl.hosts import internal
+from ipexctl.facts.internal import joining
 
 if TYPE_CHECKING:
     from ipexctl.facts.cpu import Cpu
@@ -93,24 +92,6 @@ def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
     if distro in _ZYPPER:
         return f"as root: zypper install -y {zypper}"
     return f"as root, with this system's package manager, install {apt}"
-
-
-_INSIDE_ONE_MACHINE: Final = ("loopback", "docker", "libvirt", "veth")
-
-
-@lru_cache(maxsize=8192)
-def _joining(interface: str, address: str, prefix: int) -> internal.Nic | None:
-    """Remembered: every rule asks, and to understand an address takes as long as all the rest of a rule."""
-    nic = internal.Nic(interface, address, prefix)
-    return nic if nic.joins_hosts else None
-
-
-def joining(nic: Nic) -> tuple[internal.Nic, ...]:
-    """An interface's addresses behind which other machines can be; none for a bridge of containers or guests."""
-    if nic.kind in _INSIDE_ONE_MACHINE:
-        return ()
-    each = (_joining(nic.name, address.address, address.prefix) for address in nic.addresses)
-    return tuple(address for address in each if address)
 
 
 def usable_cores(cpu: Cpu) -> int | None:

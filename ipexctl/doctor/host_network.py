@@ -7,7 +7,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, heard, joining, main_nic
+from ipexctl.doctor.host_context import few, heard, main_nic
+from ipexctl.facts.internal import joining
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
