@@ -337,7 +337,7 @@ class Fill:
         return text.replace(str(self.aside), final).replace(str(self.aside.resolve()), final)
 
     def _move_paths(self, site: Path) -> None:
-        changed = {}
+        changed = set()
         for path in [*(self.aside / "bin").iterdir(), self.aside / "pyvenv.cfg", *site.glob("*.pth")]:
             if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 20:
                 continue
@@ -351,25 +351,29 @@ class Fill:
                 fresh.write_text(after)
                 shutil.copymode(str(path), str(fresh))
                 fresh.replace(path)
-                changed[os.path.relpath(str(path), str(site))] = after.encode()
+                changed.add(os.path.relpath(str(path), str(site)))
         for record in site.glob("*.dist-info/RECORD"):
-            self._note(record, changed)
+            self._note(site, record, changed)
 
-    def _note(self, record: Path, changed: dict[str, bytes]) -> None:
-        """The files we changed, in the list of a package's files."""
-        text = record.read_text()
-        rows = list(csv.reader(text.splitlines())) if any(name in text for name in changed) else []
-        if not any(row and row[0] in changed for row in rows):
-            return
+    def _note(self, site: Path, record: Path, changed: set[str]) -> None:
+        """Bring a package's list of files in line with what is there: some are published with wrong sizes."""
+        rows, true = list(csv.reader(record.read_text().splitlines())), []
         for row in rows:
-            if row and row[0] in changed:
-                data = changed[row[0]]
-                row[1:] = [f"sha256={urlsafe_b64encode(sha256(data).digest()).rstrip(b'=').decode()}", str(len(data))]
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(rows)
-        fresh = record.with_name("RECORD.new")
-        fresh.write_text(out.getvalue())
-        fresh.replace(record)
+            path = site / row[0]
+            if len(row) == 3 and row[2].isdigit() and not row[0].endswith(".pyc"):
+                if not path.exists():
+                    continue
+                if row[0] in changed or path.stat().st_size != int(row[2]):
+                    data = path.read_bytes()
+                    digest = urlsafe_b64encode(sha256(data).digest()).rstrip(b"=").decode()
+                    row = [row[0], f"sha256={digest}", str(len(data))]
+            true.append(row)
+        if true != rows:
+            out = io.StringIO()
+            csv.writer(out, lineterminator="\n").writerows(true)
+            fresh = record.with_name("RECORD.new")
+            fresh.write_text(out.getvalue())
+            fresh.replace(record)
 
 
 def stop(*_: object) -> None:
