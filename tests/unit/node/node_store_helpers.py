@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ def run(
     return Said([json.loads(line) for line in done.stdout.splitlines()], done.returncode, stderr)
 
 
-_BARE = {key: value for key, value in os.environ.items() if "proxy" not in key.lower() and "CERT" not in key}
+_SPOILS = re.compile("(?i)proxy|cert|ca_bundle|netrc")
+_BARE = {key: value for key, value in os.environ.items() if not _SPOILS.search(key)}
 
 
 def start(script: str, action: str, request: dict[str, Any], **options: Any) -> subprocess.Popen[bytes]:
