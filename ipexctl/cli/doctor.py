@@ -51,6 +51,7 @@ def doctor(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
+    from ipexctl.stack.user_rows import known_rows
     from ipexctl.ui.doctor import show_doctor, show_json
     from ipexctl.ui.say import say
 
@@ -63,6 +64,7 @@ def doctor(
         network=network,
         smoke=smoke,
         timeout=targets.timeout,
+        rows=known_rows(os.environ),
     )
 
     def on_step(host: Host, step: str, seconds: float) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.crew import Crew
+    from ipexctl.stack.table import StackRow
 
 TIERS = ("avx2", "avx512", "avx512_bf16", "amx")
 
@@ -37,6 +38,8 @@ class Wishes:
     network: bool = True
     smoke: bool = False
     timeout: float | None = None
+    rows: tuple[StackRow, ...] | None = None
+    """The version table; None: as it is in the package."""
 
 
 def examine(
@@ -69,7 +72,7 @@ def examine(
     return DoctorReport(
         hosts=reports,
         cluster=merge_findings(cluster),
-        recommendation=recommend(facts, internal),
+        recommendation=recommend(facts, internal, wishes.rows),
         seconds=time.monotonic() - started,
         network_seconds=looked_at,
     )

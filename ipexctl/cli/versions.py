@@ -1,0 +1,95 @@
+"""`ipexctl versions`: which versions belong together, which would be taken, and why."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ipexctl.cli.options import Home, Output, Targets, shared
+
+if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+@shared(Targets, Home, Output)
+def versions(
+    targets: Targets,
+    home: Home,
+    output: Output,
+    torch: Annotated[
+        str | None, typer.Option("--torch", metavar="V", help="The row of this torch: 2.8, or 2.7.1.")
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", metavar="NAME", help="This row: ipex-2.7, torch-2.13; or the newest: ipex, torch."),
+    ] = None,
+    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="The row with this IPEX.")] = None,
+    oneccl: Annotated[
+        str | None, typer.Option("--oneccl", metavar="V", help="The row with this oneccl_bind_pt.")
+    ] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Only this Python: 3.11.")] = None,
+    require_oneccl: Annotated[
+        bool, typer.Option("--require-oneccl", help="Refuse where it would be gloo instead of oneCCL.")
+    ] = False,
+) -> None:
+    """Show which versions belong together, which stack would be taken, and why.
+
+    Nobody is asked anything, unless hosts are named (--hosts, -H): then the
+    choice is one that fits all of them.
+
+    \b
+    Example: ipexctl versions --torch 2.7
+    """
+    from ipexctl.stack.request import StackRequest
+    from ipexctl.stack.user_rows import known_rows
+    from ipexctl.stack.versions import versions as by_the_table
+    from ipexctl.ui.versions import show_json, show_versions
+
+    rows = known_rows(os.environ)
+    request = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
+    code = None
+    if targets.hosts is None and targets.hostfile is None:
+        report = by_the_table(request, rows)
+    else:
+        from ipexctl.cli.hosts import choose_hosts, reach_options
+        from ipexctl.cli.interrupt import cancelling
+        from ipexctl.hosts.home import home_on_nodes
+        from ipexctl.remote.cancel import Cancel
+        from ipexctl.remote.crew import Crew
+        from ipexctl.remote.reach import Reach
+        from ipexctl.stack.versions import versions_for
+        from ipexctl.ui.say import say
+
+        def on_step(host: Host, step: str, seconds: float) -> None:
+            if output.verbose:
+                say(f"{host.name}: {step} ({seconds:.3f} s)")
+
+        hosts = choose_hosts(targets)
+        where = home_on_nodes(home.home, os.environ)
+        cancel = Cancel()
+        with (
+            cancelling(cancel) as interrupt,
+            Reach(reach_options(targets)) as reach,
+            Crew(reach, cancel, forks=targets.forks) as crew,
+        ):
+            report = versions_for(hosts, request, rows, crew, home=where, timeout=targets.timeout, on_step=on_step)
+        code = interrupt.code
+    if code is not None:
+        raise typer.Exit(code)
+    if output.json:
+        show_json(report)
+    else:
+        show_versions(report, quiet=output.quiet, no_color=output.no_color, options=_same_hosts(targets))
+    raise typer.Exit(report.exit_code)
+
+
+def _same_hosts(targets: Targets) -> str:
+    """The words that choose the same hosts again, for what to type next."""
+    pairs = (("-H", targets.hostfile), ("--hosts", targets.hosts), ("-l", targets.limit))
+    return "".join(f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None)

@@ -1,0 +1,82 @@
+"""What `ipexctl versions` answers, as a value: the table, the choice and why; and the verb that asks hosts for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipexctl.remote.outcome import exit_code
+from ipexctl.stack.plan import Refusal
+from ipexctl.stack.resolver import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.facts.gather import HostFacts
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.crew import Crew
+    from ipexctl.stack.plan import StackPlan
+    from ipexctl.stack.request import StackRequest
+    from ipexctl.stack.table import StackRow
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsReport:
+    rows: tuple[StackRow, ...]
+    outcome: StackPlan | Refusal
+    hosts: tuple[HostFacts, ...] = ()
+    """Those that were asked what they are; none: the table alone decided."""
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        if isinstance(self.outcome, Refusal) and self.outcome.wrong_call:
+            return 2
+        code = exit_code([host.status for host in self.hosts])
+        return code or (1 if isinstance(self.outcome, Refusal) else 0)
+
+
+def versions(request: StackRequest, rows: Sequence[StackRow]) -> VersionsReport:
+    """By the table alone."""
+    return VersionsReport(tuple(rows), resolve(request, {}, None, rows=rows))
+
+
+def versions_for(
+    hosts: Sequence[Host],
+    request: StackRequest,
+    rows: Sequence[StackRow],
+    crew: Crew,
+    *,
+    home: str | None = None,
+    timeout: float | None = None,
+    on_step: Callable[[Host, str, float], None],
+) -> VersionsReport:
+    """For these hosts; those that don't answer are left out of the choice, and said."""
+    from ipexctl.facts.gather import gather
+
+    began = time.monotonic()
+    wrong = resolve(request, {}, None, rows=rows)
+    if isinstance(wrong, Refusal) and wrong.wrong_call:
+        return VersionsReport(tuple(rows), wrong)
+    answers = {answer.host.name: answer for answer in gather(hosts, crew, home=home, timeout=timeout, on_step=on_step)}
+    ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
+    facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
+    return VersionsReport(tuple(rows), _for_hosts(request, facts, rows), ordered, time.monotonic() - began)
+
+
+def _for_hosts(request: StackRequest, facts: Mapping[str, Facts], rows: Sequence[StackRow]) -> StackPlan | Refusal:
+    if not facts:
+        return Refusal("no host answered, so there is nothing to choose for")
+    return resolve(request, facts, None, rows=rows)
+
+
+def mpi_of(plan: StackPlan) -> str | None:
+    """`2021.14` where the bindings bring Intel MPI, else what pip is asked for; None: the hosts' own."""
+    if plan.oneccl:
+        version = plan.oneccl.partition("+")[0]
+        bundled = next((build.mpi for build in plan.row.oneccl_builds if build.version == version), None)
+        if bundled:
+            return bundled
+    return next((each for each in plan.requirements if each.startswith("impi-rt")), None)

@@ -1,0 +1,156 @@
+"""What `ipexctl versions` shows: the table, the choice and why, in 80 columns; or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.stack.fit import span
+from ipexctl.stack.plan import Refusal
+from ipexctl.stack.versions import mpi_of
+from ipexctl.text import printable
+from ipexctl.ui.say import say, wants_color
+from ipexctl.ui.table import show_table
+
+if TYPE_CHECKING:
+    from ipexctl.stack.plan import StackPlan
+    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.versions import VersionsReport
+
+_HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
+
+
+def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, options: str = "") -> None:
+    """The answer on stdout; why there is none, and what kept hosts from answering, on stderr."""
+    outcome = report.outcome
+    chosen = None if isinstance(outcome, Refusal) else outcome.row
+    if not quiet:
+        show_table(_HEADINGS, [_cells(row, chosen) for row in report.rows], no_color=no_color)
+        sys.stdout.write("\n")
+    if not isinstance(outcome, Refusal):
+        sys.stdout.write("".join(f"{line}\n" for line in _choice_lines(outcome, None if quiet else options)))
+    sys.stdout.flush()
+    for host in report.hosts:
+        if host.facts is None:
+            say(f"{host.host.name}: {host.status}: {printable(host.reason)}" + _fix(host.fix))
+    if isinstance(outcome, Refusal):
+        red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
+        say(f"{red}error:{plain} {printable(outcome.reason)}{_fix(outcome.fix)}")
+
+
+def show_json(report: VersionsReport) -> None:
+    outcome = report.outcome
+    refused = isinstance(outcome, Refusal)
+    document = {
+        "schema": "ipexctl.versions/1",
+        "rows": [_row_json(row) for row in report.rows],
+        "choice": None if isinstance(outcome, Refusal) else _choice_json(outcome),
+        "why": outcome.reason if isinstance(outcome, Refusal) else outcome.why,
+        "fix": outcome.fix if isinstance(outcome, Refusal) else "",
+        "notes": [] if isinstance(outcome, Refusal) else list(outcome.notes),
+        "at_fault": list(outcome.hosts) if isinstance(outcome, Refusal) else [],
+        "refused": refused,
+        "hosts": [
+            {"name": host.host.name, "status": host.status, "reason": host.reason, "fix": host.fix}
+            for host in report.hosts
+        ],
+        "seconds": round(report.seconds, 3),
+    }
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+    sys.stdout.buffer.flush()
+
+
+def _cells(row: StackRow, chosen: StackRow | None) -> tuple[str, ...]:
+    mark = "* " if chosen is not None and chosen.line == row.line and _same(row, chosen) else "  "
+    return (
+        mark + row.name,
+        row.torch,
+        row.ipex or "-",
+        row.oneccl or "-",
+        row.bundled_mpi or "pip's",
+        span(row.pythons).replace(" to ", "-"),
+        row.glibc,
+        row.isa or "any",
+    )
+
+
+def _same(row: StackRow, chosen: StackRow) -> bool:
+    return chosen.name in (row.name, row.stock().name)
+
+
+def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
+    parts = [
+        f"torch {plan.torch}",
+        f"IPEX {plan.ipex}" if plan.ipex else "",
+        f"oneccl_bind_pt {plan.oneccl}" if plan.oneccl else "",
+        _mpi_words(plan),
+        f"Python {plan.python}",
+        f"backend {plan.backend}",
+    ]
+    lines = _wrapped(f"* {plan.row.name}: {', '.join(part for part in parts if part)}")
+    lines += _wrapped(f"  why: {plan.why}")
+    for note in plan.notes:
+        lines += _wrapped(f"  note: {note}")
+    if options is not None:
+        lines.append(f"  next: ipexctl install --stack {plan.row.name}{options}")
+    return lines
+
+
+def _mpi_words(plan: StackPlan) -> str:
+    mpi = mpi_of(plan)
+    if mpi is None:
+        return ""
+    return mpi if mpi.startswith("impi-rt") else f"Intel MPI {mpi} (inside the bindings)"
+
+
+def _wrapped(text: str) -> list[str]:
+    width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+    return textwrap.wrap(
+        printable(text), width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False,
+        drop_whitespace=True, replace_whitespace=True,
+    )  # fmt: skip
+
+
+def _fix(fix: str) -> str:
+    return f"\n  {printable(fix)}" if fix else ""
+
+
+def _choice_json(plan: StackPlan) -> dict[str, Any]:
+    return {
+        "name": plan.row.name,
+        "torch": plan.torch,
+        "ipex": plan.ipex,
+        "oneccl": plan.oneccl,
+        "mpi": mpi_of(plan),
+        "python": plan.python,
+        "backend": plan.backend,
+        "retired": plan.row.retired,
+        "glibc": plan.glibc,
+        "requirements": list(plan.requirements),
+        "constraints": list(plan.constraints),
+        "interpreters": dict(plan.interpreters),
+    }
+
+
+def _row_json(row: StackRow) -> dict[str, Any]:
+    made = asdict(row)
+    del made["ipex_builds"], made["oneccl_builds"]
+    return {
+        **made,
+        "ipex": row.ipex,
+        "oneccl": row.oneccl,
+        "pythons": list(row.pythons),
+        "glibc": row.glibc,
+        "isa": row.isa,
+        "backend": row.backend,
+        "bundled_mpi": row.bundled_mpi,
+        "mpi": dict(row.mpi),
+        "ipex_builds": [asdict(build) for build in row.ipex_builds],
+        "oneccl_builds": [asdict(build) for build in row.oneccl_builds],
+    }
