@@ -19,10 +19,10 @@ from ipexctl.remote.node_script import run_script
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack import pylock
 from ipexctl.stack.lock import Lock
-from ipexctl.stack.unsolvable import explain
+from ipexctl.stack.unsolvable import explain, nothing_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from packaging.tags import Tag
 
@@ -33,12 +33,9 @@ if TYPE_CHECKING:
     from ipexctl.stack.obtainable import Candidate, Obtainable
     from ipexctl.stack.plan import StackPlan
 
-_OLDEST_UV: Final = Version("0.8")
+_OLDEST_UV: Final = Version("0.13")
+"""Older ones leave out hashes that an index doesn't give."""
 _TIME: Final = 300.0
-
-
-def ignore(event: dict[str, Any]) -> None:
-    """Nobody follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class Maker:
     python: str
     """Its interpreter for our scripts."""
     home: str
-    """Our directory there: its tmp is worked in, its wheels take what had to be fetched for its hash."""
+    """Our directory there: its tmp is worked in, and uv may lie in its store."""
     uv: str | UvFile
     """A path there, or what lies in its store."""
 
@@ -108,7 +105,6 @@ def make_lock(
     constraints: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
     kept: Iterable[Wheel] = (),
-    on_event: Callable[[dict[str, Any]], None] = ignore,
     cancel: Cancel | None = None,
 ) -> Lock:
     """The exact wheels of this plan, from the sources that answered on that machine; raises a HostError.
@@ -118,6 +114,8 @@ def make_lock(
     """
     wanted = tuple(extras)
     files = [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in kept]
+    if not asked.sources and not files:
+        raise nothing_answers(asked)
     request = {
         "uv": _uv_word(maker),
         "requirements": [*plan.requirements, *wanted],
@@ -137,33 +135,9 @@ def make_lock(
         wheels = pylock.read(said["pylock"], plan.python, plan.glibc, said.get("on_disk") or {})
     except pylock.NoWheel as package:
         raise HostError(f"there is no wheel of {package} for Python {plan.python} and glibc {plan.glibc}") from None
-    wheels = _hashed(maker, wheels, asked, on_event, cancel)
+    if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
+        raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index for it")
     return Lock(plan.python, _sized(maker, wheels, asked, cancel))
-
-
-def _hashed(
-    maker: Maker,
-    wheels: tuple[Wheel, ...],
-    asked: Asked,
-    on_event: Callable[[dict[str, Any]], None],
-    cancel: Cancel | None,
-) -> tuple[Wheel, ...]:
-    """Of what an index gives no hash of, it is found out by fetching the file into the store."""
-    unknown = [{"url": wheel.url, "name": wheel.filename} for wheel in wheels if not wheel.sha256]
-    if not unknown:
-        return wheels
-    request = {"files": unknown, "store": maker.store, **_transport(asked)}
-    said = _run(maker, "wheel_files", "hash", request, on_event=on_event, cancel=cancel)
-    for item in unknown:
-        if item["url"] in said["failed"]:
-            raise HostError(f"{item['name']} can't be fetched: {said['failed'][item['url']]}", "run it again")
-    found = said["hashed"]
-    return tuple(
-        replace(wheel, sha256=found[wheel.url]["sha256"], size=found[wheel.url]["size"])
-        if wheel.url in found
-        else wheel
-        for wheel in wheels
-    )
 
 
 def _sized(maker: Maker, wheels: tuple[Wheel, ...], asked: Asked, cancel: Cancel | None) -> tuple[Wheel, ...]:
@@ -173,9 +147,7 @@ def _sized(maker: Maker, wheels: tuple[Wheel, ...], asked: Asked, cancel: Cancel
     urls = [wheel.url for wheel in wheels if wheel.size is None and wheel.url]
     if not urls:
         return wheels
-    found = _run(maker, "wheel_files", "size", {"urls": urls, "timeout": 5, **_transport(asked)}, cancel=cancel)[
-        "sizes"
-    ]
+    found = _run(maker, "sizes", "", {"urls": urls, "timeout": 5, **_transport(asked)}, cancel=cancel)["sizes"]
     return tuple(replace(w, size=found.get(w.url)) if w.size is None else w for w in wheels)
 
 
@@ -185,13 +157,10 @@ def _run(
     action: str,
     request: Mapping[str, Any],
     *,
-    on_event: Callable[[dict[str, Any]], None] = ignore,
     cancel: Cancel | None = None,
     timeout: float | None = None,
 ) -> dict[str, Any]:
-    return run_script(
-        maker.session, maker.python, script, action, request, on_event=on_event, timeout=timeout, cancel=cancel
-    )
+    return run_script(maker.session, maker.python, script, action, request, timeout=timeout, cancel=cancel)
 
 
 def _transport(asked: Asked) -> dict[str, Any]:
