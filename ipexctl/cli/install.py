@@ -80,9 +80,11 @@ def install_command(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
-    from ipexctl.stack.install import Wishes, install
+    from ipexctl.stack.course import Wishes
+    from ipexctl.stack.install import install
     from ipexctl.stack.names import check_env_name
     from ipexctl.stack.request import EnvRequest, StackRequest
+    from ipexctl.stack.user_rows import known_rows
     from ipexctl.stack.wanted import sources_of, wanted_packages
     from ipexctl.ui.install import show, show_json
     from ipexctl.ui.install_view import InstallView
@@ -101,6 +103,7 @@ def install_command(
             wheelhouse=wheelhouse,
             offline=offline,
         ),
+        rows=known_rows(os.environ),
         name=check_env_name(env),
         home=where,
         iface=home.iface,

@@ -32,6 +32,8 @@ class EnvRecord:
     prepended: tuple[str, ...]
     module: str | None = None
     why: str = ""
+    mpi: str | None = None
+    installer: dict[str, Any] | None = None
 
 
 def read_record(text: str) -> EnvRecord | None:
@@ -53,6 +55,8 @@ def read_record(text: str) -> EnvRecord | None:
             prepended=tuple(data["prepended"]),
             module=data.get("module"),
             why=data.get("why", ""),
+            mpi=data.get("mpi"),
+            installer=data.get("installer"),
         )
     except (ValueError, KeyError, TypeError):
         return None

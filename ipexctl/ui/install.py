@@ -131,9 +131,9 @@ def _verified(done: HostInstall) -> str:
     if not verify.get("ok"):
         return ""
     said = [f"verified: {verify['capability']}" if verify.get("capability") else "verified"]
-    if verify.get("bf16"):
-        said.append(str(verify["bf16"]))
-    if verify.get("allreduce"):
+    if verify.get("bf16") in ("training", "inference"):
+        said.append(f"bf16 {verify['bf16']}")
+    if verify.get("allreduce_ms"):
         said.append(f"all-reduce over {verify.get('backend')}")
     return ", ".join(said)
 

@@ -18,6 +18,7 @@ usual_ifs=$IFS
 case $1 in
 '') home=$HOME/.ipexctl ;;
 /*) home=$1 ;;
+'~/'*) home=$HOME/${1#??} ;;
 *) home=$HOME/$1 ;;
 esac
 

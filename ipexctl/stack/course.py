@@ -1,0 +1,140 @@
+"""One call of install: what it asks for, and what is known and done so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from ipexctl.hosts.host import Host
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.stores import Place
+from ipexctl.stack.fit import usable_pythons
+from ipexctl.stack.names import DEFAULT
+from ipexctl.stack.report import HostInstall, InstallReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.outcome import HostError
+    from ipexctl.remote.session import Session
+    from ipexctl.stack.lock import Lock
+    from ipexctl.stack.plan import Refusal
+    from ipexctl.stack.progress import Watch
+    from ipexctl.stack.report import StackSummary
+    from ipexctl.stack.request import EnvRequest, Sources
+    from ipexctl.stack.table import StackRow
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a call of install asks for."""
+
+    env: EnvRequest
+    sources: Sources
+    rows: tuple[StackRow, ...] = field(repr=False)
+    """The version table, with the user's own rows."""
+    name: str = DEFAULT
+    home: str = "~/.ipexctl"
+    iface: str | None = None
+    timeout: float | None = None
+    dry_run: bool = False
+    upgrade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This machine as one that asks indexes, makes locks and downloads."""
+
+    session: Session
+    python: str
+    home: str
+
+    @classmethod
+    def find(cls) -> Here:
+        cache = Path(platformdirs.user_cache_dir("ipexctl"))
+        return cls(LocalSession(Host("localhost", "localhost")), sys.executable, str(cache))
+
+    @property
+    def place(self) -> Place:
+        return Place(self.session.host, self.python, f"{self.home}/wheels")
+
+
+class Course:
+    """What is known and done so far in one call: the only thing here that changes."""
+
+    def __init__(self, hosts: Sequence[Host], wishes: Wishes, crew: Crew, watch: Watch) -> None:
+        self.hosts = tuple(hosts)
+        self.wishes = wishes
+        self.crew = crew
+        self.watch = watch
+        self.here = Here.find()
+        self.notes: list[str] = []
+        self.facts: dict[str, Facts] = {}
+        self.done: dict[str, HostInstall] = {}
+        self.uplink = 0
+        self.downloaded = 0
+        self._began = time.monotonic()
+
+    @property
+    def there(self) -> tuple[Host, ...]:
+        """The hosts that have answered and aren't through yet."""
+        return tuple(host for host in self.hosts if host.name in self.facts and host.name not in self.done)
+
+    @property
+    def first(self) -> Host:
+        """Where wheels land: node0, or the first that answers."""
+        return next(host for host in self.hosts if host.name in self.facts)
+
+    @property
+    def home(self) -> str:
+        """Our directory, absolute: the same on every host by now."""
+        return next(facts.home.path for facts in self.facts.values() if facts.home is not None)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def python(self, host: Host, preferred: str | None = None) -> str:
+        """An interpreter of the host for our own scripts."""
+        if preferred:
+            return preferred
+        found = usable_pythons(self.facts[host.name])
+        return found[0].path if found else "python3"
+
+    def end(self, host: Host, error: HostError, env: str | None = None) -> None:
+        self.done[host.name] = HostInstall(host, error.status, error.reason, error.fix, env=env, seconds=self.seconds)
+
+    def report(
+        self,
+        *,
+        stack: StackSummary | None = None,
+        refusal: Refusal | None = None,
+        lock: Lock | None = None,
+        path: str | None = None,
+    ) -> InstallReport:
+        if refusal is not None:
+            for host in self.there:
+                named = not refusal.hosts or host.name in refusal.hosts
+                reason = refusal.reason if named else "nothing was begun: all hosts get one stack, or none"
+                self.done[host.name] = HostInstall(
+                    host, "failed", reason, refusal.fix if named else "", seconds=self.seconds
+                )
+        return InstallReport(
+            hosts=tuple(self.done[host.name] for host in self.hosts if host.name in self.done),
+            seconds=self.seconds,
+            stack=stack,
+            refusal=refusal,
+            lock=lock,
+            notes=tuple(dict.fromkeys(self.notes)),
+            path=path,
+            dry_run=self.wishes.dry_run,
+            uplink=self.uplink,
+            downloaded=self.downloaded,
+        )

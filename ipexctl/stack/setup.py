@@ -1,0 +1,255 @@
+"""An environment on every host: bytes to each store, built once a store, verified on each host that uses it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.facts.internal import addresses_among
+from ipexctl.hosts.internal import NoCommonNetwork
+from ipexctl.remote.command import Command
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import capture
+from ipexctl.remote.spread import Spreader
+from ipexctl.remote.stores import Place
+from ipexctl.stack import environment
+from ipexctl.stack.explain import explain
+from ipexctl.stack.obstacles import obstacle
+from ipexctl.stack.progress import Ended, Moved, Stepped
+from ipexctl.stack.report import HostInstall
+from ipexctl.stack.stock import Goods, blob_of, stock
+from ipexctl.trust.config import names_in
+from ipexctl.trust.plan import words_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.session import Session
+    from ipexctl.stack.course import Course
+    from ipexctl.stack.environment import BuildResult
+    from ipexctl.stack.indexes import Asked
+    from ipexctl.stack.lock import Lock, Wheel
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The environment that all hosts are to have."""
+
+    name: str
+    """Its directory's."""
+    lock: Lock
+    installer: Wheel | None
+    record: Mapping[str, Any] = field(hash=False)
+    """env.json's fields that are the same everywhere."""
+    interpreters: Mapping[str, str] = field(hash=False)
+    asked: Asked | None = None
+    by_node0: bool = True
+    broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
+    """Host → which making of the environment there is broken, and is to be made anew."""
+
+
+def machine_token(course: Course, host: Host) -> str:
+    """What a host's verification is noted under: hosts that share a home have one environment between them."""
+    return hashlib.sha256((course.facts[host.name].machine or host.name).encode()).hexdigest()[:16]
+
+
+def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
+    """Everything from bytes to proof, for these hosts; each one's end is noted in the course."""
+    well = [host for host in hosts if _has_room(course, setup, host)]
+    if not well:
+        return
+    leaders = _leaders(course, well)
+    places = _places(course, setup)
+    source = places[course.first.name]
+    try:
+        _stock_source(course, setup, source)
+    except HostError as error:
+        for host in well:
+            at_source = host.name == source.host.name
+            reason = error.reason if at_source else f"wheels come by way of {source.host.name}: {error.reason}"
+            status = error if at_source else HostError(reason, error.fix)
+            course.end(host, status)
+        return
+    config = _ssh_config(course, places)
+
+    def moved(host: Host, done: int, total: int | None) -> None:
+        course.watch(Moved(host.name, "receiving", done, total))
+
+    blobs = [blob_of(wheel) for wheel in _files(setup)]
+    built: dict[str, BuildResult] = {}
+    with Spreader(course.crew, source, blobs, ssh_config=config, on_progress=moved) as spreader:
+
+        def make(host: Host, session: Session) -> BuildResult:
+            way = spreader.bring(places[host.name], session, timeout=course.wishes.timeout)
+            if way == "here" and not isinstance(session, LocalSession):
+                course.uplink += setup.lock.size
+            result = _build(course, setup, host, session, keep=_same_store(course, host, course.first))
+            built[host.name] = result
+            _prove(course, setup, host, session, changed=result.state == "built")
+            return result
+
+        for done in course.crew.each(leaders, make):
+            if done.error is not None:
+                course.end(done.host, done.error, setup.name)
+                course.watch(Ended(done.host.name, done.error.reason, ok=False))
+    _verify_followers(course, setup, well, leaders, built)
+
+
+def _verify_followers(
+    course: Course, setup: Setup, hosts: Sequence[Host], leaders: Sequence[Host], built: Mapping[str, BuildResult]
+) -> None:
+    """Those that share the home of another: nothing is built there, everything is proved."""
+    led = {leader.name for leader in leaders}
+    followers = []
+    for host in hosts:
+        if host.name in led:
+            continue
+        leader = next(each for each in leaders if _same_store(course, host, each))
+        if leader.name in built:
+            followers.append(host)
+        else:
+            course.end(host, HostError(f"it shares the home of {leader.name}, where the environment was not made"))
+
+    def prove(host: Host, session: Session) -> None:
+        _prove(course, setup, host, session, changed=True, shares=True)
+
+    for done in course.crew.each(followers, prove):
+        if done.error is not None:
+            course.end(done.host, done.error, setup.name)
+
+
+def prove_only(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
+    """For hosts that have the environment, whole: whether it works there."""
+
+    def prove(host: Host, session: Session) -> None:
+        _prove(course, setup, host, session, changed=False)
+
+    for done in course.crew.each(hosts, prove):
+        if done.error is not None:
+            course.end(done.host, done.error, setup.name)
+
+
+def _has_room(course: Course, setup: Setup, host: Host) -> bool:
+    found = obstacle(course.facts[host.name], setup.lock)
+    if found is not None:
+        course.end(host, HostError(*found))
+    return found is None
+
+
+def _same_store(course: Course, host: Host, other: Host) -> bool:
+    return host.name == other.name or _store(course, host) == _store(course, other)
+
+
+def _store(course: Course, host: Host) -> str:
+    home = course.facts[host.name].home
+    return (home.store if home else None) or f"alone:{host.name}"
+
+
+def _leaders(course: Course, hosts: Sequence[Host]) -> list[Host]:
+    """One host of each home, the first; it builds for all that share it."""
+    firsts: dict[str, Host] = {}
+    for host in hosts:
+        firsts.setdefault(_store(course, host), host)
+    return list(firsts.values())
+
+
+def _places(course: Course, setup: Setup) -> dict[str, Place]:
+    hosts = [host for host in course.hosts if host.name in course.facts]
+    internal = addresses_among(hosts, course.facts, course.wishes.iface)
+    if isinstance(internal, NoCommonNetwork):
+        if len(hosts) > 1:
+            course.notes.append(f"wheels go through this machine: {internal.reason}. {internal.fix}")
+        internal = {}
+    words = words_for(hosts, internal)
+    store = f"{course.home}/wheels"
+    return {
+        host.name: Place(
+            host,
+            course.python(host, setup.interpreters.get(host.name)),
+            store,
+            internal.get(host.name),
+            words.get(host.name),
+        )
+        for host in hosts
+    }
+
+
+def _files(setup: Setup) -> tuple[Wheel, ...]:
+    return (*setup.lock.wheels, *((setup.installer,) if setup.installer else ()))
+
+
+def _stock_source(course: Course, setup: Setup, source: Place) -> None:
+    session = course.crew.session(source.host)
+    stock(course, session, source, Goods(_files(setup), setup.asked, setup.by_node0))
+
+
+def _ssh_config(course: Course, places: Mapping[str, Place]) -> str | None:
+    """The config by which node0 reaches the others, where `trust` has been there for all of these hosts."""
+    if len(places) < 2:
+        return None
+    path = f"{course.home}/ssh/config"
+    said = capture(course.crew.session(course.first), Command.argv("cat", path), timeout=30, cancel=course.crew.cancel)
+    known = names_in(said.stdout.decode(errors="replace")) if said.ended.ok else ()
+    return path if set(places) - {course.first.name} <= set(known) else None
+
+
+def _build(course: Course, setup: Setup, host: Host, session: Session, *, keep: bool) -> BuildResult:
+    def on_event(event: dict[str, Any]) -> None:
+        course.watch(Stepped(host.name, str(event.get("what") or "building")))
+
+    interpreter = setup.interpreters[host.name]
+    return environment.build(
+        session,
+        interpreter,
+        home=course.home,
+        name=setup.name,
+        interpreter=interpreter,
+        lock=setup.lock,
+        record={**setup.record, "interpreter": interpreter},
+        installer=setup.installer,
+        links=(course.wishes.name,),
+        drop_wheels=not keep,
+        replace=setup.broken.get(host.name),
+        on_event=on_event,
+        timeout=course.wishes.timeout or 3600.0,
+        cancel=course.crew.cancel,
+    )
+
+
+def _prove(course: Course, setup: Setup, host: Host, session: Session, *, changed: bool, shares: bool = False) -> None:
+    """Verify the environment as it is on this host now, and note the host's end."""
+    began = time.monotonic()
+    course.watch(Stepped(host.name, "verifying"))
+    found = environment.check(
+        session,
+        course.python(host, setup.interpreters.get(host.name)),
+        home=course.home,
+        name=setup.name,
+        digest=setup.lock.digest,
+        cancel=course.crew.cancel,
+    )
+    if not found.ok:
+        raise HostError(f"the environment {setup.name} isn't whole: {found.wrong[0]}", "ipexctl install again")
+    result = environment.verify_env(
+        session,
+        path=f"{course.home}/envs/{setup.name}",
+        record=found.record,
+        machine=machine_token(course, host),
+        cancel=course.crew.cancel,
+    )
+    wrong = explain(result, env=setup.name)
+    seconds = course.seconds
+    if wrong is not None:
+        course.done[host.name] = HostInstall(
+            host, "failed", wrong[0], wrong[1], setup.name, setup.lock.packages, result.to_json(), seconds
+        )
+    else:
+        reason = "shares the home of another host" if shares else ""
+        course.done[host.name] = HostInstall(
+            host, "changed" if changed else "ok", reason, "", setup.name, setup.lock.packages, result.to_json(), seconds
+        )
+    course.watch(Ended(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=wrong is None))
