@@ -280,9 +280,9 @@ def receive(request: dict[str, Any], stream: BinaryIO) -> dict[str, Any]:
     files: list[dict[str, Any]] | None = request.get("files")
     wanted = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files))
-    got: list[str] = []
-    failed: list[dict[str, str]] = []
+    got, failed = [], []
     clear(store)
+    say("ready")
     for header in _headers(stream):
         file = header if wanted is None else wanted.get(header.get("sha256"))
         if file is None:

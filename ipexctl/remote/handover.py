@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ipexctl.remote.node_script import run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.stores import heard, refuse_damaged
+from ipexctl.remote.stores import Damaged, Heard, refuse_damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +25,15 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 2
 """Clients of one server: few, so that the first are soon done and serve the next."""
 
+GIVE_UP: Final = 2
+"""Targets in a row that were not reached, before the others are spared the wait."""
+
 _IDLE: Final = 900.0
 _TO_START: Final = 20.0
+
+
+class NoWay(HostError):
+    """The two hosts didn't get as far as the first byte."""
 
 
 class Server:
@@ -123,6 +130,7 @@ class Servers:
         self._cancel = cancel
         self._servers: list[Server] = []
         self._changed = threading.Condition()
+        self._in_vain = 0
 
     def __enter__(self) -> Servers:
         return self
@@ -140,34 +148,43 @@ class Servers:
             self._changed.notify_all()
 
     def serve(self, go: Callable[[Server], None]) -> None:
-        """Do it with whichever server is free. One that fails a client isn't asked again, save the first."""
+        """Do it with whichever server is free. Where another than the first fails, the first is asked."""
+        only_first = False
         while True:
-            with self._one() as (server, is_first):
+            with self._one(only_first) as server:
+                is_first = server is self._servers[0]
                 try:
                     go(server)
-                    return
                 except (Cancelled, TimedOut, Unreachable):
                     raise
-                except HostError:
+                except HostError as error:
+                    # Anything else may just as well be the client's fault.
+                    server.failed = server.failed or isinstance(error, (NoWay, Damaged))
                     if is_first:
+                        self._in_vain += isinstance(error, NoWay)
                         raise
-                    server.failed = True
+                    only_first = True
+                else:
+                    self._in_vain = 0 if is_first else self._in_vain
+                    return
 
     @contextmanager
-    def _one(self) -> Iterator[tuple[Server, bool]]:
+    def _one(self, only_first: bool) -> Iterator[Server]:
         with self._changed:
             while True:
                 if self._cancel.thrown:
                     raise Cancelled("stopped")
-                usable = [server for server in self._servers if not server.failed or server is self._servers[0]]
+                others = [] if only_first else [server for server in self._servers[1:] if not server.failed]
+                if not others and self._in_vain >= GIVE_UP:
+                    raise HostError("other hosts didn't reach it either")
                 # Of those that do as little, the one that came last: the source is spared.
-                server = min(reversed(usable), key=lambda server: server.clients)
+                server = min([*reversed(others), self._servers[0]], key=lambda server: server.clients)
                 if server.clients < _AT_ONCE:
                     break
                 self._changed.wait(0.2)
             server.clients += 1
         try:
-            yield server, server is self._servers[0]
+            yield server
         finally:
             with self._changed:
                 server.clients -= 1
@@ -185,15 +202,27 @@ def connect(
     cancel: Cancel,
 ) -> None:
     """Have the target fetch what it needs from that server."""
+    heard = Heard(on_bytes)
+    try:
+        port = server.port()
+    except HostError as error:
+        raise NoWay(error.reason, error.fix) from error
     request = {
         "library": text_of("store"),
         "store": target.store,
         "files": [blob.to_json() for blob in need],
         "address": server.place.address,
-        "port": server.port(),
+        "port": port,
         "token": server.token,
     }
-    answer = run_script(
-        session, target.python, "handover", "connect", request, on_event=heard(on_bytes), timeout=timeout, cancel=cancel
-    )
+    try:
+        answer = run_script(
+            session, target.python, "handover", "connect", request, on_event=heard, timeout=timeout, cancel=cancel
+        )
+    except (Cancelled, TimedOut, Unreachable):
+        raise
+    except HostError as error:
+        if heard.is_ready:
+            raise
+        raise NoWay(error.reason, error.fix) from error
     refuse_damaged(answer, f"{server.place.host.name}'s copy is damaged")

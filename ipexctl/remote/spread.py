@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.remote.command import Command, login_line
-from ipexctl.remote.handover import Servers, connect
+from ipexctl.remote.handover import GIVE_UP, Servers, connect
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_script import node_command, run_asked
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.spool import Spool
-from ipexctl.remote.stores import Damaged, heard, missing, push, refuse_damaged
+from ipexctl.remote.stores import Damaged, Heard, missing, push, refuse_damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +34,6 @@ Way = Literal["there", "ssh", "server", "here"]
 
 _CHANNELS: Final = 4
 """Commands on the source at once: sshd allows ten a connection, and the rest of the call has its own."""
-
-_GIVE_UP: Final = 2
-"""Targets in a row that the source's ssh didn't reach, before the others are spared the wait."""
 
 _CIPHERS: Final = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes256-ctr,chacha20-poly1305@openssh.com"
 _SSH: Final = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", f"Ciphers={_CIPHERS}", "--")
@@ -111,7 +108,7 @@ class Spreader:
         raise HostError("; ".join(failures) or error.reason, error.fix)
 
     def _ways(self, target: Place) -> Iterator[tuple[Way, Callable[[_Carried], None]]]:
-        if self._ssh_config and target.word and self._in_vain < _GIVE_UP:
+        if self._ssh_config and target.word and self._in_vain < GIVE_UP:
             yield "ssh", self._over_ssh
         if self._source.address:
             yield "server", self._from_server
@@ -138,8 +135,9 @@ class Spreader:
         assert self._ssh_config is not None
         assert carried.target.word is not None
         with self._channel() as session:
-            if self._in_vain >= _GIVE_UP:
+            if self._in_vain >= GIVE_UP:
                 raise HostError("its ssh didn't reach others either")
+            heard = Heard(carried.arrived)
             files = [blob.to_json() for blob in carried.need]
             request = {
                 "store": self._source.store,
@@ -151,12 +149,12 @@ class Spreader:
                     session,
                     _relay(self._source, self._ssh_config, carried.target),
                     request,
-                    on_event=heard(carried.arrived),
+                    on_event=heard,
                     timeout=carried.timeout,
                     cancel=self._crew.cancel,
                 )
             except HostError:
-                self._in_vain += 1
+                self._in_vain += not heard.is_ready
                 raise
         self._in_vain = 0
         refuse_damaged(answer, f"{self._source.host.name}'s copy is damaged")

@@ -81,17 +81,23 @@ def _ignore(_: object) -> None:
     """Nobody follows."""
 
 
-def heard(on_bytes: Callable[[int], None], on_got: Callable[[str], None] = _ignore) -> Callable[[dict[str, Any]], None]:
-    """For a script's events: the bytes that have arrived, and the hash of each file that is whole."""
+class Heard:
+    """What a script says while it works: the bytes that have arrived, and the hash of each file that is whole."""
 
-    def on_event(event: dict[str, Any]) -> None:
+    def __init__(self, on_bytes: Callable[[int], None], on_got: Callable[[str], None] = _ignore) -> None:
+        self.is_ready = False
+        """Whether who receives has begun, which is when a way to it is known to be one."""
+        self._on_bytes = on_bytes
+        self._on_got = on_got
+
+    def __call__(self, event: dict[str, Any]) -> None:
         kind = event.get("event")
         if kind == "progress":
-            on_bytes(int(event["done"]))
+            self._on_bytes(int(event["done"]))
         elif kind == "got":
-            on_got(str(event["sha256"]))
-
-    return on_event
+            self._on_got(str(event["sha256"]))
+        elif kind == "ready":
+            self.is_ready = True
 
 
 def missing(
@@ -143,7 +149,7 @@ def fetch(
         "fetch",
         "fetch",
         request,
-        on_event=heard(on_bytes, on_got),
+        on_event=Heard(on_bytes, on_got),
         timeout=timeout,
         cancel=cancel,
     )
@@ -173,7 +179,7 @@ def push(
             "receive",
             {"store": place.store},
             stdin=cast("BinaryIO", frames),
-            on_event=heard(on_bytes),
+            on_event=Heard(on_bytes),
             timeout=timeout,
             cancel=cancel,
         )
