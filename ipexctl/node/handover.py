@@ -27,6 +27,8 @@ _STALLED = 60.0
 _LINE = 1 << 10
 _WANTED = 1 << 24
 _STRANGERS = 32
+_NOT_SAID_SO = (ValueError, KeyError, TypeError, RecursionError)
+"""What reading a message of another shape ends in."""
 
 
 def library(text: str) -> Any:
@@ -110,7 +112,7 @@ class _Server:
             conn.close()
 
     def _attend(self, conn: socket.socket) -> None:
-        with conn, contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, self._store.Failed):
+        with conn, contextlib.suppress(OSError, *_NOT_SAID_SO, self._store.Failed):
             try:
                 self._get_to_know(conn)
             finally:
@@ -165,7 +167,7 @@ def connect(store: Any, request: dict[str, Any]) -> dict[str, Any]:
         try:
             _introduce(conn, request["token"])
             _tell(conn, [file["sha256"] for file in request["files"]])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *_NOT_SAID_SO) as error:
             raise store.Failed(f"{where} is not the server that was meant: {error}", fix) from None
         conn.settimeout(_STALLED)
         with conn.makefile("rb", buffering=1 << 16) as stream:

@@ -1,0 +1,184 @@
+"""A server for one occasion serves who has its token, and nobody else; it ends with whoever arranged it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node_store_helpers import END, content_of, file_of, frame, other_pythons, run, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ONE, TWO = os.urandom(3_000_001), b"the second"
+TOKEN = "0123456789abcdef" * 4
+
+
+class Served:
+    def __init__(self, store: Path, **more: Any) -> None:
+        self.store = store
+        self.request = {"store": str(store), "bind": "127.0.0.1", "token": TOKEN, "idle": 30, **more}
+        self.process = start("handover", "serve", self.request)
+        assert self.process.stdout is not None
+        self.port = int(json.loads(self.process.stdout.readline())["port"])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def call(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    store = tmp_path / "here"
+    run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + END)
+    server = Served(store, files=[file_of(ONE), file_of(TWO, "b.whl")])
+    yield server
+    server.close()
+
+
+def wanted(served: Served, store: Path, **more: Any) -> dict[str, Any]:
+    files = [file_of(ONE), file_of(TWO, "b.whl")]
+    return {"store": str(store), "files": files, "address": "127.0.0.1", "port": served.port, "token": TOKEN, **more}
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_who_has_the_token_gets_the_files(served: Served, tmp_path: Path, python: str) -> None:
+    said = run("handover", "connect", wanted(served, tmp_path / "there"), python=python)
+    assert said.last["event"] == "done", said
+    assert content_of(tmp_path / "there") == content_of(served.store)
+
+
+def test_who_has_another_token_gets_nothing(served: Served, tmp_path: Path) -> None:
+    said = run("handover", "connect", wanted(served, tmp_path / "there", token="f" * 64))
+    assert "is not the server that was meant" in said.reason
+    assert content_of(tmp_path) == {f"here/{path}": data for path, data in content_of(served.store).items()}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(b"", b"\n", b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"nonce": 1}\n', b'{"nonce": "a", "proof": "b"}\n'),
+        *(b'{"nonce": "a", "proof": null}\n', b"[" * 1020 + b"\n", b"x" * 70_000),
+    ],
+)
+def test_a_stranger_is_dropped_within_five_seconds_and_the_others_are_served(
+    served: Served, tmp_path: Path, said: bytes
+) -> None:
+    with served.call() as stranger:
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            stranger.sendall(said)
+        assert run("handover", "connect", wanted(served, tmp_path / "there")).rc == 0
+        heard = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := stranger.recv(4096):
+                heard += data
+    assert time.monotonic() - began < 6.5
+    assert list(json.loads(heard or b'{"nonce": ""}')) == ["nonce"]
+    assert served.process.poll() is None
+
+
+def test_a_stranger_who_dribbles_gets_no_more_time(served: Served) -> None:
+    with served.call() as stranger:
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began < 9:
+                stranger.sendall(b"x")
+                time.sleep(0.2)
+        assert 4 < time.monotonic() - began < 7
+
+
+def test_many_strangers_keep_nobody_out_for_long(served: Served, tmp_path: Path) -> None:
+    strangers = [served.call() for _ in range(60)]
+    time.sleep(5.2)
+    assert run("handover", "connect", wanted(served, tmp_path / "there")).rc == 0
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_proof_that_was_overheard_is_of_no_use(served: Served) -> None:
+    with served.call() as first, served.call() as second:
+        nonce = json.loads(first.recv(4096))["nonce"]
+        proof = hmac.new(TOKEN.encode(), f"client|{nonce}|mine".encode(), hashlib.sha256).hexdigest()
+        assert json.loads(second.recv(4096))["nonce"] != nonce
+        for conn, served_there in ((second, False), (first, True)):
+            conn.sendall(json.dumps({"nonce": "mine", "proof": proof}).encode() + b"\n")
+            assert (b"proof" in conn.recv(4096)) is served_there
+
+
+def test_a_client_does_not_talk_to_a_server_without_the_token(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        request = {"store": str(tmp_path / "there"), "files": [file_of(TWO)], "address": "127.0.0.1"}
+        client = start("handover", "connect", {**request, "port": listener.getsockname()[1], "token": TOKEN})
+        conn, _ = listener.accept()
+        with conn:
+            conn.sendall(b'{"nonce": "x"}\n')
+            conn.recv(4096)
+            conn.sendall(b'{"proof": "x"}\n' + frame(TWO) + END)
+            out, _ = client.communicate(timeout=10)
+    assert b"is not the server that was meant" in out
+    assert content_of(tmp_path) == {}
+
+
+def test_only_the_files_that_were_named_are_handed_out(tmp_path: Path) -> None:
+    store = tmp_path / "here"
+    run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + END)
+    served = Served(store, files=[file_of(TWO, "b.whl")])
+    run("handover", "connect", wanted(served, tmp_path / "there"))
+    assert list(content_of(tmp_path / "there").values()) == [TWO]
+    served.close()
+
+
+def test_a_damaged_copy_is_refused_by_name(served: Served, tmp_path: Path) -> None:
+    (path,) = served.store.glob("*/a-1.0*")
+    path.write_bytes(ONE[::-1])
+    last = run("handover", "connect", wanted(served, tmp_path / "there")).last
+    assert len(last["got"]) == 1
+    assert "a-1.0-py3-none-any.whl" in last["failed"][0]["reason"]
+    assert list(content_of(tmp_path / "there").values()) == [TWO]
+
+
+def test_it_ends_with_its_stdin(served: Served) -> None:
+    assert served.process.stdin is not None
+    served.process.stdin.close()
+    assert served.process.wait(3) == 0
+    with pytest.raises(ConnectionRefusedError):
+        served.call()
+
+
+def test_it_ends_when_nobody_comes(served: Served) -> None:
+    short = Served(served.store, files=[], idle=0.5)
+    assert short.process.wait(5) == 0
+    short.close()
+
+
+def test_nobody_there_is_said_with_what_to_look_at(tmp_path: Path) -> None:
+    request = {"store": str(tmp_path), "files": [file_of(TWO)], "address": "127.0.0.1", "port": 1, "token": TOKEN}
+    said = run("handover", "connect", request)
+    assert "no connection to 127.0.0.1 port 1: Connection refused" in said.reason
+    assert "firewall" in said.last["fix"]
+    serve = run(
+        "handover", "serve", {"store": str(tmp_path), "files": [], "bind": "10.255.255.1", "token": "", "idle": 1}
+    )
+    assert "nothing can listen on 10.255.255.1" in serve.reason
+
+
+def test_the_token_is_in_no_argument(served: Served) -> None:
+    seen = subprocess.run(["ps", "-ww", "-p", str(served.process.pid), "-o", "args"], capture_output=True, text=True)
+    assert "socket" in seen.stdout
+    assert TOKEN not in seen.stdout
