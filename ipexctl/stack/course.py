@@ -80,6 +80,7 @@ class Course:
         self.done: dict[str, HostInstall] = {}
         self.uplink = 0
         self.downloaded = 0
+        self._left_out: set[str] = set()
         self._began = time.monotonic()
 
     @property
@@ -111,6 +112,10 @@ class Course:
     def end(self, host: Host, error: HostError, env: str | None = None) -> None:
         self.done[host.name] = HostInstall(host, error.status, error.reason, error.fix, env=env, seconds=self.seconds)
 
+    def leave_out(self, host: Host) -> None:
+        """Nothing is done to that host: it was looked at, and that is all."""
+        self._left_out.add(host.name)
+
     def report(
         self,
         *,
@@ -121,6 +126,8 @@ class Course:
     ) -> InstallReport:
         if refusal is not None:
             for host in self.there:
+                if host.name in self._left_out:
+                    continue
                 named = not refusal.hosts or host.name in refusal.hosts
                 reason = refusal.reason if named else "nothing was begun: all hosts get one stack, or none"
                 self.done[host.name] = HostInstall(

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.facts.gather import gather
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import capture
@@ -14,11 +13,11 @@ from ipexctl.stack import environment
 from ipexctl.stack.course import Course, Wishes
 from ipexctl.stack.existing import find_existing
 from ipexctl.stack.fit import interpreters_for, misfit
-from ipexctl.stack.indexes import TORCH_CPU
 from ipexctl.stack.lock import Lock, Wheel
 from ipexctl.stack.locking import uv_for_node
+from ipexctl.stack.look import look, say_how_much, summary_of
 from ipexctl.stack.names import env_directory
-from ipexctl.stack.obstacles import gigabytes, homes_differ
+from ipexctl.stack.obstacles import homes_differ
 from ipexctl.stack.plan import Refusal
 from ipexctl.stack.progress import Said, unwatched
 from ipexctl.stack.report import HostInstall, StackSummary
@@ -45,7 +44,7 @@ __all__ = ["Wishes", "install"]
 def install(hosts: Sequence[Host], wishes: Wishes, crew: Crew, watch: Watch = unwatched) -> InstallReport:
     """Put one stack on every host. A host that fails takes no other down; a second call finishes the job."""
     course = Course(hosts, wishes, crew, watch)
-    _look(course)
+    look(course)
     if not course.there:
         return course.report()
     homes = {host.name: home.path for host in course.there if (home := course.facts[host.name].home)}
@@ -64,35 +63,14 @@ def install(hosts: Sequence[Host], wishes: Wishes, crew: Crew, watch: Watch = un
     return _begin(course, decided)
 
 
-def _look(course: Course) -> None:
-    wishes = course.wishes
-    for answer in gather(course.hosts, course.crew, home=wishes.home, timeout=wishes.timeout):
-        facts = answer.facts
-        if facts is not None and answer.status == "ok" and facts.home is not None:
-            course.facts[answer.host.name] = facts
-            continue
-        status = "failed" if answer.status == "ok" else answer.status
-        reason = answer.reason or "it did not say where our directory would be"
-        course.done[answer.host.name] = HostInstall(answer.host, status, reason, answer.fix, seconds=answer.seconds)
-
-
 def _begin(course: Course, decided: Supplied) -> InstallReport:
     """A lock that was just made, on all hosts."""
     plan, lock = decided.plan, decided.lock
     course.notes += plan.notes
     name = env_directory(plan.row.name, lock.digest)
-    summary = StackSummary(
-        name=plan.row.name,
-        torch=plan.torch,
-        ipex=plan.ipex,
-        oneccl=plan.oneccl,
-        mpi=lock.packages.get("impi-rt") or (plan.row.bundled_mpi if plan.oneccl else None),
-        python=plan.python,
-        backend=plan.backend,
-        why=plan.why,
-        retired=plan.row.retired,
-    )
-    _say_how_much(course, decided)
+    summary = summary_of(plan, lock)
+    fetches = f"{course.first.name} fetches them itself"
+    say_how_much(course, decided, by=fetches if decided.by_node0 else "they come through this machine")
     if course.wishes.dry_run:
         for host in course.there:
             course.done[host.name] = HostInstall(host, "changed", "", "", name, lock.packages, seconds=course.seconds)
@@ -119,21 +97,6 @@ def _begin(course: Course, decided: Supplied) -> InstallReport:
     )
     set_up(course, setup, course.there)
     return course.report(stack=summary, lock=lock, path=f"{course.home}/envs/{course.wishes.name}")
-
-
-def _say_how_much(course: Course, decided: Supplied) -> None:
-    lock, plan = decided.lock, decided.plan
-    by = f"{course.first.name} fetches them itself" if decided.by_node0 else "they come through this machine"
-    unknown = " and more, for some sizes nobody says" if any(wheel.size is None for wheel in lock.wheels) else ""
-    course.watch(Said(f"{len(lock.wheels)} wheels, {gigabytes(lock.size)}{unknown}; {by}"))
-    if lock.is_cuda:
-        cuda = sum(wheel.size or 0 for wheel in lock.wheels if wheel.name.startswith(("nvidia-", "triton")))
-        text = (
-            f"of torch {plan.torch} only the CUDA build can be had: {gigabytes(lock.size)}, of which "
-            f"{gigabytes(cuda)} no CPU will ever use; the CPU wheels are at {TORCH_CPU}"
-        )
-        course.notes.append(text)
-        course.watch(Said(text, warning=True))
 
 
 def _setup_again(course: Course, known: Existing) -> Setup | None:

@@ -50,8 +50,11 @@ class Supplied:
     """Whether node0 reaches what was asked, and can fetch by itself."""
 
 
-def supply(course: Course) -> Supplied | Refusal:
-    """The lock for all hosts; raises a HostError of the machine that was to make it."""
+def supply(course: Course, *, node0_may: bool = True) -> Supplied | Refusal:
+    """The lock for all hosts; raises a HostError of the machine that was to make it.
+
+    `node0_may`: whether node0 is asked, too, and does the work where it reaches an index.
+    """
     request = course.wishes.env.stack
     by_table = resolver.resolve(request, course.facts, None, rows=course.wishes.rows)
     if isinstance(by_table, Refusal):
@@ -67,7 +70,7 @@ def supply(course: Course) -> Supplied | Refusal:
         if isinstance(alone, HostError):
             raise alone
         return alone or _from_directories_or_raise(course, sources, projects)
-    here_only = any(directory_of(word) is not None for word in _named(sources))
+    here_only = not node0_may or any(directory_of(word) is not None for word in _named(sources))
     asked, by_node0 = _ask_here(course, sources, projects) if here_only else _ask_where_best(course, sources, projects)
     _tell_silent(course, asked.obtainable, by_node0=by_node0)
     decided = resolver.resolve(request, course.facts, asked.obtainable, rows=course.wishes.rows)

@@ -1,0 +1,135 @@
+"""`install --download-only`: a wheelhouse on this machine, for hosts that reach nothing. No host is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.remote import stores
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.stores import Download, Place
+from ipexctl.stack.course import Course
+from ipexctl.stack.look import look, say_how_much, summary_of
+from ipexctl.stack.plan import Refusal
+from ipexctl.stack.progress import Moved, Said, unwatched
+from ipexctl.stack.stock import blob_of
+from ipexctl.stack.supply import supply, web_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.crew import Crew
+    from ipexctl.stack.course import Wishes
+    from ipexctl.stack.lock import Wheel
+    from ipexctl.stack.progress import Watch
+    from ipexctl.stack.report import InstallReport
+    from ipexctl.stack.supply import Supplied
+
+LOCK: Final = "ipexctl-lock.json"
+_PARTS: Final = ".ipexctl-parts"
+
+
+def download(
+    hosts: Sequence[Host], wishes: Wishes, crew: Crew, directory: Path, watch: Watch = unwatched
+) -> InstallReport:
+    """Fill the directory. Where hosts are named, the stack is the one that fits them."""
+    directory = directory.expanduser().absolute()
+    _make(directory)
+    course = Course(hosts, _for_some_python(wishes, hosts, watch), crew, watch)
+    look(course)
+    if hosts and not course.there:
+        return course.report()
+    for host in course.there:
+        course.leave_out(host)
+    try:
+        decided = supply(course, node0_may=False)
+        if isinstance(decided, Refusal):
+            return course.report(refusal=decided)
+        course.notes += decided.plan.notes
+        say_how_much(course, decided, by="this machine fetches them")
+        if not wishes.dry_run:
+            _fetch(course, decided, directory)
+    except HostError as error:
+        return course.report(refusal=Refusal(error.reason, error.fix))
+    return course.report(stack=summary_of(decided.plan, decided.lock), lock=decided.lock, path=str(directory))
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--download-only {directory}: {error.strerror or error}", fix="name a directory that can be made"
+        ) from None
+
+
+def _for_some_python(wishes: Wishes, hosts: Sequence[Host], watch: Watch) -> Wishes:
+    """Wheels are for one Python: the hosts', what the call says, else the one we run on."""
+    stack = wishes.env.stack
+    if hosts or stack.python is not None:
+        return wishes
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    watch(Said(f"for Python {own}, as on this machine; if the nodes have another: --python V"))
+    return replace(wishes, env=replace(wishes.env, stack=replace(stack, python=own)))
+
+
+def _fetch(course: Course, decided: Supplied, directory: Path) -> None:
+    wheels = [*decided.lock.wheels, *([decided.installer] if decided.installer else [])]
+    wanted = [wheel for wheel in wheels if not _is_there(directory / wheel.filename, wheel)]
+    try:
+        for wheel in wanted:
+            if wheel.path is not None:
+                shutil.copyfile(wheel.path, directory / wheel.filename)
+        _from_indexes(course, decided, [wheel for wheel in wanted if wheel.path is None], directory)
+        text = json.dumps(decided.lock.to_json(), indent=1)
+        (directory / LOCK).write_text(text + "\n")
+    except OSError as error:
+        raise HostError(
+            f"{error.filename or directory}: {error.strerror or error}", "make room there, or name another directory"
+        ) from None
+
+
+def _from_indexes(course: Course, decided: Supplied, wheels: Sequence[Wheel], directory: Path) -> None:
+    if not wheels:
+        return
+    here, total = course.here, sum(wheel.size or 0 for wheel in wheels) or None
+    parts = directory / _PARTS
+    place = Place(here.session.host, here.python, str(parts))
+    headers = decided.asked.headers_for
+    fetched = stores.fetch(
+        here.session,
+        place,
+        [Download(blob_of(wheel), wheel.url, headers(wheel.url)) for wheel in wheels if wheel.url],
+        web=web_of(decided.asked.settings),
+        on_bytes=lambda done: course.watch(Moved("", "downloading", done, total)),
+        cancel=course.crew.cancel,
+    )
+    for wheel in wheels:
+        whole = parts / wheel.sha256 / wheel.filename
+        if wheel.sha256 in fetched.got:
+            whole.chmod(0o644)
+            whole.replace(directory / wheel.filename)
+            course.downloaded += wheel.size or 0
+    if fetched.failed:
+        lost = next(wheel for wheel in wheels if wheel.sha256 in fetched.failed)
+        raise HostError(
+            f"{lost.filename} can't be had: {fetched.failed[lost.sha256]}", "run it again: what has come is kept"
+        )
+    shutil.rmtree(parts, ignore_errors=True)
+
+
+def _is_there(path: Path, wheel: Wheel) -> bool:
+    if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
+        return False
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest() == wheel.sha256
