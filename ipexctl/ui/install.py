@@ -12,6 +12,8 @@ from ipexctl.text import printable
 from ipexctl.ui.say import say, wants_color
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ipexctl.stack.report import HostInstall, InstallReport
 
 _STATUSES = ("changed", "ok", "failed", "unreachable")
@@ -85,7 +87,7 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
         _show_stack(report)
     groups: dict[tuple[str, ...], list[HostInstall]] = {}
     for done in report.hosts:
-        groups.setdefault((done.status, done.reason, done.fix, _verified(done)), []).append(done)
+        groups.setdefault((done.status, done.reason, done.fix, verified_words(done.verify)), []).append(done)
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
     for (status, reason, fix, verified), members in groups.items():
         names = _fold([done.host.name for done in members])
@@ -125,9 +127,8 @@ def _status(status: str, report: InstallReport) -> str:
     return "would change" if report.dry_run and status == "changed" else status
 
 
-def _verified(done: HostInstall) -> str:
+def verified_words(verify: Mapping[str, Any]) -> str:
     """What the host proved, in words; without times, so that hosts alike are one line."""
-    verify = done.verify
     if not verify.get("ok"):
         return ""
     said = [f"verified: {verify['capability']}" if verify.get("capability") else "verified"]

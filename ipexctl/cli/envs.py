@@ -1,0 +1,82 @@
+"""`ipexctl envs`: the environments on every host: shown, taken away, proved."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.errors import UserError
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+@shared(Targets, Home, Output)
+def envs_command(
+    targets: Targets,
+    home: Home,
+    output: Output,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="NAME", help="Take this one away. May be repeated.")
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Take away wheels, leftovers, and environments without a name.")
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Use it on every host, and say whether it works.")] = False,
+    env: Annotated[str | None, typer.Option("--env", metavar="NAME", help="With --verify: which one.")] = None,
+    python: Annotated[
+        str | None,
+        typer.Option("--python", metavar="PATH", help="With --verify: a venv's or conda's python, not ours."),
+    ] = None,
+    setup: Annotated[
+        str | None, typer.Option("--setup", metavar="FILE", help="With --python: a file on the hosts to source first.")
+    ] = None,
+) -> None:
+    """Show the environments on every host; take one away; prove that one works.
+
+    \b
+    Example: ipexctl envs --hosts 'node[1-4]' --remove default
+    """
+    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.hosts.home import home_on_nodes
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.reach import Reach
+    from ipexctl.stack import envs
+    from ipexctl.ui.envs import show, show_json
+
+    if sum(map(bool, (remove, prune, verify))) > 1:
+        raise UserError("--remove, --prune and --verify are three calls", fix="one at a time")
+    if not verify and (env or python or setup):
+        raise UserError("--env, --python and --setup say what --verify is about", fix="ipexctl envs --verify …")
+    if setup and not python:
+        raise UserError("--setup goes with --python PATH", fix="ipexctl envs --verify --python PATH --setup FILE")
+    for option, path in (("--python", python), ("--setup", setup)):
+        if path is not None and not path.startswith("/"):
+            raise UserError(f"{option} {path!r} is no absolute path on the hosts", fix="such as /opt/train/bin/python")
+    where = home_on_nodes(home.home, os.environ)
+    hosts = choose_hosts(targets)
+    cancel = Cancel()
+    with (
+        cancelling(cancel) as interrupt,
+        Reach(reach_options(targets)) as reach,
+        Crew(reach, cancel, forks=targets.forks) as crew,
+    ):
+        if remove:
+            report = envs.remove_envs(hosts, crew, remove, home=where, timeout=targets.timeout)
+        elif prune:
+            report = envs.prune_envs(hosts, crew, home=where, timeout=targets.timeout)
+        elif verify:
+            subject = envs.Subject(env, python, setup)
+            report = envs.verify_envs(hosts, crew, subject, home=where, timeout=targets.timeout)
+        else:
+            report = envs.list_envs(hosts, crew, home=where, timeout=targets.timeout)
+    if output.json:
+        show_json(report)
+    else:
+        show(report, quiet=output.quiet, no_color=output.no_color)
+    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)

@@ -1,0 +1,98 @@
+"""What `ipexctl envs` shows: a line an environment with the hosts that have it, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.stack.obstacles import gigabytes
+from ipexctl.text import printable
+from ipexctl.ui.install import verified_words
+from ipexctl.ui.say import say
+from ipexctl.ui.table import show_table
+
+if TYPE_CHECKING:
+    from ipexctl.stack.environment import EnvEntry
+    from ipexctl.stack.envs import EnvsReport, HostEnvs
+
+_STATUSES = ("ok", "changed", "failed", "unreachable")
+
+
+def as_json(report: EnvsReport) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.envs/1",
+        "hosts": [_host(done) for done in report.hosts],
+        "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _host(done: HostEnvs) -> dict[str, Any]:
+    listing = done.listing
+    return {
+        "name": done.host.name,
+        "address": done.host.address,
+        "status": done.status,
+        "reason": printable(done.reason),
+        "fix": printable(done.fix),
+        "home": done.home,
+        "envs": [] if listing is None else [asdict(env) for env in listing.envs],
+        "wheels": None if listing is None else {"count": listing.wheels, "bytes": listing.wheel_bytes},
+        "leftovers": None if listing is None else {"count": listing.leftovers, "bytes": listing.leftover_bytes},
+        "removed": list(done.removed),
+        "verify": dict(done.verify),
+    }
+
+
+def show_json(report: EnvsReport) -> None:
+    sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False) -> None:
+    if report.verb == "list":
+        _show_list(report, quiet=quiet, no_color=no_color)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for done in report.hosts:
+        said = verified_words(done.verify) or (f"removed {', '.join(done.removed)}" if done.removed else "")
+        groups.setdefault((done.status, done.reason, done.fix, said), []).append(done.host.name)
+    for (status, reason, fix, said), names in groups.items():
+        if status in ("failed", "unreachable"):
+            say(f"{printable(fold(names))}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+        elif report.verb != "list" and not quiet:
+            parts = "; ".join(part for part in (said, reason) if part) or "nothing to take away"
+            sys.stdout.write(f"{printable(fold(names))}: {status}: {printable(parts)}\n")
+    sys.stdout.flush()
+
+
+def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool) -> None:
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for done in report.hosts:
+        for env in done.listing.envs if done.listing else ():
+            rows.setdefault(_row(env), []).append(done.host.name)
+    if rows:
+        headings = ("name", "environment", "python", "torch", "ranks over", "size", "hosts")
+        show_table(headings, [(*row, fold(names)) for row, names in rows.items()], no_color=no_color)
+    elif not quiet and any(done.listing for done in report.hosts):
+        say("there are no environments of ours; ipexctl install makes one")
+    for done in report.hosts:
+        listing = done.listing
+        if listing is not None and not quiet and (listing.wheels or listing.leftovers):
+            parts = [f"{listing.wheels} wheels kept ({gigabytes(listing.wheel_bytes)})"] if listing.wheels else []
+            parts += [f"leftovers ({gigabytes(listing.leftover_bytes)})"] if listing.leftovers else []
+            say(f"{printable(done.host.name)}: {', '.join(parts)}; ipexctl envs --prune takes them away")
+
+
+def _row(env: EnvEntry) -> tuple[str, ...]:
+    torch = env.packages.get("torch", "?") if env.complete else "not whole"
+    return (
+        ", ".join(env.names) or "-",
+        env.name,
+        env.python or "?",
+        torch,
+        env.backend or "?",
+        gigabytes(env.bytes),
+    )
