@@ -6,7 +6,6 @@ Standard library only, Python 3.8 or newer. Looking at environments and removing
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -213,15 +212,17 @@ def _target(link: Path) -> str | None:
 
 
 try:
-    LIBC: Any = ctypes.CDLL(None)
-except OSError:
-    LIBC = None
+    import ctypes
+
+    PRCTL: Any = ctypes.CDLL(None).prctl
+except (ImportError, OSError, AttributeError):  # a Python without ctypes, a kernel that isn't Linux
+    PRCTL = None
 
 
 def end_with_parent() -> None:
     """Have the kernel end this process when the one that started it is gone."""
-    if hasattr(LIBC, "prctl"):
-        LIBC.prctl(1, signal.SIGTERM)
+    if PRCTL is not None:
+        PRCTL(1, signal.SIGTERM)
 
 
 class Build:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import ctypes
 import errno
-import io
 import json
 import os
 import re
@@ -46,7 +44,6 @@ class Failed(Exception):
     """Why there is no environment now, and what to do about it."""
 
     def __init__(self, reason: str, fix: str = "run ipexctl install again") -> None:
-        super().__init__(reason)
         self.reason = reason
         self.fix = fix
 
@@ -55,9 +52,9 @@ class Stopped(BaseException):
     """Told to stop, or nobody listens any more."""
 
 
-def say(**event: Any) -> None:
+def step(what: str) -> None:
     try:
-        print(json.dumps(event), flush=True)  # noqa: T201
+        print(json.dumps({"event": "step", "what": what}), flush=True)  # noqa: T201
     except BrokenPipeError:
         raise Stopped from None
 
@@ -67,15 +64,17 @@ def human(size: float) -> str:
 
 
 try:
-    LIBC: Any = ctypes.CDLL(None)
-except OSError:
-    LIBC = None
+    import ctypes
+
+    PRCTL: Any = ctypes.CDLL(None).prctl
+except (ImportError, OSError, AttributeError):  # a Python without ctypes, a kernel that isn't Linux
+    PRCTL = None
 
 
 def end_with_parent() -> None:
     """Have the kernel end this process when the one that started it is gone."""
-    if hasattr(LIBC, "prctl"):
-        LIBC.prctl(1, signal.SIGKILL)
+    if PRCTL is not None:
+        PRCTL(1, signal.SIGKILL)
 
 
 def run(argv: list[str], env: dict[str, str], cwd: str) -> tuple[int, str]:
@@ -119,18 +118,17 @@ class Fill:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.home, self.work, self.aside = Path(order["home"]), Path(order["work"]), Path(order["aside"])
-        self.store = self.home / "wheels"
-        self.order = order
+        self.order, self.store = order, self.home / "wheels"
         self.record: dict[str, Any] = order["record"]
         self.needed = 0
 
     def fill(self) -> None:
-        say(event="step", what="reading wheels")
+        step("reading wheels")
         self._check_python()
         self._gather()
-        say(event="step", what=f"unpacking {human(self.needed)}", bytes=self.needed)
+        step(f"unpacking {human(self.needed)}")
         self._install()
-        say(event="step", what="finishing")
+        step("finishing")
         site = next(iter(self.aside.glob("lib/python3*/site-packages")))
         variables, prepended = self._variables(site)
         self._move_paths(site)
@@ -186,10 +184,12 @@ class Fill:
                     self.needed += sum(entry.file_size + 2048 for entry in wheel.infolist())
             except zipfile.BadZipFile:
                 raise self._damaged() or Failed(f"{file['name']} is no wheel", "ask whoever made it") from None
+        if self._free() < self.needed + MARGIN:
+            raise self.no_room(self.needed + MARGIN - self._free())
+
+    def _free(self) -> int:
         stat = os.statvfs(str(self.home))
-        free = stat.f_bavail * stat.f_frsize
-        if free < self.needed + MARGIN:
-            raise self.no_room(self.needed + MARGIN - free)
+        return stat.f_bavail * stat.f_frsize
 
     def no_room(self, missing: int | None = None, *, quota: bool = False) -> Failed:
         missing = self.needed - self._used() if missing is None else missing
@@ -215,38 +215,38 @@ class Fill:
         return Failed(f"{', '.join(bad)} in {self.store} was not what the lock says, and was removed")
 
     def _install(self) -> None:
-        lock, wheels = self.work / "lock.txt", self.order["lock"]["wheels"]
-        lock.write_text("".join(f"{w['name']}=={w['version']} --hash=sha256:{w['sha256']}\n" for w in wheels))
+        lock = self.work / "lock.txt"
+        lines = [f"{w['name']}=={w['version']} --hash=sha256:{w['sha256']}\n" for w in self.order["lock"]["wheels"]]
+        lock.write_text("".join(lines))
         python = str(self.aside / "bin" / "python")
         places = ["--no-index", "--no-deps", "--require-hashes", "--find-links", str(self.work / "wheels")]
         if self.order.get("installer"):
             uv = [self._uv(), "--no-config", "--offline", "--quiet"]
             make = [*uv, "venv", "--no-project", "--python", self.order["python"], "--prompt", self.order["name"]]
-            self._step("uv", *make, str(self.aside))
+            self._step(*make, str(self.aside))
             pip = [*uv, "pip", "install", "--python", python, "--link-mode", "hardlink"]
         else:
-            self._step("venv", self.order["python"], "-I", "-m", "venv", str(self.aside))
+            self._step(self.order["python"], "-I", "-m", "venv", "--prompt", self.order["name"], str(self.aside))
             pip = [python, "-I", "-m", "pip", "--isolated", "--disable-pip-version-check", "-q", "install"]
             pip += ["--no-compile", "--no-cache-dir"]
-        self._step("uv" if self.order.get("installer") else "pip", *pip, *places, "-r", str(lock))
+        self._step(*pip, *places, "-r", str(lock))
 
-    def _step(self, tool: str, *argv: str) -> None:
+    def _step(self, *argv: str) -> None:
         code, text = self._run(*argv)
         if code == 0:
             return
-        if "os error 28)" in text or "No space left on device" in text or "os error 122)" in text or "quota" in text:
-            raise self.no_room(quota="122" in text or "quota" in text)
-        if tool == "venv" and "ensurepip" in text:
+        tool = "uv" if self.order.get("installer") else argv[3]
+        quota = re.search(r"[Qq]uota exceeded|os error 122\)", text) is not None
+        if quota or re.search(r"No space left|os error 28\)", text) or self._free() < self.needed - self._used():
+            raise self.no_room(quota=quota)
+        if tool == "venv" and re.search("ensurepip is not available|No module named ensurepip", text):
             raise Failed(
                 f"{self.order['python']} has no ensurepip, which makes an environment with pip in it",
-                f"install it there (Debian, Ubuntu: apt install python{self.record.get('python', '3')}-venv), "
-                "or let ipexctl bring uv",
+                f"apt install python{self.record.get('python', '3')}-venv there, or let ipexctl bring uv",
             )
-        damaged = self._damaged()
-        if damaged:
-            raise damaged
         lines = [re.sub(r"^[^\w/]+", "", line).strip() for line in text.splitlines() if line.strip()]
-        raise Failed(f"{tool} ended with exit code {code}: " + " ".join(lines[-6:])[-700:])
+        said = " ".join(lines[-6:])[-700:]
+        raise self._damaged() or Failed(f"{tool} ended with exit code {code}: {said}")
 
     def _used(self) -> int:
         seen: dict[int, int] = {}
@@ -281,29 +281,26 @@ class Fill:
         env = self.aside
         sets: dict[str, str] = {}
         lists: dict[str, list[str]] = {"PATH": [str(env / "bin")], "LD_LIBRARY_PATH": []}
-        script = self._script(site)
+        where = site / str(self.record.get("module")) / "env"
+        script = next((where / name for name in ("setvars.sh", "vars.sh") if (where / name).is_file()), None)
         if script is not None:
             sets, sourced = self._source(script)
             for name, front in sourced.items():
                 lists[name] = [front, *lists.get(name, [])]
+        lib = env / "lib"
         if "I_MPI_ROOT" not in sets and (env / "bin" / "mpiexec.hydra").exists():
             sets["I_MPI_ROOT"] = str(env)
-            lists["LD_LIBRARY_PATH"].append(str(env / "lib"))
-            providers = [env / "lib", env / "lib" / "libfabric", env / "lib" / "libfabric" / "prov"]
-            found = [place for place in providers if any(place.glob("lib*-fi.so"))]
-            if found:
-                sets.setdefault("FI_PROVIDER_PATH", str(found[0]))
-        if "CCL_ROOT" not in sets and any((env / "lib").glob("libccl.so*")):
+            places = [lib, lib / "libfabric", lib / "libfabric" / "prov"]  # releases differ in where they are
+            has = ("libmpi.so*", "libfabric.so*")
+            lists["LD_LIBRARY_PATH"] += [str(p) for p in places if any(any(p.glob(name)) for name in has)]
+            for place in (p for p in places if any(p.glob("lib*-fi.so"))):
+                sets.setdefault("FI_PROVIDER_PATH", str(place))
+        if "CCL_ROOT" not in sets and any(lib.glob("libccl.so*")):
             sets["CCL_ROOT"] = str(env)
-            lists["LD_LIBRARY_PATH"].append(str(env / "lib"))
+            lists["LD_LIBRARY_PATH"].append(str(lib))
         values = {name: ":".join(dict.fromkeys(":".join(parts).split(":"))) for name, parts in lists.items() if parts}
         variables = {**values, **sets}
         return {name: self._placed(value) for name, value in variables.items()}, sorted(values)
-
-    def _script(self, site: Path) -> Path | None:
-        module = self.record.get("module")
-        scripts = [site / module / "env" / name for name in ("setvars.sh", "vars.sh")] if module else []
-        return next((script for script in scripts if script.is_file()), None)
 
     def _source(self, script: Path) -> tuple[dict[str, str], dict[str, str]]:
         """The variables a script sets, and what it puts in front of lists. In bash: other shells set half of it."""
@@ -369,10 +366,9 @@ class Fill:
                     row = [row[0], f"sha256={digest}", str(len(data))]
             true.append(row)
         if true != rows:
-            out = io.StringIO()
-            csv.writer(out, lineterminator="\n").writerows(true)
             fresh = record.with_name("RECORD.new")
-            fresh.write_text(out.getvalue())
+            with fresh.open("w", newline="") as out:
+                csv.writer(out, lineterminator="\n").writerows(true)
             fresh.replace(record)
 
 

@@ -6,7 +6,6 @@ Standard library only, Python 3.8 or newer. Says what happened; what that means 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -43,16 +42,18 @@ def say(**event: Any) -> None:
 
 
 try:
-    LIBC: Any = ctypes.CDLL(None)
-except OSError:
-    LIBC = None
+    import ctypes
+
+    PRCTL: Any = ctypes.CDLL(None).prctl
+except (ImportError, OSError, AttributeError):  # a Python without ctypes, a kernel that isn't Linux
+    PRCTL = None
 
 
 def own_group() -> None:
     """A process group of its own, which the kernel begins to end when we are gone."""
     os.setpgid(0, 0)
-    if hasattr(LIBC, "prctl"):
-        LIBC.prctl(1, signal.SIGTERM)
+    if PRCTL is not None:
+        PRCTL(1, signal.SIGTERM)
 
 
 class Child:

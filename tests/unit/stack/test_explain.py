@@ -7,7 +7,8 @@ import pytest
 from ipexctl.stack.environment import Phase, VerifyResult
 from ipexctl.stack.explain import explain
 
-IPEX_MISMATCH = """ERROR! Intel® Extension for PyTorch* needs to work with PyTorch 2.8.*, but PyTorch 2.13.0+cpu is found.
+IPEX_MISMATCH = """ERROR! Intel® Extension for PyTorch* \
+needs to work with PyTorch 2.8.*, but PyTorch 2.13.0+cpu is found.
 Traceback (most recent call last):
 AttributeError: module 'os' has no attribute 'exit'"""
 KILLED = "=   RANK 1 PID 8944 RUNNING AT 10.77.0.2\n=   KILLED BY SIGNAL: {}"
@@ -32,7 +33,8 @@ CASES: list[tuple[str, str, dict[str, object], str, str]] = [
         "allreduce",
         (
             "could not open the library: libmpi.so.12\nRuntimeError: oneCCL: api_wrapper.cpp:39 api_wrappers_init: "
-            "EXCEPTION: could not initialize any transport library\nFailed to recv, got 0 bytes. Connection was likely closed."
+            "EXCEPTION: could not initialize any transport library\n"
+            "Failed to recv, got 0 bytes. Connection was likely closed."
         ),
         {},
         "finds no MPI",

@@ -1,0 +1,161 @@
+"""A home with tiny wheels in its store, and the scripts of `node/` run on it as they run on a host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uv
+
+from ipexctl.remote.node_script import text_of
+from ipexctl.stack.lock import Lock, Wheel
+from tiny_wheels import write_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PYTHON = sys.executable
+MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
+TAG = "cp" + MINOR.replace(".", "")
+
+
+def other_pythons() -> list[str]:
+    """Interpreters of other versions that happen to be here."""
+    homes = Path("~/.pyenv/versions").expanduser()
+    names = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
+    found = [next(iter(sorted(homes.glob(f"{name}.*/bin/python{name}"))), None) for name in names]
+    return [str(path) for path in found if path]
+
+
+@dataclass
+class Home:
+    """A home on this machine, and the lock of a stack whose wheels are in its store."""
+
+    path: Path
+    wheels: list[Wheel] = field(default_factory=list)
+    python: str = MINOR
+
+    def add(self, file: Path) -> Wheel:
+        """A file in the store, as a wheel of the lock."""
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        place = self.path / "wheels" / digest
+        place.mkdir(parents=True, exist_ok=True)
+        if file.suffix == ".whl":
+            shutil.copyfile(file, place / file.name)
+        elif not (place / file.name).exists():
+            (place / file.name).symlink_to(file)
+        name, version = [*file.name.split("-"), "0"][:2]
+        return Wheel(name.replace("_", "-"), version, file.name, digest, file.stat().st_size)
+
+    def add_stack(self, source: Path, **asked: Any) -> None:
+        self.wheels = [self.add(file) for file in write_stack(source, **{"python": TAG, **asked})]
+
+    @property
+    def lock(self) -> Lock:
+        return Lock(self.python, tuple(self.wheels))
+
+    @property
+    def name(self) -> str:
+        return f"ipex-2.8-{self.lock.digest[:8]}"
+
+    @property
+    def env(self) -> Path:
+        return self.path / "envs" / self.name
+
+    @property
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.env / "env.json").read_text())
+        return found
+
+    def request(self, *, installer: str | None = "uv", **more: Any) -> dict[str, Any]:
+        uv_wheel = self.add(Path(uv.find_uv_bin())) if installer else None
+        lock = self.lock
+        return {
+            "home": str(self.path),
+            "name": self.name,
+            "python": PYTHON,
+            "files": [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in self.wheels],
+            "installer": {"sha256": uv_wheel.sha256, "name": uv_wheel.filename} if uv_wheel else None,
+            "record": {
+                "schema": "ipexctl.env/1",
+                "row": "ipex-2.8",
+                "python": self.python,
+                "digest": lock.digest,
+                "backend": "gloo",
+                "module": None,
+                "packages": lock.packages,
+                **more.pop("record", {}),
+            },
+            "lock": lock.to_json(),
+            "links": ["default"],
+            "programs": {"fill": text_of("fill")},
+            **more,
+        }
+
+    def build(self, *, python: str = PYTHON, **more: Any) -> dict[str, Any]:
+        return said(start("build", "build", self.request(**more), python=python))
+
+    def envs(self, action: str, *, python: str = PYTHON, **request: Any) -> dict[str, Any]:
+        return said(start("envs", action, {"home": str(self.path), **request}, python=python))
+
+    def leftovers(self) -> list[str]:
+        """What a build has left that no environment is."""
+        envs = [entry.name for entry in (self.path / "envs").iterdir() if entry.name.startswith(".")]
+        return sorted([*envs, *(entry.name for entry in (self.path / "tmp").iterdir())])
+
+
+def start(
+    script: str, action: str, request: dict[str, Any], *, python: str = PYTHON, env: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A script of `node/`, in a session of its own, with its request on stdin."""
+    child = subprocess.Popen(
+        [python, "-I", "-c", text_of(script), action],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=env,
+    )
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(request).encode() + b"\n")
+    child.stdin.close()
+    child.stdin = None
+    return child
+
+
+def said(child: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Its last word."""
+    out, err = child.communicate(timeout=100)
+    lines = out.decode().splitlines()
+    assert lines, err.decode()
+    last: dict[str, Any] = json.loads(lines[-1])
+    assert last["event"] in ("done", "failed"), err.decode()
+    assert not err, err.decode()
+    return last
+
+
+def session_of(pid: int) -> list[int]:
+    """Living processes of that session."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        if int(fields[3]) == pid and fields[0] not in "ZX":
+            found.append(int(entry.name))
+    return found
+
+
+def run_in(env: Path, *argv: str, variables: Sequence[str] = ()) -> str:
+    clean = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
+    return subprocess.run(
+        [str(env / "bin" / argv[0]), *argv[1:]], env=clean, check=True, capture_output=True, text=True
+    ).stdout

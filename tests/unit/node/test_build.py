@@ -1,0 +1,314 @@
+"""An environment is complete or absent: whatever happens while it is made."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from env_helpers import MINOR, PYTHON, Home, other_pythons, run_in, said, session_of, start
+
+from ipexctl.remote.node_script import text_of
+from tiny_wheels import corrupt, write_wheel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.add_stack(tmp_path / "source")
+    return home
+
+
+def test_a_build_is_whole_named_and_leaves_nothing_else(home: Home) -> None:
+    done = home.build()
+    assert (done["state"], done["path"]) == ("built", str(home.env))
+    assert os.readlink(home.path / "envs" / "default") == home.name
+    assert home.envs("check", name="default")["wrong"] == []
+    assert home.leftovers() == []
+    assert home.record["packages"]["torch"] == "2.8.0"
+    assert json.loads((home.env / "lock.json").read_text()) == home.lock.to_json()
+
+
+def test_a_second_build_changes_nothing(home: Home) -> None:
+    home.build()
+    before = (home.env / "env.json").stat().st_mtime_ns
+    assert home.build()["state"] == "there"
+    assert home.build(links=["default", "other"])["state"] == "there"
+    assert os.readlink(home.path / "envs" / "other") == home.name
+    assert (home.env / "env.json").stat().st_mtime_ns == before
+    assert home.leftovers() == []
+
+
+@pytest.mark.parametrize("installer", ["uv", None])
+def test_console_scripts_and_paths_are_those_of_the_final_place(home: Home, installer: str | None) -> None:
+    home.build(installer=installer)
+    assert run_in(home.env, "f2py").startswith(f"f2py of {home.env}/")
+    for path in [*(home.env / "bin").iterdir(), home.env / "pyvenv.cfg", home.env / "env.json"]:
+        if path.is_file() and not path.is_symlink():
+            assert b".build-" not in path.read_bytes(), path
+    assert home.envs("check", name=home.name)["wrong"] == []
+
+
+def test_uv_comes_out_of_its_wheel(home: Home, tmp_path: Path) -> None:
+    import uv
+
+    wheel = write_wheel(tmp_path, "uv", "0.1", scripts={"uv": f'#!/bin/sh\nexec {uv.find_uv_bin()} "$@"\n'})
+    added = home.add(wheel)
+    request = home.request()
+    request["installer"] = {"sha256": added.sha256, "name": added.filename}
+    done = said(start("build", "build", request))
+    assert done["state"] == "built"
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_the_scripts_run_under_every_python_of_the_table(home: Home, python: str) -> None:
+    assert home.build(python=python)["state"] == "built"
+    assert home.envs("check", python=python, name="default")["ok"]
+    assert home.envs("list", python=python)["envs"][0]["complete"]
+    assert home.envs("remove", python=python, names=["default"])["failed"] == {}
+
+
+@pytest.mark.parametrize("module", ["oneccl_bindings_for_pytorch", "torch_ccl"])
+def test_variables_are_those_of_the_bindings_own_setvars(tmp_path: Path, module: str) -> None:
+    home = Home(tmp_path / "home")
+    home.add_stack(tmp_path / "source", oneccl="2.8.0", module=module)
+    home.build(record={"module": module, "backend": "ccl"})
+    record = home.record
+    package = f"{home.env}/lib/python{MINOR}/site-packages/{module}"
+    assert record["variables"]["CCL_ROOT"] == package
+    assert record["variables"]["I_MPI_ROOT"] == f"{package}/opt/mpi"
+    assert record["variables"]["PATH"] == f"{package}/opt/mpi/bin:{home.env}/bin"
+    assert record["variables"]["LD_LIBRARY_PATH"] == f"{package}/lib:{package}/opt/mpi/lib"
+    assert record["prepended"] == ["LD_LIBRARY_PATH", "PATH"]
+    assert "MANPATH" not in record["variables"]
+
+
+def test_variables_are_computed_where_wheels_have_no_setvars(home: Home) -> None:
+    home.build()
+    env = str(home.env)
+    assert home.record["variables"] == {
+        "PATH": f"{env}/bin",
+        "LD_LIBRARY_PATH": f"{env}/lib",
+        "I_MPI_ROOT": env,
+        "FI_PROVIDER_PATH": f"{env}/lib",
+    }
+
+
+def test_a_wheel_whose_list_of_files_is_wrong_still_checks(home: Home, tmp_path: Path) -> None:
+    import zipfile
+
+    wheel = write_wheel(tmp_path, "odd", "1.0")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(tmp_path / "new", "w") as new:
+        for entry in old.infolist():
+            text = old.read(entry) + (b"Summary: longer\n" if entry.filename.endswith("METADATA") else b"")
+            new.writestr(entry, text)
+    shutil.move(tmp_path / "new", wheel)
+    home.wheels.append(home.add(wheel))
+    assert home.build()["state"] == "built"
+    assert home.envs("check", name=home.name)["wrong"] == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_at_any_moment_a_rerun_ends_whole(home: Home, seed: int) -> None:
+    child = start("build", "build", home.request())
+    time.sleep(random.Random(seed).uniform(0.02, 1.2))
+    child.kill()
+    child.communicate()
+    deadline = time.monotonic() + 5
+    while session_of(child.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert session_of(child.pid) == [], "its children outlive it"
+    if home.env.exists():
+        assert home.envs("check", name=home.name)["ok"]
+    home.build()
+    assert home.envs("check", name="default")["ok"]
+    assert home.leftovers() == []
+
+
+@pytest.mark.parametrize("how", ["TERM", "closed"])
+def test_told_to_stop_it_leaves_no_process_and_no_file(home: Home, how: str) -> None:
+    child = start("build", "build", home.request())
+    assert child.stdout is not None
+    for line in child.stdout:
+        if b"unpacking" in line:
+            break
+    if how == "TERM":
+        child.send_signal(signal.SIGTERM)
+    child.stdout.close()
+    assert child.wait(10) in (0, 143)
+    assert session_of(child.pid) == []
+    assert home.leftovers() == []
+    assert child.stderr is not None
+    child.stderr.close()
+
+
+def test_two_builds_at_once_make_one(home: Home) -> None:
+    children = [start("build", "build", home.request()) for _ in range(3)]
+    states = sorted(said(child)["state"] for child in children)
+    assert states == ["built", "there", "there"]
+    assert home.envs("check", name=home.name)["ok"]
+    assert home.leftovers() == []
+
+
+def test_where_the_lock_fails_the_rename_decides(home: Home) -> None:
+    """Two builders that don't see one another's locks, as on a filesystem that lies."""
+    blind = text_of("build").replace("while not ready():", "while False:")
+    request = json.dumps(home.request()).encode() + b"\n"
+    children = []
+    for _ in range(2):
+        child = subprocess.Popen(
+            [PYTHON, "-I", "-c", blind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert child.stdin is not None
+        child.stdin.write(request)
+        child.stdin.close()
+        child.stdin = None
+        children.append(child)
+    assert sorted(said(child)["state"] for child in children) == ["built", "there"]
+    assert home.envs("check", name=home.name)["ok"]
+    assert home.leftovers() == []
+
+
+def test_a_builder_gone_on_another_machine_is_known_by_its_heartbeat(home: Home) -> None:
+    tmp = home.path / "tmp"
+    for token, age in (("aaaaaaaaaaaa", 100), ("bbbbbbbbbbbb", 0)):
+        work = tmp / f"build-{token}"
+        work.mkdir(parents=True)
+        (work / "owner").write_text(json.dumps({"kernel": "elsewhere", "pid": 1, "start": "1"}))
+        (work / "beat").touch()
+        os.utime(work / "beat", (time.time() - age, time.time() - age))
+        (home.path / "envs" / f".build-{token}").mkdir(parents=True)
+    (tmp / f"{home.name}.lock").symlink_to("aaaaaaaaaaaa")
+    assert home.build()["state"] == "built"
+    assert home.leftovers() == [".build-bbbbbbbbbbbb", "build-bbbbbbbbbbbb"]
+
+
+def test_a_hand_broken_environment_is_told_and_made_anew(home: Home) -> None:
+    home.build()
+    site = home.env / "lib" / f"python{MINOR}" / "site-packages"
+    (site / "torch" / "distributed" / "__init__.py").unlink()
+    checked = home.envs("check", name="default")
+    assert checked["wrong"] == ["torch: torch/distributed/__init__.py is missing"]
+    assert home.build()["state"] == "there"
+    assert home.build(replace=checked["build"])["state"] == "built"
+    assert home.envs("check", name="default")["ok"]
+    assert home.build(replace=checked["build"])["state"] == "there", "another host has mended it by now"
+    assert home.leftovers() == []
+
+
+def test_an_environment_without_its_record_is_made_anew(home: Home) -> None:
+    home.build()
+    (home.env / "env.json").write_text("{")
+    assert home.build()["state"] == "built"
+    assert home.envs("check", name="default")["ok"]
+
+
+def test_a_corrupt_wheel_is_named_and_taken_out_of_the_store(home: Home) -> None:
+    torch = home.wheels[0]
+    corrupt(home.path / "wheels" / torch.sha256 / torch.filename)
+    failed = home.build()
+    assert failed["event"] == "failed"
+    assert torch.filename in failed["reason"]
+    assert not (home.path / "wheels" / torch.sha256).exists()
+    assert not home.env.exists()
+    assert home.leftovers() == []
+
+
+def test_a_wheel_that_is_not_there_is_named(home: Home) -> None:
+    shutil.rmtree(home.path / "wheels" / home.wheels[1].sha256)
+    assert home.wheels[1].filename in home.build()["reason"]
+    assert home.leftovers() == []
+
+
+def test_a_directory_in_the_way_of_a_name_stays(home: Home) -> None:
+    (home.path / "envs" / "default" / "mine").mkdir(parents=True)
+    failed = home.build()
+    assert "is an environment itself" in failed["reason"]
+    assert "--env" in failed["fix"]
+    assert (home.path / "envs" / "default" / "mine").is_dir()
+
+
+def test_another_python_than_the_locks_is_refused(home: Home) -> None:
+    assert "this environment is for 3.1" in home.build(record={"python": "3.1"})["reason"]
+
+
+def test_no_interpreter_is_a_sentence(home: Home) -> None:
+    assert home.build()["state"] == "built"
+    shutil.rmtree(home.env)
+    request = home.request(python="/nowhere/python3")
+    assert "/nowhere/python3" in said(start("build", "build", request))["reason"]
+
+
+@pytest.mark.parametrize("installer", ["uv", None])
+def test_wheels_are_dropped_when_asked(home: Home, installer: str | None) -> None:
+    home.build(drop_wheels=True, installer=installer)
+    kept = [path.name for path in (home.path / "wheels").iterdir()]
+    assert len(kept) == (1 if installer else 0), "the installer stays"
+
+
+def test_no_ensurepip_is_a_sentence(home: Home, tmp_path: Path) -> None:
+    fake = tmp_path / "python3"
+    fake.write_text(
+        f'#!/bin/sh\ncase "$*" in *venv*) echo "ensurepip is not available" && exit 1 ;; esac\nexec {PYTHON} "$@"\n'
+    )
+    fake.chmod(0o755)
+    failed = said(start("build", "build", home.request(installer=None, python=str(fake))))
+    assert "has no ensurepip" in failed["reason"]
+    assert f"python{MINOR}-venv" in failed["fix"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a filesystem")
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [("size=1m", "has no room"), ("size=200m,noexec", "mounted noexec"), ("size=200m,ro", "read-only")],
+)
+def test_a_filesystem_that_won_t_do_is_named(tmp_path: Path, options: str, reason: str) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options.replace(",ro", ""), "tmpfs", str(place)], check=True)
+    try:
+        home = Home(place / "home")
+        home.add_stack(tmp_path / "source", pad=300_000)
+        request = home.request()
+        if ",ro" in options:
+            subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        failed = said(start("build", "build", request))
+        assert reason in failed["reason"]
+        assert str(place) in failed["reason"]
+        assert failed["fix"]
+        assert not home.env.exists()
+        if "ro" not in options and "noexec" not in options:
+            assert home.leftovers() == []
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a filesystem")
+def test_a_disk_that_fills_while_unpacking_is_named_with_what_is_missing(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(place)], check=True)
+    try:
+        home = Home(place / "home")
+        home.add_stack(tmp_path / "source", pad=20_000_000)
+        program = text_of("fill").replace("MARGIN = 32 << 20", "MARGIN = -(1 << 40)")
+        filler = place / "filler"
+        with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(bytes(1 << 16))
+        os.truncate(filler, filler.stat().st_size - 8_000_000)
+        failed = said(start("build", "build", home.request(installer=None, programs={"fill": program})))
+        assert "has no room" in failed["reason"]
+        assert "MB are missing" in failed["reason"]
+        assert home.leftovers() == []
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)

@@ -1,0 +1,120 @@
+"""What there is in a home: seen as it is, removed wholly or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from env_helpers import MINOR, Home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.add_stack(tmp_path / "source")
+    home.build()
+    return home
+
+
+def site(home: Home) -> Path:
+    return home.env / "lib" / f"python{MINOR}" / "site-packages"
+
+
+def test_packages_a_user_added_are_no_error(home: Home) -> None:
+    (site(home) / "mine-1.0.dist-info").mkdir()
+    assert home.envs("check", name="default")["wrong"] == []
+
+
+def test_a_package_that_replaced_a_locked_one_is_named(home: Home) -> None:
+    (site(home) / "torch-2.8.0.dist-info").rename(site(home) / "torch-2.9.0.dist-info")
+    assert home.envs("check", name="default")["wrong"] == ["torch is 2.9.0, the lock says 2.8.0"]
+
+
+def test_a_file_of_another_size_is_named(home: Home) -> None:
+    (site(home) / "numpy.py").write_text("")
+    assert home.envs("check", name="default")["wrong"] == ["numpy: numpy.py is changed"]
+
+
+def test_a_python_that_is_gone_is_named(home: Home) -> None:
+    (home.env / "bin" / "python").unlink()
+    (home.env / "bin" / "python").symlink_to("/usr/bin/python3.99")
+    assert "its Python doesn't run: /usr/bin/python3.99" in home.envs("check", name="default")["wrong"][0]
+
+
+def test_another_lock_is_told_apart(home: Home) -> None:
+    assert home.envs("check", name="default", digest=home.lock.digest)["ok"]
+    assert not home.envs("check", name="default", digest="0" * 64)["ok"]
+
+
+def test_none_there_is_told_apart(home: Home) -> None:
+    checked = home.envs("check", name="other")
+    assert (checked["ok"], checked["there"]) == (False, False)
+
+
+def test_the_list_has_names_sizes_and_leftovers(home: Home) -> None:
+    (home.path / "envs" / ".build-000000000000").mkdir()
+    (home.path / "envs" / "dead").symlink_to("gone")
+    (home.path / "envs" / "half").mkdir()
+    listed = home.envs("list")
+    whole = next(env for env in listed["envs"] if env["name"] == home.name)
+    half = next(env for env in listed["envs"] if env["name"] == "half")
+    assert whole["names"] == ["default"]
+    assert whole["complete"]
+    assert whole["bytes"] > 10_000
+    assert not half["complete"]
+    assert listed["dangling"] == ["dead"]
+    assert listed["leftovers"]["count"] == 1
+    assert listed["wheels"]["bytes"] > 10_000
+
+
+def test_a_home_without_anything_is_listed(tmp_path: Path) -> None:
+    assert Home(tmp_path / "none").envs("list")["envs"] == []
+
+
+def test_removing_takes_the_names_along(home: Home) -> None:
+    done = home.envs("remove", names=["default"])
+    assert done["removed"] == sorted(["default", home.name])
+    assert list((home.path / "envs").iterdir()) == []
+
+
+def test_what_is_not_there_cannot_be_removed_and_stops_nothing(home: Home) -> None:
+    done = home.envs("remove", names=["nothing", "../x", home.name])
+    assert set(done["failed"]) == {"nothing", "../x"}
+    assert not home.env.exists()
+
+
+@pytest.mark.parametrize("via", ["default", None])
+def test_an_environment_in_use_stays(home: Home, via: str | None) -> None:
+    python = home.path / "envs" / (via or home.name) / "bin" / "python"
+    child = subprocess.Popen(
+        [str(python), "-c", "import time; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        done = home.envs("remove", names=["default"])
+        assert str(child.pid) in done["failed"]["default"]
+        assert home.envs("check", name="default")["ok"]
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_pruning_keeps_what_has_a_name(home: Home) -> None:
+    (home.path / "envs" / ".build-000000000000").mkdir()
+    home.envs("prune")
+    assert sorted(os.listdir(home.path / "envs")) == sorted(["default", home.name])
+    assert not (home.path / "wheels").exists()
+    (home.path / "envs" / "default").unlink()
+    assert home.envs("prune")["removed"] == [home.name]
+
+
+def test_a_name_moves_to_another_environment(home: Home) -> None:
+    home.envs("link", name=home.name, links=["best"])
+    assert os.readlink(home.path / "envs" / "best") == home.name
+    assert home.envs("link", name=home.name, links=["../x"])["event"] == "failed"
