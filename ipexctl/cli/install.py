@@ -85,25 +85,31 @@ def install_command(
     from ipexctl.stack.names import check_env_name
     from ipexctl.stack.request import EnvRequest, StackRequest
     from ipexctl.stack.user_rows import known_rows
-    from ipexctl.stack.wanted import sources_of, wanted_packages
+    from ipexctl.stack.wanted import check_request, sources_of, wanted_packages
     from ipexctl.ui.install import show, show_json
     from ipexctl.ui.install_view import InstallView
 
     where = home_on_nodes(home.home, os.environ)
     if home.iface is not None:
         InterfaceChoice(home.iface)
-    extras, more_sources = wanted_packages(packages or (), requirements or ())
+    wanted = wanted_packages(packages or (), requirements or ())
+    asked = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
+    rows = known_rows(os.environ)
+    check_request(asked, rows)
     wishes = Wishes(
-        env=EnvRequest(StackRequest(torch, stack, ipex, oneccl, python, require_oneccl), extras),
+        env=EnvRequest(
+            StackRequest(torch, stack, ipex, oneccl, python, require_oneccl), wanted.lines, wanted.constraints
+        ),
         sources=sources_of(
-            more_sources,
+            wanted.sources,
             index_url=index_url,
             extra_index_urls=tuple(extra_index_url or ()),
             find_links=tuple(find_links or ()),
             wheelhouse=wheelhouse,
             offline=offline,
         ),
-        rows=known_rows(os.environ),
+        rows=rows,
+        origins=wanted.origins,
         name=check_env_name(env),
         home=where,
         iface=home.iface,

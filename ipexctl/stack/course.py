@@ -18,7 +18,7 @@ from ipexctl.stack.names import DEFAULT
 from ipexctl.stack.report import HostInstall, InstallReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.remote.crew import Crew
@@ -40,6 +40,8 @@ class Wishes:
     sources: Sources
     rows: tuple[StackRow, ...] = field(repr=False)
     """The version table, with the user's own rows."""
+    origins: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Requirement line → where the user wrote it."""
     name: str = DEFAULT
     home: str = "~/.ipexctl"
     iface: str | None = None

@@ -40,6 +40,8 @@ class EnvRequest:
     stack: StackRequest
     extras: tuple[str, ...] = ()
     """Requirement lines: from --with, then from requirements files, includes resolved."""
+    constraints: tuple[str, ...] = ()
+    """Of requirements files."""
 
     def to_json(self) -> dict[str, Any]:
         asked = self.stack
@@ -51,4 +53,5 @@ class EnvRequest:
             "python": asked.python,
             "require_oneccl": asked.require_oneccl,
             "extras": list(self.extras),
+            "constraints": list(self.constraints),
         }

@@ -26,6 +26,7 @@ from ipexctl.stack.lock import Wheel
 from ipexctl.stack.locking import Maker, make_lock, uv_for_node, uv_here
 from ipexctl.stack.plan import Refusal
 from ipexctl.stack.progress import Said
+from ipexctl.stack.requirements import contradiction
 
 if TYPE_CHECKING:
     from ipexctl.stack.course import Course
@@ -162,10 +163,21 @@ def _tell_silent(course: Course, obtainable: Obtainable, *, by_node0: bool) -> N
 
 def _locked(course: Course, plan: StackPlan, asked: Asked, *, by_node0: bool) -> Supplied:
     """The lock, made on the machine that asked; where node0 can't run uv, here, for what node0 has seen."""
+    wishes = course.wishes
+    if wrong := contradiction(plan, wishes.env.extras, wishes.origins):
+        raise wrong
     uv = uv_for_node(asked.obtainable, plan.glibc)
     maker = _maker(course, uv, asked, by_node0=by_node0)
     course.watch(Said(f"{plan.row.name} for Python {plan.python}: finding out what belongs to it"))
-    lock = make_lock(maker, plan, asked, extras=course.wishes.env.extras, cancel=course.crew.cancel)
+    lock = make_lock(
+        maker,
+        plan,
+        asked,
+        extras=wishes.env.extras,
+        constraints=wishes.env.constraints,
+        origins=wishes.origins,
+        cancel=course.crew.cancel,
+    )
     return Supplied(plan, lock, installer_of(uv), asked, by_node0)
 
 

@@ -8,16 +8,37 @@ from typing import TYPE_CHECKING
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.stack.indexes import directory_of
+from ipexctl.stack.plan import Refusal
 from ipexctl.stack.request import Sources
+from ipexctl.stack.requirements import Wanted, added, read_requirements, requirement
+from ipexctl.stack.resolver import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.stack.request import StackRequest
+    from ipexctl.stack.table import StackRow
 
-def wanted_packages(packages: Sequence[str], files: Sequence[Path]) -> tuple[tuple[str, ...], Sources]:
-    """The user's requirement lines, those of --with first, and the sources that requirements files name."""
-    del files
-    return tuple(packages), Sources()
+
+def wanted_packages(packages: Sequence[str], files: Sequence[Path]) -> Wanted:
+    """The user's requirement lines, those of --with first, and what requirements files say besides."""
+    wanted = Wanted(tuple(requirement(package) for package in packages))
+    for file in files:
+        read = read_requirements(file)
+        wanted = Wanted(
+            lines=tuple(dict.fromkeys((*wanted.lines, *read.lines))),
+            constraints=tuple(dict.fromkeys((*wanted.constraints, *read.constraints))),
+            sources=added(wanted.sources, read),
+            origins={**wanted.origins, **read.origins},
+        )
+    return wanted
+
+
+def check_request(request: StackRequest, rows: Sequence[StackRow]) -> None:
+    """Refuse what names something that doesn't exist, before any host is touched."""
+    decided = resolve(request, {}, None, rows=rows)
+    if isinstance(decided, Refusal) and decided.wrong_call:
+        raise UserError(decided.reason, fix=decided.fix)
 
 
 def sources_of(

@@ -87,6 +87,8 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
         _show_stack(report)
     groups: dict[tuple[str, ...], list[HostInstall]] = {}
     for done in report.hosts:
+        if report.refusal is not None and done.status == "failed":
+            continue
         groups.setdefault((done.status, done.reason, done.fix, verified_words(done.verify)), []).append(done)
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
     for (status, reason, fix, verified), members in groups.items():
