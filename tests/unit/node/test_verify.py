@@ -1,0 +1,245 @@
+"""A stack is verified by use, and each failure is seen as what it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from env_helpers import Home, other_pythons, said, session_of, start
+
+from ipexctl.remote.node_script import text_of
+from ipexctl.stack.environment import verify_result
+from ipexctl.stack.explain import explain
+from tiny_wheels import write_ipex, write_oneccl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.stack.environment import VerifyResult
+
+PROGRAMS = {"steps": text_of("verify_steps"), "rank": text_of("verify_rank")}
+
+
+@pytest.fixture(scope="module")
+def gloo(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    top = tmp_path_factory.mktemp("gloo")
+    home = Home(top / "home")
+    home.add_stack(top / "source")
+    home.build()
+    return home
+
+
+@pytest.fixture(scope="module")
+def ccl(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    top = tmp_path_factory.mktemp("ccl")
+    home = Home(top / "home")
+    home.add_stack(top / "source", oneccl="2.8.0")
+    home.build(record={"module": "oneccl_bindings_for_pytorch", "backend": "ccl"})
+    return home
+
+
+def request(home: Home, *, variables: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    record = home.record
+    asked = {
+        "variables": {**record["variables"], **(variables or {})},
+        "prepended": record["prepended"],
+        "backend": record["backend"],
+        "module": record["module"],
+        "timeout": 20,
+        "programs": PROGRAMS,
+    }
+    return {**asked, **more}
+
+
+def verified(home: Home, **more: Any) -> VerifyResult:
+    return verify_result(said(start("verify", "verify", request(home, **more), python=f"{home.env}/bin/python")))
+
+
+def phases(result: VerifyResult) -> dict[str, bool]:
+    return {phase.name: phase.ok for phase in result.phases}
+
+
+def test_a_good_stack_with_gloo(gloo: Home) -> None:
+    result = verified(gloo)
+    assert result.ok
+    assert phases(result) == {"torch": True, "ipex": True, "allreduce": True}
+    assert (result.torch, result.ipex, result.backend, result.bf16) == ("2.8.0", "2.8.0", "gloo", "training")
+    assert result.launcher == f"{gloo.env}/bin/mpiexec.hydra"
+    assert len(result.allreduce_ms) == 2
+    assert result.to_json()["phases"][0]["name"] == "torch"
+
+
+def test_a_good_stack_with_oneccl(ccl: Home) -> None:
+    result = verified(ccl)
+    assert phases(result) == {"torch": True, "ipex": True, "bindings": True, "allreduce": True}
+    assert (result.oneccl, result.backend) == ("2.8.0", "ccl")
+    assert "opt/mpi/bin/mpiexec.hydra" in str(result.launcher)
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_it_runs_under_every_python_of_the_table(gloo: Home, python: str) -> None:
+    child = start("verify", "verify", {**request(gloo), "python": f"{gloo.env}/bin/python"}, python=python)
+    assert said(child)["ok"]
+
+
+def test_a_crash_is_of_the_step_it_happened_in(ccl: Home) -> None:
+    result = verified(ccl, variables={"TINY_CRASH": "optimize:4"})
+    assert phases(result)["torch"]
+    assert result.failed is not None
+    assert (result.failed.name, result.failed.signal) == ("ipex", 4)
+    assert phases(result)["bindings"], "what doesn't depend on it is tried anyway"
+    told = explain(result, env="e")
+    assert told is not None
+    assert "instructions this CPU lacks" in told[0]
+
+
+def test_torch_that_crashes_is_all_there_is_to_say(gloo: Home) -> None:
+    result = verified(gloo, variables={"TINY_CRASH": "import:11"})
+    assert phases(result) == {"torch": False}
+    assert result.failed is not None
+    assert result.failed.signal == signal.SIGSEGV
+
+
+def test_a_crash_in_the_first_collective_is_seen_through_mpirun(ccl: Home) -> None:
+    result = verified(ccl, variables={"TINY_CRASH": "allreduce:11"})
+    assert result.failed is not None
+    assert (result.failed.name, result.failed.signal) == ("allreduce", 11)
+    told = explain(result, env="e")
+    assert told is not None
+    assert "oneCCL older" in told[0]
+
+
+def test_ranks_that_hang_are_ended_at_the_time_limit(gloo: Home) -> None:
+    began = time.monotonic()
+    result = verified(gloo, variables={"TINY_HANG": "1"}, timeout=3)
+    assert result.failed is not None
+    assert (result.failed.name, result.failed.timed_out) == ("allreduce", True)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, None])
+def test_ended_itself_it_leaves_no_rank_behind(gloo: Home, how: signal.Signals | None) -> None:
+    hung = request(gloo, variables={"TINY_HANG": "1"}, timeout=8)
+    child = start("verify", "verify", hung, python=f"{gloo.env}/bin/python")
+    assert child.stdout is not None
+    for line in child.stdout:
+        if b"two ranks" in line:
+            break
+    time.sleep(0.5)
+    if how:
+        child.send_signal(how)
+    child.stdout.close()
+    child.wait(15)
+    deadline = time.monotonic() + 10
+    while session_of(child.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert session_of(child.pid) == []
+    assert child.stderr is not None
+    child.stderr.close()
+
+
+def test_a_wrong_sum_is_no_success(gloo: Home) -> None:
+    result = verified(gloo, variables={"TINY_WRONG_SUM": "1"})
+    assert result.failed is not None
+    assert "the sum over 2 ranks is 4" in result.failed.text
+
+
+def test_without_mpirun_two_processes_do_and_it_says_so(gloo: Home) -> None:
+    hidden = gloo.env / "bin" / "mpirun"
+    hidden.rename(hidden.with_name("hidden"))
+    try:
+        child = start(
+            "verify", "verify", request(gloo), python=f"{gloo.env}/bin/python", env={"PATH": "/nowhere", "HOME": "/"}
+        )
+        result = verify_result(said(child))
+    finally:
+        hidden.with_name("hidden").rename(hidden)
+    assert result.ok
+    assert result.launcher is None
+
+
+@pytest.mark.parametrize(("lacking", "bf16"), [("training", "inference"), ("1", "no")])
+def test_a_cpu_without_bf16_is_verified_in_what_it_can(gloo: Home, lacking: str, bf16: str) -> None:
+    result = verified(gloo, variables={"TINY_NO_BF16": lacking})
+    assert result.ok
+    assert result.bf16 == bf16
+    assert "avx512" in result.bf16_why
+
+
+def test_ipex_for_another_torch_is_translated(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.add_stack(tmp_path / "source", ipex=None, torch="2.13.0")
+    home.wheels.append(home.add(write_ipex(tmp_path / "source", "2.8.0", python=home.wheels[0].filename.split("-")[2])))
+    home.build()
+    result = verified(home)
+    assert phases(result) == {"torch": True, "ipex": False, "allreduce": True}
+    told = explain(result, env="e")
+    assert told is not None
+    assert "built for torch 2.8, and torch 2.13.0 is there" in told[0]
+
+
+def test_bindings_for_another_torch_are_translated(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.add_stack(tmp_path / "source")
+    tag = home.wheels[0].filename.split("-")[2]
+    home.wheels.append(home.add(write_oneccl(tmp_path / "source", "2.7.0", python=tag)))
+    home.build(record={"module": "oneccl_bindings_for_pytorch", "backend": "ccl"})
+    result = verified(home)
+    assert phases(result) == {"torch": True, "ipex": True, "bindings": False}
+    told = explain(result, env="e")
+    assert told is not None
+    assert "undefined symbol" in told[0]
+
+
+def test_variables_that_are_missing_are_translated(ccl: Home) -> None:
+    result = verified(ccl, variables={"CCL_ROOT": "/nowhere"})
+    told = explain(result, env="e")
+    assert told is not None
+    assert "libccl.so.1" in told[0]
+
+
+def test_the_callers_own_environment_stays_out(gloo: Home, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
+    env = {"PATH": os.environ["PATH"], "HOME": "/", "PYTHONPATH": str(tmp_path), "RANK": "7", "TINY_CRASH": "import"}
+    child = start("verify", "verify", request(gloo), python=f"{gloo.env}/bin/python", env=env)
+    assert said(child)["ok"]
+
+
+def test_an_environment_of_the_users_is_verified_with_a_setup_file(ccl: Home, tmp_path: Path) -> None:
+    package = next(ccl.env.glob("lib/python*/site-packages/oneccl_bindings_for_pytorch"))
+    setup = tmp_path / "setup.sh"
+    setup.write_text(f". {package}/env/setvars.sh\n")
+    foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(setup), "timeout": 20}
+    child = start("verify", "verify", {**foreign, "programs": PROGRAMS}, python=f"{ccl.env}/bin/python")
+    result = verify_result(said(child))
+    assert result.ok
+    assert result.backend == "ccl"
+    setup.write_text("echo no such module >&2; false\n")
+    failed = said(start("verify", "verify", {**foreign, "programs": PROGRAMS}, python=f"{ccl.env}/bin/python"))
+    assert "no such module" in failed["reason"]
+
+
+def test_ipex_that_has_to_be_there_and_isn_t(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.add_stack(tmp_path / "source", ipex=None)
+    home.build()
+    assert verified(home).ok
+    result = verified(home, ipex=True)
+    told = explain(result, env="e")
+    assert told is not None
+    assert "IPEX (intel-extension-for-pytorch) is not installed" in told[0]
+
+
+def test_a_good_result_is_noted_beside_the_environment(gloo: Home) -> None:
+    note = gloo.env / "verified" / "m1.json"
+    assert verified(gloo, keep=str(note)).ok
+    assert json.loads(note.read_text())["torch"] == "2.8.0"
+    assert gloo.envs("check", name=gloo.name)["verified"]["m1"]["ok"]
+    shutil.rmtree(note.parent)
+    assert not verified(gloo, keep=str(note), variables={"TINY_WRONG_SUM": "1"}).ok
+    assert not note.exists()
