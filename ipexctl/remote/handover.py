@@ -179,7 +179,9 @@ class Servers:
                     raise HostError("other hosts didn't reach it either")
                 # Of those that do as little, the one that came last: the source is spared.
                 server = min([*reversed(others), self._servers[0]], key=lambda server: server.clients)
-                if server.clients < _AT_ONCE:
+                # After one in vain the next waits for what becomes of those that are still trying.
+                most = 1 if self._in_vain and server is self._servers[0] else _AT_ONCE
+                if server.clients < most:
                     break
                 self._changed.wait(0.2)
             server.clients += 1
