@@ -63,8 +63,8 @@ def why(
 def _first_newer(chosen: Variant, tried: Sequence[tuple[Variant, Misfit]]) -> str:
     """The first row that was passed over for a reason of the hosts' or of the indexes'."""
     for variant, misfit in tried:
-        known = misfit.hosts or not variant.ccl or variant.row.oneccl
-        if variant.row.name != chosen.row.name and variant.ccl == chosen.ccl and known:
+        published = variant.row.oneccl or not variant.ccl
+        if variant.row.name != chosen.row.name and variant.ccl == chosen.ccl and published:
             return f"{variant.row.name}: {misfit.reason}"
     return ""
 

@@ -106,7 +106,10 @@ def _machine(row: StackRow, host: Profile) -> tuple[str, str] | None:
     if host.libc == "musl":
         return "has musl instead of glibc", "a system with glibc, such as Debian, Ubuntu or Rocky Linux"
     if row.isa and not has_isa(host.tier, row.isa):
-        return f"has no {'AVX-512' if row.isa == 'avx512' else 'AVX2'}, which {row.title} needs", ""
+        # Of 1.12, one version needs more than the others.
+        alone = row.isa == "avx512" and len(row.ipex_builds) == 1
+        needing = f"IPEX {row.ipex}" if alone else row.title
+        return f"has no {'AVX-512' if row.isa == 'avx512' else 'AVX2'}, which {needing} needs", ""
     if host.glibc and version_key(host.glibc) < version_key(row.glibc):
         newer = "a newer system, such as RHEL 8, Ubuntu 20.04 or Debian 10"
         return f"has glibc {host.glibc}; {row.title} needs {row.glibc}", newer

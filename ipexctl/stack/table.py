@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -270,6 +270,7 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
+@lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
     """For sorting: the numbers before any local part."""
     return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())

@@ -60,7 +60,7 @@ class Wheels:
         found = [
             (candidate, known)
             for candidate, known in self._runnable(project, target)
-            if wanted and known.release == wanted.release and known.public == wanted.public
+            if wanted is not None and Version(known.public) == wanted
         ]
         for local in _LOCALS:
             good = [candidate for candidate, known in found if known.local == local]

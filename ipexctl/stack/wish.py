@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.stack.fit import span
+from ipexctl.stack.fit import OUR_FLOOR, span
 from ipexctl.stack.plan import Refusal
 from ipexctl.stack.table import minor, version_key
 
@@ -142,7 +142,12 @@ def _check_python(request: StackRequest, table: Sequence[StackRow]) -> Refusal |
         return None
     known = sorted({python for row in table for python in row.torch_pythons}, key=version_key)
     if request.python in known:
-        return None
+        if version_key(request.python) >= version_key(OUR_FLOOR):
+            return None
+        return Refusal(
+            f"Python {request.python} is too old for ipexctl's own part on a node, which needs {OUR_FLOOR} or newer",
+            f"--python {OUR_FLOOR}, or leave it out",
+        )
     if re.fullmatch(r"\d+\.\d+\.\d+\S*", request.python) and minor(request.python) in known:
         return _unknown(
             f"--python takes a Python by its first two numbers, not {_shown(request.python)}",
@@ -225,7 +230,7 @@ def _narrow_oneccl(
     if found and request.stack != "torch":
         return tuple(found)
     home = next(row for row in table if any(_is(request.oneccl, build.version) for build in row.oneccl_builds))
-    if request.stack is not None and not any(row.oneccl_builds for row in rows):
+    if request.stack == "torch" or (request.stack is not None and not any(row.oneccl_builds for row in rows)):
         return Refusal(f"the stack {request.stack} has no oneCCL bindings", f"--stack {home.name}")
     has = request.torch or rows[0].torch
     better = [build for row in rows for build in row.oneccl_builds if set(build.works_with) & set(row.torch_patches)]
@@ -300,12 +305,15 @@ def _near(asked: str, known: Iterable[str]) -> list[str]:
     """The nearest number; of what is no number what is spelled alike."""
     ordered = sorted(known, key=version_key, reverse=True)
     if re.fullmatch(r"\d+(\.\d+)+", asked) and ordered:
-        return [min(ordered, key=lambda version: _distance(version_key(asked), version_key(version)))]
+        wanted = _weight(asked)
+        return [min(ordered, key=lambda version: abs(_weight(version) - wanted))]
     return get_close_matches(asked, ordered, n=2, cutoff=0.6)
 
 
-def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(abs(a - b) for a, b in zip(one, other, strict=False))
+def _weight(version: str) -> int:
+    """A number that is near for versions that are."""
+    major, second, third, *_ = (*version_key(version), 0, 0, 0)
+    return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)
 
 
 def _unknown(reason: str, near: Sequence[str], else_: str) -> Refusal:

@@ -8,6 +8,7 @@ from ipexctl.facts.software import Mpi, Python, Software
 from ipexctl.facts.system import Disk, Home, System
 from ipexctl.stack.obtainable import Candidate, Obtainable, Silent
 from ipexctl.stack.plan import Refusal, StackPlan
+from ipexctl.stack.request import StackRequest
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})
@@ -62,3 +63,25 @@ def planned(outcome: StackPlan | Refusal) -> StackPlan:
 def refused(outcome: StackPlan | Refusal) -> Refusal:
     assert isinstance(outcome, Refusal), outcome
     return outcome
+
+
+NEWEST = StackRequest()
+PYPI = (
+    "torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "torch-2.15.0-cp314-cp314-manylinux_2_28_x86_64.whl",
+    "torch-2.8.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "torch-2.8.0-cp313-cp313-manylinux_2_28_x86_64.whl",
+    "torch-2.7.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "torch-2.7.1-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "torch-2.5.0-cp311-cp311-manylinux1_x86_64.whl",
+    "intel_extension_for_pytorch-2.8.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "intel_extension_for_pytorch-2.8.0-cp313-cp313-manylinux_2_28_x86_64.whl",
+    "intel_extension_for_pytorch-2.7.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "intel_extension_for_pytorch-2.5.0-cp311-cp311-manylinux2014_x86_64.whl!",
+    "impi_rt-2021.18.0-py2.py3-none-manylinux_2_28_x86_64.whl",
+    "impi_rt-2021.19.0-py2.py3-none-manylinux_2_28_x86_64.whl",
+    "impi_rt-2021.13.1-py2.py3-none-manylinux1_x86_64.whl",
+    "intel_openmp-2024.1.2-py2.py3-none-manylinux1_x86_64.whl",
+)
+BINDINGS_2_7 = "oneccl_bind_pt-2.7.0+cpu-cp311-cp311-linux_x86_64.whl"
+AMONG_PYPI = index(*PYPI)

@@ -1,0 +1,109 @@
+"""`ipexctl versions` from outside: exit codes, JSON, 80 columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.stack.table import rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def call(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ipexctl", "versions", *args],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=60,
+        env={**os.environ, "COLUMNS": "80", "XDG_CONFIG_HOME": "/nonexistent", **env},
+    )  # fmt: skip
+
+
+def document(*args: str, **env: str) -> Any:
+    return json.loads(call("--json", *args, **env).stdout)
+
+
+def test_the_table_the_choice_and_why_fit_80_columns() -> None:
+    done = call()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    for row in rows():
+        assert f" {row.name} " in done.stdout
+    assert "* ipex-2.7: torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0" in done.stdout
+    assert "why: the newest row with IPEX and oneCCL bindings" in done.stdout
+    assert "IPEX is retired since March 2026" in done.stdout
+    assert done.stdout.count("\n* ") == 2
+
+
+def test_json_has_the_rows_the_choice_and_why() -> None:
+    said = document("--torch", "2.7")
+    assert said["schema"] == "ipexctl.versions/1"
+    assert [row["name"] for row in said["rows"]] == [row.name for row in rows()]
+    assert {
+        "name": "ipex-2.7", "torch": "2.7.0", "ipex": "2.7.0", "oneccl": "2.7.0", "mpi": "2021.14", "python": "3.13",
+        "backend": "ccl", "retired": True,
+    }.items() <= said["choice"].items()  # fmt: skip
+    assert said["why"]
+    assert said["notes"]
+    first = said["rows"][0]
+    assert {"name", "torch", "ipex", "oneccl", "pythons", "glibc", "isa", "retired", "module", "setvars", "indexes",
+            "known_bad", "sources", "backend", "mpi", "constraints"} <= set(first)  # fmt: skip
+
+
+def test_stock_pytorch_has_no_ipex_and_gets_pips_mpi() -> None:
+    said = document("--stack", "torch")
+    assert said["choice"]["name"] == "torch-2.15"
+    assert (said["choice"]["ipex"], said["choice"]["oneccl"], said["choice"]["retired"]) == (None, None, False)
+    assert said["choice"]["mpi"] == "impi-rt>=2021.14,<2021.19"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--torch", "2.16"], 2, "did you mean 2.15?"),
+        (["--stack", "ipex-2.9"], 2, "did you mean ipex-2.8"),
+        (["--python", "4.1"], 2, "no row of the version table"),
+        (["--torch", "1.12.1", "--oneccl", "1.12.0"], 1, "does not work with torch 1.12.1; 1.12.100 does"),
+        (["--torch", "2.8", "--python", "3.14"], 1, "IPEX 2.8 is built for Python 3.9 to 3.13, not for 3.14"),
+        (["--torch", "2.8", "--require-oneccl"], 1, "newest that has them: 2.7"),
+    ],
+)
+def test_a_version_nobody_knows_is_2_and_an_impossible_pair_1(args: list[str], code: int, said: str) -> None:
+    done = call("-q", *args)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert said in done.stderr
+    in_json = call("--json", *args)
+    assert in_json.returncode == code
+    answer = json.loads(in_json.stdout)
+    assert answer["choice"] is None
+    assert said in f"{answer['why']} {answer['fix']}"
+    assert len(answer["rows"]) == len(rows())
+
+
+def test_named_hosts_are_looked_at() -> None:
+    said = document("--hosts", "localhost")
+    assert [(host["name"], host["status"]) for host in said["hosts"]] == [("localhost", "ok")]
+    assert said["choice"]["interpreters"].keys() == {"localhost"}
+    wrong = call("--hosts", "localhost", "--torch", "9.9")
+    assert wrong.returncode == 2
+
+
+def test_own_rows_are_in_it_and_bad_ones_have_their_place(tmp_path: Path) -> None:
+    own = tmp_path / "rows.json"
+    own.write_text('[{"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.12"]}]')
+    assert document("--stack", "torch", IPEXCTL_ROWS=str(own))["choice"]["name"] == "torch-2.16"
+    own.write_text('[\n {"name": "torch-2.16",\n  "trch": "2.16.0"}\n]')
+    done = call(IPEXCTL_ROWS=str(own))
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"{own}:3: no key of a row is called 'trch'",
+        '    "trch": "2.16.0"}',
+        "    ^",
+        "  did you mean 'torch'?",
+    ]

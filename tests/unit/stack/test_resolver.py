@@ -1,0 +1,343 @@
+"""Which stack is taken for which hosts and indexes, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, host, index, planned, refused
+
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.system import System
+from ipexctl.stack.request import StackRequest
+from ipexctl.stack.resolver import indexes, interpreters_for, projects, resolve, row_named
+from ipexctl.stack.table import rows, version_key
+
+if TYPE_CHECKING:
+    from ipexctl.stack.table import StackRow
+
+every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
+
+
+# What is taken
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "backend"),
+    [
+        (host(), "ipex-2.7", "ccl"),
+        (host("2.36", "3.13"), "ipex-2.7", "ccl"),
+        (host("2.17", "3.9"), "ipex-2.5", "ccl"),
+        (host("2.27", "3.9"), "ipex-2.5", "ccl"),
+        (host("2.31", "3.8"), "ipex-2.4", "ccl"),
+        (host("2.17", "3.12"), "ipex-2.5", "gloo"),
+        (host("2.36", "3.14"), "torch-2.15", "gloo"),
+        (host(flags=AVX), "torch-2.15", "gloo"),
+        (host("2.17", "3.13"), "torch-2.6", "gloo"),
+        (Facts(), "ipex-2.7", "ccl"),
+    ],
+)
+def test_the_newest_with_oneccl_that_fits_else_with_ipex_else_stock(facts: Facts, name: str, backend: str) -> None:
+    plan = planned(resolve(NEWEST, {"n1": facts}, None))
+    assert (plan.row.name, plan.backend) == (name, backend)
+    assert plan.row.backend == plan.backend
+
+
+def test_the_weakest_host_decides_and_is_named() -> None:
+    plan = planned(resolve(NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None))
+    assert plan.row.name == "ipex-2.5"
+    assert plan.glibc == "2.17"
+    assert "ipex-2.7: old has glibc 2.17; IPEX 2.7 needs 2.28" in plan.why
+
+
+def test_by_the_table_alone_it_says_what_it_is_where_the_bindings_cannot_be_had() -> None:
+    plan = planned(resolve(NEWEST, {"n1": host()}, None))
+    assert plan.why == (
+        "the newest row with IPEX and oneCCL bindings that fits every host; "
+        "where nobody has its bindings' wheels, it is ipex-2.8 with gloo"
+    )
+
+
+def test_without_bindings_in_reach_it_is_the_newest_ipex_with_gloo_and_says_so() -> None:
+    plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, silent=("pytorch-extension.intel.com",))))
+    assert (plan.row.name, plan.torch, plan.ipex, plan.oneccl, plan.backend) == (
+        "ipex-2.8", "2.8.0", "2.8.0", None, "gloo",
+    )  # fmt: skip
+    assert plan.notes[0] == (
+        "gloo instead of oneCCL: nobody in reach has oneccl_bind_pt (asked: pypi.org; no answer from "
+        "pytorch-extension.intel.com); the newest row with it is ipex-2.7"
+    )
+
+
+def test_with_bindings_in_reach_it_is_their_row() -> None:
+    plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, BINDINGS_2_7)))
+    assert (plan.row.name, plan.oneccl, plan.backend) == ("ipex-2.7", "2.7.0+cpu", "ccl")
+    assert not any("impi-rt" in requirement for requirement in plan.requirements)
+
+
+def test_older_bindings_in_reach_come_before_newer_rows_without() -> None:
+    found = index(
+        *PYPI,
+        "oneccl_bind_pt-2.1.0+cpu-cp311-cp311-linux_x86_64.whl",
+        "torch-2.1.1+cpu-cp311-cp311-linux_x86_64.whl",
+        "intel_extension_for_pytorch-2.1.100-cp311-cp311-manylinux2014_x86_64.whl!",
+    )
+    plan = planned(resolve(NEWEST, {"n1": host()}, found))
+    assert (plan.row.name, plan.torch, plan.oneccl) == ("ipex-2.1", "2.1.1+cpu", "2.1.0+cpu")
+    assert "ipex-2.7: nobody in reach has oneccl_bind_pt 2.7.0" in plan.why
+
+
+@pytest.mark.parametrize(("kind", "name"), [("torch", "torch-2.15"), ("ipex", "ipex-2.8")])
+def test_a_kind_is_its_newest(kind: str, name: str) -> None:
+    assert planned(resolve(StackRequest(stack=kind), {"n1": host()}, AMONG_PYPI)).row.name == name
+
+
+def test_a_row_asked_for_without_its_bindings_is_the_same_row_with_gloo_and_says_so() -> None:
+    plan = planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, AMONG_PYPI))
+    assert (plan.row.name, plan.backend, plan.row.oneccl) == ("ipex-2.7", "gloo", None)
+    assert plan.notes[0].startswith("gloo instead of oneCCL: nobody in reach has oneccl_bind_pt")
+
+
+def test_ipex_2_8_has_no_bindings_for_cpus() -> None:
+    plan = planned(resolve(StackRequest(torch="2.8"), {"n1": host()}, None))
+    assert (plan.row.name, plan.backend) == ("ipex-2.8", "gloo")
+    assert plan.notes[0] == "gloo instead of oneCCL: oneCCL bindings for CPUs were never published for torch 2.8"
+
+
+def test_bindings_built_by_hand_count_where_somebody_has_them() -> None:
+    own = index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
+    plan = planned(resolve(NEWEST, {"n1": host()}, own))
+    assert (plan.row.name, plan.backend) == ("ipex-2.8", "ccl")
+    assert "impi-rt>=2021.14,<2021.19" in plan.requirements
+    assert any("never published for CPUs" in note for note in plan.notes)
+    for_gpus = index(*PYPI, "oneccl_bind_pt-2.8.0+xpu-cp311-cp311-linux_x86_64.whl")
+    assert planned(resolve(NEWEST, {"n1": host()}, for_gpus)).backend == "gloo"
+
+
+@every_row
+def test_every_row_can_be_asked_for_by_name_and_by_torch(row: StackRow) -> None:
+    newest = max((python for python in row.pythons), key=version_key)
+    facts = {"n1": host("2.36", newest)}
+    by_name = planned(resolve(StackRequest(stack=row.name), facts, None))
+    assert by_name.row.name == row.name
+    assert (by_name.torch, by_name.ipex, by_name.oneccl, by_name.python) == (row.torch, row.ipex, row.oneccl, newest)
+    assert planned(resolve(StackRequest(torch=row.line), facts, None)).row.name == row.name
+    for patch in row.torch_patches:
+        plan = planned(resolve(StackRequest(torch=patch), facts, None))
+        assert (plan.row.name, plan.torch) == (row.name, patch)
+    alone = planned(resolve(StackRequest(stack=f"torch-{row.line}"), facts, None))
+    assert (alone.row.name, alone.ipex, alone.backend) == (f"torch-{row.line}", None, "gloo")
+    assert planned(resolve(StackRequest(torch=row.line, stack="torch"), facts, None)).row.name == f"torch-{row.line}"
+
+
+@every_row
+def test_every_version_of_ipex_and_of_the_bindings_can_be_asked_for(row: StackRow) -> None:
+    for build in row.ipex_builds:
+        plan = planned(resolve(StackRequest(ipex=build.version), {}, None))
+        assert (plan.row.name, plan.ipex) == (row.name, build.version)
+    for bindings in row.oneccl_builds:
+        outcome = resolve(StackRequest(oneccl=bindings.version), {}, None)
+        if bindings.cpu_wheel == "none":
+            assert "for CPUs were never published" in refused(outcome).reason
+        else:
+            plan = planned(outcome)
+            assert (plan.row.name, plan.oneccl, plan.backend) == (row.name, bindings.version, "ccl")
+            assert plan.torch in bindings.works_with
+
+
+# What goes into it
+
+
+def test_the_build_for_cpus_is_preferred_to_a_plain_one() -> None:
+    both = index(*PYPI, "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl")
+    assert planned(resolve(NEWEST, {"n1": host()}, both)).torch == "2.8.0+cpu"
+
+
+@pytest.mark.parametrize("other", ["torch-2.8.0+cu126-cp311-cp311-manylinux_2_28_x86_64.whl"])
+def test_a_build_for_gpus_is_no_answer(other: str) -> None:
+    without = index(other, *(wheel for wheel in PYPI if not wheel.startswith("torch-2.8.0")))
+    assert (
+        "torch 2.8.0 is there, but not as a CPU wheel"
+        in refused(resolve(StackRequest(torch="2.8"), {"n1": host()}, without)).reason
+    )
+
+
+def test_another_patch_where_the_recommended_one_cannot_be_had() -> None:
+    without = index(*(wheel for wheel in PYPI if not wheel.startswith("torch-2.7.0")))
+    assert planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, without)).torch == "2.7.1"
+
+
+def test_a_patch_the_bindings_do_not_work_with_is_not_taken() -> None:
+    old = index(
+        "torch-1.12.1-cp38-cp38-manylinux1_x86_64.whl",
+        "torch-1.12.0-cp38-cp38-manylinux1_x86_64.whl",
+        "intel_extension_for_pytorch-1.12.300-cp38-cp38-manylinux2014_x86_64.whl!",
+        "oneccl_bind_pt-1.12.0+cpu-cp38-cp38-linux_x86_64.whl",
+    )
+    plan = planned(resolve(StackRequest(stack="ipex-1.12"), {"n1": host("2.31", "3.8")}, old))
+    assert (plan.torch, plan.oneccl) == ("1.12.0", "1.12.0+cpu")
+
+
+def test_ipex_1_12_0_is_not_for_cpus_without_avx512() -> None:
+    why = refused(resolve(StackRequest(ipex="1.12.0"), {"n1": host("2.31", "3.8", flags=AVX2)}, None)).reason
+    assert why.startswith("n1 has no AVX-512, which IPEX 1.12.0 needs")
+    assert (
+        planned(resolve(StackRequest(torch="1.12"), {"n1": host("2.31", "3.8", flags=AVX2)}, None)).ipex == "1.12.300"
+    )
+
+
+@pytest.mark.parametrize(
+    ("glibc", "wanted"),
+    [("2.36", "impi-rt>=2021.14,<2021.19"), ("2.28", "impi-rt>=2021.14,<2021.19"), ("2.17", "impi-rt<2021.14")],
+)
+def test_intel_mpi_is_one_that_runs_on_the_oldest_glibc(glibc: str, wanted: str) -> None:
+    plan = planned(resolve(StackRequest(stack="torch-2.5"), {"n1": host(glibc), "n2": host("2.39")}, None))
+    assert plan.requirements == ("torch==2.5.0", wanted)
+
+
+def test_an_old_intel_mpi_is_better_than_none() -> None:
+    old = index(*(wheel for wheel in PYPI if "impi_rt" not in wheel or "2021.13" in wheel))
+    assert "impi-rt<2021.14" in planned(resolve(StackRequest(torch="2.5"), {"n1": host()}, old)).requirements
+
+
+def test_without_intel_mpi_it_says_what_to_do() -> None:
+    none = index(*(wheel for wheel in PYPI if "impi_rt" not in wheel))
+    plan = planned(resolve(NEWEST, {"n1": host(mpi=True), "n2": host()}, none))
+    assert not any(requirement.startswith("impi-rt") for requirement in plan.requirements)
+    assert any("put impi_rt's wheel where the others are" in note for note in plan.notes)
+    plan = planned(resolve(NEWEST, {"n1": host(mpi=True), "n2": host(mpi=True)}, none))
+    assert any("the hosts' own mpirun is used" in note for note in plan.notes)
+
+
+def test_without_intels_openmp_it_is_left_out_and_said() -> None:
+    none = index(*(wheel for wheel in PYPI if "openmp" not in wheel))
+    plan = planned(resolve(NEWEST, {"n1": host()}, none))
+    assert not any(requirement.startswith("intel-openmp") for requirement in plan.requirements)
+    assert any(note.startswith("without Intel's OpenMP library") for note in plan.notes)
+
+
+@every_row
+def test_every_row_with_ipex_says_that_ipex_is_retired(row: StackRow) -> None:
+    plan = planned(resolve(StackRequest(stack=row.name), {}, None))
+    line = (
+        "IPEX is retired since March 2026 (no more fixes, known security issues); "
+        "`--stack torch` installs the maintained torch-2.15"
+    )
+    assert (line in plan.notes) == bool(row.ipex)
+    assert plan.row.retired == bool(row.ipex)
+
+
+def test_the_maintained_row_is_one_that_fits_these_hosts() -> None:
+    assert any("maintained torch-2.14" in note for note in _notes("3.10"))
+    assert any("no maintained row fits: n1 has only Python 3.9; torch 2.15 is built" in note for note in _notes("3.9"))
+
+
+def _notes(python: str) -> tuple[str, ...]:
+    return planned(resolve(NEWEST, {"n1": host("2.36", python)}, None)).notes
+
+
+def test_a_withdrawn_wheel_is_pinned_and_said() -> None:
+    plan = planned(resolve(StackRequest(torch="2.5"), {"n1": host()}, AMONG_PYPI))
+    assert "intel-extension-for-pytorch==2.5.0" in plan.requirements
+    assert "IPEX 2.5.0 is withdrawn (yanked) on pypi.org; pip still takes it by its exact version" in plan.notes
+    assert any("withdrawn" in note for note in planned(resolve(StackRequest(torch="2.5"), {}, None)).notes)
+    assert not any("withdrawn" in note for note in planned(resolve(StackRequest(torch="2.6"), {}, None)).notes)
+
+
+def test_numpy_1_for_the_rows_of_its_time() -> None:
+    assert planned(resolve(StackRequest(torch="2.4"), {}, None)).constraints == ("numpy<2",)
+    assert planned(resolve(StackRequest(torch="2.5"), {}, None)).constraints == ()
+
+
+def test_what_goes_wrong_with_a_chosen_version_is_said() -> None:
+    notes = planned(resolve(StackRequest(ipex="2.3.0"), {}, None)).notes
+    assert any("better: IPEX 2.3.100" in note for note in notes)
+    assert not any(
+        "2.3.100" in note for note in planned(resolve(StackRequest(torch="2.3"), {}, None)).notes if "known" in note[:5]
+    )
+
+
+# Pythons
+
+
+def test_the_newest_python_they_all_have() -> None:
+    plan = planned(resolve(NEWEST, {"a": host("2.36", "3.10", "3.11", "3.12"), "b": host("2.36", "3.9", "3.11")}, None))
+    assert plan.python == "3.11"
+    assert plan.interpreters == {"a": "/usr/bin/python3.11", "b": "/usr/bin/python3.11"}
+
+
+def test_an_older_python_where_the_wheels_are_for_that_one() -> None:
+    plan = planned(resolve(NEWEST, {"a": host("2.36", "3.11", "3.12")}, AMONG_PYPI))
+    assert plan.python == "3.11"
+
+
+def test_the_python_that_is_asked_for() -> None:
+    facts = {"a": host("2.36", "3.9", "3.11", "3.12")}
+    assert planned(resolve(StackRequest(python="3.9"), facts, None)).python == "3.9"
+    why = refused(resolve(StackRequest(torch="2.7", python="3.10"), facts, None))
+    assert (why.reason, why.hosts) == ("a has Python 3.9, 3.11, 3.12; IPEX 2.7 is built for 3.10", ("a",))
+    assert why.fix == "install Python 3.10 there"
+
+
+def test_hosts_with_one_home_share_one_interpreter() -> None:
+    hosts = {
+        "a": host("2.36", "/opt/a/python3.11=3.11", "/usr/bin/python3.11=3.11", store="nfs:1"),
+        "b": host("2.36", "/usr/bin/python3.11=3.11", "/opt/b/python3.11=3.11", store="nfs:1"),
+        "c": host("2.36", "/opt/c/python3.11=3.11", store="nfs:2"),
+    }
+    assert interpreters_for("3.11", hosts) == {
+        "a": "/usr/bin/python3.11",
+        "b": "/usr/bin/python3.11",
+        "c": "/opt/c/python3.11",
+    }
+
+
+def test_a_musl_a_32_bit_and_a_broken_interpreter_are_none() -> None:
+    facts = host("2.36", "3.11")
+    good = facts.software.pythons[0]
+    pythons = (
+        replace(good, path="/musl", libc="musl"),
+        replace(good, path="/i386", arch="i386"),
+        replace(good, path="/broken", version=None),
+        replace(good, path="/vague", arch=None, libc=None),
+        good,
+    )
+    facts = replace(facts, software=replace(facts.software, pythons=pythons))
+    assert interpreters_for("3.11", {"a": facts}) == {"a": good.path}
+
+
+def test_where_no_pythons_are_known_it_is_the_name() -> None:
+    assert interpreters_for("3.11", {"a": Facts(), "b": host("2.36", "3.12")}) == {"a": "python3.11"}
+
+
+# What to ask for, where
+
+
+def test_which_projects_to_ask_for() -> None:
+    everything = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "intel-openmp", "uv")
+    assert projects(NEWEST) == everything
+    assert projects(StackRequest(torch="2.7")) == everything
+    assert projects(StackRequest(stack="torch")) == ("torch", "impi-rt", "uv")
+
+
+def test_where_a_row_publishes_its_wheels() -> None:
+    assert [(each.kind, each.url) for each in indexes(StackRequest(torch="2.7"))] == [
+        ("index", "https://download.pytorch.org/whl/cpu"),
+        ("index", "https://pytorch-extension.intel.com/release-whl/stable/cpu/us/"),
+        ("index", "https://pypi.org/simple"),
+    ]
+    assert indexes(NEWEST)[-1].url == "https://pypi.org/simple"
+    assert indexes(StackRequest(torch="1.10"))[0].kind == "links"
+
+
+def test_a_row_by_its_name() -> None:
+    found = row_named("torch-2.7")
+    assert found is not None
+    assert found.ipex is None
+    assert row_named("ipex-2.9") is None
+
+
+def test_holes_are_no_reason_to_refuse() -> None:
+    hosts = {"a": Facts(), "b": Facts(system=System(libc="glibc")), "c": host(None, flags=frozenset())}
+    assert planned(resolve(NEWEST, hosts, None)).python == "3.11"

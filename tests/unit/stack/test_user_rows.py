@@ -1,0 +1,154 @@
+"""Rows of the user's own: what they may say, and where it is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stack_helpers import host, planned
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.stack.json_places import read
+from ipexctl.stack.request import StackRequest
+from ipexctl.stack.resolver import resolve
+from ipexctl.stack.row_format import ROW
+from ipexctl.stack.table import packaged, rows
+from ipexctl.stack.user_rows import known_rows, merged, rows_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEW = {"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.11", "3.12"]}
+
+
+def with_rows(*own: dict[str, Any]) -> tuple[Any, ...]:
+    return merged(json.dumps(list(own)), "rows.json")
+
+
+def error_of(text: str) -> FileError:
+    with pytest.raises(FileError) as caught:
+        merged(text, "rows.json")
+    return caught.value
+
+
+def test_our_own_rows_are_of_the_format() -> None:
+    assert [wrong for row in packaged() for wrong in ROW.wrong(read(json.dumps(row)), "a row")] == []
+
+
+def test_a_new_row_is_the_newest_and_can_be_chosen() -> None:
+    table = with_rows(NEW)
+    assert len(table) == len(rows()) + 1
+    assert table[0].name == "torch-2.16"
+    assert (table[0].origin, table[0].torch_patches, table[0].glibc) == ("rows.json", ("2.16.0",), "2.28")
+    plan = planned(resolve(StackRequest(stack="torch"), {"n1": host("2.36", "3.12")}, None, rows=table))
+    assert (plan.row.name, plan.torch) == ("torch-2.16", "2.16.0")
+
+
+def test_a_row_of_ours_is_changed_key_by_key() -> None:
+    bindings = [{"version": "2.8.0", "pythons": ["3.11"], "mpi": "2021.15"}]
+    table = with_rows({"name": "ipex-2.8", "oneccl": bindings, "setvars": None, "note": "our own bindings"})
+    assert len(table) == len(rows())
+    plan = planned(resolve(StackRequest(), {"n1": host("2.36", "3.11", "3.12")}, None, rows=table))
+    assert (plan.row.name, plan.oneccl, plan.python, plan.backend) == ("ipex-2.8", "2.8.0", "3.11", "ccl")
+    assert plan.row.ipex == "2.8.0"
+    assert plan.row.note == "our own bindings"
+
+
+def test_another_patch_of_torch_needs_no_more_than_its_name() -> None:
+    table = with_rows({"name": "torch-2.15", "torch": "2.15.1"})
+    assert table[0].torch == "2.15.1"
+    assert table[0].torch_patches == ("2.15.0", "2.15.1")
+
+
+def test_of_two_rows_for_one_torch_the_users_comes_first() -> None:
+    site = {**next(dict(row) for row in packaged() if row["name"] == "ipex-2.7"), "name": "ipex-2.7-site"}
+    plan = planned(resolve(StackRequest(torch="2.7"), {}, None, rows=with_rows(site)))
+    assert plan.row.name == "ipex-2.7-site"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "what", "fix"),
+    [
+        ('[\n {"name": "x",\n  "tourch": "2.8.0"}\n]', 3, 3, "is called 'tourch'", "did you mean 'torch'?"),
+        ('[{"name": "x", "colour": 1}]', 1, 16, "no key of a row is called 'colour'", "there are: name, torch"),
+        ('[\n {"name": "x"\n  "torch": "2.8.0"}\n]', 3, 3, "delimiter", "JSON has names and texts in double quotes"),
+        ("", 1, 1, "expecting value", "JSON has names"),
+        ("{}", 1, 1, "the file must be a list of rows", "["),
+        ("[7]", 1, 2, "a row must be an object", "{...}"),
+        ("[{}]", 1, 2, "'name' is missing in a row", ""),
+        ('[{"name": "Big Row"}]', 1, 11, "'name' must be small letters, digits", "ipex-2.8-site"),
+        ('[{"name": "torch"}]', 1, 11, "'torch' means the newest row of that kind", "another name"),
+        ('[{"name": "x", "torch": "2.8"}]', 1, 25, "'torch' must be a version with its patch", "2.8.0"),
+        ('[{"name": "x", "torch": 2.8}]', 1, 25, "'torch' must be a version", "2.8.0"),
+        ('[{"name": "ipex-2.9"}]', 1, 2, "the row 'ipex-2.9' has no 'torch'", "to change a row of ours"),
+        ('[{"name": "x", "torch": "2.8.0"}]', 1, 2, "has no 'torch_pythons'", ""),
+        ('[{"name": "x", "torch_pythons": ["3.11", "cp312"]}]', 1, 42, "must be two numbers", '"3.11"'),
+        ('[{"name": "x", "torch_pythons": "3.11"}]', 1, 33, "must be a list", "[...]"),
+        ('[{"name": "x", "retired": "no"}]', 1, 27, "'retired' must be true or false", ""),
+        ('[{"name": "x", "ipex": [{"version": "2.8.0", "pypi": "yankt"}]}]', 1, 54, "is one of", "'yanked'"),
+        ('[{"name": "x", "ipex": [{}]}]', 1, 25, "'version' is missing in an item of 'ipex'", ""),
+        ('[{"name": "x", "mpi": {"new": "impi-rt"}}]', 1, 24, "'new' must be the glibc", "2.28"),
+        ('[{"name": "x", "requires": ["a; rm -rf /"]}]', 1, 29, "must be what pip would be asked for", "impi-rt>="),
+        ('[{"name": "x", "indexes": [{"kind": "index", "url": "wheels"}]}]', 1, 53, "'url' must be a URL", "https://"),
+        ('[{"name": "x", "setvars": "../../etc/x.sh"}]', 1, 27, "a path below the module", "env/setvars.sh"),
+        ('[{"name": "x", "name": "y"}]', 1, 16, "'name' is there twice", ""),
+        ('[{"name": "torch-2.15"}, {"name": "torch-2.15"}]', 1, 26, "the row 'torch-2.15' is there twice", ""),
+        ('[{"name": "torch-2.15", "torch_patches": ["2.15.9"]}]', 1, 42, "torch 2.15.0 is not among", ""),
+        ('[{"name": "ipex-2.8", "ipex": [{"version": "2.8.0", "works_with": ["2.7.0"]}]}]', 1, 31, "works with no", ""),
+        ('[{"name": "torch-2.15", "oneccl": [{"version": "2.15.0"}]}]', 1, 35, "bindings without IPEX", ""),
+        ("[" * 100_000, 1, 1, "nested too deeply", ""),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(text: str, line: int, column: int, what: str, fix: str) -> None:
+    error = error_of(text)
+    assert (error.line, error.column) == (line, column)
+    assert error.message.startswith(f"rows.json:{line}: ")
+    assert what in error.message
+    assert fix in error.fix
+    assert error.text == text.split("\n")[line - 1] if text else True
+
+
+json_ = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*ROW.known, "x"]), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.text(max_size=30) | json_.map(json.dumps) | st.lists(json_, max_size=2).map(json.dumps))
+@settings(max_examples=200, deadline=None)
+def test_any_text_is_rows_or_a_place(text: str) -> None:
+    try:
+        table = merged(text, "rows.json")
+    except FileError as error:
+        assert error.line >= 1
+    else:
+        assert len(table) >= len(rows())
+
+
+def test_the_file_is_the_one_named_else_the_one_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert known_rows({}) == rows()
+    (tmp_path / "ipexctl").mkdir()
+    usual = tmp_path / "ipexctl" / "rows.json"
+    usual.write_text(json.dumps([NEW]))
+    assert rows_file({}) == usual
+    assert known_rows({})[0].name == "torch-2.16"
+    own = tmp_path / "own.json"
+    own.write_text("\ufeff[]", encoding="utf-8")
+    assert known_rows({"IPEXCTL_ROWS": str(own)}) == rows()
+
+
+def test_a_file_that_cannot_be_read_is_a_wrong_call(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        known_rows({"IPEXCTL_ROWS": str(tmp_path / "none.json")})
+    with pytest.raises(UserError, match="Is a directory"):
+        known_rows({"IPEXCTL_ROWS": str(tmp_path)})
+    (tmp_path / "latin").write_bytes(b'[{"name": "\xe9"}]')
+    with pytest.raises(UserError, match="not UTF-8"):
+        known_rows({"IPEXCTL_ROWS": str(tmp_path / "latin")})
