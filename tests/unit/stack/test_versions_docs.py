@@ -1,0 +1,43 @@
+"""docs/versions.md against the table it describes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.stack.row_format import ROW
+from ipexctl.stack.table import rows
+from ipexctl.stack.user_rows import merged
+
+if TYPE_CHECKING:
+    from ipexctl.stack.table import StackRow
+
+DOCS = (Path(__file__).parents[3] / "docs" / "versions.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
+def test_the_docs_have_every_row_as_it_is(row: StackRow) -> None:
+    line = next(line for line in DOCS.splitlines() if line.startswith(f"| `{row.name}` |"))
+    _, _, torch, ipex, oneccl, mpi, python, glibc, cpu, _ = (cell.strip() for cell in line.split("|"))
+    assert torch.split(" ")[0] == row.torch
+    assert all(patch in torch for patch in row.torch_patches)
+    states = {"available": "there", "yanked": "withdrawn", "absent": "not there"}
+    assert {f"{build.version} ({states[build.pypi]})" for build in row.ipex_builds} == set(ipex.split("<br>")) - {"-"}
+    assert {build.version for build in row.oneccl_builds} == {e.split(" ")[0] for e in oneccl.split("<br>")} - {"-"}
+    assert mpi == (row.bundled_mpi or "from pip")
+    assert python == f"{row.pythons[0]}–{row.pythons[-1]}"  # noqa: RUF001
+    assert (glibc, cpu) == (row.glibc, row.isa or "any")
+
+
+def test_the_example_of_own_rows_is_right() -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", DOCS, re.DOTALL)
+    assert merged(example, "rows.json")[0].name == json.loads(example)[1]["name"]
+
+
+def test_every_key_of_a_row_is_explained() -> None:
+    explained = DOCS[DOCS.index("| key | meaning") : DOCS.index("## Where this is from")]
+    assert [key for key in ROW.known if f"`{key}`" not in explained] == []
