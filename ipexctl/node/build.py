@@ -338,7 +338,8 @@ class Build:
         """Remove the wheels, unless somebody else may be about to unpack them."""
         if self.place.others():
             return
-        for file in self.request["files"]:
+        installer = self.request.get("installer")
+        for file in [*self.request["files"], *([installer] if installer else [])]:
             wipe(self.place.store / file["sha256"])
 
 
