@@ -121,7 +121,7 @@ def pythons(facts: Facts) -> Iterator[Finding]:
             "python.too_new",
             "warn",
             f"Python {said}, and none of 3.9 to 3.13: IPEX has no wheels for it; stock PyTorch with gloo has",
-            f"{_WITHOUT_ROOT}; or ipexctl install --torch 2.14, without IPEX",
+            f"{_WITHOUT_ROOT}; or ipexctl install --stack torch, without IPEX",
         )
 
 

@@ -40,7 +40,7 @@ def recommend(
         return None
     plan = resolve(StackRequest(), hosts, None, rows=rows)
     if isinstance(plan, Refusal):
-        why = {"stack": plan.reason}
+        why = {"stack": f"{plan.reason}; {plan.fix}" if plan.fix else plan.reason}
         return Recommendation(None, None, None, None, None, None, _iface(hosts, internal), why)
     backend = plan.backend
     why = {"stack": plan.why}
