@@ -258,6 +258,7 @@ class Asking:
         self.timeout = timeout
         self.found: dict[str, list[Json]] = {}
         self.reason: str | None = None
+        self.heard = False
         self.first = threading.Event()
         self.done = threading.Event()
 
@@ -308,12 +309,15 @@ class Asking:
             else:
                 page = path / project / "index.html"
                 found = on_disk(page) if page.is_file() else []
+            self.heard = True
             return wheels(found)
         except Absent as absent:
+            self.heard = True
             return absent
         except Silence as silence:
-            self.reason = str(silence)
-            return silence
+            if not self.reason:
+                self.reason = f"it answers for others, but {project}: {silence}" if self.heard else str(silence)
+            return Silence(self.reason)
         finally:
             self.first.set()
 

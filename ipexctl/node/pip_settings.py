@@ -33,7 +33,7 @@ def files() -> list[Path]:
 def home(path: str) -> str:
     """~ at the front is the account's home, where it has one."""
     try:
-        return str(Path(path).expanduser())
+        return str(Path(path).expanduser()) if path.startswith("~") else path
     except RuntimeError:
         return path
 

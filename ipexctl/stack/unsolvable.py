@@ -29,6 +29,7 @@ _NO_VERSION: Final = re.compile(
 _NO_WHEEL: Final = re.compile(rf"({_NAME}?)==([\w.+]+) has no wheels with a matching ([\w ]+?) tag")
 _SOURCE_ONLY: Final = re.compile(rf"({_NAME}?)==([\w.+]+) has no usable wheels")
 _TOO_OLD: Final = re.compile(rf"does not satisfy Python({_SPEC}) and ({_NAME}?)({_SPEC}) depends on Python")
+_ROOT: Final = re.compile(rf"you require ({_NAME}?)({_SPEC}), we can conclude that your requirements are unsatisfiable")
 _YANKED: Final = re.compile(rf"({_NAME}?)==([\w.+]+) was yanked")
 _UNFETCHED: Final = re.compile(rf"({_NAME}?)==([\w.+]+) could not be fetched from the network \(`([^`]+)`\)")
 _PRERELEASE: Final = re.compile(
@@ -47,6 +48,7 @@ _TROUBLE: Final = (
     ("403 Forbidden", "it wants a login"),
 )
 _ITS_TAGS: Final = re.compile(r"following (?:platform|Python \w+ tag)s?: (.+?)(?: hint:|$)")
+_LONG: Final = 300
 _AGAIN: Final = "run it again; if it stays so, use another index"
 _OTHER: Final = "ask for another version of it"
 _HAVE_IT: Final = "name an index or a directory that has it: --extra-index-url URL, --wheelhouse DIR"
@@ -114,6 +116,9 @@ def explain(
     for reader in (_trouble, _clash, _unfit, _missing):
         if error := reader(text, scene):
             return error
+    if found := _ROOT.search(text):
+        what = f"no version of {found[1]}{found[2]}{scene.from_whom(found[1])}"
+        return HostError(f"{what} fits Python {plan.python}, glibc {plan.glibc} and the rest: {_short(said)}", _OTHER)
     return HostError(f"uv finds no versions that go together: {_short(said)}")
 
 
@@ -243,4 +248,5 @@ def _project(name: str) -> str:
 def _short(said: str) -> str:
     lines = [line.strip().removeprefix("cause: ") for line in said.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("error: No solution", "warning:", "hint:"))]
-    return " ".join(told or lines)[:600]
+    whole = " ".join(told or lines)
+    return whole if len(whole) <= _LONG else f"{whole[:_LONG]} …"

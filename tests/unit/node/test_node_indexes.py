@@ -1,0 +1,250 @@
+"""What indexes, pages and directories say, heard by the script as a node runs it; and pip's own settings there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node_store_helpers import other_pythons
+
+from ipexctl.remote.node_script import text_of
+from simple_index import SimpleIndex
+from tiny_wheels import write_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+TORCH = "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("wheels")
+    write_wheel(place, "torch", "2.8.0+cpu", tag="cp311-cp311-manylinux_2_28_x86_64")
+    write_wheel(place, "torch", "2.8.0", tag="cp311-cp311-win_amd64")
+    write_wheel(place, "torch", "2.8.0", tag="cp311-cp311-manylinux_2_28_aarch64")
+    write_wheel(place, "torch", "2.8.0", tag="cp311-cp311-musllinux_1_2_x86_64")
+    write_wheel(place, "oneccl_bind_pt", "2.7.0")
+    (place / "torch-2.8.0.tar.gz").write_bytes(b"")
+    return place
+
+
+def ran(
+    script: str, request: Mapping[str, Any], *, python: str = sys.executable, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    proxies = {name: value for name, value in os.environ.items() if not name.upper().startswith("PIP_")}
+    ended = subprocess.run(
+        [python, "-I", "-c", text_of(script)],
+        input=json.dumps(request) + "\n",
+        env={**proxies, **(env or {})},
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    last = json.loads(ended.stdout.splitlines()[-1])
+    assert isinstance(last, dict)
+    assert last["event"] == "done"
+    return last
+
+
+def ask(*urls: str, kind: str = "index", projects: tuple[str, ...] = ("torch", "oneccl_bind_pt"), **more: Any) -> Any:
+    sources = [{"kind": kind, "url": url, "label": f"source {number}"} for number, url in enumerate(urls)]
+    python, env = more.pop("python", sys.executable), more.pop("env", None)
+    request = {"projects": list(projects), "sources": sources, "timeout": 10, **more}
+    return ran("indexes", request, python=python, env=env)
+
+
+def reasons(answer: dict[str, Any]) -> list[str]:
+    return [item["reason"] for item in answer["silent"]]
+
+
+@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("json", [True, False])
+def test_an_index_is_heard_in_json_and_in_html(wheels: Path, python: str, json: bool) -> None:
+    with SimpleIndex(wheels, json=json, compressed=True, yanked={TORCH}, requires_python={TORCH: ">=3.9,<4"}) as served:
+        answer = ask(served.url, python=python)
+        assert answer["answered"] == ["source 0"]
+        assert [item["filename"] for item in answer["candidates"]["torch"]] == [TORCH]
+        assert answer["candidates"]["torch"][0] == {
+            "project": "torch",
+            "version": "2.8.0+cpu",
+            "filename": TORCH,
+            "url": served.file_url(TORCH),
+            "sha256": served.digest(wheels / TORCH),
+            "size": (wheels / TORCH).stat().st_size if json else None,
+            "yanked": True,
+            "requires_python": ">=3.9,<4",
+            "source": "source 0",
+        }
+        assert [item["version"] for item in answer["candidates"]["oneccl-bind-pt"]] == ["2.7.0"]
+        assert served.asked("/files/") == 0
+
+
+@pytest.mark.parametrize("where", ["page", "directory", "file url"])
+def test_links_are_a_page_or_a_directory(wheels: Path, where: str) -> None:
+    with SimpleIndex(wheels) as served:
+        urls = {"page": served.links, "directory": str(wheels), "file url": wheels.as_uri()}
+        answer = ask(urls[where], kind="links")
+    assert [item["filename"] for item in answer["candidates"]["torch"]] == [TORCH]
+    if where != "page":
+        assert answer["candidates"]["torch"][0]["size"] == (wheels / TORCH).stat().st_size
+
+
+def test_a_page_with_odd_links_is_read(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        "<html><head><BASE href='http://far.example/whl/'></head>"
+        "<A HREF='cpu/torch-1.10.0%2Bcpu-cp39-cp39-linux_x86_64.whl' data-requires-python='&gt;=3.6'>x</a>"
+        '<a rel="nofollow" href=torch-1.11.0-cp39-cp39-manylinux1_x86_64.whl>y</a>'
+        '<a class="a>b" href="torch-1.12.0-cp39-cp39-manylinux1_x86_64.whl#md5=12&sha256=' + "AB" * 32 + '">z</a>'
+        "<a href='notes.html'>n</a><a href='torch-broken.whl'>n</a>"
+    )
+    found = ask(str(page), kind="links")["candidates"]["torch"]
+    assert [item["version"] for item in found] == ["1.10.0+cpu", "1.11.0", "1.12.0"]
+    assert found[0]["url"] == "http://far.example/whl/cpu/torch-1.10.0%2Bcpu-cp39-cp39-linux_x86_64.whl"
+    assert found[0]["requires_python"] == ">=3.6"
+    assert found[2]["sha256"] == "ab" * 32
+
+
+def test_a_project_nobody_has_is_there_with_none(wheels: Path) -> None:
+    with SimpleIndex(wheels) as served:
+        answer = ask(served.url, projects=("nothing-such",))
+    assert answer["candidates"] == {"nothing-such": []}
+    assert answer["answered"] == ["source 0"]
+
+
+def test_a_source_that_says_nothing_costs_no_more_than_its_time(wheels: Path) -> None:
+    with SimpleIndex(wheels, hanging={"*"}) as hung, SimpleIndex(wheels) as well:
+        began = time.monotonic()
+        answer = ask(hung.url, hung.links, well.url, timeout=2.5)
+        took = time.monotonic() - began
+        assert hung.asked("/simple/torch") <= 1
+    assert answer["answered"] == ["source 2"]
+    assert set(reasons(answer)) <= {"no answer within 2.5 s", "no answer in time"}
+    assert took < 8
+
+
+def test_a_source_that_is_slow_on_others_is_said_to_be(wheels: Path) -> None:
+    with SimpleIndex(wheels, hanging={"oneccl-bind-pt"}) as served:
+        answer = ask(served.url, timeout=2.5)
+    assert answer["answered"] == []
+    assert answer["candidates"]["torch"] == []
+    assert reasons(answer) == ["it answers for others, but oneccl-bind-pt: no answer in time"]
+
+
+def test_a_source_that_failed_is_not_asked_again(wheels: Path) -> None:
+    with SimpleIndex(wheels, errors={"*": 500}) as served:
+        answer = ask(served.url, projects=tuple(f"project-{number}" for number in range(40)))
+        assert served.asked("/simple/") <= 8
+    assert reasons(answer) == ["it answers with error 500 (Internal Server Error)"]
+
+
+def test_a_login_that_is_wanted_is_said(wheels: Path) -> None:
+    with SimpleIndex(wheels, login=("me", "secret")) as served:
+        assert reasons(ask(served.url)) == ["needs a login"]
+        answer = ask(served.url_with_login)
+        assert answer["answered"] == ["source 0"]
+        assert "secret" not in json.dumps({**answer, "logins": None})
+        assert list(answer["logins"]) == [served.origin]
+
+
+def test_netrc_is_obeyed(wheels: Path, tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password secret\n")
+    netrc.chmod(0o600)
+    with SimpleIndex(wheels, login=("me", "secret")) as served:
+        assert ask(served.url, env={"NETRC": str(netrc)})["answered"] == ["source 0"]
+
+
+def test_403_for_one_project_is_an_absence_for_all_a_closed_door(wheels: Path) -> None:
+    with SimpleIndex(wheels, errors={"oneccl-bind-pt": 403}) as served:
+        assert ask(served.url)["answered"] == ["source 0"]
+        served.behaviour.errors = {"*": 403}
+        assert reasons(ask(served.url)) == ["needs a login"]
+
+
+def test_what_is_wrong_with_a_source_is_said_in_words(wheels: Path, tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        refusing = f"http://127.0.0.1:{unused.getsockname()[1]}/simple"
+        answer = ask(refusing, "http://no-such-host.invalid/simple", str(tmp_path / "none"), "ftp://host/simple")
+    assert reasons(answer) == [
+        "the connection is refused",
+        "its name can't be resolved",
+        "no such directory",
+        "its address begins with neither http:// nor https:// nor file://",
+    ]
+
+
+def test_http_where_https_is_meant_is_said(wheels: Path) -> None:
+    with SimpleIndex(wheels) as served:
+        assert reasons(ask(served.url.replace("http:", "https:")))[0].startswith("no TLS connection")
+
+
+def test_a_proxy_is_obeyed(wheels: Path) -> None:
+    with SimpleIndex(wheels) as proxy:
+        url = "http://index.invalid/simple"
+        assert ask(url, settings={"proxy": proxy.origin})["answered"] == ["source 0"]
+        assert ask(url, env={"http_proxy": proxy.origin})["answered"] == ["source 0"]
+
+
+def settings(env: Mapping[str, str], python: str = sys.executable) -> dict[str, Any]:
+    return ran("pip_settings", {}, env=env, python=python)
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_pips_settings_are_read_in_pips_order(tmp_path: Path, python: str) -> None:
+    user = tmp_path / "user" / "pip" / "pip.conf"
+    system = tmp_path / "system" / "pip" / "pip.conf"
+    for file in (user, system):
+        file.parent.mkdir(parents=True)
+    system.write_text("[global]\nindex-url = https://system/simple\nextra-index-url = https://c/simple\n")
+    user.write_text(
+        "[global]\nindex_url = https://user/simple\ncert = /user.pem\nproxy = http://p:1\n"
+        "extra-index-url =\n    https://a/simple\n    https://b/simple\n"
+        "[install]\nno-index = yes\ntrusted-host = a b\n"
+    )
+    env = {
+        "XDG_CONFIG_DIRS": str(tmp_path / "system"),
+        "XDG_CONFIG_HOME": str(tmp_path / "user"),
+        "HOME": str(tmp_path),
+        "PIP_FIND_LINKS": "~/wheels https://links/page",
+        "PIP_CERT": "",
+    }
+    found = settings(env, python)
+    assert found["index_url"] == "https://user/simple"
+    assert found["extra_index_urls"] == ["https://a/simple", "https://b/simple"]
+    assert found["find_links"] == [str(tmp_path / "wheels"), "https://links/page"]
+    assert (found["no_index"], found["trusted_hosts"], found["cert"], found["proxy"]) == (
+        True,
+        ["a", "b"],
+        "/user.pem",
+        "http://p:1",
+    )
+
+
+def test_the_environment_wins_and_devnull_switches_files_off(tmp_path: Path) -> None:
+    file = tmp_path / "pip.conf"
+    file.write_text("[global]\nindex-url = https://file/simple\n")
+    assert settings({"PIP_CONFIG_FILE": str(file)})["index_url"] == "https://file/simple"
+    both = {"PIP_CONFIG_FILE": str(file), "PIP_INDEX_URL": "https://env/simple"}
+    assert settings(both)["index_url"] == "https://env/simple"
+    off = settings({"PIP_CONFIG_FILE": os.devnull})
+    assert (off["index_url"], off["extra_index_urls"], off["find_links"]) == (None, [], [])
+
+
+def test_a_file_pip_cannot_read_is_named_without_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "pip.conf"
+    file.write_text("index-url = https://me:secret@host/simple\n")
+    found = settings({"PIP_CONFIG_FILE": str(file)})
+    assert found["unread"] == [{"path": str(file), "reason": "not a configuration file pip can read"}]
+    assert "secret" not in json.dumps(found)

@@ -1,0 +1,62 @@
+"""Plans, sources and a machine to make locks on, for tests of locks."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ipexctl.hosts.host import Host
+from ipexctl.remote.local import LocalSession
+from ipexctl.stack.indexes import Asked, PipSettings, Source, ask
+from ipexctl.stack.locking import Maker, uv_here
+from ipexctl.stack.obtainable import Obtainable
+from ipexctl.stack.plan import StackPlan
+from ipexctl.stack.table import rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.stack.obtainable import Silent
+
+HERE = LocalSession(Host("here", "127.0.0.1"))
+
+
+def plan(*requirements: str, python: str = "3.11", glibc: str = "2.31", constraints: tuple[str, ...] = ()) -> StackPlan:
+    row = next(row for row in rows() if row.name == "ipex-2.8")
+    return StackPlan(
+        row=row,
+        torch="2.8.0+cpu",
+        ipex="2.8.0",
+        oneccl=None,
+        python=python,
+        interpreters={},
+        requirements=requirements or ("torch==2.8.0",),
+        constraints=constraints,
+        backend="gloo",
+        glibc=glibc,
+        why="",
+    )
+
+
+def asked(*sources: Source, silent: tuple[Silent, ...] = ()) -> Asked:
+    """As if these had answered."""
+    return Asked(Obtainable({}, tuple(source.label for source in sources), silent), sources, PipSettings())
+
+
+def index(url: str, label: str = "the index") -> Source:
+    return Source("index", url, label)
+
+
+def links(url: str, label: str = "the links") -> Source:
+    return Source("links", url, label)
+
+
+def heard(*sources: Source, projects: tuple[str, ...] = ("torch",)) -> Asked:
+    """What these really answer."""
+    return ask(HERE, sys.executable, sources, projects, PipSettings(), timeout=2)
+
+
+def maker(home: Path) -> Maker:
+    uv = uv_here()
+    assert uv is not None
+    return Maker(HERE, sys.executable, str(home), uv)

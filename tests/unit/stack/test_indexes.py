@@ -1,0 +1,125 @@
+"""Whom to ask for wheels, and how sources are called before people."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from lock_helpers import HERE
+
+from ipexctl.errors import UserError
+from ipexctl.stack.indexes import BESIDES, PipSettings, Source, ask, joined, shown, sources_for, wheelhouse
+from ipexctl.stack.request import Sources
+from simple_index import SimpleIndex
+from tiny_wheels import write_wheel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NONE = PipSettings()
+ALWAYS = [source.label for source in BESIDES]
+
+
+def labels(sources: Sources, settings: PipSettings = NONE, *, here: bool = True) -> list[str]:
+    return [source.label for source in sources_for(sources, settings, here=here)]
+
+
+def test_with_nothing_said_pypi_pytorch_and_intel_are_asked() -> None:
+    assert labels(Sources()) == ["PyPI", *ALWAYS]
+
+
+def test_the_calls_index_url_is_the_only_index() -> None:
+    settings = PipSettings(
+        extra_index_urls=("https://pip/simple",), find_links=("/pip",), index_url="https://main/simple"
+    )
+    call = Sources(index_url="https://mine/simple", extra_index_urls=("https://also/simple",), find_links=("/wheels",))
+    assert labels(call, settings) == ["https://mine/simple", "https://also/simple", "/wheels"]
+
+
+def test_pips_index_stands_in_for_pypi() -> None:
+    settings = PipSettings(index_url="https://mirror/simple", extra_index_urls=("https://pypi.org/simple/",))
+    assert labels(Sources(), settings) == ["https://mirror/simple", "PyPI", *ALWAYS]
+
+
+def test_offline_only_directories_are_looked_into() -> None:
+    settings = PipSettings(index_url="https://mirror/simple", find_links=("/pip", "https://page/"))
+    call = Sources(offline=True, wheelhouse="/house", find_links=("https://far/", "file:///near"))
+    assert labels(call, settings) == ["/house", "/near", "/pip"]
+
+
+def test_pips_no_index_is_obeyed() -> None:
+    settings = PipSettings(no_index=True, find_links=("/pip", "https://page/"), index_url="https://mirror/simple")
+    assert labels(Sources(find_links=("/mine",)), settings) == ["/mine", "/pip", "https://page/"]
+
+
+def test_directories_of_the_call_are_on_this_machine_only() -> None:
+    call = Sources(wheelhouse="/house", find_links=("/wheels", "https://page/"))
+    found = labels(call, PipSettings(find_links=("/theirs",)), here=False)
+    assert found == ["PyPI", *ALWAYS, "https://page/", "/theirs"]
+
+
+def test_a_source_named_twice_is_asked_once() -> None:
+    call = Sources(extra_index_urls=("https://pypi.org/simple", "https://a/simple", "https://a/simple/"))
+    assert labels(call) == ["PyPI", "https://a/simple", *ALWAYS]
+
+
+def test_two_logins_to_one_place_are_two_sources_told_apart() -> None:
+    call = Sources(extra_index_urls=("https://me:a@host/simple", "https://you:b@host/simple"))
+    assert labels(call)[1:3] == ["https://host/simple", "https://host/simple (2)"]
+
+
+@pytest.mark.parametrize(
+    ("url", "label"),
+    [
+        ("https://me:secret@host:8443/simple", "https://host:8443/simple"),
+        ("https://token@host/simple?key=secret#x", "https://host/simple"),
+        ("/a/directory", "/a/directory"),
+    ],
+)
+def test_no_secret_is_shown(url: str, label: str) -> None:
+    assert shown(url) == label
+    source = sources_for(Sources(extra_index_urls=(url,)), NONE)[1]
+    assert "secret" not in source.label
+    assert "secret" not in repr(source)
+
+
+def test_settings_are_shown_without_secrets() -> None:
+    settings = PipSettings(index_url="https://me:secret@host/simple", proxy="http://me:secret@proxy")
+    assert "secret" not in repr(settings)
+
+
+def test_an_answer_keeps_logins_for_those_who_fetch(tmp_path: Path) -> None:
+    write_wheel(tmp_path, "torch", "2.8.0")
+    with SimpleIndex(tmp_path, login=("me", "secret")) as served:
+        source = Source("index", served.url_with_login, "mine")
+        found = ask(HERE, sys.executable, [source, Source("links", "/nowhere", "gone")], ["Torch"], NONE, timeout=3)
+    assert found.sources == (source,)
+    assert [silent.source for silent in found.obtainable.silent] == ["gone"]
+    (candidate,) = found.obtainable.of("torch")
+    assert candidate.url == served.file_url("torch-2.8.0-py3-none-any.whl")
+    assert found.headers_for(candidate.url)["Authorization"].startswith("Basic ")
+    assert found.headers_for("https://elsewhere/x.whl") == {}
+    assert "Basic" not in repr(found)
+    assert found.reaches_an_index
+
+
+def test_a_directory_is_no_index_in_reach(tmp_path: Path) -> None:
+    found = ask(HERE, sys.executable, [Source("links", str(tmp_path), "here")], ["torch"], NONE)
+    assert found.sources
+    assert not found.reaches_an_index
+
+
+def test_a_wheelhouse_is_read_without_asking_anyone(tmp_path: Path) -> None:
+    for tag in ("cp311-cp311-manylinux_2_28_x86_64", "cp311-cp311-win_amd64"):
+        write_wheel(tmp_path, "oneccl_bind_pt", "2.7.0+cpu", tag=tag)
+    found = wheelhouse(tmp_path)
+    (candidate,) = found.of("oneccl-bind-pt")
+    assert (candidate.version, candidate.source) == ("2.7.0+cpu", str(tmp_path))
+    assert candidate.size == (tmp_path / candidate.filename).stat().st_size
+    assert joined(found, found).of("oneccl-bind-pt") == (candidate, candidate)
+
+
+def test_a_wheelhouse_that_is_none_is_the_calls_fault(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="can't be read: No such file or directory"):
+        wheelhouse(tmp_path / "none")

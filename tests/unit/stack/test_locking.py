@@ -1,0 +1,320 @@
+"""Locks made by the real uv, from an index of our own."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import urllib.request
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from lock_helpers import HERE, asked, heard, index, links, maker, plan
+
+from ipexctl.errors import UserError
+from ipexctl.remote.outcome import HostError
+from ipexctl.stack.indexes import PYPI_SOURCE, PipSettings, ask
+from ipexctl.stack.lock import Wheel
+from ipexctl.stack.locking import Maker, UvFile, make_lock, uv_for_node
+from ipexctl.stack.obtainable import Candidate, Obtainable, Silent
+
+if TYPE_CHECKING:
+    from ipexctl.stack.indexes import Asked
+    from ipexctl.stack.lock import Lock
+from simple_index import SimpleIndex
+from tiny_wheels import write_wheel
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("wheels")
+    for version, tag in (
+        ("2.8.0", "cp311-cp311-manylinux_2_28_x86_64"),
+        ("2.8.0+cpu", "cp311-cp311-linux_x86_64"),
+        ("2.9.0", "cp311-cp311-manylinux_2_28_x86_64"),
+    ):
+        write_wheel(place, "torch", version, tag=tag, requires=["small"])
+    write_wheel(place, "small", "1.0")
+    write_wheel(place, "small", "2.0")
+    write_wheel(place, "small", "3.0rc1")
+    write_wheel(place, "peft", "1.0", requires=["torch>=2.9"])
+    write_wheel(place, "needy", "1.0", requires=["missing-thing>=2.6"])
+    write_wheel(place, "old", "1.0", tag="cp39-cp39-manylinux_2_17_x86_64")
+    write_wheel(place, "modern", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64")
+    write_wheel(place, "many", "1.0")
+    write_wheel(place, "many", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
+    write_wheel(place, "many", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64")
+    return place
+
+
+def named(lock: Lock) -> dict[str, str]:
+    return {wheel.name: wheel.filename for wheel in lock.wheels}
+
+
+def refused(*, home: Path, answered: Asked, **more: object) -> str:
+    with pytest.raises((HostError, UserError)) as caught:
+        make_lock(maker(home), plan("torch==2.8.0+cpu"), answered, **more)  # type: ignore[arg-type]
+    assert list((home / "tmp").iterdir()) == []
+    return str(caught.value)
+
+
+def test_a_lock_has_each_wheel_with_hash_size_and_address(wheels: Path, tmp_path: Path) -> None:
+    with SimpleIndex(wheels) as served:
+        lock = make_lock(maker(tmp_path), plan("torch==2.8.0+cpu", constraints=("small<2",)), heard(index(served.url)))
+    file = wheels / "torch-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
+    assert named(lock) == {"small": "small-1.0-py3-none-any.whl", "torch": file.name}
+    torch = lock.wheels[1]
+    assert torch == Wheel(
+        "torch",
+        "2.8.0+cpu",
+        file.name,
+        hashlib.sha256(file.read_bytes()).hexdigest(),
+        file.stat().st_size,
+        served.file_url(file.name),
+    )
+
+
+def test_nothing_of_the_making_stays(wheels: Path, tmp_path: Path) -> None:
+    with SimpleIndex(wheels) as served:
+        make_lock(maker(tmp_path), plan(), heard(index(served.url)))
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tmp"]
+    assert tmp_path.joinpath("tmp").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_sizes_that_no_page_gives_are_asked_for(wheels: Path, tmp_path: Path, json: bool) -> None:
+    with SimpleIndex(wheels, sizes=False, json=json, heads=not json) as served:
+        lock = make_lock(maker(tmp_path), plan(), heard(index(served.url)))
+    assert [wheel.size for wheel in lock.wheels] == [(wheels / wheel.filename).stat().st_size for wheel in lock.wheels]
+
+
+def test_an_index_without_hashes_still_makes_a_lock_with_them(wheels: Path, tmp_path: Path) -> None:
+    with SimpleIndex(wheels, hashes=False, sizes=False) as served:
+        lock = make_lock(maker(tmp_path), plan(), heard(index(served.url)))
+    for wheel in lock.wheels:
+        assert wheel.sha256 == hashlib.sha256((wheels / wheel.filename).read_bytes()).hexdigest()
+
+
+def test_wheels_of_a_directory_have_a_path_and_no_address(wheels: Path, tmp_path: Path) -> None:
+    lock = make_lock(maker(tmp_path), plan(), heard(links(str(wheels))))
+    assert [wheel.url for wheel in lock.wheels] == [None, None]
+    for wheel in lock.wheels:
+        assert wheel.path == str(wheels / wheel.filename)
+        assert wheel.sha256 == hashlib.sha256(Path(wheel.path).read_bytes()).hexdigest()
+        assert wheel.size == Path(wheel.path).stat().st_size
+
+
+def test_an_index_on_disk(wheels: Path, tmp_path: Path) -> None:
+    for file in wheels.glob("*.whl"):
+        page = tmp_path / "simple" / file.name.partition("-")[0] / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        with page.open("a") as target:
+            target.write(f'<a href="{file.as_uri().replace("+", "%2B")}">{file.name}</a>\n')
+    source = index((tmp_path / "simple").as_uri())
+    lock = make_lock(maker(tmp_path / "home"), plan(), heard(source))
+    assert {wheel.path for wheel in lock.wheels} == {str(wheels / name) for name in named(lock).values()}
+
+
+def test_of_several_wheels_the_one_that_fits_best(wheels: Path, tmp_path: Path) -> None:
+    lock = make_lock(maker(tmp_path), plan("many"), heard(links(str(wheels))))
+    assert named(lock) == {"many": "many-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"}
+    lock = make_lock(maker(tmp_path), plan("many", glibc="2.40"), heard(links(str(wheels))))
+    assert named(lock) == {"many": "many-1.0-cp311-cp311-manylinux_2_39_x86_64.whl"}
+
+
+def test_a_login_is_used_and_never_part_of_a_lock(wheels: Path, tmp_path: Path) -> None:
+    with SimpleIndex(wheels, login=("me", "p@ss:w/rd, x"), sizes=False) as served:
+        for source in (index(served.url_with_login), links(served.url_with_login.replace("/simple", "/links/"))):
+            answered = heard(source)
+            lock = make_lock(maker(tmp_path), plan(), answered)
+            assert [wheel.url for wheel in lock.wheels] == [served.file_url(name) for name in named(lock).values()]
+            assert None not in [wheel.size for wheel in lock.wheels]
+            assert "Authorization" in answered.headers_for(str(lock.wheels[0].url))
+
+
+def test_several_sources_make_one_lock_the_newest_that_fits_wins(wheels: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for place in (one, other):
+        place.mkdir()
+    for file in wheels.glob("*.whl"):
+        shutil.copy(file, one if file.name.startswith("torch-2.8.0-") else other)
+    with SimpleIndex(one) as first, SimpleIndex(other) as second:
+        lock = make_lock(
+            maker(tmp_path / "home"), plan("torch==2.8.0"), heard(index(first.url, "one"), index(second.url, "other"))
+        )
+    assert lock.packages == {"torch": "2.8.0+cpu", "small": "2.0"}
+
+
+def test_a_wheel_in_the_makers_store_counts_too(wheels: Path, tmp_path: Path) -> None:
+    file = write_wheel(tmp_path / "only-here", "special", "1.0")
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    kept = tmp_path / "home" / "wheels" / sha256 / file.name
+    kept.parent.mkdir(parents=True)
+    shutil.copy(file, kept)
+    with SimpleIndex(wheels) as served:
+        lock = make_lock(
+            maker(tmp_path / "home"),
+            plan(),
+            heard(index(served.url)),
+            extras=["special"],
+            kept=[Wheel("special", "1.0", file.name, sha256)],
+        )
+    special = next(wheel for wheel in lock.wheels if wheel.name == "special")
+    assert (special.sha256, special.path) == (sha256, str(kept))
+
+
+@pytest.mark.parametrize("kind", ["binary", "wheel"])
+def test_uv_out_of_the_store(wheels: Path, tmp_path: Path, kind: str) -> None:
+    ours = uv_for_node(None, "2.31")
+    assert ours is not None
+    assert ours.path is not None
+    if kind == "wheel":
+        made = write_wheel(tmp_path, "uv", "9.9", scripts={"uv": ""})
+        made.unlink()
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.write(ours.path, "uv-9.9.data/scripts/uv")
+        ours = UvFile(made.name, hashlib.sha256(made.read_bytes()).hexdigest(), path=str(made))
+    kept = tmp_path / "home" / "wheels" / ours.sha256 / ours.name
+    kept.parent.mkdir(parents=True)
+    shutil.copyfile(str(ours.path), kept)
+    made_by = Maker(HERE, sys.executable, str(tmp_path / "home"), ours)
+    assert make_lock(made_by, plan(), heard(links(str(wheels)))).packages["torch"] == "2.8.0+cpu"
+    assert not list((tmp_path / "home" / "tmp").iterdir())
+
+
+def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
+    manylinux = "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    files = {
+        f"uv-0.14.0-{manylinux}": {},
+        f"uv-0.15.0-{manylinux}": {"yanked": True},
+        f"uv-0.16.0rc1-{manylinux}": {},
+        "uv-0.17.0-py3-none-manylinux_2_28_x86_64.whl": {},
+        "uv-0.18.0-py3-none-linux_armv6l.whl": {},
+        f"uv-0.9.0-{manylinux}": {},
+    }
+    have = Obtainable(
+        {
+            "uv": tuple(
+                Candidate("uv", name.split("-")[1], name, "an index", url=f"https://x/{name}", sha256="ab", **more)  # type: ignore[arg-type]
+                for name, more in files.items()
+            )
+        }
+    )
+    assert uv_for_node(have, "2.17") == UvFile(f"uv-0.14.0-{manylinux}", "ab", None, f"https://x/uv-0.14.0-{manylinux}")
+
+
+def test_no_source_left_is_said_with_what_each_said(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"no package index can be reached \(PyPI: its name can't be resolved\)"):
+        make_lock(maker(tmp_path), plan(), asked(silent=(Silent("PyPI", "its name can't be resolved"),)))
+
+
+def test_what_nobody_has_is_named_with_who_needs_it(wheels: Path, tmp_path: Path) -> None:
+    said = refused(home=tmp_path, answered=heard(links(str(wheels))), extras=["needy"])
+    assert said == "nobody has missing-thing>=2.6, which needy (from --with) needs"
+
+
+def test_a_package_that_needs_another_torch_is_the_calls_fault(wheels: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        make_lock(
+            maker(tmp_path),
+            plan("torch==2.8.0+cpu"),
+            heard(links(str(wheels))),
+            extras=["peft"],
+            origins={"peft": "requirements.txt:3"},
+        )
+    assert str(caught.value) == "peft (from requirements.txt:3) needs torch>=2.9; ipex-2.8 has 2.8.0+cpu"
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ("torch==2.6", "torch==2.6 (from --with) can't be had with ipex-2.8, which has torch==2.8.0+cpu"),
+        ("old", "old 1.0 (from --with) has no wheel for Python 3.11; its wheels are for cp39"),
+        ("modern", "modern 1.0 (from --with) has no wheel for Linux on x86_64 with glibc 2.31; its wheels are for "),
+        ("absent", "nobody has absent (from --with)"),
+        ("small>=4", "nobody has small>=4 (from --with)"),
+        ("small==1.5", "nobody has small==1.5 (from --with)"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_words(wheels: Path, tmp_path: Path, extra: str, said: str) -> None:
+    assert refused(home=tmp_path, answered=heard(links(str(wheels))), extras=[extra]).startswith(said)
+
+
+def test_versions_that_all_lack_a_wheel_are_said_in_short(wheels: Path, tmp_path: Path) -> None:
+    for version in ("1.0", "1.1", "1.2", "1.3", "2.0"):
+        write_wheel(tmp_path / "w", "numbers", version, tag="cp39-cp39-manylinux_2_17_x86_64")
+    said = refused(home=tmp_path, answered=heard(links(str(wheels)), links(str(tmp_path / "w"))), extras=["numbers<2"])
+    assert said.startswith("no version of numbers<2 (from --with) fits Python 3.11, glibc 2.31 and the rest")
+    assert len(said) < 500
+
+
+def test_a_prerelease_is_taken_only_where_it_is_named(wheels: Path, tmp_path: Path) -> None:
+    answered = heard(links(str(wheels)))
+    assert make_lock(maker(tmp_path), plan(), answered).packages["small"] == "2.0"
+    assert make_lock(maker(tmp_path), plan(), answered, extras=["small==3.0rc1"]).packages["small"] == "3.0rc1"
+
+
+def test_a_yanked_wheel_is_taken_only_where_it_is_named(wheels: Path, tmp_path: Path) -> None:
+    with SimpleIndex(wheels, yanked={"small-2.0-py3-none-any.whl"}) as served:
+        answered = heard(index(served.url))
+        assert make_lock(maker(tmp_path), plan(), answered).packages["small"] == "1.0"
+        assert make_lock(maker(tmp_path), plan(), answered, extras=["small==2.0"]).packages["small"] == "2.0"
+
+
+def test_an_index_that_goes_away_halfway_is_named(wheels: Path, tmp_path: Path) -> None:
+    with SimpleIndex(wheels) as served:
+        answered = heard(index(served.url, "the mirror"))
+    assert refused(home=tmp_path, answered=answered) == "the mirror went away halfway: the connection is refused"
+
+
+def test_an_index_that_breaks_is_named(wheels: Path, tmp_path: Path) -> None:
+    with SimpleIndex(wheels, errors={"small": 500}) as served:
+        said = refused(home=tmp_path, answered=heard(index(served.url)))
+    assert said == "the index went away halfway: 500 Internal Server Error"
+
+
+def test_what_an_index_says_403_for_is_looked_for_elsewhere(wheels: Path, tmp_path: Path) -> None:
+    with SimpleIndex(wheels) as whole, SimpleIndex(wheels, errors={"small": 403}) as store:
+        lock = make_lock(maker(tmp_path), plan(), heard(index(store.url, "store"), index(whole.url, "whole")))
+    assert lock.wheels[0].url == whole.file_url("small-2.0-py3-none-any.whl")
+
+
+def test_a_home_that_cannot_be_written_is_named(wheels: Path) -> None:
+    with pytest.raises(HostError, match="/proc/nowhere"):
+        make_lock(maker(Path("/proc/nowhere")), plan(), heard(links(str(wheels))))
+
+
+def _pypi() -> bool:
+    try:
+        with urllib.request.urlopen("https://pypi.org/simple/typing-extensions/", timeout=4):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("torch", "ipex", "python"),
+    [
+        ("1.10.0", "1.10.100", "3.9"),
+        ("1.11.0", "1.11.200", "3.10"),
+        ("1.12.1", "1.12.300", "3.10"),
+        ("1.13.1", "1.13.100", "3.10"),
+        ("2.8.0", "2.8.0", "3.13"),
+    ],
+)
+def test_rows_can_be_had_from_pypi(torch: str, ipex: str, python: str, tmp_path: Path) -> None:
+    if not _pypi():
+        pytest.skip("PyPI can't be reached")
+    settings = PipSettings()
+    answered = ask(HERE, sys.executable, [PYPI_SOURCE], ["torch", "intel-extension-for-pytorch"], settings)
+    if not answered.sources:
+        pytest.skip("PyPI doesn't answer in time")
+    new = torch.startswith("2")
+    requirements = (f"torch=={torch}", f"intel-extension-for-pytorch=={ipex}", "numpy" if new else "numpy<2")
+    glibc = "2.28" if new else "2.17"
+    lock = make_lock(maker(tmp_path), plan(*requirements, python=python, glibc=glibc), answered)
+    assert lock.packages["torch"] == torch
+    assert lock.packages["intel-extension-for-pytorch"] == ipex
+    assert lock.size > 200_000_000

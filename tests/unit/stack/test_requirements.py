@@ -1,0 +1,138 @@
+"""The user's own requirements: what is read, and what is refused where it is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from lock_helpers import plan
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.stack.request import Sources
+from ipexctl.stack.requirements import added, contradiction, read_requirements, requirement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "requirements.txt"
+
+
+def test_lines_comments_continuations_markers_and_hashes(file: Path) -> None:
+    file.write_text(
+        "# mine\n\ntransformers >= 4.50,<5   # the model\n"
+        "numpy==1.26.4 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+        'tqdm; python_version < "3.12"\ndatasets[audio]\n--pre\n',
+        encoding="utf-8-sig",
+    )
+    found = read_requirements(file)
+    assert found.lines == ("transformers<5,>=4.50", "numpy==1.26.4", 'tqdm; python_version < "3.12"', "datasets[audio]")
+    assert found.origins["numpy==1.26.4"] == "requirements.txt:4"
+
+
+def test_includes_are_resolved_from_where_they_are_written(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "more").mkdir()
+    file.write_text("-r more/base.txt\n-c more/pins.txt\npeft\n")
+    (tmp_path / "more" / "base.txt").write_text("--requirement=deep.txt\naccelerate\n")
+    (tmp_path / "more" / "deep.txt").write_text("evaluate\n")
+    (tmp_path / "more" / "pins.txt").write_text("numpy<2\n-r deep.txt\n")
+    found = read_requirements(file)
+    assert found.lines == ("evaluate", "accelerate", "peft")
+    assert found.constraints == ("numpy<2", "evaluate")
+
+
+def test_sources_in_a_file_are_honoured_and_the_calls_index_wins(tmp_path: Path, file: Path) -> None:
+    file.write_text(
+        "-i https://mine/simple\n--extra-index-url=https://a/simple\n-f wheels\n--find-links https://page/\n"
+    )
+    found = read_requirements(file).sources
+    assert found == Sources("https://mine/simple", ("https://a/simple",), (str(tmp_path / "wheels"), "https://page/"))
+    both = added(
+        Sources(index_url="https://call/simple", extra_index_urls=("https://b/simple",)), read_requirements(file)
+    )
+    assert both.index_url == "https://call/simple"
+    assert both.extra_index_urls == ("https://b/simple", "https://a/simple")
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("-e .", "an editable project stays on this machine"),
+        ("--editable ./project", "an editable project stays on this machine"),
+        ("git+https://github.com/x/y", "a repository is not fetched on nodes"),
+        ("peft @ git+ssh://git@host/x", "a repository is not fetched on nodes"),
+        ("./wheels/peft-1.0-py3-none-any.whl", "a path of this machine means nothing on a node"),
+        ("peft @ file:///tmp/peft-1.0-py3-none-any.whl", "a path of this machine means nothing on a node"),
+        ("peft-1.0.tar.gz", "a path of this machine means nothing on a node"),
+        ("https://host/peft-1.0-py3-none-any.whl", "a URL needs the name it is of"),
+        ("peft @ https://host/peft-1.0.tar.gz", "nothing is compiled on nodes, and this is no wheel"),
+        (
+            "peft @ https://me:pw@host/peft-1.0-py3-none-any.whl",
+            "a password here would be recorded with the environment",
+        ),
+        ("--no-binary :all:", "nothing is compiled on nodes"),
+        ("--frobnicate", "--frobnicate is no option of a requirements file we know"),
+        ("numpy=1.26", "versions are compared with ==, not ="),
+        ("two words", "this is not a package's name with its versions after it"),
+    ],
+)
+def test_what_cannot_travel_or_be_read_is_refused_with_its_line(file: Path, line: str, what: str) -> None:
+    file.write_text(f"numpy\n{line}\n")
+    with pytest.raises(FileError) as caught:
+        read_requirements(file)
+    assert str(caught.value) == f"{file}:2: {what}"
+    assert caught.value.text == line
+    assert caught.value.fix
+
+
+def test_the_caret_stands_under_the_place(file: Path) -> None:
+    file.write_text("  numpy=1.26  # old\n")
+    with pytest.raises(FileError) as caught:
+        read_requirements(file)
+    assert caught.value.column == 8
+
+
+def test_a_wheel_by_its_url_is_fine(file: Path) -> None:
+    file.write_text("peft @ https://host/peft-1.0-py3-none-any.whl\n")
+    assert read_requirements(file).lines == ("peft @ https://host/peft-1.0-py3-none-any.whl",)
+
+
+def test_a_file_that_includes_itself_is_refused(file: Path) -> None:
+    file.write_text("-r requirements.txt\n")
+    with pytest.raises(UserError, match="includes itself"):
+        read_requirements(file)
+
+
+def test_a_file_that_is_not_there_is_named(file: Path) -> None:
+    with pytest.raises(UserError, match=r"requirements\.txt can't be read: No such file or directory"):
+        read_requirements(file)
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="not text in UTF-8"):
+        read_requirements(file)
+
+
+def test_with_is_read_the_same_way() -> None:
+    assert requirement(" transformers >= 4.50 ") == "transformers>=4.50"
+    with pytest.raises(UserError, match=r"(?s)--with 'numpy=1'.*not =\n  numpy=1\n       \^"):
+        requirement("numpy=1")
+    with pytest.raises(UserError, match="a path of this machine"):
+        requirement("./here")
+
+
+@pytest.mark.parametrize("line", ["torch", "torch>=2.7", "torch==2.8.0", "torch==2.8.*", "Torch~=2.8.0", "numpy<2"])
+def test_what_the_plan_has_anyway_contradicts_nothing(line: str) -> None:
+    assert contradiction(plan(), [line], {}) is None
+
+
+def test_another_torch_contradicts_the_plan() -> None:
+    error = contradiction(plan(), ["numpy", "torch==2.6.0"], {"torch==2.6.0": "requirements.txt:2"})
+    assert error is not None
+    assert str(error) == "torch==2.6.0 (from requirements.txt:2) shuts out ipex-2.8, which has torch 2.8.0+cpu"
+    assert error.fix.endswith("--torch 2.6.0")
+    assert contradiction(plan(), ["intel_extension_for_pytorch<2.8"], {}) is not None
+
+
+def test_a_requirement_for_another_system_contradicts_nothing() -> None:
+    assert contradiction(plan(), ["torch==2.2; sys_platform == 'darwin'"], {}) is None
