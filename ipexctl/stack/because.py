@@ -80,7 +80,7 @@ def instead_of_what(
         missed = [(each, misfit) for each, misfit in tried if each.ccl]
         own = next((misfit for each, misfit in missed if each.row.name == row.name), None)
         best = next(((each, misfit) for each, misfit in missed if each.row.oneccl and not misfit.hosts), None)
-        if wish.named and own:
+        if own and (wish.named or own.hosts):
             yield f"gloo instead of oneCCL: {own.reason}"
         elif best and wheels.asked and not wheels.has_any("oneccl-bind-pt"):
             nowhere = nobody(wheels, "oneccl_bind_pt")

@@ -94,7 +94,7 @@ def misfit(row: StackRow, facts: Facts) -> str | None:
     """Why a host can't have this row, not even with gloo, as the rest of a sentence about it."""
     kind = profile(facts)
     wrong = _machine(row, kind)
-    return wrong[0] if wrong else _pythons(row, kind, row.without_oneccl().pythons)
+    return wrong[0] if wrong else _pythons(row.title, kind, row.without_oneccl().pythons)
 
 
 def _machine(row: StackRow, host: Profile) -> tuple[str, str] | None:
@@ -116,12 +116,12 @@ def _machine(row: StackRow, host: Profile) -> tuple[str, str] | None:
     return None
 
 
-def _pythons(row: StackRow, host: Profile, pythons: Sequence[str]) -> str | None:
+def _pythons(title: str, host: Profile, pythons: Sequence[str]) -> str | None:
     if host.pythons is None or host.pythons & set(pythons):
         return None
     if not host.pythons:
         return _no_python(host)
-    return f"has {_only(host.pythons)}; {row.title} is built for {_built_for(pythons)}"
+    return f"has {_only(host.pythons)}; {title} is built for {_built_for(pythons)}"
 
 
 def _no_python(host: Profile) -> str:
@@ -152,13 +152,17 @@ def has_isa(tier: Tier | None, isa: Isa) -> bool:
 
 
 def misfits(
-    row: StackRow, kinds: Mapping[Profile, tuple[str, ...]], pythons: Sequence[str]
+    row: StackRow, kinds: Mapping[Profile, tuple[str, ...]], pythons: Sequence[str], title: str = ""
 ) -> tuple[Misfit | None, tuple[str, ...]]:
-    """Why this row is not for all these hosts, or else the Pythons that would do, the newest first."""
+    """Why this row is not for all these hosts, or else the Pythons that would do, the newest first.
+
+    `title`: what of it is built for these Pythons alone, where that isn't all of it.
+    """
+    title = title or row.title
     wrong = _grouped({names: _machine(row, kind) for kind, names in kinds.items()})
     if wrong is None:
         fix = f"install Python {_best_to_add(kinds, pythons)} there"
-        lacking = {names: _pythons(row, kind, pythons) for kind, names in kinds.items()}
+        lacking = {names: _pythons(title, kind, pythons) for kind, names in kinds.items()}
         wrong = _grouped({names: (why, fix) if why else None for names, why in lacking.items()})
     if wrong is not None:
         return wrong, ()
@@ -167,7 +171,7 @@ def misfits(
         if kind.pythons is not None:
             common &= kind.pythons
     if not common:
-        return _none_common(row, kinds, pythons), ()
+        return _none_common(title, kinds, pythons), ()
     return None, tuple(sorted(common, key=version_key, reverse=True))
 
 
@@ -201,9 +205,9 @@ def _best_to_add(kinds: Mapping[Profile, tuple[str, ...]], pythons: Sequence[str
     return max(known, key=lambda python: (having(python), version_key(python)), default=OUR_FLOOR)
 
 
-def _none_common(row: StackRow, kinds: Mapping[Profile, tuple[str, ...]], pythons: Sequence[str]) -> Misfit:
+def _none_common(title: str, kinds: Mapping[Profile, tuple[str, ...]], pythons: Sequence[str]) -> Misfit:
     if not any(version_key(python) >= version_key(OUR_FLOOR) for python in pythons):
-        return Misfit(f"{row.title} is built for Python {span(pythons)}; ipexctl needs {OUR_FLOOR} or newer on a node")
+        return Misfit(f"{title} is built for Python {span(pythons)}; ipexctl needs {OUR_FLOOR} or newer on a node")
     wanted = _best_to_add(kinds, pythons)
     lacking = tuple(
         name
@@ -217,7 +221,7 @@ def _none_common(row: StackRow, kinds: Mapping[Profile, tuple[str, ...]], python
         if kind.pythons
     )
     return Misfit(
-        f"no Python that {row.title} is built for ({_built_for(pythons)}) is on all hosts: {has}",
+        f"no Python that {title} is built for ({_built_for(pythons)}) is on all hosts: {has}",
         lacking,
         f"install Python {wanted} on {few(lacking)}",
     )

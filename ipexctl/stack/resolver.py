@@ -131,11 +131,13 @@ def indexes(request: StackRequest, rows: Sequence[StackRow] | None = None) -> tu
 def _fit(variant: Variant, wish: Wish, cluster: _Cluster) -> _Fit | Misfit:
     row = variant.row
     pythons = row.pythons
+    narrower = variant.ccl and row.oneccl and pythons != row.without_oneccl().pythons
+    title = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
     if wish.python is not None:
         if wish.python not in pythons:
-            return Misfit(f"{row.title} is built for Python {span(pythons)}, not for {wish.python}")
+            return Misfit(f"{title} is built for Python {span(pythons)}, not for {wish.python}")
         pythons = (wish.python,)
-    wrong, common = misfits(row, cluster.kinds, pythons)
+    wrong, common = misfits(row, cluster.kinds, pythons, title)
     if wrong is not None:
         return wrong
     targets = [Target(python, cluster.glibc or row.glibc) for python in common]

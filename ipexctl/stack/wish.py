@@ -274,7 +274,8 @@ def _narrow_kind(
 
 
 def _no_oneccl(rows: Sequence[StackRow], table: Sequence[StackRow]) -> Refusal:
-    last = next((row for row in table if row.oneccl), None)
+    having = [row for row in table if row.oneccl]
+    last = next((row for row in having if row.line == rows[0].line), having[0] if having else None)
     return Refusal(
         f"there are no oneCCL bindings for {rows[0].title}",
         (f"--stack {last.name} has them, or " if last else "") + "leave out --require-oneccl, for gloo",
@@ -284,7 +285,7 @@ def _no_oneccl(rows: Sequence[StackRow], table: Sequence[StackRow]) -> Refusal:
 def _check_python_fits(wish: Wish) -> Refusal | None:
     if wish.python is None or any(wish.python in variant.row.pythons for variant in wish.variants):
         return None
-    row = wish.variants[-1].row
+    row = next((variant.row for variant in wish.variants if not variant.ccl), wish.variants[0].row)
     return Refusal(
         f"{row.title} is built for Python {span(row.pythons)}, not for {wish.python}",
         "leave out --python, or another row: ipexctl versions --python " + wish.python,

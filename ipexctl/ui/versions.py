@@ -18,6 +18,8 @@ from ipexctl.ui.say import say, wants_color
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.stack.plan import StackPlan
     from ipexctl.stack.table import StackRow
     from ipexctl.stack.versions import VersionsReport
@@ -30,7 +32,8 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
     outcome = report.outcome
     chosen = None if isinstance(outcome, Refusal) else outcome.row
     if not quiet:
-        show_table(_HEADINGS, [_cells(row, chosen) for row in report.rows], no_color=no_color)
+        rows = [_cells(row, chosen) for row in _with_twin(report.rows, chosen)]
+        show_table(_HEADINGS, rows, no_color=no_color)
         sys.stdout.write("\n")
     if not isinstance(outcome, Refusal):
         sys.stdout.write("".join(f"{line}\n" for line in _choice_lines(outcome, None if quiet else options)))
@@ -66,10 +69,18 @@ def show_json(report: VersionsReport) -> None:
     sys.stdout.buffer.flush()
 
 
+def _with_twin(rows: Sequence[StackRow], chosen: StackRow | None) -> list[StackRow]:
+    """The table; torch alone of a row with IPEX is shown below that where it is what would be taken."""
+    shown = list(rows)
+    if chosen is not None and all(row.name != chosen.name for row in rows):
+        place = next((place for place, row in enumerate(rows) if row.stock().name == chosen.name), -1)
+        shown.insert(place + 1, chosen)
+    return shown
+
+
 def _cells(row: StackRow, chosen: StackRow | None) -> tuple[str, ...]:
-    mark = "* " if chosen is not None and chosen.line == row.line and _same(row, chosen) else "  "
     return (
-        mark + row.name,
+        ("* " if chosen is not None and row.name == chosen.name else "  ") + row.name,
         row.torch,
         row.ipex or "-",
         row.oneccl or "-",
@@ -78,10 +89,6 @@ def _cells(row: StackRow, chosen: StackRow | None) -> tuple[str, ...]:
         row.glibc,
         row.isa or "any",
     )
-
-
-def _same(row: StackRow, chosen: StackRow) -> bool:
-    return chosen.name in (row.name, row.stock().name)
 
 
 def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:

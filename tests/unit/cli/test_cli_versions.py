@@ -94,6 +94,21 @@ def test_named_hosts_are_looked_at() -> None:
     assert wrong.returncode == 2
 
 
+def test_a_host_that_cannot_be_reached_is_3_and_the_others_have_a_choice() -> None:
+    done = call("--hosts", "localhost,no-such-name.invalid")
+    assert done.returncode == 3
+    assert "no-such-name.invalid: unreachable" in done.stderr
+    assert "\n* " in done.stdout
+    assert document("--hosts", "no-such-name.invalid")["choice"] is None
+
+
+def test_torch_alone_of_a_row_with_ipex_is_shown_where_it_is_chosen() -> None:
+    lines = call("--stack", "torch-2.7").stdout.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("* ")] == ["*", "*"]
+    place = next(place for place, line in enumerate(lines) if line.startswith("* torch-2.7 "))
+    assert lines[place - 1].startswith("  ipex-2.7 ")
+
+
 def test_own_rows_are_in_it_and_bad_ones_have_their_place(tmp_path: Path) -> None:
     own = tmp_path / "rows.json"
     own.write_text('[{"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.12"]}]')

@@ -261,6 +261,14 @@ def test_what_goes_wrong_with_a_chosen_version_is_said() -> None:
 # Pythons
 
 
+@pytest.mark.parametrize("asked", [NEWEST, StackRequest(torch="2.5")])
+def test_where_only_the_bindings_lack_a_python_it_is_the_same_row_with_gloo(asked: StackRequest) -> None:
+    plan = planned(resolve(asked, {"n1": host("2.17", "3.12")}, None))
+    assert (plan.row.name, plan.python, plan.backend) == ("ipex-2.5", "3.12", "gloo")
+    said = "gloo instead of oneCCL: n1 has only Python 3.12; oneccl_bind_pt 2.5.0 is built for 3.9 to 3.11"
+    assert plan.notes[0] == said
+
+
 def test_the_newest_python_they_all_have() -> None:
     plan = planned(resolve(NEWEST, {"a": host("2.36", "3.10", "3.11", "3.12"), "b": host("2.36", "3.9", "3.11")}, None))
     assert plan.python == "3.11"

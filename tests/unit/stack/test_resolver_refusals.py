@@ -169,6 +169,16 @@ def test_what_nobody_knows_is_a_wrong_call(asked: StackRequest, reason: str, fix
             "--stack ipex-2.7",
         ),
         (StackRequest(stack="torch", require_oneccl=True), "stock PyTorch has no oneCCL bindings", "leave one"),
+        (
+            StackRequest(stack="torch-2.6", require_oneccl=True),
+            "no oneCCL bindings for torch 2.6",
+            "--stack ipex-2.6 has",
+        ),
+        (
+            StackRequest(stack="ipex", python="3.14"),
+            "IPEX 2.8 is built for Python 3.9 to 3.13, not for 3.14",
+            "--python",
+        ),
         (StackRequest(torch="2.13", require_oneccl=True), "there are no oneCCL bindings for torch 2.13", "ipex-2.7"),
         (
             StackRequest(torch="2.8", require_oneccl=True),
