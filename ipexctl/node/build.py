@@ -261,10 +261,10 @@ class Build:
                     if not self.is_there():
                         state = self._make()
                     self._link()
-                if self.request.get("drop_wheels"):
-                    self._drop()
             finally:
                 self.place.close()
+        if self.request.get("drop_wheels"):
+            self._drop()
         return {"state": state, "path": str(self.final), "seconds": round(time.monotonic() - began, 3)}
 
     def _make(self) -> str:

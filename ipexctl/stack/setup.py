@@ -87,7 +87,7 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
             way = spreader.bring(places[host.name], session, timeout=course.wishes.timeout)
             if way == "here" and not isinstance(session, LocalSession):
                 course.uplink += setup.lock.size
-            result = _build(course, setup, host, session, keep=_same_store(course, host, course.first))
+            result = _build(course, setup, host, session)
             built[host.name] = result
             _prove(course, setup, host, session, changed=result.state == "built")
             return result
@@ -97,6 +97,19 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
                 course.end(done.host, done.error, setup.name)
                 course.watch(Ended(done.host.name, done.error.reason, ok=False))
     _verify_followers(course, setup, well, leaders, built)
+    _drop_wheels(course, setup, [host for host in leaders if host.name in built])
+
+
+def _drop_wheels(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
+    """Not before all have theirs: who is complete hands wheels on. The first host keeps them for the next time."""
+
+    def drop(host: Host, session: Session) -> None:
+        _build(course, setup, host, session, drop=True)
+
+    elsewhere = [host for host in hosts if not _same_store(course, host, course.first)]
+    for done in course.crew.each(elsewhere, drop):
+        if done.error is not None:
+            course.notes.append(f"{done.host.name} still has the wheels: {done.error.reason}; ipexctl envs --prune")
 
 
 def _verify_followers(
@@ -197,7 +210,7 @@ def _ssh_config(course: Course, places: Mapping[str, Place]) -> str | None:
     return path if set(places) - {course.first.name} <= set(known) else None
 
 
-def _build(course: Course, setup: Setup, host: Host, session: Session, *, keep: bool) -> BuildResult:
+def _build(course: Course, setup: Setup, host: Host, session: Session, *, drop: bool = False) -> BuildResult:
     def on_event(event: dict[str, Any]) -> None:
         course.watch(Stepped(host.name, str(event.get("what") or "building")))
 
@@ -212,8 +225,8 @@ def _build(course: Course, setup: Setup, host: Host, session: Session, *, keep: 
         record={**setup.record, "interpreter": interpreter},
         installer=setup.installer,
         links=(course.wishes.name,),
-        drop_wheels=not keep,
-        replace=setup.broken.get(host.name),
+        drop_wheels=drop,
+        replace=None if drop else setup.broken.get(host.name),
         on_event=on_event,
         timeout=course.wishes.timeout or 3600.0,
         cancel=course.crew.cancel,

@@ -58,8 +58,8 @@ def supply(course: Course, *, node0_may: bool = True) -> Supplied | Refusal:
     """
     request = course.wishes.env.stack
     by_table = resolver.resolve(request, course.facts, None, rows=course.wishes.rows)
-    if isinstance(by_table, Refusal):
-        return by_table
+    if isinstance(by_table, Refusal) and (by_table.wrong_call or by_table.hosts):
+        return by_table  # what nobody publishes may still lie in somebody's wheelhouse; what no host can run doesn't
     projects = resolver.projects(request, course.wishes.rows)
     sources = course.wishes.sources
     alone: Supplied | Refusal | HostError | None = None

@@ -1,0 +1,63 @@
+"""What the tests of install share: a lab of its own, wheels that are small, and a home for each test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli_helpers import ipexctl
+from lab_helpers import ask
+
+if TYPE_CHECKING:
+    from cli_helpers import Ran
+    from ipexctl.lab import Lab, LabHost
+
+PYTHON = "cp311"
+"""The lab's hosts have the Python of this machine's distribution."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A lab, and the directory on its hosts that one test has to itself."""
+
+    lab: Lab
+    home: str
+
+    @property
+    def hosts(self) -> tuple[LabHost, ...]:
+        return self.lab.hosts
+
+    def install(self, *args: object, verb: str = "install", timeout: float = 120, **more: Any) -> Ran:
+        return ipexctl(verb, "-H", self.lab.hostfile, "--home", self.home, *args, timeout=timeout, **more)
+
+    def report(self, *args: object, rc: int = 0, **more: Any) -> dict[str, Any]:
+        """Install, and its JSON; the exit code is what it should be."""
+        ran = self.install(*args, "--json", **more)
+        assert ran.rc == rc, ran.err + ran.out
+        data: dict[str, Any] = json.loads(ran.out)
+        return data
+
+    def on(self, index: int, command: str, *, as_root: bool = False) -> str:
+        said = ask(self.hosts[index], command.replace("$HOME_OF_OURS", self.home), as_root=as_root)
+        assert said.rc == 0, said.err
+        return said.out
+
+    def nothing_usable(self, index: int) -> bool:
+        """No environment by any name, whole or half, and no file of one aside."""
+        return self.on(index, "ls -A $HOME_OF_OURS/envs 2>/dev/null | wc -l").strip() == "0"
+
+
+def statuses(report: dict[str, Any]) -> dict[str, str]:
+    return {host["name"]: host["status"] for host in report["hosts"]}
+
+
+def here(path: str) -> Path:
+    """Where a path of the lab's tests lies on this machine."""
+    return Path(path)
+
+
+def this_python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"

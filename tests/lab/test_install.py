@@ -1,0 +1,237 @@
+"""`ipexctl install` on real SSH hosts, with wheels that are small and stand in for the real ones."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from install_helpers import PYTHON, Cluster, statuses
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_helpers import ask
+from simple_index import SimpleIndex
+from tiny_wheels import corrupt, write_stack, write_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=3, name=f"install-{os.getpid()}"))
+
+
+@pytest.fixture
+def cluster(lab: Lab) -> Iterator[Cluster]:
+    yield Cluster(lab, f"/home/ipex/ours{next(_numbers)}")
+    for host in lab.hosts:
+        mend_host(host)
+
+
+@pytest.fixture
+def wheelhouse(tmp_path: Path) -> Path:
+    write_stack(tmp_path, python=PYTHON)
+    return tmp_path
+
+
+def test_one_call_gives_every_host_the_same_verified_environment(cluster: Cluster, wheelhouse: Path) -> None:
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline")
+    assert statuses(report) == {"node1": "changed", "node2": "changed", "node3": "changed"}
+    assert report["stack"]["name"] == "ipex-2.8"
+    assert report["stack"]["backend"] == "gloo"
+    assert {host["env"] for host in report["hosts"]} == {report["hosts"][0]["env"]}
+    for host in report["hosts"]:
+        assert host["verify"]["ok"]
+        assert host["packages"]["torch"] == "2.8.0"
+        assert host["verify"]["allreduce_ms"]
+    for index in range(3):
+        said = cluster.on(index, "$HOME_OF_OURS/envs/default/bin/python -c 'import torch; print(torch.__version__)'")
+        assert said.strip() == "2.8.0"
+    record = json.loads(cluster.on(1, "cat $HOME_OF_OURS/envs/default/env.json"))
+    assert record["variables"]["PATH"].endswith(f"{report['hosts'][1]['env']}/bin")
+    assert record["variables"]["I_MPI_ROOT"].startswith(cluster.home)
+
+
+def test_wheels_stay_on_the_first_host_and_nowhere_else(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.report("--wheelhouse", wheelhouse, "--offline")
+    count = "find $HOME_OF_OURS/wheels -type f 2>/dev/null | wc -l"
+    assert int(cluster.on(0, count)) > 3
+    assert [int(cluster.on(index, count)) for index in (1, 2)] == [0, 0]
+    assert cluster.on(1, "ls -A $HOME_OF_OURS/tmp").strip() == ""
+
+
+def test_a_second_call_changes_nothing_and_asks_nobody(cluster: Cluster, wheelhouse: Path) -> None:
+    with SimpleIndex(wheelhouse) as index:
+        first = cluster.report("--index-url", index.url)
+        assert index.asked("torch") > 0
+        index.forget()
+        again = cluster.install("--index-url", index.url)
+        assert again.rc == 0
+        assert "nothing to do" in again.err
+        assert index.asked("torch") == 0
+    second = cluster.report("--index-url", index.url)
+    assert statuses(second) == {"node1": "ok", "node2": "ok", "node3": "ok"}
+    assert second["hosts"][0]["env"] == first["hosts"][0]["env"]
+    assert second["hosts"][2]["verify"]["ok"]
+
+
+def test_a_wheel_crosses_our_link_once(cluster: Cluster, wheelhouse: Path) -> None:
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline")
+    sizes = sum(wheel["size"] for wheel in report["wheels"])
+    uv = 70_000_000
+    assert sizes <= report["bytes"]["uplink"] < sizes + uv
+
+
+def test_the_bindings_bring_ccl_their_own_mpi_and_their_variables(cluster: Cluster, tmp_path: Path) -> None:
+    write_stack(tmp_path, torch="2.7.0", ipex="2.7.0", oneccl="2.7.0", python=PYTHON)
+    report = cluster.report("--wheelhouse", tmp_path, "--offline")
+    assert (report["stack"]["name"], report["stack"]["backend"]) == ("ipex-2.7", "ccl")
+    assert report["hosts"][0]["verify"]["backend"] == "ccl"
+    record = json.loads(cluster.on(2, "cat $HOME_OF_OURS/envs/default/env.json"))
+    assert record["module"] == "oneccl_bindings_for_pytorch"
+    assert record["variables"]["CCL_ROOT"].startswith(f"{cluster.home}/envs/ipex-2.7-")
+
+
+def test_a_damaged_wheel_is_refused_by_its_hash_and_nothing_is_made(cluster: Cluster, wheelhouse: Path) -> None:
+    with SimpleIndex(wheelhouse, corrupt={next(wheelhouse.glob("torch-*")).name}) as index:
+        report = cluster.report("--index-url", index.url, rc=1)
+        assert set(statuses(report).values()) == {"failed"}
+        assert "torch-2.8.0" in report["hosts"][0]["reason"]
+        assert all(cluster.nothing_usable(host) for host in range(3))
+        index.behaviour.corrupt.clear()
+        assert set(statuses(cluster.report("--index-url", index.url)).values()) == {"changed"}
+
+
+def test_a_damaged_zip_names_the_wheel(cluster: Cluster, wheelhouse: Path) -> None:
+    corrupt(next(wheelhouse.glob("typing_extensions-*")))
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert "typing_extensions" in json.dumps(report)
+    assert cluster.nothing_usable(1)
+
+
+def test_an_index_that_goes_down_halfway_is_told_and_the_next_call_ends_it(cluster: Cluster, wheelhouse: Path) -> None:
+    torch = next(wheelhouse.glob("torch-*")).name
+    with SimpleIndex(wheelhouse, broken_at={torch: 100}) as index:
+        report = cluster.report("--index-url", index.url, rc=1)
+        assert "torch" in report["hosts"][0]["reason"]
+        index.behaviour.broken_at.clear()
+        index.forget()
+        assert set(statuses(cluster.report("--index-url", index.url)).values()) == {"changed"}
+
+
+def test_a_host_that_is_away_is_told_and_gets_the_same_environment_later(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[1], "sshd-dead")
+    first = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=3)
+    assert statuses(first) == {"node1": "changed", "node2": "unreachable", "node3": "changed"}
+    mend_host(cluster.hosts[1])
+    for wheel in wheelhouse.glob("*.whl"):
+        wheel.unlink()
+    second = cluster.report()
+    assert statuses(second) == {"node1": "ok", "node2": "changed", "node3": "ok"}
+    assert second["hosts"][1]["env"] == first["hosts"][0]["env"]
+
+
+def test_a_full_disk_is_one_hosts_failure_with_the_room_it_needs(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[2], "full-disk")
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(report) == {"node1": "changed", "node2": "changed", "node3": "failed"}
+    assert re.search(r"free|full|room", report["hosts"][2]["reason"])
+    mend_host(cluster.hosts[2])
+    assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline"))["node3"] == "changed"
+
+
+def test_a_home_that_cannot_be_written_is_one_hosts_failure(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[1], "read-only-home")
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(report) == {"node1": "changed", "node2": "failed", "node3": "changed"}
+    assert "--home" in report["hosts"][1]["fix"]
+
+
+def test_a_tmp_that_runs_no_programs_is_not_used(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.on(1, "mount -t tmpfs -o noexec,size=64k none /tmp", as_root=True)
+    try:
+        assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline"))["node2"] == "changed"
+    finally:
+        cluster.on(1, "umount /tmp", as_root=True)
+
+
+def test_a_python_without_ensurepip_is_enough(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.on(0, "mv /usr/lib/python3.11/ensurepip /usr/lib/python3.11/ensurepip.away", as_root=True)
+    try:
+        assert set(statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")).values()) == {"changed"}
+    finally:
+        cluster.on(0, "mv /usr/lib/python3.11/ensurepip.away /usr/lib/python3.11/ensurepip", as_root=True)
+
+
+def test_no_python_is_refused_with_what_to_install_where(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[2], "no-python")
+    ran = cluster.install("--wheelhouse", wheelhouse, "--offline")
+    assert ran.rc == 1
+    assert "node3" in ran.err
+    assert "Python" in ran.err
+    assert cluster.nothing_usable(0)
+
+
+def test_an_environment_broken_by_hand_is_made_anew(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.report("--wheelhouse", wheelhouse, "--offline")
+    cluster.on(1, "rm -r $HOME_OF_OURS/envs/default/lib/python3.11/site-packages/torch")
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline")
+    assert statuses(report) == {"node1": "ok", "node2": "changed", "node3": "ok"}
+    cluster.on(1, "$HOME_OF_OURS/envs/default/bin/python -c 'import torch'")
+
+
+def test_the_users_packages_come_along_and_torch_stays(cluster: Cluster, wheelhouse: Path, tmp_path: Path) -> None:
+    write_wheel(wheelhouse, "peft", "1.0", requires=["torch>=2"])
+    write_wheel(wheelhouse, "greedy", "1.0", requires=["torch>=2.9"])
+    write_stack(wheelhouse, torch="2.9.0", ipex=None, python=PYTHON)
+    wanted = tmp_path / "requirements.txt"
+    wanted.write_text("peft\n")
+    args = ("--stack", "ipex-2.8", "--wheelhouse", wheelhouse, "--offline")
+    report = cluster.report(*args, "-r", wanted)
+    assert report["hosts"][0]["packages"]["peft"] == "1.0"
+    assert report["hosts"][0]["packages"]["torch"] == "2.8.0"
+    refused = cluster.install(*args, "--with", "greedy")
+    assert refused.rc == 2
+    assert "greedy" in refused.err
+    assert "torch" in refused.err
+
+
+def test_a_name_is_switched_to_another_stack_and_both_stay(cluster: Cluster, wheelhouse: Path) -> None:
+    write_stack(wheelhouse, torch="2.13.0", ipex=None, python=PYTHON)
+    args = ("--wheelhouse", wheelhouse, "--offline", "--env", "train")
+    old = cluster.report(*args, "--stack", "ipex-2.8")["hosts"][0]["env"]
+    new = cluster.report(*args, "--stack", "torch-2.13")["hosts"][0]["env"]
+    link = "basename $(readlink -f $HOME_OF_OURS/envs/train)"
+    assert cluster.on(2, link).strip() == new != old
+    back = cluster.report(*args, "--stack", "ipex-2.8")
+    assert back["hosts"][0]["env"] == old
+    assert cluster.on(2, link).strip() == old
+
+
+def test_environments_are_listed_and_taken_away_for_good(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.report("--wheelhouse", wheelhouse, "--offline")
+    listed = cluster.report(verb="envs")
+    assert [host["envs"][0]["names"] for host in listed["hosts"]] == [["default"]] * 3
+    assert set(statuses(cluster.report("--remove", "default", verb="envs")).values()) == {"changed"}
+    cluster.report("--prune", verb="envs")
+    for index in range(3):
+        assert cluster.on(index, "find $HOME_OF_OURS -type f | wc -l").strip() == "0"
+
+
+def test_dry_run_says_what_would_come_and_leaves_nothing(cluster: Cluster, wheelhouse: Path) -> None:
+    ran = cluster.install("--wheelhouse", wheelhouse, "--offline", "--dry-run")
+    assert ran.rc == 0
+    assert "torch-2.8.0-cp311" in ran.out
+    assert "would change" in ran.out
+    for index in range(3):
+        assert ask(cluster.hosts[index], f"ls {cluster.home}").rc != 0

@@ -1,0 +1,214 @@
+"""`ipexctl install` when it is killed, cut off, doubled, or meets homes and networks of every kind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import IPEXCTL, ipexctl, processes_with
+from install_helpers import PYTHON, Cluster, statuses
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_helpers import ask
+from simple_index import SimpleIndex
+from tiny_wheels import write_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+_numbers = itertools.count(100)
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=2, name=f"install-faults-{os.getpid()}"))
+
+
+@pytest.fixture
+def cluster(lab: Lab) -> Iterator[Cluster]:
+    yield Cluster(lab, f"/home/ipex/ours{next(_numbers)}")
+    for host in lab.hosts:
+        mend_host(host)
+
+
+@pytest.fixture
+def wheelhouse(tmp_path: Path) -> Path:
+    write_stack(tmp_path, python=PYTHON, pad=8 << 20)
+    return tmp_path
+
+
+def start(cluster: Cluster, *args: object) -> subprocess.Popen[bytes]:
+    argv = [*IPEXCTL, "install", "-H", str(cluster.lab.hostfile), "--home", cluster.home, *map(str, args)]
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def half_made(cluster: Cluster, index: int) -> list[str]:
+    """Environments that can be seen and don't work."""
+    names = cluster.on(index, "ls $HOME_OF_OURS/envs 2>/dev/null || true").split()
+    run = "$HOME_OF_OURS/envs/{}/bin/python -c 'import torch, intel_extension_for_pytorch' && test -s {}/env.json"
+    whole = [
+        name
+        for name in names
+        if ask(
+            cluster.hosts[index],
+            run.replace("$HOME_OF_OURS", cluster.home).format(name, f"{cluster.home}/envs/{name}"),
+        ).rc
+        == 0
+    ]
+    return sorted(set(names) - set(whole))
+
+
+def test_killed_at_ten_random_moments_it_is_whole_in_the_end(cluster: Cluster, wheelhouse: Path) -> None:
+    seed = int(os.environ.get("IPEXCTL_SEED", "20261120"))
+    moments = random.Random(seed)
+    for _ in range(10):
+        running = start(cluster, "--wheelhouse", wheelhouse, "--offline")
+        time.sleep(moments.uniform(0.2, 3.5))
+        running.kill()
+        running.wait()
+        for index in range(2):
+            assert half_made(cluster, index) == [], f"seed {seed}"
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline")
+    assert set(statuses(report).values()) <= {"changed", "ok"}
+    assert all(host["verify"]["ok"] for host in report["hosts"])
+    for index in range(2):
+        assert half_made(cluster, index) == []
+        assert cluster.on(index, "ls -A $HOME_OF_OURS/envs | grep -c '^[.]' || true").strip() == "0"
+
+
+def test_interrupted_it_leaves_no_process_and_no_half_environment(cluster: Cluster, wheelhouse: Path) -> None:
+    running = start(cluster, "--wheelhouse", wheelhouse, "--offline")
+    time.sleep(2.0)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(timeout=30) in (130, 0)
+    time.sleep(0.5)
+    assert processes_with(cluster.lab, cluster.home) == []
+    assert half_made(cluster, 0) == []
+
+
+def test_two_installs_at_once_end_with_one_environment(cluster: Cluster, wheelhouse: Path) -> None:
+    both = [start(cluster, "--wheelhouse", wheelhouse, "--offline") for _ in range(2)]
+    assert [each.wait(timeout=200) for each in both] == [0, 0]
+    for index in range(2):
+        assert half_made(cluster, index) == []
+        assert len(cluster.on(index, "ls $HOME_OF_OURS/envs").split()) == 2
+
+
+def test_a_host_lost_on_the_way_is_unreachable_and_the_others_are_ready(cluster: Cluster, tmp_path: Path) -> None:
+    write_stack(tmp_path, python=PYTHON, pad=64 << 20)
+    break_host(cluster.hosts[1], "slow-link", ("20mbit",))
+    running = subprocess.Popen(
+        [
+            *IPEXCTL,
+            "install",
+            "-H",
+            str(cluster.lab.hostfile),
+            "--home",
+            cluster.home,
+            "--wheelhouse",
+            str(tmp_path),
+            "--offline",
+            "--json",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(6)
+    break_host(cluster.hosts[1], "link-down")
+    out, _ = running.communicate(timeout=200)
+    assert running.returncode == 3
+    assert statuses(json.loads(out)) == {"node1": "changed", "node2": "unreachable"}
+    mend_host(cluster.hosts[1])
+    assert statuses(cluster.report("--wheelhouse", tmp_path, "--offline")) == {"node1": "ok", "node2": "changed"}
+
+
+def test_the_first_host_fetches_by_itself_where_it_can(cluster: Cluster, wheelhouse: Path) -> None:
+    gateway = cluster.on(0, "ip -4 route show default || true").split()
+    ours = gateway[2] if gateway else ".".join([*cluster.hosts[0].address.split(".")[:3], "1"])
+    with SimpleIndex(wheelhouse, bind=ours) as index:
+        report = cluster.report("--index-url", index.url)
+        assert set(statuses(report).values()) == {"changed"}
+        wheels = sum(wheel["size"] for wheel in report["wheels"])
+        assert report["bytes"]["uplink"] < wheels
+        assert report["bytes"]["downloaded"] >= wheels
+
+
+def test_after_trust_wheels_go_from_host_to_host_over_ssh(cluster: Cluster, wheelhouse: Path) -> None:
+    trusted = ipexctl("trust", "-H", cluster.lab.hostfile, "--home", cluster.home)
+    assert trusted.rc == 0, trusted.err
+    try:
+        report = cluster.report("--wheelhouse", wheelhouse, "--offline")
+        assert set(statuses(report).values()) == {"changed"}
+        assert report["bytes"]["uplink"] < 2 * sum(wheel["size"] for wheel in report["wheels"]) + 70_000_000
+    finally:
+        ipexctl("trust", "--revoke", "-H", cluster.lab.hostfile, "--home", cluster.home)
+
+
+def test_hosts_that_hear_only_us_get_their_wheels_through_us(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[0], "firewall")
+    assert set(statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")).values()) == {"changed"}
+
+
+def test_a_shared_home_is_filled_once_and_proved_on_every_host(
+    make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
+) -> None:
+    shared = Cluster(make_lab(LabSpec(hosts=3, shared_home=True, name=f"install-nfs-{os.getpid()}")), "~/ours")
+    first = shared.report("--wheelhouse", wheelhouse, "--offline")
+    assert set(statuses(first).values()) == {"changed"}
+    assert all(host["verify"]["ok"] for host in first["hosts"])
+    home = first["path"].rpartition("/envs/")[0]
+    assert len(ask(shared.hosts[2], f"ls {home}/envs/default/verified").out.split()) == 3
+    assert set(statuses(shared.report("--wheelhouse", wheelhouse, "--offline")).values()) == {"ok"}
+
+
+def test_homes_at_different_paths_are_refused_with_one_that_would_do(
+    make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
+) -> None:
+    apart = make_lab(LabSpec(hosts=2, homes=("/home", "/scratch"), name=f"install-apart-{os.getpid()}"))
+    ran = ipexctl("install", "-H", apart.hostfile, "--wheelhouse", wheelhouse, "--offline")
+    assert ran.rc == 1
+    assert "/home/ipex/.ipexctl on node1" in ran.err
+    assert "/scratch/ipex/.ipexctl on node2" in ran.err
+    proposed = ran.err.partition("--home ")[2].split(",")[0].split()[0]
+    again = ipexctl(
+        "install", "-H", apart.hostfile, "--wheelhouse", wheelhouse, "--offline", "--home", proposed, timeout=120
+    )
+    assert again.rc == 0, again.err
+
+
+@pytest.mark.parametrize(("cpu", "word"), [("sandybridge", "AVX2"), ("graviton3", "aarch64")])
+def test_a_cpu_that_no_row_fits_is_named(
+    make_lab: Callable[[LabSpec], Lab], wheelhouse: Path, cpu: str, word: str
+) -> None:
+    old = make_lab(LabSpec(hosts=1, cpus=(cpu,), name=f"install-{cpu[:8]}-{os.getpid()}"))
+    ran = ipexctl("install", "-H", old.hostfile, "--stack", "ipex", "--wheelhouse", wheelhouse, "--offline")
+    assert ran.rc == 1
+    assert "node1" in ran.err
+    assert word in ran.err
+
+
+def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path, wheelhouse: Path) -> None:
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    if python != PYTHON:
+        write_stack(wheelhouse, python=python)
+    ran = ipexctl(
+        "install", "--hosts", "localhost", "--home", tmp_path / "ours", "--wheelhouse", wheelhouse, "--offline",
+        "--python", f"{sys.version_info.major}.{sys.version_info.minor}", timeout=120,
+    )  # fmt: skip
+    assert ran.rc == 0, ran.err
+    assert (tmp_path / "ours/envs/default/bin/python").exists()
