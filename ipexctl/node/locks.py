@@ -55,7 +55,7 @@ def binary(uv: Any, place: Path) -> str:
     """uv's own path; out of the store it comes as a wheel or as the binary itself, and is made executable."""
     if isinstance(uv, str):
         return uv
-    kept = Path(uv["store"]) / uv["sha256"] / uv["name"]
+    kept = Path(uv["store"]).expanduser() / uv["sha256"] / uv["name"]
     made = place / "uv"
     if uv["name"].endswith(".whl"):
         with zipfile.ZipFile(str(kept)) as wheel:
@@ -136,7 +136,7 @@ def compile_lock(request: Json, work: Work) -> Json:
     if request.get("kept"):
         (place / "links").mkdir()
         for file in request["kept"]["files"]:
-            found = Path(request["kept"]["store"]) / file["sha256"] / file["name"]
+            found = Path(request["kept"]["store"]).expanduser() / file["sha256"] / file["name"]
             (place / "links" / file["name"]).symlink_to(found)
     env = environment(request, place, settings)
     config = place / "uv.toml"

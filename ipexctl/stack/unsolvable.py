@@ -55,6 +55,17 @@ _HAVE_IT: Final = "name an index or a directory that has it: --extra-index-url U
 
 
 @dataclass(frozen=True, slots=True)
+class _Need:
+    """That a package needs another, as uv tells it."""
+
+    who: str
+    version: str
+    """` 2021.19.0` or `>=2021.19.0`; empty where all versions do."""
+    whom: str
+    spec: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Scene:
     """What was wanted, and by whom."""
 
@@ -63,8 +74,7 @@ class _Scene:
     """Project → where the user wrote it."""
     pins: Mapping[str, str]
     """Project → the plan's own requirement."""
-    needs: tuple[tuple[str, str, str], ...]
-    """(who, whom, which versions), as uv tells it."""
+    needs: tuple[_Need, ...]
     asked: Asked
 
     def from_whom(self, name: str) -> str:
@@ -74,23 +84,23 @@ class _Scene:
             return f" (from {self.extras[project]})"
         return f" (of {self.row})" if project in self.pins else ""
 
-    def needed_by(self, name: str) -> tuple[str, ...]:
+    def needed_by(self, name: str) -> tuple[_Need, ...]:
         """Who needs it, and who that, up to what was asked for."""
-        chain = [name]
-        while not self.from_whom(chain[-1]):
-            below = {_project(known) for known in chain}
-            project = _project(chain[-1])
-            above = (who for who, whom, _ in self.needs if _project(whom) == project and _project(who) not in below)
-            if (who := next(above, None)) is None:
+        chain: list[_Need] = []
+        below = {_project(name)}
+        while not self.from_whom(name):
+            above = (n for n in self.needs if _project(n.whom) == _project(name) and _project(n.who) not in below)
+            if (need := next(above, None)) is None:
                 break
-            chain.append(who)
-        return tuple(chain[1:])
+            chain.append(need)
+            name = need.who
+            below.add(_project(name))
+        return tuple(chain)
 
     def told(self, what: str, name: str) -> str:
-        """`libfabric>=2.6, which impi-rt (of ipex-2.8) needs`: without the comma that may follow."""
-        return f"{what}{self.from_whom(name)}" + "".join(
-            f", which {who}{self.from_whom(who)} needs" for who in self.needed_by(name)
-        )
+        """`libfabric>=2.6, which impi-rt 2021.19.0 (of ipex-2.8) needs`: without the comma that may follow."""
+        chain = "".join(f", which {n.who}{n.version}{self.from_whom(n.who)} needs" for n in self.needed_by(name))
+        return f"{what}{self.from_whom(name)}{chain}"
 
     def subject(self, what: str, name: str) -> str:
         """The same at the front of a sentence."""
@@ -110,8 +120,13 @@ def explain(
     said: str, plan: StackPlan, extras: Iterable[str], origins: Mapping[str, str], asked: Asked
 ) -> HostError | UserError:
     """The error to raise for what uv said."""
+    said = re.sub(r"://[^/@\s]+@", "://", said)
     text = re.sub(r"\s+", " ", re.sub(r"(?m)^\s*(error|cause):", "", said)).strip()
-    needs = tuple((_bare(who), whom, spec) for who, _, whom, spec in _EDGE.findall(text) if whom != "Python")
+    needs = tuple(
+        _Need(_bare(who), version.replace("==", " "), whom, spec)
+        for who, version, whom, spec in _EDGE.findall(text)
+        if whom != "Python"
+    )
     scene = _Scene(plan, _projects(extras, origins), _pins(plan), needs, asked)
     for reader in (_trouble, _clash, _unfit, _missing):
         if error := reader(text, scene):
@@ -153,17 +168,15 @@ def _clash(text: str, scene: _Scene) -> HostError | UserError | None:
             asker = scene.extras.get(_project(one))
             what = f"{_bare(one)}{theirs}" + (f" (from {asker})" if asker else "")
             return _clashing(f"{what} can't be had with {scene.row}, which has {_bare(one)}{ours}", scene, one)
-    for who, whom, spec in scene.needs:
+    for need in scene.needs:
+        who, whom, spec = need.who, need.whom, need.spec
         held = re.search(rf"(?<!conclude that )you require {re.escape(whom)}({_SPEC})(?=[,. ]|$)", text)
         if held and held[1] and spec:
-            project = _project(whom)
+            project, needs = _project(whom), f"{scene.subject(who + need.version, who)} needs {whom}{spec}"
             if project in scene.pins:
-                version = scene.pins[project].removeprefix("==")
-                return _clashing(f"{scene.subject(who, who)} needs {whom}{spec}; {scene.row} has {version}", scene, who)
+                return _clashing(f"{needs}; {scene.row} has {scene.pins[project].removeprefix('==')}", scene, who)
             asker = scene.extras.get(project, "the call")
-            return _clashing(
-                f"{scene.subject(who, who)} needs {whom}{spec}; {asker} asks for {whom}{held[1]}", scene, whom
-            )
+            return _clashing(f"{needs}; {asker} asks for {whom}{held[1]}", scene, whom)
     return None
 
 
@@ -173,7 +186,7 @@ def _missing(text: str, scene: _Scene) -> HostError | None:
         reason = f"there are only pre-releases of {scene.told(found[1], found[1])}"
         return HostError(reason, f"name one exactly: --with '{found[1]}=={found[2]}'")
     if found := _ABSENT.search(text):
-        name, spec = found[1], next((spec for _, whom, spec in scene.needs if whom == found[1]), "")
+        name, spec = found[1], next((need.spec for need in scene.needs if need.whom == found[1]), "")
     elif found := _NO_VERSION.search(text):
         name, spec = found[2], found[3]
     else:
@@ -209,7 +222,7 @@ def _unfit(text: str, scene: _Scene) -> HostError | None:
 
 def _clashing(reason: str, scene: _Scene, name: str) -> HostError | UserError:
     """The call's fault where the user's own requirements are in it."""
-    guilty = _project(name) in scene.extras or any(_project(who) in scene.extras for who, _, _ in scene.needs)
+    guilty = _project(name) in scene.extras or any(_project(need.who) in scene.extras for need in scene.needs)
     if not guilty:
         return HostError(reason, "another row may do: see `ipexctl versions`")
     return UserError(reason, fix="ask for another version of it, or for another row: see `ipexctl versions`")

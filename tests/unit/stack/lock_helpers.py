@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
@@ -14,8 +15,6 @@ from ipexctl.stack.plan import StackPlan
 from ipexctl.stack.table import rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipexctl.stack.obtainable import Silent
 
 HERE = LocalSession(Host("here", "127.0.0.1"))
@@ -60,3 +59,10 @@ def maker(home: Path) -> Maker:
     uv = uv_here()
     assert uv is not None
     return Maker(HERE, sys.executable, str(home), uv)
+
+
+def other_pythons() -> list[str]:
+    """This Python, and the others of the contract that this machine has."""
+    versions = Path("~/.pyenv/versions").expanduser()
+    found = [path / "bin" / "python" for minor in range(8, 16) for path in sorted(versions.glob(f"3.{minor}.*"))[-1:]]
+    return [sys.executable, *(str(path) for path in found if path.exists())]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lock_helpers import HERE, asked, heard, index, links, maker, plan
+from lock_helpers import HERE, asked, heard, index, links, maker, other_pythons, plan
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
@@ -74,6 +74,15 @@ def test_a_lock_has_each_wheel_with_hash_size_and_address(wheels: Path, tmp_path
         file.stat().st_size,
         served.file_url(file.name),
     )
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_a_lock_is_made_under_any_python_of_a_node(wheels: Path, tmp_path: Path, python: str) -> None:
+    made_by = Maker(HERE, python, str(tmp_path), maker(tmp_path).uv)
+    with SimpleIndex(wheels, sizes=False, json=False) as served:
+        lock = make_lock(made_by, plan(), heard(index(served.url)))
+    assert lock.packages == {"torch": "2.8.0+cpu", "small": "2.0"}
+    assert None not in [wheel.size for wheel in lock.wheels]
 
 
 def test_nothing_of_the_making_stays(wheels: Path, tmp_path: Path) -> None:
