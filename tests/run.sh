@@ -1,7 +1,7 @@
 #!/bin/sh
 # The checks and the tests, on this machine as it is: what is missing is installed where we may, else left out.
-#   sh tests/run.sh                 everything
-#   sh tests/run.sh -k hostfile     any arguments go to pytest
+#   sh tests/run.sh                 everything; the real wheels last, where there is room and a network for them
+#   sh tests/run.sh -k hostfile     any arguments go to pytest, and the real wheels are left out
 . "$(dirname -- "$0")/../.ci/environment"
 
 environment tests/requirements.lock
@@ -15,4 +15,6 @@ set -e
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-exec .venv/bin/python -m pytest "$@"
+[ $# -eq 0 ] || exec .venv/bin/python -m pytest "$@"
+.venv/bin/python -m pytest
+exec .venv/bin/python -m pytest tests/stack --exitfirst --durations=0

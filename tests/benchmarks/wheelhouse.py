@@ -42,6 +42,5 @@ def make_wheelhouse(path: Path, size: int) -> Wheelhouse:
     write_impi(path, "2021.15.0", pad=int(size * _SHARES["impi"]))
     write_wheel(path, "typing_extensions", "4.15.0")
     write_wheel(path, "psutil", "7.1.0")
-    write_wheel(path, "numpy", "2.3.0")
     write_wheel(path, "intel_openmp", "2024.1.2", data={"lib/libiomp5.so": "no library\n"})
     return Wheelhouse(path, ("--stack", "ipex-2.8"))

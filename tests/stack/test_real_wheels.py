@@ -1,0 +1,181 @@
+"""The real wheels, from PyPI and wherever this machine's pip looks, installed and verified on real hosts.
+
+Gigabytes and minutes: `tests/run.sh` runs these last, in a call of their own. Where they can't be run they are left out
+with the reason; IPEXCTL_TESTS_STACK=required makes that a failure. They use one lab, in the order they are in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from cli_helpers import ipexctl
+from ipexctl.errors import UserError
+from ipexctl.lab import LabSpec, disk, down, system, up
+from lab_helpers import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipexctl.lab import Lab
+    from ipexctl.lab.state import LabHost
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+DISK_NEEDED = 40e9
+IPEX = ("--stack", "ipex-2.8")
+STOCK = ("--stack", "torch", "--torch", "2.13", "--env", "stock")
+
+
+def leave_out(reason: str) -> NoReturn:
+    if os.environ.get("IPEXCTL_TESTS_STACK") == "required":
+        pytest.fail(f"required, and can't be run: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Two plain hosts with disks large enough, gone at the end with all that was put there."""
+    try:
+        system.require()
+    except UserError as missing:
+        leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
+    if not disk.loops_work():
+        leave_out("the hosts' disks would be memory here, and the wheels don't fit")
+    shelf = next(path for path in (Path("/var/lib/ipexctl/labs"), Path("/var/lib")) if path.exists())
+    free = shutil.disk_usage(shelf).free
+    if free < DISK_NEEDED:
+        leave_out(f"{free / 1e9:.0f} GB are free in {shelf}; {DISK_NEEDED / 1e9:.0f} are needed")
+    if not pip_says("index", "versions", "impi-rt"):
+        leave_out("pip reaches no index that has impi-rt: no network to PyPI")
+    name = f"stack-{os.getpid()}"
+    made = up(LabSpec(hosts=2, name=name))
+    yield made
+    down(name)
+
+
+def pip_says(*words: str) -> bool:
+    argv = [sys.executable, "-m", "pip", *words]
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120).returncode == 0
+
+
+@dataclass(frozen=True)
+class Installed:
+    report: dict[str, Any]
+    rc: int
+    crossed: int
+    """Bytes this machine sent to the hosts meanwhile."""
+    seconds: float
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        return {host["name"]: host["status"] for host in self.report["hosts"]}
+
+    @property
+    def reasons(self) -> list[str]:
+        return [host["reason"] for host in self.report["hosts"] if host["reason"]]
+
+    @property
+    def wheels(self) -> int:
+        return sum(wheel["size"] for wheel in self.report["wheels"])
+
+
+def install(lab: Lab, *words: str) -> Installed:
+    before = sent(lab)
+    ran = ipexctl("install", "-H", lab.hostfile, *words, "--json", timeout=1100)
+    assert ran.out, ran.err
+    report = json.loads(ran.out)
+    print(f"ipexctl install {' '.join(words)}: {ran.seconds:.0f} s", file=sys.stderr)
+    return Installed(report, ran.rc, sent(lab) - before, ran.seconds)
+
+
+def sent(lab: Lab) -> int:
+    return int(Path(f"/sys/class/net/{lab.uplink}/statistics/tx_bytes").read_text())
+
+
+def on_host(host: LabHost, command: str) -> str:
+    said = ask(host, command, timeout=120)
+    assert said.rc == 0, said.err
+    return said.out.strip()
+
+
+@pytest.fixture(scope="module")
+def ipex(lab: Lab) -> Installed:
+    return install(lab, *IPEX)
+
+
+def test_torch_with_ipex_is_verified_on_every_host(ipex: Installed) -> None:
+    assert (ipex.rc, ipex.statuses) == (0, {"node1": "changed", "node2": "changed"}), ipex.report
+    assert ipex.report["stack"]["name"] == "ipex-2.8"
+    assert ipex.report["stack"]["retired"] is True
+    for host in ipex.report["hosts"]:
+        verified = host["verify"]
+        assert verified["ok"] is True, host
+        assert verified["capability"], host
+        assert verified["bf16"], host
+        assert verified["allreduce_ms"], host
+        assert host["packages"]["torch"].startswith("2.8.")
+        assert host["packages"]["intel-extension-for-pytorch"].startswith("2.8.")
+
+
+def test_every_wheel_crossed_to_the_hosts_once(ipex: Installed) -> None:
+    """Beside the wheels: what they are unpacked with, the protocol, acknowledgements of what came back."""
+    assert ipex.wheels > 0
+    assert ipex.wheels <= ipex.crossed < 1.03 * ipex.wheels + 80e6
+
+
+def test_a_rank_of_that_environment_trains(lab: Lab, ipex: Installed) -> None:
+    code = (
+        "import torch, intel_extension_for_pytorch as ipex; m = torch.nn.Linear(64, 64); "
+        "o = torch.optim.SGD(m.parameters(), 0.1); m, o = ipex.optimize(m, optimizer=o, dtype=torch.bfloat16)\n"
+        "with torch.autocast('cpu', torch.bfloat16): loss = m(torch.randn(8, 64)).float().pow(2).mean()\n"
+        "loss.backward(); o.step(); print(ipex.__version__)"
+    )
+    for host in lab.hosts:
+        assert on_host(host, f'{ipex.report["path"]}/bin/python -c "{code}"').endswith("2.8.0+cpu")
+
+
+def test_the_second_install_changes_and_sends_nothing(lab: Lab, ipex: Installed) -> None:
+    again = install(lab, *IPEX)
+    assert (again.rc, again.statuses) == (0, {"node1": "ok", "node2": "ok"}), again.report
+    assert again.report["path"] == ipex.report["path"]
+    assert again.crossed < 1e6
+
+
+def test_only_node0_keeps_the_wheels(lab: Lab, ipex: Installed) -> None:
+    kept = [on_host(host, "find ~/.ipexctl/wheels -name '*.whl' 2>/dev/null | wc -l") for host in lab.hosts]
+    assert int(kept[0]) >= len(ipex.report["wheels"])
+    assert kept[1] == "0"
+
+
+def test_the_maintained_row_is_stock_pytorch_over_gloo(lab: Lab, ipex: Installed) -> None:
+    planned = install(lab, *STOCK, "--dry-run")
+    assert planned.rc == 0, planned.report
+    if any(wheel["name"].startswith("nvidia-") for wheel in planned.report["wheels"]):
+        leave_out("no index in reach has torch 2.13's CPU wheel; its CUDA build is several GB")
+    stock = install(lab, *STOCK)
+    assert (stock.rc, stock.statuses) == (0, {"node1": "changed", "node2": "changed"}), stock.report
+    assert (stock.report["stack"]["name"], stock.report["stack"]["backend"]) == ("torch-2.13", "gloo")
+    assert stock.report["stack"]["ipex"] is None
+    for host in stock.report["hosts"]:
+        assert host["verify"]["ok"] is True, host
+        assert host["verify"]["allreduce_ms"], host
+        assert host["packages"]["torch"].startswith("2.13.")
+    assert stock.wheels <= stock.crossed + ipex.wheels
+    assert stock.crossed < 1.03 * stock.wheels + 80e6
+
+
+def test_removing_the_environments_leaves_nothing_behind(lab: Lab, ipex: Installed) -> None:
+    for name in ("stock", "default"):
+        ran = ipexctl("envs", "-H", lab.hostfile, "--remove", name, timeout=300)
+        assert ran.rc == 0, ran.err
+    for host in lab.hosts:
+        assert on_host(host, "find ~/.ipexctl/envs ~/.ipexctl/tmp -mindepth 1 2>/dev/null | head") == ""
