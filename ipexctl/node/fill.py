@@ -164,7 +164,7 @@ class Fill:
         python, wanted = self.order["python"], self.record.get("python")
         code, text = self._run(python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
         if code:
-            raise Failed(f"{python} doesn't run: {text.strip().splitlines()[-1:] or code}", "install it anew")
+            raise Failed(f"{python} doesn't run (exit code {code}): {text.strip()[-200:]}", "install it anew")
         if wanted and text.strip() != wanted:
             raise Failed(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 

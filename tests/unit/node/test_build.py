@@ -8,17 +8,15 @@ import random
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from env_helpers import MINOR, PYTHON, Home, other_pythons, run_in, said, session_of, start
 
 from ipexctl.remote.node_script import text_of
 from tiny_wheels import corrupt, write_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -67,6 +65,22 @@ def test_uv_comes_out_of_its_wheel(home: Home, tmp_path: Path) -> None:
     request["installer"] = {"sha256": added.sha256, "name": added.filename}
     done = said(start("build", "build", request))
     assert done["state"] == "built"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("failed to write: Disk quota exceeded (os error 122)", "has no room for the environment under the quota"),
+        ("failed to write: No space left on device (os error 28)", "has no room for the environment: it takes"),
+        ("no wheels with a matching platform tag", "uv ended with exit code 2: no wheels with a matching platform tag"),
+    ],
+)
+def test_what_uv_dies_of_is_told(home: Home, tmp_path: Path, text: str, reason: str) -> None:
+    added = home.add(write_wheel(tmp_path, "uv", "0.1", scripts={"uv": f"#!/bin/sh\necho '{text}' >&2\nexit 2\n"}))
+    request = {**home.request(), "installer": {"sha256": added.sha256, "name": added.filename}}
+    failed = said(start("build", "build", request))
+    assert reason in failed["reason"]
+    assert home.leftovers() == []
 
 
 @pytest.mark.parametrize("python", other_pythons())
@@ -251,8 +265,7 @@ def test_no_interpreter_is_a_sentence(home: Home) -> None:
 @pytest.mark.parametrize("installer", ["uv", None])
 def test_wheels_are_dropped_when_asked(home: Home, installer: str | None) -> None:
     home.build(drop_wheels=True, installer=installer)
-    kept = [path.name for path in (home.path / "wheels").iterdir()]
-    assert len(kept) == (1 if installer else 0), "the installer stays"
+    assert list((home.path / "wheels").iterdir()) == []
 
 
 def test_no_ensurepip_is_a_sentence(home: Home, tmp_path: Path) -> None:
@@ -264,6 +277,44 @@ def test_no_ensurepip_is_a_sentence(home: Home, tmp_path: Path) -> None:
     failed = said(start("build", "build", home.request(installer=None, python=str(fake))))
     assert "has no ensurepip" in failed["reason"]
     assert f"python{MINOR}-venv" in failed["fix"]
+
+
+@pytest.mark.parametrize("installer", ["uv", None])
+@pytest.mark.parametrize("name", ["a b", "long" * 40])
+def test_a_home_may_have_any_path(tmp_path: Path, name: str, installer: str | None) -> None:
+    home = Home(tmp_path / name / "home")
+    home.add_stack(tmp_path / "source")
+    assert home.build(installer=installer)["state"] == "built"
+    assert run_in(home.env, "f2py").startswith(f"f2py of {home.env}/")
+    assert home.envs("check", name="default")["wrong"] == []
+
+
+def test_a_home_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    home = Home(tmp_path / "link" / "home")
+    home.add_stack(tmp_path / "source")
+    home.build()
+    assert run_in(home.env, "f2py").startswith("f2py of ")
+    for path in [*(home.env / "bin").iterdir(), home.env / "env.json"]:
+        if path.is_file() and not path.is_symlink():
+            assert b"/disk/" not in path.read_bytes(), path
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not Path("/usr/bin/python3").exists(), reason="becomes another account")
+def test_a_home_of_somebody_else_is_named() -> None:
+    with tempfile.TemporaryDirectory() as top:
+        Path(top).chmod(0o755)
+        done = subprocess.run(
+            ["/usr/bin/python3", "-I", "-c", text_of("build")],
+            input=json.dumps(Home(Path(top) / "home").request(installer=None)).encode() + b"\n",
+            capture_output=True,
+            user=65534,
+            cwd="/",
+        )
+    failed = json.loads(done.stdout.splitlines()[-1])
+    assert f"{top}/home can't be written to by this account" in failed["reason"]
+    assert "--home" in failed["fix"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a filesystem")
