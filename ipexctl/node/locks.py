@@ -13,12 +13,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 from typing import Any, Dict, NoReturn
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 KEPT = 16384
+STALE = 86400
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 Json = Dict[str, Any]
 
@@ -38,6 +40,9 @@ class Work:
     def __init__(self, home: str) -> None:
         tmp = Path(home).expanduser() / "tmp"
         tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for left in tmp.glob("lock-*"):  # by one that was killed
+            if time.time() - left.lstat().st_mtime > STALE:
+                shutil.rmtree(str(left), ignore_errors=True)
         self.place = Path(tempfile.mkdtemp(prefix="lock-", dir=str(tmp)))
         self.process: subprocess.Popen[str] | None = None
 

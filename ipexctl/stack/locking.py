@@ -81,7 +81,7 @@ def uv_here() -> str | None:
 def uv_for_node(obtainable: Obtainable | None, glibc: str) -> UvFile | None:
     """How a node gets uv: its indexes' newest, else ours where the node can run it. None: the lock is made here."""
     ranks = set(pylock.tags("3.8", glibc))
-    found = [c for c in (obtainable.of("uv") if obtainable else ()) if c.url and c.sha256 and _is_usable(c, ranks)]
+    found = [candidate for candidate in (obtainable.of("uv") if obtainable else ()) if _is_usable(candidate, ranks)]
     if found:
         newest = max(found, key=lambda candidate: Version(candidate.version))
         return UvFile(newest.filename, newest.sha256 or "", newest.size, newest.url)
@@ -178,6 +178,8 @@ def _is_usable(candidate: Candidate, fitting: set[Tag]) -> bool:
         name, version, _, named = parse_wheel_filename(candidate.filename)
     except (InvalidWheelFilename, InvalidVersion):
         return False
+    if not candidate.sha256 or not (candidate.url or "").startswith("http"):
+        return False  # a file on one machine's disk is not to be had on another
     usable = not candidate.yanked and not version.is_prerelease and version >= _OLDEST_UV
     # Its wheels are for every Python: what counts is the platform.
     return usable and name == "uv" and any(tag in fitting for tag in named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
 import urllib.request
@@ -90,6 +91,15 @@ def test_nothing_of_the_making_stays(wheels: Path, tmp_path: Path) -> None:
         make_lock(maker(tmp_path), plan(), heard(index(served.url)))
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tmp"]
     assert tmp_path.joinpath("tmp").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_killed_one_left_is_cleared_after_a_day(wheels: Path, tmp_path: Path) -> None:
+    old, new = tmp_path / "tmp" / "lock-old", tmp_path / "tmp" / "lock-new"
+    for place in (old, new):
+        place.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    make_lock(maker(tmp_path), plan(), heard(links(str(wheels))))
+    assert list((tmp_path / "tmp").iterdir()) == [new]
 
 
 @pytest.mark.parametrize("json", [True, False])
