@@ -153,11 +153,14 @@ def no_mpi(requirements: Sequence[str], hosts: Mapping[str, Facts], wheels: Whee
     return f"{said}; put impi_rt's wheel where the others are, or {instead}"
 
 
+_WITHOUT = {"intel-openmp": ", often a little slower", "numpy": ", but no tensor becomes an array"}
+
+
 def left_out(row: StackRow, requirements: Sequence[str], wheels: Wheels) -> Iterator[str]:
     for requirement in requirements:
         project = split_requirement(requirement)[0]
         what = _NAMES.get(project, project)
-        yield f"without {what}: {nobody(wheels, requirement)}; {row.title} runs without it, often a little slower"
+        yield f"without {what}: {nobody(wheels, requirement)}; {row.title} runs without it{_WITHOUT.get(project, '')}"
 
 
 def nobody(wheels: Wheels, what: str) -> str:

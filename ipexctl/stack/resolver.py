@@ -33,7 +33,7 @@ IPEX: Final = "intel-extension-for-pytorch"
 ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 __all__ = ["Pick", "indexes", "interpreters_for", "misfit", "projects", "resolve", "row_named"]
-OPTIONAL: Final = ("intel-openmp",)
+OPTIONAL: Final = ("intel-openmp", "numpy")
 """What a row does without where nobody has it."""
 
 

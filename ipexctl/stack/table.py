@@ -176,7 +176,7 @@ class StackRow:
             name=f"torch-{self.line}",
             ipex_builds=(),
             oneccl_builds=(),
-            requires=(),
+            requires=("numpy",),
             module=None,
             setvars=None,
             known_bad=(),

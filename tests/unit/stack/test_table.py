@@ -65,7 +65,7 @@ def test_a_row_holds_together(row: StackRow) -> None:
     assert row.sources
     assert row.indexes[-1].url == "https://pypi.org/simple"
     assert any(index.url == "https://download.pytorch.org/whl/cpu" for index in row.indexes)
-    assert bool(row.requires) == bool(row.ipex)
+    assert row.requires == (("intel-openmp==2024.1.2",) if row.ipex else ("numpy",))
     assert bool(row.constraints) == (version_key(row.line) <= (2, 4))
     assert [floor for floor, _ in row.mpi] == (["2.28"] if row.torch_glibc == "2.28" else ["2.28", "2.17"])
     for build in row.ipex_builds:
@@ -106,7 +106,8 @@ def test_bindings_for_cpus_were_published_up_to_2_7() -> None:
 def test_torch_alone_is_a_row_of_its_own(row: StackRow) -> None:
     alone = row.stock()
     assert alone.name == f"torch-{row.line}"
-    assert (alone.ipex, alone.oneccl, alone.isa, alone.retired, alone.requires) == (None, None, None, False, ())
+    assert (alone.ipex, alone.oneccl, alone.isa, alone.retired) == (None, None, None, False)
+    assert alone.requires == ("numpy",)
     assert alone.pythons == row.torch_pythons
     assert alone.glibc == row.torch_glibc
 
