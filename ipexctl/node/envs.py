@@ -297,12 +297,29 @@ def link(request: dict[str, Any]) -> dict[str, Any]:
     return {"links": request["links"]}
 
 
+def note(request: dict[str, Any]) -> dict[str, Any]:
+    """Record that an environment answers one more request than those it was made for."""
+    env = env_of(request)
+    record = read(env / "env.json")
+    asked = record.get("requests")
+    if not isinstance(asked, list):
+        raise Failed(f"{env / 'env.json'} is missing or broken", "ipexctl install makes the environment anew")
+    if request["request"] not in asked:
+        record["requests"] = [*asked, request["request"]]
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
+        aside = env / f".env-{os.urandom(6).hex()}.json"
+        aside.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        aside.replace(env / "env.json")
+    return {}
+
+
 ACTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "check": check,
     "list": listing,
     "remove": remove,
     "prune": prune,
     "link": link,
+    "note": note,
 }
 
 

@@ -335,3 +335,17 @@ def link(
     """Make names point at an environment."""
     request = {"home": home, "name": name, "links": list(links)}
     run_script(session, python, "envs", "link", request, timeout=_LOOK_TIME, cancel=cancel)
+
+
+def note(
+    session: Session,
+    python: str,
+    *,
+    home: str,
+    name: str,
+    request: Mapping[str, Any],
+    cancel: Cancel | None = None,
+) -> None:
+    """Record one more request that this environment answers, so that the next call knows it by that."""
+    said = {"home": home, "name": name, "request": dict(request)}
+    run_script(session, python, "envs", "note", said, timeout=_LOOK_TIME, cancel=cancel)

@@ -89,6 +89,8 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
                 course.uplink += setup.lock.size
             result = _build(course, setup, host, session)
             built[host.name] = result
+            if result.state == "there":
+                _note_request(course, setup, host, session)
             _prove(course, setup, host, session, changed=result.state == "built")
             return result
 
@@ -229,6 +231,18 @@ def _build(course: Course, setup: Setup, host: Host, session: Session, *, drop: 
         replace=None if drop else setup.broken.get(host.name),
         on_event=on_event,
         timeout=course.wishes.timeout or 3600.0,
+        cancel=course.crew.cancel,
+    )
+
+
+def _note_request(course: Course, setup: Setup, host: Host, session: Session) -> None:
+    """An environment that was there answers this request, too: the next such call needs no index."""
+    environment.note(
+        session,
+        course.python(host, setup.interpreters.get(host.name)),
+        home=course.home,
+        name=setup.name,
+        request=course.wishes.env.to_json(),
         cancel=course.crew.cancel,
     )
 

@@ -218,6 +218,19 @@ def test_a_name_is_switched_to_another_stack_and_both_stay(cluster: Cluster, whe
     assert cluster.on(2, link).strip() == old
 
 
+def test_an_environment_that_answers_another_request_is_known_by_it_from_then_on(
+    cluster: Cluster, wheelhouse: Path
+) -> None:
+    cluster.report("--wheelhouse", wheelhouse, "--offline")
+    with SimpleIndex(wheelhouse) as index:
+        first = cluster.report("--stack", "ipex-2.8", "--index-url", index.url)
+        assert set(statuses(first).values()) <= {"ok", "changed"}
+        index.forget()
+        again = cluster.report("--stack", "ipex-2.8", "--index-url", index.url)
+        assert set(statuses(again).values()) == {"ok"}
+        assert index.asked("torch") == 0
+
+
 def test_environments_are_listed_and_taken_away_for_good(cluster: Cluster, wheelhouse: Path) -> None:
     cluster.report("--wheelhouse", wheelhouse, "--offline")
     listed = cluster.report(verb="envs")
