@@ -10,9 +10,10 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
-    "cli": {"cli", "ui", "doctor", "stack", "trust", "facts", "remote", "hosts", "lab", "errors", "text"},
-    "ui": {"ui", "doctor", "stack", "trust", "facts", "remote", "hosts", "lab", "errors", "text"},
+    "cli": {"cli", "ui", "jobs", "doctor", "stack", "trust", "facts", "remote", "hosts", "lab", "errors", "text"},
+    "ui": {"ui", "jobs", "doctor", "stack", "trust", "facts", "remote", "hosts", "lab", "errors", "text"},
     "lab": {"lab", "errors", "text"},
+    "jobs": {"jobs", "launch", "stack", "trust", "facts", "remote", "hosts", "errors", "text"},
     "doctor": {"doctor", "stack", "launch", "trust", "facts", "remote", "hosts", "errors", "text"},
     "stack": {"stack", "trust", "facts", "remote", "hosts", "errors", "text"},
     "launch": {"launch", "facts", "hosts", "errors", "text"},
