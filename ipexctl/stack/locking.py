@@ -137,10 +137,10 @@ def make_lock(
         raise HostError(f"there is no wheel of {package} for Python {plan.python} and glibc {plan.glibc}") from None
     if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
         raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index for it")
-    return Lock(plan.python, _sized(maker, wheels, asked, cancel))
+    return Lock(plan.python, sized(maker, wheels, asked, cancel))
 
 
-def _sized(maker: Maker, wheels: tuple[Wheel, ...], asked: Asked, cancel: Cancel | None) -> tuple[Wheel, ...]:
+def sized(maker: Maker, wheels: tuple[Wheel, ...], asked: Asked, cancel: Cancel | None = None) -> tuple[Wheel, ...]:
     """Sizes the index didn't give, asked for without fetching; a size nobody says stays unknown."""
     known = {c.url: c.size for items in asked.obtainable.candidates.values() for c in items if c.size is not None}
     wheels = tuple(replace(w, size=known.get(w.url)) if w.size is None and w.url in known else w for w in wheels)

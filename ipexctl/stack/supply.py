@@ -23,7 +23,7 @@ from ipexctl.stack.indexes import (
     sources_for,
 )
 from ipexctl.stack.lock import Wheel
-from ipexctl.stack.locking import Maker, make_lock, uv_for_node, uv_here
+from ipexctl.stack.locking import Maker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.plan import Refusal
 from ipexctl.stack.progress import Said
 from ipexctl.stack.requirements import contradiction
@@ -178,7 +178,10 @@ def _locked(course: Course, plan: StackPlan, asked: Asked, *, by_node0: bool) ->
         origins=wishes.origins,
         cancel=course.crew.cancel,
     )
-    return Supplied(plan, lock, installer_of(uv), asked, by_node0)
+    installer = installer_of(uv)
+    if installer is not None and installer.size is None:
+        (installer,) = sized(maker, (installer,), asked, course.crew.cancel)
+    return Supplied(plan, lock, installer, asked, by_node0)
 
 
 def _maker(course: Course, uv: UvFile | None, asked: Asked, *, by_node0: bool) -> Maker:
