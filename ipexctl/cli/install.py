@@ -120,7 +120,7 @@ def install_command(
     named = targets.hosts is not None or targets.hostfile is not None
     hosts = () if download_only is not None and not named else choose_hosts(targets)
     cancel = Cancel()
-    view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color, hosts=hosts)
+    view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with (
         cancelling(cancel) as interrupt,
         Reach(reach_options(targets)) as reach,

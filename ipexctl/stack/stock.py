@@ -13,7 +13,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.stores import Blob, Download
 from ipexctl.stack.indexes import pip_settings
-from ipexctl.stack.progress import Moved
+from ipexctl.stack.progress import Ended, Moved
 from ipexctl.stack.supply import web_of
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def _through_here(
             on_bytes=lambda done: course.watch(Moved(name, "receiving", done, total)),
             cancel=course.crew.cancel,
         )
+    course.watch(Moved(name, "receiving", total or 0, total))
     if not near:
         course.uplink += sum(wheel.size or 0 for wheel in wheels)
     here = course.here
@@ -173,6 +174,7 @@ class _Pipe:
         course.downloaded += sum(self._wheels[sha256].size or 0 for sha256 in fetched.got)
         if fetched.failed:
             return self._why(fetched.failed)
+        course.watch(Ended("", "downloaded", ok=True))
         return None
 
     def _why(self, reasons: Mapping[str, str]) -> HostError:

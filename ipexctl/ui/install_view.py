@@ -14,11 +14,8 @@ from ipexctl.text import printable
 from ipexctl.ui.say import say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.progress import Progress, TaskID
 
-    from ipexctl.hosts.host import Host
     from ipexctl.stack.progress import Event
 
 _EVERY: Final = 5.0
@@ -30,13 +27,11 @@ HERE: Final = "here"
 class InstallView:
     """Shows events as they come, from any thread; nothing before the first that is worth a word."""
 
-    def __init__(
-        self, *, hosts: Sequence[Host], quiet: bool = False, verbose: bool = False, no_color: bool = False
-    ) -> None:
+    def __init__(self, *, quiet: bool = False, verbose: bool = False, no_color: bool = False) -> None:
         self._lines = _Lines(verbose=verbose)
         self._quiet = quiet
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._bars = _Bars(hosts, no_color=no_color) if terminal and not quiet else None
+        self._bars = _Bars(no_color=no_color) if terminal and not quiet else None
 
     def __enter__(self) -> InstallView:
         return self
@@ -68,10 +63,8 @@ class _Lines:
             say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
         elif isinstance(event, Moved):
             self._moved(event)
-        elif isinstance(event, Stepped):
+        elif isinstance(event, Stepped) or self._verbose or not event.ok:
             say(f"{printable(event.host or HERE)}: {event.what}")
-        elif self._verbose:
-            say(f"{printable(event.host)}: {event.what}")
 
     def _moved(self, event: Moved) -> None:
         key, now = (event.host, event.what), time.monotonic()
@@ -91,8 +84,7 @@ class _Lines:
 class _Bars:
     """rich's progress: a line a host, the total below."""
 
-    def __init__(self, hosts: Sequence[Host], *, no_color: bool) -> None:
-        self._hosts = [host.name for host in hosts]
+    def __init__(self, *, no_color: bool) -> None:
         self._no_color = no_color
         self._lock = threading.Lock()
         self._progress: Progress | None = None
@@ -107,6 +99,9 @@ class _Bars:
                 progress.console.print(
                     f"{'warning: ' if event.warning else ''}{printable(event.text)}", markup=False, highlight=False
                 )
+                return
+            if isinstance(event, Ended) and not event.host:
+                self._leave(progress, HERE)
                 return
             task = self._task(progress, event.host or HERE)
             if isinstance(event, Moved):
@@ -147,7 +142,15 @@ class _Bars:
             if len(self._tasks) >= _MOST_BARS:
                 return None
             self._tasks[host] = progress.add_task("", host=printable(host)[:24], what="", total=None)
+            if self._whole is not None:  # it stays the last line
+                progress.remove_task(self._whole)
+                self._whole = None
         return self._tasks[host]
+
+    def _leave(self, progress: Progress, host: str) -> None:
+        task = self._tasks.pop(host, None)
+        if task is not None:
+            progress.remove_task(task)
 
     def _total(self, progress: Progress) -> None:
         if len(self._bytes) < 2:
