@@ -1,0 +1,98 @@
+"""What install shows: its JSON, its lines, its warnings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.stack.lock import Lock, Wheel
+from ipexctl.stack.plan import Refusal
+from ipexctl.stack.progress import Ended, Moved, Said, Stepped
+from ipexctl.stack.report import HostInstall, InstallReport, StackSummary
+from ipexctl.ui.install import as_json, show
+from ipexctl.ui.install_view import InstallView
+
+LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_64.whl", "0" * 64, 200_000_000),))
+STACK = StackSummary("ipex-2.8", "2.8.0", "2.8.0", None, "2021.15.0", "3.11", "gloo", "it was asked for", retired=True)
+PROOF = {"ok": True, "capability": "AVX512", "bf16": "training", "allreduce_ms": [0.4, 7], "backend": "gloo"}
+
+
+def host(name: str, status: str = "changed", reason: str = "", **more: object) -> HostInstall:
+    return HostInstall(Host(name, name), status, reason, env="ipex-2.8-12345678", **more)  # type: ignore[arg-type]
+
+
+def report(*hosts: HostInstall, **more: object) -> InstallReport:
+    return InstallReport(hosts, 1.5, stack=STACK, lock=LOCK, path="/h/envs/default", **more)  # type: ignore[arg-type]
+
+
+def test_json_has_what_the_contract_promises() -> None:
+    said = as_json(report(host("n1", verify=PROOF, packages={"torch": "2.8.0"})))
+    assert said["schema"] == "ipexctl.install/1"
+    assert set(said["stack"]) >= {"name", "torch", "ipex", "oneccl", "mpi", "python", "why", "retired"}
+    assert set(said["hosts"][0]) >= {"name", "status", "reason", "env", "packages", "verify", "seconds"}
+    json.dumps(said)
+
+
+def test_hosts_with_the_same_fate_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show(report(*(host(f"n{number}", verify=PROOF) for number in range(1, 65))))
+    out = capsys.readouterr().out
+    assert "n[1-64]: changed: verified: AVX512, bf16 training, all-reduce over gloo" in out
+    assert out.count("\n") == 3
+
+
+def test_a_failure_goes_to_stderr_with_what_to_type(capfd: pytest.CaptureFixture[str]) -> None:
+    show(report(host("n1", verify=PROOF), host("n2", "failed", "the disk is full: /h", fix="make room there")))
+    said = capfd.readouterr()
+    assert "n2: failed: the disk is full: /h\n  make room there" in said.err
+    assert "n2" not in said.out
+    assert "the same command goes on" in said.err
+
+
+def test_a_refusal_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    refusal = Refusal("n2 has glibc 2.17; IPEX 2.8 needs 2.28", "ask for --torch 2.5", ("n2",))
+    hosts = (host("n1", "failed", "nothing was begun"), host("n2", "failed", refusal.reason))
+    show(InstallReport(hosts, 1.0, refusal=refusal))
+    said = capfd.readouterr()
+    assert said.err.count("glibc 2.17") == 1
+    assert "--torch 2.5" in said.err
+
+
+def test_nothing_to_do_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    show(report(host("n1", "ok", verify=PROOF)))
+    assert "nothing to do" in capfd.readouterr().err
+
+
+def test_quiet_says_only_what_went_wrong(capfd: pytest.CaptureFixture[str]) -> None:
+    show(report(host("n1", verify=PROOF), host("n2", "failed", "no room")), quiet=True)
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "no room" in said.err
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"), [(("ok", "changed"), 0), (("ok", "failed"), 1), (("failed", "unreachable"), 3)]
+)
+def test_exit_codes_are_those_of_the_contract(statuses: tuple[str, ...], code: int) -> None:
+    assert report(*(host(f"n{i}", status) for i, status in enumerate(statuses))).exit_code == code
+
+
+def test_without_a_terminal_progress_is_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    with InstallView() as view:
+        view.watch(Said("27 wheels, 3.7 GB"))
+        view.watch(Moved("n1", "receiving", 10, 1000))
+        view.watch(Moved("n1", "receiving", 500, 1000))
+        view.watch(Moved("n1", "receiving", 1000, 1000))
+        view.watch(Moved("n1", "receiving", 1000, 1000))
+        view.watch(Stepped("n1", "unpacking 7.2 GB"))
+        view.watch(Ended("n1", "verified", ok=True))
+    said = capfd.readouterr().err
+    assert said.splitlines() == ["27 wheels, 3.7 GB", "n1: receiving 1 kB of 1 kB", "n1: unpacking 7.2 GB"]
+
+
+def test_quiet_keeps_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+    with InstallView(quiet=True) as view:
+        view.watch(Said("27 wheels"))
+        view.watch(Said("only the CUDA build can be had", warning=True))
+    assert capfd.readouterr().err == "warning: only the CUDA build can be had\n"
