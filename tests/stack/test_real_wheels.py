@@ -173,9 +173,12 @@ def test_the_maintained_row_is_stock_pytorch_over_gloo(lab: Lab, ipex: Installed
     assert stock.crossed < 1.03 * stock.wheels + 80e6
 
 
-def test_removing_the_environments_leaves_nothing_behind(lab: Lab, ipex: Installed) -> None:
+def test_taking_everything_away_leaves_nothing_behind(lab: Lab, ipex: Installed) -> None:
     for name in ("stock", "default"):
         ran = ipexctl("envs", "-H", lab.hostfile, "--remove", name, timeout=300)
         assert ran.rc == 0, ran.err
     for host in lab.hosts:
         assert on_host(host, "find ~/.ipexctl/envs ~/.ipexctl/tmp -mindepth 1 2>/dev/null | head") == ""
+    assert ipexctl("envs", "-H", lab.hostfile, "--prune", timeout=300).rc == 0
+    for host in lab.hosts:
+        assert on_host(host, "find ~/.ipexctl -type f | head") == ""
