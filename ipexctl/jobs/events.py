@@ -58,7 +58,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The whole of a run at one moment, as its supervisor wrote it. Times: seconds since the epoch, by node0's clock."""
+    """The whole of a run at one moment, as its supervisor wrote it. Times are seconds since the epoch."""
 
     id: str
     state: State

@@ -1,0 +1,104 @@
+"""Which ranks are meant: `0`, `0-3,8`, `all`; read from text and written short. Pure.
+
+How many ranks a run has is not known here until `within` is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_EXAMPLE: Final = "such as 0, 0-3,8 or all"
+_ITEM: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSet:
+    """Ranges of ranks; none at all means every rank."""
+
+    ranges: tuple[range, ...] = ()
+
+    def __contains__(self, rank: int) -> bool:
+        return not self.ranges or any(rank in each for each in self.ranges)
+
+    def __str__(self) -> str:
+        if not self.ranges:
+            return "all"
+        return ",".join(
+            f"{each[0]}" if len(each) == 1 else f"{each[0]}-{each[-1]}" + (f"/{each.step}" if each.step > 1 else "")
+            for each in self.ranges
+        )
+
+    @property
+    def everyone(self) -> bool:
+        return not self.ranges
+
+    def within(self, world_size: int) -> RankSet:
+        """The same, where the run has such ranks at all: a typo shows nothing, silently, for hours."""
+        if self.ranges and not any(each[0] < world_size for each in self.ranges):
+            last = f"0-{world_size - 1}" if world_size > 1 else "0"
+            raise UserError(f"--ranks {self}: the run has no such rank", fix=f"its ranks are {last}")
+        return self
+
+
+EVERY_RANK: Final = RankSet()
+
+
+def parse_ranks(text: str) -> RankSet:
+    """`0`, `0-3,8`, `0-15/4`, `[0-3]` as the view writes it, `all`."""
+    bare = text.strip()
+    if bare.startswith("[") and bare.endswith("]"):
+        bare = bare[1:-1].strip()
+    if bare in {"all", "*"}:
+        return EVERY_RANK
+    return RankSet(tuple(_range(item.strip(), text) for item in bare.split(",")))
+
+
+def _range(item: str, text: str) -> range:
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise UserError(f"ranks {text.strip()!r}: {_what_is_wrong(item)}", fix=_EXAMPLE)
+    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if last < first:
+        raise UserError(f"ranks {text.strip()!r}: {item} runs backwards", fix=f"{last}-{first}")
+    if step == 0:
+        raise UserError(f"ranks {text.strip()!r}: a step of 0 never ends", fix=f"{first}-{last}")
+    return range(first, last + 1, step)
+
+
+def _what_is_wrong(item: str) -> str:
+    if not item:
+        return "a rank is missing"
+    if re.fullmatch(r"[0-9]+-", item):
+        return f"{item} has no end"
+    if re.fullmatch(r"[0-9]+(:|\.\.)[0-9]+", item):
+        return f"{item}: a range is written with '-'"
+    if item.startswith("-"):
+        return f"{item}: ranks count from 0"
+    return f"{item!r} is no rank and no range of ranks"
+
+
+def fold_ranks(ranks: Iterable[int]) -> str:
+    """`0-3,8`: what `parse_ranks` reads."""
+    parts: list[str] = []
+    first = last = -2
+    for rank in sorted(set(ranks)):
+        if rank == last + 1:
+            last = rank
+            continue
+        if first >= 0:
+            parts.append(_written(first, last))
+        first = last = rank
+    if first >= 0:
+        parts.append(_written(first, last))
+    return ",".join(parts)
+
+
+def _written(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

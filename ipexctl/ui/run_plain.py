@@ -1,0 +1,107 @@
+"""A run on a pipe, in a log, on a dumb terminal: `[RANK] line`, stdout on ours, stderr on ours, nothing lost.
+
+Lines are whole and in each rank's own order. Our own words go to stderr without a rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ipexctl.jobs.events import Chunk, Ended, Said
+from ipexctl.jobs.ranks import EVERY_RANK
+from ipexctl.text import printable
+from ipexctl.ui.exec import tame
+from ipexctl.ui.pipe import Pipe
+from ipexctl.ui.run_lines import PrefixedLines
+from ipexctl.ui.run_summary import end_lines
+from ipexctl.ui.say import wants_color
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.jobs.events import Event, Stream
+    from ipexctl.jobs.ranks import RankSet
+    from ipexctl.remote.cancel import Cancel
+
+
+class PlainRun:
+    """Shows events as one thread brings them.
+
+    A reader of ours that doesn't read makes `watch` wait, and with it whoever follows; the run itself never. Once
+    `cancel` is thrown, what there is no room for is dropped. Where our output can't be written any more,
+    `on_broken` is called once, `broken` says why, and the rest is dropped.
+    """
+
+    def __init__(
+        self,
+        cancel: Cancel,
+        on_broken: Callable[[], None] | None = None,
+        *,
+        ranks: RankSet = EVERY_RANK,
+        no_color: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        self._cancel = cancel
+        self._ranks = ranks
+        self._quiet = quiet
+        broken = on_broken or cancel.throw
+        self._pipes: dict[Stream, Pipe] = {
+            "stdout": Pipe(sys.stdout.fileno(), cancel, broken),
+            "stderr": Pipe(sys.stderr.fileno(), cancel, broken),
+        }
+        self._terminal: dict[Stream, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
+        self._tinted: dict[Stream, bool] = {
+            "stdout": wants_color(sys.stdout, os.environ, no_color=no_color),
+            "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
+        }
+        self._lines: dict[tuple[int, Stream], PrefixedLines] = {}
+
+    def __enter__(self) -> PlainRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def broken(self) -> OSError | None:
+        return self._pipes["stdout"].broken or self._pipes["stderr"].broken
+
+    def watch(self, event: Event) -> None:
+        if isinstance(event, Chunk):
+            if event.rank in self._ranks:
+                lines = self._lines.get((event.rank, event.stream)) or self._begin(event.rank, event.stream)
+                if whole := lines.feed(event.data):
+                    self._write(event.stream, whole)
+        elif isinstance(event, Said):
+            if event.warning or not self._quiet:
+                self._say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+        elif isinstance(event, Ended):
+            self._flush()
+            if event.status is not None and not (self._quiet and event.exit_code == 0):
+                self._say("\n".join(end_lines(event.status, event.exit_code)))
+
+    def close(self) -> None:
+        """Show lines that never ended and wait until all is written; where we were stopped, not for long."""
+        self._flush()
+        for pipe in self._pipes.values():
+            pipe.finish(1.0 if self._cancel.thrown else None)
+
+    def _begin(self, rank: int, stream: Stream) -> PrefixedLines:
+        color = "36" if stream == "stdout" else "33"
+        prefix = f"\x1b[{color}m[{rank}]\x1b[0m " if self._tinted[stream] else f"[{rank}] "
+        lines = self._lines[rank, stream] = PrefixedLines(prefix.encode())
+        return lines
+
+    def _flush(self) -> None:
+        for (_, stream), lines in sorted(self._lines.items()):
+            if rest := lines.flush():
+                self._write(stream, rest)
+
+    def _write(self, stream: Stream, lines: bytes) -> None:
+        self._pipes[stream].write(tame(lines) if self._terminal[stream] else lines)
+
+    def _say(self, text: str) -> None:
+        # Through the same pipe as the ranks' stderr: written past it, our words could land inside a line.
+        self._pipes["stderr"].write(f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))

@@ -1,0 +1,84 @@
+"""What is said when a run ends or is left: which run, how it ended, where to look, what to type next. Pure."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.events import Failure, RankStatus, Status
+
+
+def end_lines(status: Status, exit_code: int) -> list[str]:
+    """One sentence where all went well; where not, also who was first and what to type."""
+    ran = f"run {printable(status.id)}"
+    size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
+    took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
+    if status.state == "ok":
+        return [f"{ran} ended well{took}: {size}"]
+    if status.state == "stopped":
+        return [f"{ran} was stopped{took}: {size}"]
+    if status.state == "lost":
+        return [
+            f"{ran} is lost{took}: its supervisor on node0 is gone and left no verdict",
+            f"  ipexctl why {printable(status.id)}",
+        ]
+    first = status.first_failure
+    if first is None:
+        return [
+            f"{ran} failed{took} with exit code {exit_code}: {size}",
+            f"  ipexctl why {printable(status.id)}",
+        ]
+    return [
+        f"{ran} failed{took}: rank {first.rank} on {printable(first.host)} {how_it_ended(first)}",
+        f"  ipexctl why {printable(status.id)}, or all it said: ipexctl logs {printable(status.id)} -r {first.rank}",
+    ]
+
+
+def how_it_ended(rank: Failure | RankStatus) -> str:
+    """`ended with exit code 3`, `was killed by SIGKILL`."""
+    if rank.signal:
+        return f"was killed by {signal_name(rank.signal)}"
+    if rank.exit_code is not None:
+        return f"ended with exit code {rank.exit_code}"
+    return "was lost"
+
+
+def left_lines(run: str) -> list[str]:
+    """For somebody who detached: the run goes on, and how to get back to it."""
+    return [f"detached; run {run} goes on: ipexctl attach {run}", f"  to end it: ipexctl stop {run}"]
+
+
+def state_counts(ranks: list[RankStatus]) -> str:
+    """`14 running, 2 failed`: the worst last, where the eye rests."""
+    order = ("starting", "running", "ok", "stopped", "unknown", "lost", "failed")
+    counts = {state: sum(rank.state == state for rank in ranks) for state in order}
+    return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+
+
+def failed_ranks(status: Status) -> str:
+    """The ranks that did not end well, folded; empty where there are none."""
+    return fold_ranks(rank.rank for rank in status.ranks if rank.state in {"failed", "lost"})
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:34`, `1:02:03`, `3 d 04:05`."""
+    whole = max(0, int(seconds))
+    days, hours, minutes, rest = whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60
+    if days:
+        return f"{days} d {hours:02}:{minutes:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

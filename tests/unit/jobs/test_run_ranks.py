@@ -1,0 +1,71 @@
+"""Which ranks are meant."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.errors import UserError
+from ipexctl.jobs.ranks import EVERY_RANK, fold_ranks, parse_ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("0", {0}),
+        ("0-3,8", {0, 1, 2, 3, 8}),
+        (" 1 , 3-4 ", {1, 3, 4}),
+        ("0-8/4", {0, 4, 8}),
+        ("[0-1]", {0, 1}),
+        ("all", set(range(20))),
+        ("*", set(range(20))),
+    ],
+)
+def test_a_set_of_ranks_holds_what_it_names(text: str, ranks: set[int]) -> None:
+    parsed = parse_ranks(text)
+    assert {rank for rank in range(20) if rank in parsed} == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "fix"),
+    [
+        ("", "a rank is missing", "such as 0, 0-3,8 or all"),
+        ("0,,2", "a rank is missing", "such as"),
+        ("3-1", "runs backwards", "1-3"),
+        ("2-", "has no end", "such as"),
+        ("0:3", "written with '-'", "such as"),
+        ("0..3", "written with '-'", "such as"),
+        ("-1", "count from 0", "such as"),
+        ("0-4/0", "never ends", "0-4"),
+        ("node1", "'node1' is no rank", "such as"),
+        ("٣", "is no rank", "such as"),
+    ],
+)
+def test_what_is_no_set_of_ranks_is_refused_with_what_is(text: str, says: str, fix: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse_ranks(text)
+    assert says in refused.value.message
+    assert fix in refused.value.fix
+
+
+def test_ranks_that_a_run_does_not_have_are_a_mistake() -> None:
+    assert parse_ranks("0-7").within(4) == parse_ranks("0-7")
+    assert EVERY_RANK.within(1).everyone
+    with pytest.raises(UserError) as refused:
+        parse_ranks("8-9").within(4)
+    assert refused.value.message == "--ranks 8-9: the run has no such rank"
+    assert refused.value.fix == "its ranks are 0-3"
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_what_is_folded_reads_back_as_the_same_ranks(ranks: set[int]) -> None:
+    folded = fold_ranks(ranks)
+    parsed = parse_ranks(folded)
+    assert {rank for rank in range(301) if rank in parsed} == ranks
+    assert str(parsed) == folded
+
+
+def test_nobody_folds_to_nothing() -> None:
+    assert fold_ranks([]) == ""
+    assert fold_ranks([8, 1, 0, 2, 1]) == "0-2,8"

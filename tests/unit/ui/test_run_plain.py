@@ -1,0 +1,107 @@
+"""A run on a pipe: `[RANK] line`, whole, in order, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+
+from ipexctl.jobs.events import Chunk, Ended, Failure, Said, Status
+from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.remote.cancel import Cancel
+from ipexctl.ui.run_plain import PlainRun
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_streams_stay_apart_and_our_own_words_have_no_rank(capfd: Captured) -> None:
+    with PlainRun(Cancel()) as plain:
+        plain.watch(Said("3 files went to 2 nodes"))
+        plain.watch(Chunk(0, "stdout", b"epoch 1\nepo"))
+        plain.watch(Chunk(1, "stderr", b"careful\n"))
+        plain.watch(Chunk(0, "stdout", b"ch 2\nlast without an end"))
+        plain.watch(Said("the link is lost", warning=True))
+    out, err = capfd.readouterr()
+    assert out == "[0] epoch 1\n[0] epoch 2\n[0] last without an end\n"
+    assert err == "3 files went to 2 nodes\n[1] careful\nwarning: the link is lost\n"
+
+
+def test_only_the_ranks_asked_for_are_shown(capfd: Captured) -> None:
+    with PlainRun(Cancel(), ranks=parse_ranks("1-2")) as plain:
+        for rank in range(4):
+            plain.watch(Chunk(rank, "stdout", b"here\n"))
+    assert capfd.readouterr().out == "[1] here\n[2] here\n"
+
+
+def test_bytes_that_are_no_text_pass_as_they_are(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with PlainRun(Cancel()) as plain:
+        plain.watch(Chunk(0, "stdout", b"\xff\x00\x1b[31mred\x1b[0m\n"))
+    assert capfdbinary.readouterr().out == b"[0] \xff\x00\x1b[31mred\x1b[0m\n"
+
+
+def test_the_end_says_who_was_first_and_what_to_type(capfd: Captured) -> None:
+    failure = Failure(3, "node2", None, 9)
+    status = Status("r7", "failed", nodes=2, world_size=4, started=0.5, ended=62, exit_code=137, first_failure=failure)
+    with PlainRun(Cancel()) as plain:
+        plain.watch(Chunk(3, "stdout", b"half a li"))
+        plain.watch(Ended(137, status))
+    out, err = capfd.readouterr()
+    assert out == "[3] half a li\n"
+    assert err == (
+        "run r7 failed after 1:01: rank 3 on node2 was killed by SIGKILL\n"
+        "  ipexctl why r7, or all it said: ipexctl logs r7 -r 3\n"
+    )
+
+
+def test_quiet_means_problems_only(capfd: Captured) -> None:
+    with PlainRun(Cancel(), quiet=True) as plain:
+        plain.watch(Said("fine"))
+        plain.watch(Said("not fine", warning=True))
+        plain.watch(Ended(0, Status("r7", "ok")))
+    assert capfd.readouterr().err == "warning: not fine\n"
+
+
+def test_many_ranks_at_once_lose_nothing_and_keep_their_order(capfd: Captured) -> None:
+    text = {rank: b"".join(b"%d says %d\n" % (rank, number) for number in range(2000)) for rank in range(8)}
+    with PlainRun(Cancel()) as plain:
+        for start in range(0, max(map(len, text.values())), 777):
+            for rank, data in text.items():
+                plain.watch(Chunk(rank, "stdout", data[start : start + 777]))
+    seen: dict[str, list[str]] = defaultdict(list)
+    for line in capfd.readouterr().out.splitlines():
+        prefix, _, rest = line.partition(" ")
+        seen[prefix].append(rest)
+    assert seen == {f"[{rank}]": data.decode().splitlines() for rank, data in text.items()}
+
+
+def reading_nothing(monkeypatch: pytest.MonkeyPatch) -> int:
+    reader, writer = os.pipe()
+    monkeypatch.setattr("sys.stdout", os.fdopen(writer, "w"))
+    return reader
+
+
+def test_a_reader_that_does_not_read_holds_up_nobody_who_wants_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = reading_nothing(monkeypatch)
+    cancel = Cancel()
+    plain = PlainRun(cancel)
+    threading.Timer(0.3, cancel.throw).start()
+    began = time.monotonic()
+    for _ in range(200):
+        plain.watch(Chunk(0, "stdout", b"x" * 99_999 + b"\n"))
+    plain.close()
+    assert time.monotonic() - began < 5
+    os.close(reader)
+
+
+def test_a_reader_that_left_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    os.close(reading_nothing(monkeypatch))
+    told: list[bool] = []
+    with PlainRun(Cancel(), lambda: told.append(True)) as plain:
+        for _ in range(50):
+            plain.watch(Chunk(0, "stdout", b"line\n"))
+            time.sleep(0.001)
+    assert told == [True]
+    assert isinstance(plain.broken, BrokenPipeError)
