@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ def supply(course: Course, *, node0_may: bool = True) -> Supplied | Refusal:
     projects = resolver.projects(request, course.wishes.rows)
     sources = course.wishes.sources
     alone: Supplied | Refusal | HostError | None = None
-    if sources.wheelhouse is not None and directory_of(sources.wheelhouse) is not None:
+    if sources.wheelhouse is not None:
         alone = _from_directories(course, sources, projects)
         if isinstance(alone, Supplied):
             return alone
@@ -92,11 +92,11 @@ def _from_directories_or_raise(course: Course, sources: Sources, projects: tuple
 
 
 def _from_directories(course: Course, sources: Sources, projects: tuple[str, ...]) -> Supplied | Refusal | HostError:
-    """From what lies on this machine alone; no index is asked."""
+    """From the wheelhouse and other places of wheels that the call names; no index is asked."""
     here = course.here
     try:
-        offline = sources_for(replace(sources, offline=True), PipSettings())
-        asked = ask(here.session, here.python, offline, projects, PipSettings(), cancel=course.crew.cancel)
+        places = sources_for(sources, PipSettings(no_index=True))
+        asked = ask(here.session, here.python, places, projects, PipSettings(), cancel=course.crew.cancel)
         _tell_silent(course, asked.obtainable, by_node0=False)
         decided = resolver.resolve(course.wishes.env.stack, course.facts, asked.obtainable, rows=course.wishes.rows)
         return decided if isinstance(decided, Refusal) else _locked(course, decided, asked, by_node0=False)
