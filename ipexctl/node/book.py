@@ -1,0 +1,173 @@
+"""What is kept of a run on node0: each rank's output as it came, status.json, events.jsonl. No decision is made here.
+
+Loaded by `supervise.py`. A full disk stops none of it for good: what could not be written is asked for again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Dict
+
+SAVE = 0.5
+"""Seconds between two status files, where nothing happened but figures."""
+PROBE = 1 << 18
+"""Bytes that must fit before a disk that was full is written to again."""
+Json = Dict[str, Any]
+
+
+def stat_of(pid: int) -> int | None:
+    """When a process began, in the kernel's ticks: with its number it names it for good."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class Sink:
+    """One stream of one rank, and the file it is in."""
+
+    def __init__(self, path: str, host: str) -> None:
+        self.have = 0
+        """The offset up to which all is written, or known to be lost."""
+        self.lines = 0
+        self.lost = 0
+        self.full = False
+        self._size = 0
+        self._host = host
+        self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def take(self, offset: int, data: bytes) -> bool:
+        """Write a piece; False where the disk is full, and the piece is to be sent again."""
+        if offset < self.have:
+            data = data[self.have - offset :]
+            offset = self.have
+        if not data:
+            return True
+        if self.full:
+            return False
+        gap = offset - self.have
+        note = self._gap(gap) if gap else b""
+        if not self._write(note + data):
+            self.full = True
+            return False
+        self.lost += gap
+        self.lines += data.count(b"\n")
+        self.have = offset + len(data)
+        return True
+
+    def end(self, offset: int) -> None:
+        """The rank has nothing more; what is missing before that offset was lost there."""
+        if offset > self.have:
+            self._write(self._gap(offset - self.have))
+            self.lost += offset - self.have
+            self.have = offset
+
+    def _gap(self, size: int) -> bytes:
+        return b"\n[ipexctl: %d bytes are missing here: there was no room for them on %s]\n" % (
+            size,
+            self._host.encode(errors="replace"),
+        )
+
+    def _write(self, data: bytes) -> bool:
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._number, data[written : written + (1 << 20)], self._size + written)
+        except OSError:
+            try:
+                os.ftruncate(self._number, self._size)
+            except OSError:
+                return False
+            return False
+        self._size += len(data)
+        return True
+
+    def close(self) -> None:
+        os.close(self._number)
+
+
+class Book:
+    """The record in the run's directory."""
+
+    def __init__(self, rundir: str, status: Json) -> None:
+        self.rundir = rundir
+        self.status = status
+        self._dirty = True
+        self._saved_at = 0.0
+        self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)  # noqa: PTH103
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.rundir, *names)  # noqa: PTH118
+
+    def sinks(self, rank: int, host: str) -> dict[str, Sink]:
+        return {name: Sink(self.path("ranks", f"{rank:04}.{name}"), host) for name in ("out", "err")}
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Something happened: it is in the events, and in the status at once."""
+        line = json.dumps({"at": round(time.time(), 3), "event": name, **fields}) + "\n"
+        try:
+            os.write(self._events, line.encode())
+        except OSError:
+            self.status["unwritten_events"] = self.status.get("unwritten_events", 0) + 1
+        self._dirty = True
+        self._saved_at = 0.0
+
+    @property
+    def unsaved(self) -> bool:
+        return self._dirty
+
+    def touch(self) -> None:
+        """A figure changed."""
+        self._dirty = True
+
+    def save(self, now: float) -> None:
+        if not self._dirty or now - self._saved_at < SAVE:
+            return
+        self._saved_at = now
+        aside = self.path("status.json.part")
+        try:
+            with open(aside, "w", encoding="utf-8", opener=_private) as file:
+                json.dump(self.status, file)
+            os.replace(aside, self.path("status.json"))  # noqa: PTH105
+        except OSError:
+            return
+        self._dirty = False
+
+    def has_room(self) -> bool:
+        """Whether a disk that was full takes something again."""
+        path = self.path("room.part")
+        try:
+            with open(path, "wb", opener=_private) as file:
+                file.write(b"\0" * PROBE)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            return False
+        finally:
+            remove(path)
+        return True
+
+    def tail(self, name: str, lines: int = 20) -> list[str]:
+        """The last lines of a file of the run."""
+        try:
+            with open(self.path(name), "rb") as file:  # noqa: PTH123
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - 16384))
+                return [line.rstrip() for line in file.read().decode(errors="replace").splitlines()[-lines:]]
+        except OSError:
+            return []
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def remove(path: str) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108
+    except OSError:
+        return

@@ -1,0 +1,166 @@
+"""What a run says, as it says it: its output by offset and its status, as lines of JSON, until it has ended.
+
+    follow  {home, id, offsets: {"0.out": N, …} or null, from: "start" | "end", ranks: [N, …] or null, streams, follow}
+        → {"event": "chunk", "rank", "stream", "offset", "data": base64}
+        → {"event": "status", "status"}, {"event": "tick"}
+        → {"event": "done", "status"}
+
+It reads the run's directory and nothing else: the run doesn't know who follows.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from typing import Any, Dict, Iterator
+
+LOOK = 0.03
+"""Seconds between two looks while output comes."""
+LOOK_SELDOM = 0.08
+TICK = 10.0
+PIECE = 48 << 10
+STATUS = 0.5
+FINAL = ("ok", "failed", "stopped", "lost")
+Json = Dict[str, Any]
+
+
+class Failed(Exception):
+    """What a person is told, and what to do about it."""
+
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.fix = fix
+
+
+class File:
+    """One stream of one rank."""
+
+    def __init__(self, path: str, rank: int, stream: str, offset: int) -> None:
+        self.rank, self.stream, self.offset = rank, stream, offset
+        self._path = path
+        self._number = -1
+
+    def pieces(self) -> Iterator[bytes]:
+        """What has come since, in pieces."""
+        if self._number < 0:
+            try:
+                self._number = os.open(self._path, os.O_RDONLY)
+            except OSError:
+                return
+        while os.fstat(self._number).st_size > self.offset:
+            data = os.pread(self._number, PIECE, self.offset)
+            if not data:
+                return
+            yield data
+            self.offset += len(data)
+
+
+def say(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+
+
+def read_status(rundir: str) -> Json:
+    """The run's own word, but for a run whose supervisor is gone: that one was lost."""
+    path = os.path.join(rundir, "status.json")  # noqa: PTH118
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            status: Json = json.load(file)
+    except FileNotFoundError:
+        raise Failed("there is no record of this run there (any more)", "ipexctl ps shows those there are") from None
+    except (OSError, ValueError) as error:
+        raise Failed(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+    if status["state"] not in FINAL and not is_alive(status["supervisor"]):
+        status.update(state="lost", reason="its supervisor on node0 has died", ended=os.stat(path).st_mtime)  # noqa: PTH116
+        for row in status["ranks"]:
+            if row["state"] not in FINAL:
+                row["state"] = "lost"
+    return status
+
+
+def is_alive(supervisor: Json) -> bool:
+    """By its number and when it began: numbers come back."""
+    try:
+        with open(f"/proc/{supervisor['pid']}/stat", "rb") as file:  # noqa: PTH123
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in (b"Z", b"X") and int(fields[19]) == supervisor["start"]
+
+
+def files_of(request: Json, rundir: str, world_size: int) -> list[File]:
+    offsets = request.get("offsets") or {}
+    ranks = request.get("ranks")
+    found = []
+    for rank in range(world_size) if ranks is None else ranks:
+        for stream in request.get("streams") or ("out", "err"):
+            path = os.path.join(rundir, "ranks", f"{rank:04}.{stream}")  # noqa: PTH118
+            offset = offsets.get(f"{rank}.{stream}")
+            if offset is None:
+                offset = 0
+                if request.get("from") == "end" and os.path.exists(path):  # noqa: PTH110
+                    offset = os.stat(path).st_size  # noqa: PTH116
+            found.append(File(path, rank, stream, offset))
+    return found
+
+
+def hand_on(files: list[File]) -> bool:
+    moved = False
+    for file in files:
+        for data in file.pieces():
+            text = base64.b64encode(data).decode()
+            say(event="chunk", rank=file.rank, stream=file.stream, offset=file.offset, data=text)
+            moved = True
+    return moved
+
+
+def follow(request: Json) -> Json:
+    rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])  # noqa: PTH111, PTH118
+    status_path = os.path.join(rundir, "status.json")  # noqa: PTH118
+    status = read_status(rundir)
+    files = files_of(request, rundir, status["world_size"])
+    say(event="status", status=status)
+    parent, seen, said_at, looked_at = os.getppid(), 0, time.monotonic(), 0.0
+    while True:
+        now = time.monotonic()
+        try:
+            changed = os.stat(status_path).st_mtime_ns  # noqa: PTH116
+        except OSError:
+            changed = seen
+        # The status first and the files after it: what a final status stands for is in the files by then.
+        if changed != seen or now - looked_at > STATUS * 4:
+            seen, looked_at = changed, now
+            status = read_status(rundir)
+            say(event="status", status=status)
+        moved = hand_on(files)
+        if status["state"] in FINAL or not request.get("follow", True):
+            return status
+        if moved:
+            said_at = now
+        elif now - said_at > TICK:
+            said_at = now
+            say(event="tick")  # who has left is noticed by writing
+        sys.stdout.flush()
+        if os.getppid() != parent:
+            raise Failed("who followed is gone")
+        time.sleep(LOOK if moved else LOOK_SELDOM)
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.readline())
+    try:
+        last = {"event": "done", "status": follow(request)}
+    except Failed as failed:
+        last = {"event": "failed", "reason": failed.reason, "fix": failed.fix}
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return
+    say(**last)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

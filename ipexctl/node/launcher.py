@@ -1,0 +1,68 @@
+"""mpirun itself: started in a group of its own with an environment of its own, and ended with everything in it.
+
+Loaded by `supervise.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import signal
+import subprocess
+from typing import Any, Dict
+
+KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
+_PDEATHSIG = 1
+Json = Dict[str, Any]
+
+
+class Launcher:
+    """A started mpirun. Its stdin stays open as long as we live, and it is ended when we are."""
+
+    def __init__(self, wire: Any, go: Json, rundir: str) -> None:
+        """Raises an OSError where it can't be started."""
+        environ = _environment(wire, go)
+        libc = ctypes.CDLL(None)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        log = os.open(os.path.join(rundir, "mpirun.log"), flags, 0o600)  # noqa: PTH118
+        try:
+            self._process = subprocess.Popen(
+                go["argv"],
+                cwd=go.get("cwd") or rundir,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+            )
+        finally:
+            os.close(log)
+        self.pid = self._process.pid
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """128+N where signal N ended it."""
+        code = self._process.returncode
+        return code if code is None or code >= 0 else 128 - code
+
+    def signal(self, number: int) -> None:
+        """To all of its group, never by name."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
+
+
+def _environment(wire: Any, go: Json) -> dict[str, str]:
+    """Clean but for what every program wants: hydra hands all of it to every rank."""
+    environ = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")}
+    account = pwd.getpwuid(os.getuid())
+    environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
+    if go.get("setup"):
+        environ = wire.sourced(go["setup"], environ)
+    wire.with_variables(environ, go.get("environ") or {}, [])
+    return environ

@@ -1,0 +1,237 @@
+"""The ranks as their supervisor sees them: who has proved to be one, what each has said, when it was last heard.
+
+Loaded by `supervise.py`, which decides what follows from it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from typing import Any, Callable, Dict
+
+STRANGER = 5.0
+"""Seconds to prove that one is a rank."""
+STRANGERS = 512
+SILENT = 25.0
+"""Seconds without a word until a rank counts as lost: it says something every two."""
+BACK = 3.0
+"""Seconds for a rank whose connection has broken to be back."""
+UNHEARD = 5.0
+"""Seconds we may have been frozen ourselves before silence is held against nobody."""
+Json = Dict[str, Any]
+FINAL = ("ok", "failed", "stopped", "lost")
+
+
+class Peer:
+    """One rank."""
+
+    def __init__(self, rank: int, host: str, store: str, sinks: dict[str, Any]) -> None:
+        self.rank, self.host, self.store, self.sinks = rank, host, store, sinks
+        self.row: Json = {"rank": rank, "host": host}
+        self.begin()
+
+    def begin(self) -> None:
+        """For the first time, or once more."""
+        self.link: Any = None
+        self.life: str | None = None
+        self.gone_at: float | None = None
+        self.exit: Json | None = None
+        self.is_over = False
+        """Its exit is known, and all it printed is here."""
+        self.stop_sent = False
+        self.row.update(pid=None, wrapper=None, state="starting", exit_code=None, signal=None, cpu=0.0, rss=0)
+        self.row.update(lines={"out": 0, "err": 0}, lost=0, mismatch=[])
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_over or self.row["state"] == "lost"
+
+    def offsets(self) -> dict[str, int]:
+        return {name: sink.have for name, sink in self.sinks.items()}
+
+    def count(self) -> None:
+        self.row["lines"] = {name: sink.lines for name, sink in self.sinks.items()}
+        self.row["lost"] = sum(sink.lost for sink in self.sinks.values())
+
+
+class Peers:
+    """All of them, and their connections. `hear(peer, message)` is told what a proved rank says."""
+
+    def __init__(self, wire: Any, token: str, listener: socket.socket, hear: Callable[[Peer, Json], None]) -> None:
+        self.all: dict[int, Peer] = {}
+        self.attempt = 0
+        self.welcome: Callable[[], Json] = dict
+        self.disk_full = False
+        self._wire = wire
+        self._token = token
+        self._listener = listener
+        self._hear = hear
+        self._strangers: dict[Any, str] = {}
+        """Link → the nonce it was given."""
+        self._of: dict[Any, Peer] = {}
+        self._fresh: dict[int, Peer] = {}
+        self._last = time.monotonic()
+
+    def readers(self) -> list[Any]:
+        return [self._listener, *self._strangers, *self._of]
+
+    def writers(self) -> list[Any]:
+        return [link for link in (*self._strangers, *self._of) if link.pending]
+
+    def work(self, readable: list[Any]) -> bool:
+        """Hear who has something to say; True where pieces of output were among it."""
+        for each in readable:
+            if each is self._listener:
+                self._accept()
+            elif each in self._of or each in self._strangers:
+                self._guarded(each, self._read)
+        moved = bool(self._fresh)
+        for peer in self._fresh.values():
+            if peer.link is not None:
+                peer.link.send(self._wire.message("ack", **peer.offsets()))
+        self._fresh.clear()
+        for link in [link for link in (*self._strangers, *self._of) if link.pending]:
+            self._guarded(link, lambda link: link.flush())
+        return moved
+
+    def tell(self, peer: Peer, t: str, **fields: Any) -> bool:
+        if peer.link is None:
+            return False
+        peer.link.send(self._wire.message(t, **fields))
+        return True
+
+    def see_to_times(self, now: float) -> list[Peer]:
+        """Drop strangers and the silent; returns who is lost."""
+        if now - self._last > UNHEARD:
+            for peer in self.all.values():
+                if peer.link is not None:
+                    peer.link.heard = now
+                if peer.gone_at is not None:
+                    peer.gone_at = now
+        self._last = now
+        for link in [link for link in self._strangers if now - link.began > STRANGER]:
+            self._drop(link)
+        lost = []
+        for peer in self.all.values():
+            if peer.is_done:
+                continue
+            is_silent = peer.link is not None and now - peer.link.heard > SILENT
+            if is_silent or (peer.gone_at is not None and now - peer.gone_at > BACK):
+                if peer.link is not None:
+                    self._drop(peer.link)
+                lost.append(peer)
+        return lost
+
+    def ask_again(self) -> None:
+        """There is room on the disk again: have what was refused sent once more."""
+        self.disk_full = False
+        for peer in self.all.values():
+            if any(sink.full for sink in peer.sinks.values()):
+                for sink in peer.sinks.values():
+                    sink.full = False
+                self.tell(peer, "rewind", **peer.offsets())
+
+    def close(self) -> None:
+        for link in (*self._strangers, *self._of):
+            link.close()
+        self._strangers.clear()
+        self._of.clear()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            if len(self._strangers) >= STRANGERS:
+                sock.close()
+                continue
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = self._wire.Link(sock)
+            link.began = time.monotonic()
+            self._strangers[link] = nonce = os.urandom(16).hex()
+            link.send(self._wire.message("challenge", nonce=nonce))
+            self._guarded(link, lambda link: link.flush())
+
+    def _guarded(self, link: Any, work: Callable[[Any], None]) -> None:
+        try:
+            work(link)
+        except (self._wire.Broken, ValueError, KeyError, TypeError):
+            self._drop(link)
+
+    def _read(self, link: Any) -> None:
+        for kind, payload in link.receive():
+            peer = self._of.get(link)
+            if peer is None:
+                self._prove(link, self._wire.read_message(payload) if kind == b"J" else {})
+            elif kind == b"J":
+                self._hear(peer, self._wire.read_message(payload))
+            elif kind in (b"O", b"E"):
+                self._take(peer, "out" if kind == b"O" else "err", payload)
+            if link not in self._of and link not in self._strangers:
+                return
+
+    def _take(self, peer: Peer, name: str, payload: bytes) -> None:
+        offset, data = self._wire.read_chunk(payload)
+        if peer.sinks[name].take(offset, data):
+            self._fresh[peer.rank] = peer
+        else:
+            self.disk_full = True
+
+    def _prove(self, link: Any, said: Json) -> None:
+        """A rank that has the token replaces its own broken connection, and no other's."""
+        nonces = (said.get("rank"), self._strangers[link], said.get("nonce"))
+        peer = self.all.get(said["rank"]) if isinstance(said.get("rank"), int) else None
+        expected = self._wire.proof(self._token, "rank", *nonces)
+        if peer is None or not self._wire.is_proof(said.get("proof"), expected):
+            raise self._wire.Broken("a stranger")
+        is_late = said.get("attempt") not in (None, self.attempt)
+        if is_late or (peer.life not in (None, said["life"]) and (peer.link is not None or peer.is_done)):
+            link.most = self._wire.MOST
+            self._welcome(link, peer, nonces, stop=True)
+            link.flush()
+            raise self._wire.Broken("another has its place")
+        if peer.link is not None:
+            self._drop(peer.link)
+        is_new = peer.life != said["life"]
+        del self._strangers[link]
+        self._of[link] = peer
+        link.most = self._wire.MOST
+        peer.link, peer.gone_at, peer.life = link, None, said["life"]
+        peer.row["wrapper"] = said.get("pid")
+        for sink in peer.sinks.values():
+            sink.full = sink.full and self.disk_full
+        self._welcome(link, peer, nonces)
+        self._hear(peer, {"t": "met" if is_new else "back", "node": said.get("host")})
+
+    def _welcome(self, link: Any, peer: Peer, nonces: Any, **more: Any) -> None:
+        fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}
+        proof = self._wire.proof(self._token, "supervisor", *nonces)
+        link.send(self._wire.message("welcome", proof=proof, **fields))
+
+    def _drop(self, link: Any) -> None:
+        link.close()
+        self._strangers.pop(link, None)
+        peer = self._of.pop(link, None)
+        if peer is not None and peer.link is link:
+            peer.link, peer.gone_at = None, time.monotonic()
+
+
+def words_of(exit_code: int | None, by: int | None) -> str:
+    """How a process ended, for people."""
+    if by:
+        try:
+            return f"ended by {signal.Signals(by).name}"
+        except ValueError:
+            return f"ended by signal {by}"
+    return f"exit code {exit_code}"
+
+
+def named(some: list[Peer]) -> str:
+    """`ranks 2, 3 on node2`."""
+    numbers = ", ".join(str(peer.rank) for peer in some[:8]) + (" …" if len(some) > 8 else "")
+    hosts = ", ".join(dict.fromkeys(peer.host for peer in some))
+    return f"rank{'s' * (len(some) > 1)} {numbers} on {hosts}"

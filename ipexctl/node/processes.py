@@ -1,0 +1,221 @@
+"""A rank's processes: put on their cores, watched, counted, and gone at the end, all of them and no others.
+
+Loaded by `rank.py`. Nothing is found by name: processes are our descendants, or of the session we made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import signal
+import time
+from typing import Any, Iterator
+
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_PREFERRED, _PREFERRED_MANY = 1, 5
+_SUBREAPER, _PDEATHSIG = 36, 1
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_libc: Any = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+
+
+def die_with_parent() -> None:
+    """In the child, before it becomes the command."""
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _set_memory(nodes: list[int]) -> str:
+    """Prefer these NUMA nodes from now on, none: as it was; says what is wrong."""
+    number = _SET_MEMPOLICY.get(platform.machine())
+    if number is None:
+        return f"memory can't be bound on {platform.machine()}" if nodes else ""
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    words = mask.bit_length() // 64 + 1
+    array = (ctypes.c_ulong * words)(*((mask >> (64 * index)) & (2**64 - 1) for index in range(words)))
+    mode = 0 if not nodes else _PREFERRED if len(nodes) == 1 else _PREFERRED_MANY
+    pointer = ctypes.cast(array, ctypes.c_void_p) if nodes else None
+    ctypes.set_errno(0)
+    if _libc.syscall(
+        ctypes.c_long(number), ctypes.c_int(mode), pointer, ctypes.c_ulong(words * 64 + 1 if nodes else 0)
+    ):
+        return f"memory of NUMA node {','.join(map(str, nodes))}: {os.strerror(ctypes.get_errno())}"
+    return ""
+
+
+@contextlib.contextmanager
+def placed(plan: dict[str, Any], mismatches: list[str]) -> Iterator[None]:
+    """What is started inside inherits the planned cores and memory; what could not be had is noted."""
+    before = os.sched_getaffinity(0)
+    cores, nodes = set(plan.get("cores") or ()), list(plan.get("memory") or ())
+    if cores:
+        try:
+            os.sched_setaffinity(0, cores)
+        except (OSError, ValueError, OverflowError):
+            mismatches.append(f"none of the planned cores {_list(cores)} may be used here; it runs on {_list(before)}")
+        else:
+            got = os.sched_getaffinity(0)
+            if got != cores:
+                mismatches.append(f"of the planned cores {_list(cores)} only {_list(got)} may be used here")
+    if nodes:
+        wrong = _set_memory(nodes)
+        if wrong:
+            mismatches.append(wrong)
+    try:
+        yield
+    finally:
+        if nodes:
+            _set_memory([])
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, before)
+
+
+def _list(cores: Any) -> str:
+    return ",".join(map(str, sorted(cores)))
+
+
+class Stat:
+    """What the kernel says of a process."""
+
+    def __init__(self, pid: int) -> None:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            fields = file.read().rpartition(b")")[2].split()
+        self.pid = pid
+        self.state = fields[0].decode()
+        self.parent, self.session = int(fields[1]), int(fields[3])
+        self.seconds = (int(fields[11]) + int(fields[12])) / _TICK
+        self.start = int(fields[19])
+        self.rss = int(fields[21]) * _PAGE
+
+
+def everyone() -> list[Stat]:
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                found.append(Stat(int(name)))
+    return found
+
+
+def below(pid: int, but: int) -> list[Stat]:
+    """The descendants of a process that live, without that one child."""
+    children: dict[int, list[Stat]] = {}
+    for stat in everyone():
+        children.setdefault(stat.parent, []).append(stat)
+    found, left = [], [pid]
+    while left:
+        for stat in children.get(left.pop(), ()):
+            if stat.pid != but:
+                left.append(stat.pid)
+                if stat.state not in "ZX":
+                    found.append(stat)
+    return found
+
+
+def kill_below(number: int, but: int) -> int:
+    victims = below(os.getpid(), but)
+    for stat in victims:
+        with contextlib.suppress(OSError):
+            os.kill(stat.pid, number)
+    return len(victims)
+
+
+def end_below(but: int, grace: float = 0.5) -> None:
+    """End all our descendants: asked first, then not asked."""
+    until = time.monotonic() + grace
+    left = kill_below(signal.SIGTERM, but)
+    while left and time.monotonic() < until + 1.0:
+        time.sleep(0.02)
+        list(reap())
+        left = len(below(os.getpid(), but)) if time.monotonic() < until else kill_below(signal.SIGKILL, but)
+    list(reap())
+
+
+def reap() -> Iterator[tuple[int, int]]:
+    """Our children that have ended, with their status: those of the command's that lost their parent among them."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        yield pid, status
+
+
+class Usage:
+    """CPU and memory of a process and what it started."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._seconds = 0.0
+        self._at = time.monotonic()
+
+    def now(self) -> tuple[float, int]:
+        """Per cent of one core since last asked, and bytes now."""
+        seconds, rss, left = 0.0, 0, [self._pid]
+        while left:
+            pid = left.pop()
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                stat = Stat(pid)
+                seconds += stat.seconds
+                rss += stat.rss
+                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:  # noqa: PTH123
+                    left += map(int, file.read().split())
+        at = time.monotonic()
+        cpu = 100 * max(0.0, seconds - self._seconds) / max(0.001, at - self._at)
+        self._seconds, self._at = seconds, at
+        return cpu, rss
+
+
+class Guard:
+    """A process that outlives this one by a moment, should it be killed: the command's session goes with it."""
+
+    def __init__(self) -> None:
+        _libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # whoever loses its parent is ours
+        reader, self._writer = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                self._keep_watch(reader)
+            finally:
+                os._exit(0)
+        os.close(reader)
+
+    def watch(self, pid: int) -> None:
+        os.write(self._writer, b"%d\n" % pid)
+
+    def dismiss(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._writer, b"bye\n")
+            os.close(self._writer)
+            os.waitpid(self.pid, 0)
+
+    def _keep_watch(self, reader: int) -> None:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            if int(name) != reader:  # mpirun waits for every holder of what it opened
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        said = b""
+        while True:
+            data = os.read(reader, 64)
+            if not data:
+                break
+            said += data
+        if said and not said.endswith(b"bye\n"):
+            session = int(said.split()[0])
+            for _ in range(50):
+                left = [stat for stat in everyone() if stat.session == session and stat.state not in "ZX"]
+                for stat in left:
+                    with contextlib.suppress(OSError):
+                        os.kill(stat.pid, signal.SIGKILL)
+                if not left:
+                    return
+                time.sleep(0.02)

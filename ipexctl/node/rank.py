@@ -1,0 +1,368 @@
+"""One rank of a run: finds out which it is, sets what was planned for it, starts the command, hands on what it prints.
+
+mpirun starts it as `PYTHON -I RUNDIR/rank.py RUNDIR/job.json`; it decides nothing. `wire.py`, `talk.py`, `outbox.py`
+and `processes.py` lie beside it. The job file, mode 0600, is one node's (or one shared home's) part of the run:
+
+    {"id", "token": 64 hex digits, "supervisor": {"address", "port"}, "home", "rundir", "world_size",
+     "master": {"addr", "port": null where the supervisor picks one}, "command": [word, …], "cwd",
+     "variables": {name: value, or null to take it away}, "unset": [name, …],
+     "prepended": [name of a variable whose value goes before what is there, …],
+     "setup": a file that bash sources first, or null, "python",
+     "ranks": {"3": {"host", "local_rank", "local_size", "cores": [cpu, …], "memory": [node, …],
+                     "variables": {…, over those above}}}}
+
+It exits as the command does (128+N for signal N), with 111 where it could not begin, 112 where the supervisor is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from typing import Any, Dict, NoReturn
+
+CONNECT = 20.0
+"""Seconds for the first connection."""
+LOST = 55.0
+"""Seconds without a word of the supervisor's until it is given up; then the command is ended."""
+BEAT = 2.0
+GRACE = 4.0
+"""Seconds between TERM and KILL, where the supervisor doesn't say."""
+DRAIN = 2.0
+"""Seconds for what the command has left behind to let go of its streams."""
+NO_BEGIN, NO_SUPERVISOR = 111, 112
+
+RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
+STRAYS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+STRAYS_OF = ("TORCHELASTIC_", "GROUP_", "ROLE_")
+Json = Dict[str, Any]
+
+
+def part(name: str) -> Any:
+    """A script beside this one, as a module."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")  # noqa: PTH100, PTH118, PTH120
+    module = types.ModuleType(name)
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        exec(compile(file.read(), path, "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
+class CannotBegin(Exception):
+    """Why this rank can't do its part."""
+
+
+class Rank:
+    """The rank's life: met, begun, running, ended, heard to the end."""
+
+    def __init__(self, job: Json, path: str, rank: int) -> None:
+        self.wire, self.outbox, self.processes, talk = part("wire"), part("outbox"), part("processes"), part("talk")
+        self.job, self.path, self.rank = job, path, rank
+        self.plan: Json = job["ranks"][str(rank)]
+        self.guard = self.processes.Guard()
+        who = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
+        self.who: Json = {**who, "attempt": None}
+        self.make_stream = talk.Stream
+        self.talk: Any = talk.Talk(self.wire, job, self.who, self.resume)
+        self.welcome: Json = {}
+        self.streams: list[Any] = []
+        self.child: Any = None
+        self.usage: Any = None
+        self.mismatches: list[str] = []
+        self.exit: Json | None = None
+        self.exit_code = 0
+        self.grace = GRACE
+        self.stop_signal: int | None = None
+        self.kill_at = self.drain_until = float("inf")
+        self.beat_at = 0.0
+        self.swept = self.told_end = self.bye = False
+        self.lost = False
+        self._signals: list[int] = []
+
+    def run(self) -> int:
+        wake, wakeup = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(wakeup, False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
+            signal.signal(number, lambda number, _: self._signals.append(number))
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        self.meet(wake)
+        if self.welcome.get("stop"):  # the run ended while we were on our way
+            self.swept = True
+            self.ended(128 + signal.SIGTERM, signal.SIGTERM)
+        else:
+            self.begin()
+        while not self.bye and not (self.lost and self.swept):
+            self.turn(wake)
+        self.guard.dismiss()
+        for stream in self.streams:
+            stream.box.close()
+        if self.lost:
+            forget(self.path)
+            complain(f"the supervisor was lost ({self.talk.why}), so rank {self.rank} was ended")
+            return NO_SUPERVISOR
+        return self.exit_code
+
+    def meet(self, wake: int) -> None:
+        until = time.monotonic() + CONNECT
+        while not self.talk.is_up:
+            if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
+                forget(self.path)
+                where = "{address}:{port}".format(**self.job["supervisor"])
+                raise CannotBegin(
+                    f"the supervisor at {where} can't be reached from here: {self.talk.why}; "
+                    "is the port open between the nodes? (ipexctl doctor looks)"
+                )
+            self.exchange(wake, 0.2)
+
+    def begin(self) -> None:
+        """Start the command; why it can't be is said on its stderr, where people look."""
+        starts = self.welcome
+        boxes = {}
+        for name in ("out", "err"):
+            spill = os.path.join(self.job["rundir"], "spill", f"{self.rank:04}.{name}")  # noqa: PTH118
+            boxes[name] = self.outbox.Outbox(spill, int(starts.get(name) or 0))
+        code, why = 127, ""
+        try:
+            environ = self.environment()
+            with self.processes.placed(self.plan, self.mismatches):
+                self.child = subprocess.Popen(
+                    self.job["command"],
+                    cwd=self.job["cwd"],
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    close_fds=False,  # the MPI library looks for descriptors mpirun has opened for it
+                    start_new_session=True,
+                    preexec_fn=self.processes.die_with_parent,
+                )
+        except OSError as error:
+            missing = error.filename == self.job["cwd"]
+            code = 126 if isinstance(error, PermissionError) else 127
+            why = (
+                f"{error.filename or self.job['command'][0]}: {error.strerror}" if error.errno else str(error.strerror)
+            )
+            why += "; is the project synced to this path? (ipexctl sync)" if missing else ""
+        if self.child is not None:
+            self.guard.watch(self.child.pid)
+            self.usage = self.processes.Usage(self.child.pid)
+            self.streams = [
+                self.make_stream(b"O", self.child.stdout, boxes["out"]),
+                self.make_stream(b"E", self.child.stderr, boxes["err"]),
+            ]
+        else:
+            boxes["err"].put(f"ipexctl: {self.plan['host']}: {why}\n".encode())
+            self.streams = [self.make_stream(b"O", open(os.devnull, "rb"), boxes["out"])]  # noqa: SIM115, PTH123
+            self.streams.append(self.make_stream(b"E", open(os.devnull, "rb"), boxes["err"]))  # noqa: SIM115, PTH123
+            self.ended(code, None)
+        self.resume({})
+
+    def environment(self) -> dict[str, str]:
+        strays = {*STRAYS, *self.job.get("unset", ())}
+        environ = {k: v for k, v in os.environ.items() if k not in strays and not k.startswith(STRAYS_OF)}
+        account = pwd.getpwuid(os.getuid())  # mpirun hands on those of node0
+        environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
+        if self.job.get("setup"):
+            environ = self.wire.sourced(self.job["setup"], environ)
+            environ = {k: v for k, v in environ.items() if k not in strays}
+        prepended = self.job.get("prepended", [])
+        self.wire.with_variables(environ, self.job.get("variables", {}), prepended)
+        self.wire.with_variables(environ, self.plan.get("variables", {}), prepended)
+        master = self.welcome.get("master") or self.job["master"]
+        environ.update(
+            RANK=str(self.rank),
+            LOCAL_RANK=str(self.plan["local_rank"]),
+            WORLD_SIZE=str(self.job["world_size"]),
+            LOCAL_WORLD_SIZE=str(self.plan["local_size"]),
+            MASTER_ADDR=str(master["addr"]),
+            MASTER_PORT=str(master["port"]),
+            RESTART_COUNT=str(self.who["attempt"] or 0),
+            IPEXCTL_RUN=str(self.job["id"]),
+        )
+        return environ
+
+    def resume(self, welcome: Json) -> None:
+        """On a new connection: say everything that counts once more, and go on where the other side is."""
+        if welcome:
+            self.welcome = welcome
+            self.who["attempt"] = welcome.get("attempt", 0)
+            for stream in self.streams:
+                stream.box.rewind(int(welcome.get("out" if stream.kind == b"O" else "err") or 0))
+        self.told_end = False
+        if self.child is not None:
+            self.talk.tell("start", pid=self.child.pid)
+        for text in self.mismatches if self.streams else ():
+            self.talk.tell("mismatch", text=text)
+        if self.exit is not None:
+            self.talk.tell("exit", **self.exit)
+
+    def turn(self, wake: int) -> None:
+        now = time.monotonic()
+        self.see_to_times(now)
+        if self.bye or (self.lost and self.swept):
+            return
+        wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, now + 0.5))
+        waits = [stream.read_at - now for stream in self.streams if stream.open]
+        self.exchange(wake, max(0.0, min([wait, *(each for each in waits if each > 0)])))
+
+    def exchange(self, wake: int, wait: float) -> None:
+        now = time.monotonic()
+        self.talk.step(now)
+        open_ones = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
+        readable, writable = self.wire.ready([wake, *open_ones, *self.talk.readers()], self.talk.writers(), wait)
+        if wake in readable:
+            os.read(wake, 4096)
+        now = time.monotonic()
+        for number in readable:
+            if isinstance(number, int) and number != wake:
+                open_ones[number].read(now)
+        for message in self.talk.work(readable, writable):
+            self.obey(message)
+        self.heed_signals()
+        self.send_on()
+
+    def send_on(self) -> None:
+        for stream in self.streams:
+            pieces = stream.box.take()
+            while self.talk.room > 0:
+                piece = next(pieces, None)
+                if piece is None:
+                    break
+                self.talk.send(self.wire.chunk(stream.kind, *piece))
+        is_all = self.swept and not any(stream.open or not stream.box.is_empty for stream in self.streams)
+        if is_all and self.talk.is_up and not self.told_end:
+            ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
+            self.talk.tell("end", **ends)
+            self.told_end = True
+        self.talk.work([], [])
+
+    def see_to_times(self, now: float) -> None:
+        if now >= self.beat_at:
+            self.beat_at = now + BEAT
+            cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
+            lost = sum(stream.box.lost for stream in self.streams)
+            self.talk.tell("beat", cpu=round(cpu, 1), rss=rss, lost=lost)
+        if now - self.talk.heard > LOST and not self.lost:
+            self.lost = True
+            self.stop(signal.SIGTERM)
+        if now >= self.kill_at:
+            self.kill_at = now + 1.0
+            self.processes.kill_below(signal.SIGKILL, self.guard.pid)
+        is_drained = now >= self.drain_until or not any(stream.open for stream in self.streams)
+        if self.exit is not None and not self.swept and is_drained:
+            self.sweep()
+            self.send_on()
+
+    def sweep(self) -> None:
+        """Whatever the command has left behind goes with it; then the streams hold nothing more."""
+        self.processes.end_below(self.guard.pid)
+        for stream in self.streams:
+            for _ in range(64):
+                if stream.open:
+                    stream.read(0.0)
+            stream.close()
+        self.swept = True
+        self.kill_at = self.drain_until = float("inf")
+
+    def heed_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if number == signal.SIGCHLD:
+                for pid, status in self.processes.reap():
+                    if self.child is not None and pid == self.child.pid and self.exit is None:
+                        self.child.returncode = 0  # it is reaped here, not by subprocess
+                        by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+                        self.ended(128 + by if by else os.WEXITSTATUS(status), by)
+            elif number in (signal.SIGUSR1, signal.SIGUSR2):
+                self.signal_child(number)
+            else:
+                self.stop(signal.SIGTERM)
+
+    def ended(self, code: int, by: int | None) -> None:
+        self.exit_code = code
+        self.exit = {"code": code, "signal": by}
+        self.drain_until = time.monotonic() + (DRAIN if self.stop_signal is None else 0.3)
+        self.talk.tell("exit", **self.exit)
+
+    def obey(self, message: Json) -> None:
+        kind = message["t"]
+        if kind == "ack":
+            for stream in self.streams:
+                stream.box.acknowledge(int(message.get("out" if stream.kind == b"O" else "err") or 0))
+        elif kind == "rewind":
+            for stream in self.streams:
+                stream.box.rewind(int(message.get("out" if stream.kind == b"O" else "err") or 0))
+        elif kind == "stop":
+            self.grace = float(message.get("grace", GRACE))
+            self.stop(int(message.get("signal", signal.SIGTERM)))
+        elif kind == "signal":
+            self.signal_child(int(message["signal"]))
+        elif kind == "forget":
+            forget(self.path)
+        elif kind == "bye":
+            self.bye = True
+
+    def stop(self, number: int) -> None:
+        if self.exit is None and self.stop_signal is None:
+            self.stop_signal = number
+            self.kill_at = time.monotonic() + self.grace
+            self.signal_child(number)
+
+    def signal_child(self, number: int) -> None:
+        if self.child is not None and self.exit is None:
+            try:
+                os.kill(self.child.pid, number)
+            except ProcessLookupError:
+                return
+
+
+def forget(path: str) -> None:
+    """The token and the secrets are no longer needed on this node."""
+    try:
+        os.unlink(path)  # noqa: PTH108
+    except OSError:
+        return
+
+
+def complain(text: str) -> None:
+    """Into mpirun's own log: the one place left."""
+    sys.stderr.write(f"ipexctl: {socket.gethostname()}: {text}\n")
+    sys.stderr.flush()
+
+
+def which_rank(job: Json) -> int:
+    number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
+    if number is None:
+        raise CannotBegin(f"mpirun told this rank its number in none of {', '.join(RANKS)}")
+    if number not in job["ranks"]:
+        raise CannotBegin(f"mpirun started rank {number} here, where it wasn't planned")
+    size = next((os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()), None)
+    if size is not None and int(size) != job["world_size"]:
+        raise CannotBegin(f"mpirun says there are {size} ranks, and the plan {job['world_size']}")
+    return int(number)
+
+
+def main() -> NoReturn:
+    path = sys.argv[1]
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            job: Json = json.load(file)
+        code = Rank(job, path, which_rank(job)).run()
+    except (OSError, ValueError) as error:
+        complain(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
+        code = NO_BEGIN
+    except CannotBegin as error:
+        complain(str(error))
+        code = NO_BEGIN
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""A run on this machine as node0 sees it: the real supervisor and ranks, and mpirun or what stands in for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ipexctl.remote.node_script import text_of
+
+STAND_IN = Path(__file__).parents[2] / "stand_ins" / "mpirun.py"
+SCRIPTS = ("supervise", "rank", "wire", "talk", "outbox", "processes", "peers", "book", "launcher")
+FINAL = ("ok", "failed", "stopped", "lost")
+
+
+@dataclass
+class Run:
+    """`command` is what each rank executes: words, or Python source."""
+
+    home: Path
+    command: list[str] | str
+    size: int = 2
+    python: str = sys.executable
+    """What the scripts run under."""
+    launch: list[str] = field(default_factory=list)
+    """The launcher with its words, before the rank's; the stand-in by default."""
+    job: dict[str, Any] = field(default_factory=dict)
+    go: dict[str, Any] = field(default_factory=dict)
+    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    id: str = "run1"
+    token: str = field(default_factory=lambda: secrets.token_hex(32))
+
+    @property
+    def rundir(self) -> Path:
+        return self.home / "runs" / self.id
+
+    def start(self) -> Run:
+        self.listen()
+        self.write_job()
+        self.say_go()
+        return self
+
+    def listen(self) -> None:
+        self.rundir.mkdir(parents=True, mode=0o700)
+        for name in SCRIPTS:
+            (self.rundir / f"{name}.py").write_text(text_of(name))
+        self.process = subprocess.Popen(
+            [self.python, "-I", str(self.rundir / "supervise.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        here = {"id": self.id, "rundir": str(self.rundir), "bind": "127.0.0.1", "token": self.token, "host": "here"}
+        self.port = int(self._ask(here)["port"])
+
+    def write_job(self) -> None:
+        command = [sys.executable, "-u", "-c", self.command] if isinstance(self.command, str) else self.command
+        ranks = {
+            str(rank): {"host": "here", "local_rank": rank, "local_size": self.size, **self.plans.get(str(rank), {})}
+            for rank in range(self.size)
+        }
+        job = {
+            "id": self.id,
+            "token": self.token,
+            "supervisor": {"address": "127.0.0.1", "port": self.port},
+            "home": str(self.home),
+            "rundir": str(self.rundir),
+            "world_size": self.size,
+            "master": {"addr": "127.0.0.1", "port": None},
+            "command": command,
+            "cwd": str(self.home),
+            "variables": {},
+            "unset": [],
+            "prepended": [],
+            "setup": None,
+            "python": self.python,
+            "ranks": ranks,
+            **self.job,
+        }
+        path = self.rundir / "job.json"
+        path.write_text(json.dumps(job))
+        path.chmod(0o600)
+
+    def say_go(self) -> None:
+        launch = self.launch or [sys.executable, str(STAND_IN), str(self.size)]
+        go = {
+            "go": True,
+            "argv": [*launch, self.python, "-I", str(self.rundir / "rank.py"), str(self.rundir / "job.json")],
+            "environ": {},
+            "cwd": str(self.home),
+            "nodes": 1,
+            "world_size": self.size,
+            "ranks": [{"rank": rank, "host": "here", "store": "here"} for rank in range(self.size)],
+            "master": {"addr": "127.0.0.1", "port": None},
+            "script": "test",
+            "env": "test",
+            "time_limit": None,
+            **self.go,
+        }
+        self.started = self._ask(go)
+        self.process.communicate(timeout=10)
+
+    def _ask(self, line: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(line).encode() + b"\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, self.process.communicate()[1].decode()
+        said: dict[str, Any] = json.loads(answer)
+        return said
+
+    @property
+    def status(self) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads((self.rundir / "status.json").read_text())
+        return said
+
+    def wait(self, seconds: float = 30) -> dict[str, Any]:
+        """The final status; nothing of the supervisor's is alive by then."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.status["state"] in FINAL and not alive(self.status["supervisor"]["pid"]):
+                return self.status
+            time.sleep(0.02)
+        raise AssertionError((self.status, self.said("mpirun.log"), self.said("supervise.log")))
+
+    def wait_for(self, text: bytes, rank: int = 0, stream: str = "out", seconds: float = 20) -> None:
+        until = time.monotonic() + seconds
+        while text not in self.output(rank, stream):
+            assert time.monotonic() < until, (self.status, self.said("mpirun.log"), self.said("supervise.log"))
+            time.sleep(0.02)
+
+    def output(self, rank: int = 0, stream: str = "out") -> bytes:
+        path = self.rundir / "ranks" / f"{rank:04}.{stream}"
+        return path.read_bytes() if path.exists() else b""
+
+    def said(self, name: str) -> str:
+        path = self.rundir / name
+        return path.read_text() if path.exists() else ""
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.said("events.jsonl").splitlines()]
+        return [line for line in lines if line["event"] == name]
+
+    def left(self) -> list[str]:
+        """Processes of this run that live, by what only they have: its directory in their words or environment."""
+        return [f"{pid}: {words}" for pid, words in processes_with(str(self.rundir))]
+
+    def close(self) -> None:
+        """End what a failed test has left, by pid."""
+        for pid, _ in processes_with(str(self.rundir)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def processes_with(marker: str) -> list[tuple[int, str]]:
+    """Processes whose words or environment hold that text, zombies and ourselves apart."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid() or not alive(int(name)):
+            continue
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes()
+            environ = Path(f"/proc/{name}/environ").read_bytes()
+        except OSError:
+            continue
+        if marker.encode() in words or marker.encode() in environ:
+            found.append((int(name), words.replace(b"\0", b" ").decode(errors="replace")))
+    return found
