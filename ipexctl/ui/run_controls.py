@@ -1,0 +1,120 @@
+"""What keys mean while a run is shown: filter, pause, scroll, help, detach, stop. Pure: a key in, a wish out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.errors import UserError
+from ipexctl.jobs.ranks import EVERY_RANK, parse_ranks
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.ranks import RankSet
+
+Wish = Literal["detach", "stop"]
+Mode = Literal["watching", "filtering", "confirming", "help"]
+
+HELP: Final = (
+    ("/", "show only some ranks: 0-3,8; nothing for all"),
+    ("space", "hold the lines still, and let them go again"),
+    ("up, down, page up, page down", "look back through the lines"),
+    ("d, q", "detach: the run goes on without you"),
+    ("s", "stop the run on every host"),
+    ("Ctrl-C", "the same without being asked"),
+    ("?", "this help, and back"),
+)
+_SCROLL: Final = {"up": 1, "down": -1, "page-up": 10, "page-down": -10, "k": 1, "j": -1}
+_LONGEST: Final = 200
+
+
+class Controls:
+    """What was asked for so far; the view draws accordingly."""
+
+    def __init__(self, ranks: RankSet = EVERY_RANK, *, keys: bool = True) -> None:
+        self.keys = keys
+        """Whether there is a keyboard at all."""
+        self.mode: Mode = "watching"
+        self.ranks = ranks
+        self.typed = ""
+        self.complaint = ""
+        self.paused = False
+        self.scrolled = 0
+        """Lines looked back."""
+        self.stopping = False
+
+    def press(self, key: str) -> Wish | None:
+        if self.mode == "filtering":
+            self._type(key)
+        elif self.mode == "confirming":
+            self.mode = "watching"
+            if key in {"y", "Y"}:
+                self.stopping = True
+                return "stop"
+        elif self.mode == "help" and key not in {"d", "q", "s"}:
+            self.mode = "watching"
+        elif key in {"d", "q"}:
+            return "detach"
+        else:
+            self._watch(key)
+        return None
+
+    def _watch(self, key: str) -> None:
+        self.complaint = ""
+        if key == "/":
+            self.mode, self.typed = "filtering", "" if self.ranks.everyone else str(self.ranks)
+        elif key == "s":
+            self.mode = "confirming"
+        elif key == "?":
+            self.mode = "help"
+        elif key == " ":
+            self.paused, self.scrolled = not self.paused, 0
+        elif key in _SCROLL:
+            self.scrolled = max(0, self.scrolled + _SCROLL[key])
+            self.paused = self.paused or self.scrolled > 0
+        elif key == "escape":
+            self.paused, self.scrolled = False, 0
+
+    def _type(self, key: str) -> None:
+        if key == "enter":
+            try:
+                self.ranks = parse_ranks(self.typed) if self.typed.strip() else EVERY_RANK
+            except UserError as error:
+                self.complaint = f"{error.message} ({error.fix})"
+                return
+            self.mode, self.complaint, self.scrolled = "watching", "", 0
+        elif key == "escape":
+            self.mode, self.complaint = "watching", ""
+        elif key == "backspace":
+            self.typed = self.typed[:-1]
+        elif key == "clear":
+            self.typed = ""
+        elif len(key) == 1 and key.isprintable() and len(self.typed) < _LONGEST:
+            self.typed += key
+
+
+_NAMED: Final = {
+    b"\x1b[A": "up", b"\x1bOA": "up", b"\x1b[B": "down", b"\x1bOB": "down",
+    b"\x1b[5~": "page-up", b"\x1b[6~": "page-down", b"\x1b": "escape",
+    b"\r": "enter", b"\n": "enter", b"\x7f": "backspace", b"\x08": "backspace", b"\x15": "clear",
+}  # fmt: skip
+
+
+def read_keys(data: bytes) -> list[str]:
+    """The keys in what a terminal sent at once. A sequence we have no use for is one key nobody knows."""
+    keys: list[str] = []
+    while data:
+        length = _sequence(data) if data[:1] == b"\x1b" else 1
+        key, data = data[:length], data[length:]
+        keys.append(_NAMED.get(key) or key.decode("ascii", "replace"))
+    return keys
+
+
+def _sequence(data: bytes) -> int:
+    """How many bytes belong to the escape at the beginning."""
+    if data[1:2] == b"O":
+        return min(3, len(data))
+    if data[1:2] != b"[":
+        return 1
+    for place in range(2, len(data)):
+        if 0x40 <= data[place] <= 0x7E:
+            return place + 1
+    return len(data)

@@ -1,0 +1,121 @@
+"""Loss, step, epoch and speed as scripts print them, and a curve small enough for a header. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NUMBER: Final = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+_LOSS: Final = re.compile(rf"(?:\b(\w+)[ _/.-])?(?<![a-z])loss\b['\"]?\s*[=:(]?\s*({_NUMBER}|[-+]?(?:nan|inf)\b)", re.I)
+_NOT_TRAINING: Final = frozenset({"eval", "val", "valid", "validation", "test", "dev", "best", "min", "avg"})
+_STEP: Final = re.compile(
+    r"\b(?:step|iter|iteration|batch)s?\b['\"]?\s*[=:#\[(]?\s*(\d{1,12})(?:\s*(?:/|of)\s*(\d{1,12}))?", re.I
+)
+_EPOCH: Final = re.compile(
+    r"\bepochs?\b['\"]?\s*[=:#\[(]?\s*(\d{1,9}(?:\.\d+)?)(?:\s*(?:/|of)\s*(\d{1,9}(?:\.\d+)?))?", re.I
+)
+_BAR: Final = re.compile(r"\d%\|.*\|\s*(\d{1,12})/(\d{1,12})\s*\[")
+_SPEED: Final = re.compile(
+    rf"\b({_NUMBER})\s*((?:it|step|batch|sample|img|image|token|tok|example|seq)(?:e?s)?/s(?:ec)?|s/it)\b", re.I
+)
+_HINTS: Final = re.compile(r"loss|step|iter|epoch|batch|/s\b|s/it|%\|", re.I)
+
+_RAISED: Final = "▁▂▃▄▅▆▇█"
+_PLAIN: Final = "_.-~=+*#"
+_MOST_POINTS: Final = 512
+
+
+class Curve:
+    """A figure over time in bounded memory: once it is full, two points become one."""
+
+    def __init__(self) -> None:
+        self._points: list[float] = []
+        self._stride = 1
+        self._open: list[float] = []
+
+    def add(self, value: float) -> None:
+        if not math.isfinite(value):
+            return
+        self._open.append(value)
+        if len(self._open) < self._stride:
+            return
+        self._points.append(sum(self._open) / len(self._open))
+        self._open = []
+        if len(self._points) == _MOST_POINTS:
+            pairs = zip(self._points[::2], self._points[1::2], strict=True)
+            self._points = [(one + other) / 2 for one, other in pairs]
+            self._stride *= 2
+
+    @property
+    def points(self) -> list[float]:
+        return [*self._points, *self._open[-1:]]
+
+
+class Figures:
+    """What the lines of the lowest rank that prints a loss say about how far training is."""
+
+    def __init__(self) -> None:
+        self.curve = Curve()
+        self.loss: float | None = None
+        self.step: tuple[int, int | None] | None = None
+        self.epoch: tuple[str, str | None] | None = None
+        self.speed = ""
+        self._loss_from: int | None = None
+        self._rest_from: int | None = None
+
+    def read(self, rank: int, line: str, *, unfinished: bool = False) -> None:
+        """A bar writes the same loss many times: there, only another value is a point."""
+        if (self._loss_from is not None and rank > self._loss_from) or not _HINTS.search(line):
+            return
+        loss = _loss(line)
+        if loss is not None and not (unfinished and loss == self.loss):
+            if rank != self._loss_from:
+                self._loss_from, self.curve = rank, Curve()
+            self.curve.add(loss)
+        if loss is not None:
+            self.loss = loss
+        if self._rest_from is None or rank <= self._rest_from:
+            self._read_progress(rank, line)
+
+    def _read_progress(self, rank: int, line: str) -> None:
+        step, epoch, speed = _BAR.search(line) or _STEP.search(line), _EPOCH.search(line), _SPEED.search(line)
+        if step or epoch or speed:
+            self._rest_from = rank
+        if step:
+            self.step = int(step[1]), int(step[2]) if step[2] else None
+        if epoch:
+            self.epoch = epoch[1], epoch[2]
+        if speed:
+            self.speed = f"{speed[1]} {speed[2]}"
+
+
+def _loss(line: str) -> float | None:
+    for match in _LOSS.finditer(line):
+        if match[1] is None or match[1].lower() not in _NOT_TRAINING:
+            return float(match[2])
+    return None
+
+
+def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> str:
+    """The points in `width` characters at most, the lowest at the bottom; the ends of the curve keep their place."""
+    if not points or width < 1:
+        return ""
+    steps = _RAISED if unicode else _PLAIN
+    columns = min(width, len(points))
+    edges = [index * len(points) // columns for index in range(columns + 1)]
+    means = [sum(points[start:end]) / (end - start) for start, end in pairwise(edges)]
+    low, high = min(means), max(means)
+    spread = high - low
+    if not spread or not math.isfinite(spread):
+        return steps[0] * columns
+    return "".join(steps[min(len(steps) - 1, int((mean - low) / spread * len(steps)))] for mean in means)
+
+
+def short_number(value: float) -> str:
+    """Four figures, whatever the size: `0.2313`, `1.2e-05`, `nan`."""
+    return f"{value:.4g}"

@@ -1,0 +1,198 @@
+"""A run on a terminal: a thread that draws `RunScreen` ten times a second and reads keys. No decisions here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.jobs.events import Chunk
+from ipexctl.jobs.ranks import EVERY_RANK
+from ipexctl.ui.run_controls import Controls, read_keys
+from ipexctl.ui.run_screen import RunScreen
+from ipexctl.ui.run_summary import end_lines, left_lines
+from ipexctl.ui.run_terminal import Terminal
+from ipexctl.ui.say import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import FrameType
+
+    from ipexctl.jobs.events import Event, Status
+    from ipexctl.jobs.ranks import RankSet
+
+_FRAME: Final = 0.1
+_MOST_WAITING: Final = 32 << 20
+"""Bytes that may wait to be looked at; whoever follows waits then, the run itself never does."""
+_LAST_LINES: Final = 8
+
+
+def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
+    """Live where somebody looks at a terminal that can do it."""
+    terminal = sys.stdout.isatty()
+    if live and not terminal:
+        raise UserError("--live needs a terminal, and stdout is none", fix="leave --live out")
+    return terminal and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
+
+
+class LiveRun:
+    """Shows a run until it ends, or until the user leaves; the terminal is as before when the block is left.
+
+    `watch` may be called from one thread, whichever. `on_stop` and `on_detach` are called from the view's own
+    thread, once each key; a run that was left is shown no further. Enter it in the main thread, for Ctrl-Z.
+    """
+
+    def __init__(
+        self,
+        status: Status,
+        on_stop: Callable[[], None],
+        on_detach: Callable[[], None],
+        *,
+        ranks: RankSet = EVERY_RANK,
+        no_color: bool = False,
+    ) -> None:
+        self._terminal = Terminal(no_color=no_color)
+        controls = Controls(ranks, keys=self._terminal.keyboard is not None)
+        self.screen = RunScreen(status, controls, unicode=self._terminal.unicode)
+        self.detached = False
+        self._on_stop = on_stop
+        self._on_detach = on_detach
+        self._events: deque[Event] = deque()
+        self._came = self._taken = 0
+        self._size = (0, 0)
+        self._drained = threading.Event()
+        self._closing = False
+        self._suspended = False
+        self._anew = False
+        self._error: BaseException | None = None
+        self._wake, self._waker = os.pipe()
+        self._thread = threading.Thread(target=self._show, name="live view", daemon=True)
+        self._handlers: dict[int, Any] = {}
+        self._offset = time.time() - time.monotonic()  # a clock that is set meanwhile moves no elapsed time
+
+    def __enter__(self) -> LiveRun:
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {
+                signal.SIGTSTP: signal.signal(signal.SIGTSTP, self._suspend),
+                signal.SIGCONT: signal.signal(signal.SIGCONT, self._resume),
+            }
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self._closing = True
+            os.write(self._waker, b"x")
+            self._thread.join(2.0)
+        finally:
+            self._terminal.leave()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            if not self._thread.is_alive():
+                os.close(self._wake)
+                os.close(self._waker)
+        if kind is None and self._error is not None:
+            raise self._error
+        if kind is None:
+            self._say_end()
+
+    def watch(self, event: Event) -> None:
+        if self._error is not None:
+            raise self._error
+        if not self._thread.is_alive():
+            return
+        self._events.append(event)
+        if isinstance(event, Chunk):
+            self._came += len(event.data)
+            while self._came - self._taken > _MOST_WAITING and self._thread.is_alive():
+                self._drained.clear()
+                self._drained.wait(_FRAME)
+
+    def _show(self) -> None:
+        try:
+            self._loop()
+        except OSError:  # the terminal is gone; who sent us SIGHUP has the say
+            self._on_detach()
+        except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
+            self._error = error
+        finally:
+            self._terminal.leave()
+
+    def _loop(self) -> None:
+        drawn = -1.0
+        second = -1
+        while True:
+            self._take_in()
+            now = time.monotonic()
+            if self.screen.ended is not None or self._closing:
+                self.screen.tick(now + self._offset)
+                return
+            if self._ready():
+                anew = self._terminal.size != self._size or int(now) != second
+                if (self.screen.changed or anew) and now - drawn >= _FRAME and self._terminal.free:
+                    self._draw(now)
+                    drawn, second = now, int(now)
+            for key in read_keys(self._terminal.wait(_FRAME, self._wake)):
+                self._press(key)
+                drawn = -1.0
+            if self.detached:
+                return
+
+    def _draw(self, now: float) -> None:
+        self._size = width, height = self._terminal.size
+        self._terminal.paint(self.screen.render(width, height, now + self._offset), width, height)
+
+    def _ready(self) -> bool:
+        """Whether the screen is ours now; taken, where it is and wasn't."""
+        if self._suspended or not self._terminal.ours:
+            return False
+        if not self._terminal.entered or self._anew:
+            self._anew = False
+            self._terminal.enter()
+            self.screen.changed = True
+        return True
+
+    def _take_in(self) -> None:
+        taken = 0
+        for _ in range(len(self._events)):
+            event = self._events.popleft()
+            if isinstance(event, Chunk):
+                taken += len(event.data)
+            self.screen.feed(event)
+        self._taken += taken
+        self._drained.set()
+
+    def _press(self, key: str) -> None:
+        wish = self.screen.controls.press(key)
+        self.screen.changed = True
+        if wish == "stop":
+            self._on_stop()
+        elif wish == "detach":
+            self.detached = True
+            self._on_detach()
+
+    def _suspend(self, number: int, _: FrameType | None) -> None:
+        self._suspended = True
+        self._terminal.leave()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # here we stop, and go on when somebody says so
+        signal.signal(number, self._suspend)
+        self._suspended = False
+
+    def _resume(self, *_: object) -> None:
+        self._anew = True
+
+    def _say_end(self) -> None:
+        """What a screen that was given back leaves to be read: the last lines, and how it ended."""
+        ended = self.screen.ended
+        if ended is not None:
+            for line in self.screen.last_lines(_LAST_LINES):
+                say(line)
+            say("\n".join(end_lines(ended.status or self.screen.status, ended.exit_code)))
+        elif self.detached:
+            say("\n".join(left_lines(self.screen.status.id)))

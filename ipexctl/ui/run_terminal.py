@@ -1,0 +1,154 @@
+"""The terminal while a run is shown live: entered, painted, read, and always left as it was found.
+
+What is on it is not known here; frames come as lines of rich's Text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import termios
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from rich.text import Text
+
+_ENTER: Final = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
+_LEAVE: Final = b"\x1b[?2026l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+_BEGIN_FRAME: Final = b"\x1b[?2026h"
+_END_FRAME: Final = b"\x1b[?2026l"
+"""A terminal that knows these shows a frame whole; others pass them over."""
+_PIECE: Final = 1024
+"""A terminal that says it can take something can take this much without making us wait."""
+_OWN_MODES: Final = termios.ECHO | termios.ICANON
+
+
+class Terminal:
+    """Our stdout, and our stdin where that is a terminal, too. One thread paints; any thread may leave."""
+
+    def __init__(self, *, no_color: bool = False) -> None:
+        from rich.console import Console
+
+        self._out = sys.stdout.fileno()
+        self.keyboard: int | None = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        self._encoding = sys.stdout.encoding or "ascii"
+        self._console = Console(file=sys.stdout, force_terminal=True, no_color=no_color or None, highlight=False)
+        self._lock = threading.RLock()
+        self._before: list[Any] | None = None
+        self._entered = False
+        self._shown: list[Hashable] = []
+        self._size = (0, 0)
+        self._pending = memoryview(b"")
+
+    @property
+    def unicode(self) -> bool:
+        return self._encoding.lower().replace("-", "") == "utf8"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        with contextlib.suppress(OSError):
+            width, height = os.get_terminal_size(self._out)
+            if width and height:
+                return width, height
+        return 80, 24
+
+    @property
+    def ours(self) -> bool:
+        """Whether we are in the foreground: a job behind another must neither paint nor change modes."""
+        try:
+            return os.tcgetpgrp(self._out) == os.getpgrp()
+        except OSError:  # not the terminal that controls us: nobody else's either
+            return True
+
+    @property
+    def entered(self) -> bool:
+        return self._entered
+
+    @property
+    def free(self) -> bool:
+        """Whether the last frame is out, so that there is room for the next."""
+        return not self._pending
+
+    def enter(self) -> None:
+        """Take the screen; called again, take it anew (somebody else had it)."""
+        with self._lock:
+            if self.keyboard is not None:
+                modes = termios.tcgetattr(self.keyboard)
+                if not self._entered:
+                    self._before = [*modes[:6], list(modes[6])]
+                # Signals stay: Ctrl-C and Ctrl-Z are the caller's. Ctrl-S does not: it would stop our own frames.
+                modes[0] &= ~termios.IXON
+                modes[3] &= ~_OWN_MODES
+                modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0
+                termios.tcsetattr(self.keyboard, termios.TCSANOW, modes)
+            self._entered = True
+            self._shown, self._size = [], (0, 0)
+            self._pending = memoryview(_ENTER)
+
+    def leave(self) -> None:
+        """Give the screen back. Never waits for a terminal that takes nothing any more."""
+        held = self._lock.acquire(timeout=0.5)
+        try:
+            if not self._entered:
+                return
+            self._entered = False
+            self._pending = memoryview(b"")
+            with contextlib.suppress(OSError):
+                if select.select([], [self._out], [], 0.5)[1]:
+                    os.write(self._out, _LEAVE)
+            if self.keyboard is not None and self._before is not None:
+                with contextlib.suppress(termios.error, OSError):
+                    termios.tcflush(self.keyboard, termios.TCIFLUSH)  # keys meant for the view are none for the shell
+                    termios.tcsetattr(self.keyboard, termios.TCSANOW, self._before)
+        finally:
+            if held:
+                self._lock.release()
+
+    def paint(self, lines: Sequence[Text], width: int, height: int) -> None:
+        """Bring what has changed since the last frame on its way."""
+        with self._lock:
+            if not self._entered:
+                return
+            out: list[str] = []
+            if self._size != (width, height):
+                self._shown, self._size = [], (width, height)
+                out.append("\x1b[0m\x1b[2J")
+            keys: list[Hashable] = [(line.plain, str(line.style), tuple(line.spans)) for line in lines]
+            for number, (line, key) in enumerate(zip(lines, keys, strict=True)):
+                if number >= len(self._shown) or self._shown[number] != key:
+                    out.append(f"\x1b[{number + 1};1H{self._escaped(line)}\x1b[0m")
+                    out.append("\x1b[K" if line.cell_len < width else "")
+            if len(lines) < len(self._shown):
+                out.append(f"\x1b[{len(lines) + 1};1H\x1b[J")
+            self._shown = keys
+            frame = "".join(out).encode(self._encoding, "replace")
+            self._pending = memoryview(bytes(self._pending) + _BEGIN_FRAME + frame + _END_FRAME)
+            self._push()
+
+    def wait(self, seconds: float, wake: int) -> bytes:
+        """What was typed within that time; meanwhile the rest of a frame goes out. `wake` ends the wait."""
+        readers = [wake] if self.keyboard is None or not self._entered else [wake, self.keyboard]
+        readable, writable, _ = select.select(readers, [self._out] if self._pending else [], [], seconds)
+        if writable:
+            with self._lock:
+                self._push()
+        if self.keyboard is None or self.keyboard not in readable or not self.ours:
+            return b""
+        data = os.read(self.keyboard, 1024)
+        if not data:  # hung up
+            self.keyboard = None
+        return data
+
+    def _push(self) -> None:
+        while self._pending and select.select([], [self._out], [], 0)[1]:
+            self._pending = self._pending[os.write(self._out, self._pending[:_PIECE]) :]
+
+    def _escaped(self, line: Text) -> str:
+        with self._console.capture() as captured:
+            self._console.print(line, end="", soft_wrap=True, markup=False, emoji=False)
+        return captured.get()
