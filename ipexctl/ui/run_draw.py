@@ -60,13 +60,16 @@ def _header(screen: RunScreen, width: int, now: float) -> list[Text]:
 
 def _totals(screen: RunScreen, width: int) -> Text:
     ranks = [row.status for row in screen.rows.values()]
-    parts = [state_counts(ranks), f"{screen.lines:,} lines", f"{screen.rate:,.0f}/s"]
+    parts = [f"{screen.lines:,} lines", f"{screen.rate:,.0f}/s"]
     cpu, rss = sum(rank.cpu or 0 for rank in ranks), sum(rank.rss or 0 for rank in ranks)
     if cpu:
         parts.append(f"{cpu / 100:,.1f} cores busy")
     if rss:
         parts.append(f"memory {_bytes(rss)}")
-    return _fit(Text("  ".join(part for part in parts if part), "dim"), width)
+    trouble = any(rank.state in {"failed", "lost"} for rank in ranks)
+    counts = state_counts(ranks)
+    text = Text.assemble((f"{counts}  " if counts else "", "bold red" if trouble else "dim"), ("  ".join(parts), "dim"))
+    return _fit(text, width)
 
 
 def _figures(screen: RunScreen, width: int) -> Text | None:

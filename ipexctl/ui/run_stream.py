@@ -22,6 +22,7 @@ WINDOW: Final = 0.15
 _KEPT: Final = 3000
 _LONGEST: Final = 4000
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:]*m")
+_COLORS: Final = re.compile(rf"({_COLOR.pattern})")
 _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 
 
@@ -103,15 +104,9 @@ def colored(line: bytes) -> str:
         return text[:_LONGEST]
     if "\x1b" not in text:
         return printable(text.expandtabs(8))[:_LONGEST]
-    text = text.expandtabs(8)
-    parts: list[str] = []
-    place = 0
-    for match in _ESCAPE.finditer(text):
-        parts.append(printable(text[place : match.start()]))
-        if _COLOR.fullmatch(match[0]):
-            parts.append(match[0])
-        place = match.end()
-    parts.append(printable(text[place:]))
+    text = _ESCAPE.sub(lambda escape: escape[0] if _COLOR.fullmatch(escape[0]) else "", text).expandtabs(8)
+    parts = _COLORS.split(text)  # words and colours take turns
+    parts[::2] = [printable(part) for part in parts[::2]]
     return "".join(parts)[:_LONGEST]
 
 

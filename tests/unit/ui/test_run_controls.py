@@ -1,0 +1,82 @@
+"""Keys while a run is shown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.ui.run_controls import Controls, read_keys
+
+
+@pytest.mark.parametrize("key", ["d", "q"])
+def test_leaving_takes_one_key(key: str) -> None:
+    assert Controls().press(key) == "detach"
+
+
+@pytest.mark.parametrize(("answer", "wish"), [("y", "stop"), ("n", None), ("enter", None), ("q", None), ("s", None)])
+def test_stopping_is_asked_for_first_and_only_yes_is_yes(answer: str, wish: str | None) -> None:
+    controls = Controls()
+    assert controls.press("s") is None
+    assert controls.press(answer) == wish
+    assert controls.stopping == (wish == "stop")
+    assert controls.mode == "watching"
+
+
+def test_a_filter_is_typed_corrected_and_taken() -> None:
+    controls = Controls()
+    for key in ["/", "0", "-", "x", "backspace", "3", "enter"]:
+        assert controls.press(key) is None
+    assert controls.ranks == parse_ranks("0-3")
+    for key in ["/", "clear", "enter"]:
+        controls.press(key)
+    assert controls.ranks.everyone
+
+
+def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_corrected() -> None:
+    controls = Controls(parse_ranks("1"))
+    for key in ["/", "-", "enter"]:
+        controls.press(key)
+    assert controls.complaint == "ranks '1-': 1- has no end (such as 0, 0-3,8 or all)"
+    assert controls.mode == "filtering"
+    controls.press("escape")
+    assert controls.ranks == parse_ranks("1")
+    assert (controls.mode, controls.complaint) == ("watching", "")
+
+
+def test_letters_typed_into_the_filter_are_no_commands() -> None:
+    controls = Controls()
+    controls.press("/")
+    assert controls.press("q") is None
+    assert controls.press("s") is None
+    assert controls.mode == "filtering"
+
+
+def test_help_goes_with_any_key() -> None:
+    controls = Controls()
+    modes = []
+    for key in "?x":
+        controls.press(key)
+        modes.append(controls.mode)
+    assert modes == ["help", "watching"]
+
+
+def test_looking_back_holds_the_lines() -> None:
+    controls = Controls()
+    controls.press("up")
+    assert (controls.paused, controls.scrolled) == (True, 1)
+    controls.press("escape")
+    assert (controls.paused, controls.scrolled) == (False, 0)
+
+
+def test_keys_are_told_apart_also_when_they_come_at_once() -> None:
+    assert read_keys(b"/0-3\r\x1b[A\x1b[6~q\x1b") == ["/", "0", "-", "3", "enter", "up", "page-down", "q", "escape"]
+    assert "d" not in read_keys(b"\x1b[1;5D\x1b[3~")
+
+
+@given(st.binary(max_size=20))
+def test_no_bytes_are_an_error(data: bytes) -> None:
+    controls = Controls()
+    for key in read_keys(data):
+        controls.press(key)

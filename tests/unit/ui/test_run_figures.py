@@ -1,0 +1,83 @@
+"""Loss, step, epoch and speed as scripts print them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.ui.run_figures import Curve, Figures, sparkline
+
+
+@pytest.mark.parametrize(
+    ("line", "loss", "step", "epoch", "speed"),
+    [
+        ("epoch 1 step 3/10 loss=0.123", 0.123, (3, 10), ("1", None), ""),
+        ("{'loss': 0.5234, 'grad_norm': 1.2, 'epoch': 0.53}", 0.5234, None, ("0.53", None), ""),
+        ("{'loss': '0.5', 'epoch': 1}", None, None, ("1", None), ""),
+        (" 24%|##  | 120/500 [00:12<00:40,  9.80it/s, loss=1e-3]", 0.001, (120, 500), None, "9.80 it/s"),
+        ("Epoch [2/5], Step [100/600], Loss: 0.2345", 0.2345, (100, 600), ("2", "5"), ""),
+        ("val loss 0.3 train_loss=0.1", 0.1, None, None, ""),
+        ("eval_loss: 0.4 best_loss: 0.1 test loss 2", None, None, None, ""),
+        ("Iteration 7 of 9: 812.5 samples/s", None, (7, 9), None, "812.5 samples/s"),
+        ("lossless 3 glossy 4", None, None, None, ""),
+        ("nothing of the kind", None, None, None, ""),
+    ],
+)
+def test_figures_are_found_as_scripts_print_them(
+    line: str,
+    loss: float | None,
+    step: tuple[int, int | None] | None,
+    epoch: tuple[str, str | None] | None,
+    speed: str,
+) -> None:
+    figures = Figures()
+    figures.read(0, line)
+    assert (figures.loss, figures.step, figures.epoch, figures.speed) == (loss, step, epoch, speed)
+
+
+def test_a_loss_that_is_no_number_is_told_and_not_drawn() -> None:
+    figures = Figures()
+    figures.read(0, "loss 1.0")
+    figures.read(0, "loss nan")
+    assert figures.loss is not None
+    assert math.isnan(figures.loss)
+    assert figures.curve.points == [1.0]
+
+
+def test_the_lowest_rank_that_prints_a_loss_is_the_one_that_counts() -> None:
+    figures = Figures()
+    figures.read(3, "loss 9")
+    figures.read(1, "loss 2")
+    figures.read(3, "loss 9")
+    figures.read(1, "loss 1")
+    assert figures.curve.points == [2.0, 1.0]
+
+
+def test_a_bar_that_repeats_its_loss_draws_it_once() -> None:
+    figures = Figures()
+    for text in ("loss=2", "loss=2", "loss=1", "loss=1"):
+        figures.read(0, text, unfinished=True)
+    assert figures.curve.points == [2.0, 1.0]
+
+
+def test_a_long_training_keeps_its_shape_in_little_memory() -> None:
+    curve = Curve()
+    for step in range(100_000):
+        curve.add(float(step))
+    assert len(curve.points) <= 513
+    assert curve.points == sorted(curve.points)
+    assert sparkline(curve.points, 8) == "▁▂▃▄▅▆▇█"
+
+
+@given(st.lists(st.floats(-1e12, 1e12), max_size=300), st.integers(0, 80), st.booleans())
+def test_a_curve_never_is_wider_than_its_room(points: list[float], width: int, unicode: bool) -> None:
+    drawn = sparkline(points, width, unicode=unicode)
+    assert len(drawn) == min(width, len(points))
+    assert unicode or drawn.isascii()
+
+
+def test_a_flat_curve_is_flat() -> None:
+    assert sparkline([2.0, 2.0, 2.0], 9) == "▁▁▁"

@@ -1,0 +1,237 @@
+"""The live view without a terminal: what is counted, folded, chosen and drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from ipexctl.jobs.events import Chunk, Ended, Failure, RankStatus, Said, Status
+from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.ui.run_controls import Controls
+from ipexctl.ui.run_screen import RunScreen, shown_rows
+from ipexctl.ui.run_stream import Folded, bare, colored
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.events import Event, State
+
+
+def status(ranks: int, state: State = "running", **odd: State) -> Status:
+    rows = tuple(
+        RankStatus(rank, f"node{rank // 4 + 1}", odd.get(f"r{rank}", state), cpu=790.0, rss=2 << 30)
+        for rank in range(ranks)
+    )
+    return Status("k3vx", state, "examples/train.py", "default", (ranks + 3) // 4, ranks, 100.0, ranks=rows)
+
+
+def plain(screen: RunScreen, width: int = 80, height: int = 24, now: float = 100.0) -> list[str]:
+    return [line.plain.rstrip() for line in screen.render(width, height, now)]
+
+
+def stream(screen: RunScreen, now: float = 100.0) -> list[str]:
+    lines = plain(screen, now=now)
+    start = next(number for number, line in enumerate(lines) if line.startswith("──"))
+    return [line for line in lines[start + 1 : -1] if line]
+
+
+def test_the_same_line_of_many_ranks_stands_there_once() -> None:
+    screen = RunScreen(status(17))
+    for rank in range(16):
+        screen.feed(Chunk(rank, "stdout", b"epoch 1\n"))
+    screen.feed(Chunk(16, "stdout", b"epoch 2\n"))
+    assert stream(screen) == ["[0-15] epoch 1", "[16] epoch 2"]
+
+
+def test_a_rank_that_is_a_moment_late_joins_and_one_that_is_later_does_not() -> None:
+    screen = RunScreen(status(3))
+    for rank, now in ((0, 100.0), (1, 100.1), (2, 100.4)):
+        screen.feed(Chunk(rank, "stdout", b"epoch 1\n"))
+        screen.tick(now)
+    assert stream(screen, 100.5) == ["[0-1] epoch 1", "[2] epoch 1"]
+
+
+def test_stderr_says_so_and_folds_with_stderr_only() -> None:
+    screen = RunScreen(status(2))
+    screen.feed(Chunk(0, "stdout", b"same\n"))
+    screen.feed(Chunk(1, "stderr", b"same\n"))
+    assert stream(screen) == ["[0] same", "[1 err] same"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 0.2)), max_size=40))
+def test_folding_keeps_each_ranks_order_and_loses_nothing(lines: list[tuple[int, str, float]]) -> None:
+    folded, now = Folded(), 0.0
+    for rank, text, pause in lines:
+        now += pause
+        folded.close_window(now)
+        folded.add(rank, "stdout", text, now)
+    for rank in range(4):
+        shown = [entry.text for entry in folded.entries if rank in entry.ranks]
+        assert shown == [text for who, text, _ in lines if who == rank]
+
+
+def test_a_bar_is_one_line_in_its_ranks_row_and_not_in_the_stream() -> None:
+    screen = RunScreen(status(2))
+    for done in range(0, 60, 10):
+        screen.feed(Chunk(1, "stderr", b"\r %d%%|##|" % done))
+    row = next(line for line in plain(screen) if line.startswith("   1 "))
+    assert row.endswith(" 50%|##|")
+    assert stream(screen) == []
+
+
+def test_a_flood_is_counted_true_and_shown_in_part() -> None:
+    screen = RunScreen(status(4))
+    now = 100.0
+    for _ in range(20):
+        for rank in range(4):
+            screen.feed(Chunk(rank, "stdout", b"x\n" * 5000))
+        now += 0.1
+        screen.tick(now)
+    assert screen.lines == 400_000
+    assert screen.left_out == 400_000 - 20 * 500
+    assert "390,000 lines came too fast" in "\n".join(plain(screen, now=now))
+
+
+def test_lines_a_second_are_measured_and_fall_to_nothing() -> None:
+    screen = RunScreen(status(1))
+    for tenth in range(40):
+        screen.feed(Chunk(0, "stdout", b"x\n" * 10))
+        screen.tick(100 + tenth / 10)
+    assert 80 < screen.rate < 120
+    for tenth in range(40, 140):
+        screen.tick(100 + tenth / 10)
+    assert screen.rate < 1
+
+
+def test_where_ranks_do_not_fit_those_in_trouble_come_first() -> None:
+    screen = RunScreen(status(64, r40="failed", r50="lost"))
+    screen.feed(Chunk(63, "stdout", b"busy\n" * 100))
+    screen.tick(100.0)
+    screen.tick(101.0)
+    rows = shown_rows(list(screen.rows.values()), 5)
+    assert [row.status.rank for row in rows] == [40, 50, 0, 1, 63]
+    text = "\n".join(plain(screen, now=101.0))
+    assert "and 57 more: 57 running, 0 lines/s" in text
+    assert "62 running, 1 lost, 1 failed" in text
+
+
+def test_a_rank_that_failed_shows_how() -> None:
+    ranks = (RankStatus(0, "a", "failed", exit_code=3), RankStatus(1, "b", "failed", signal=9))
+    text = "\n".join(plain(RunScreen(Status("r", "failed", world_size=2, ranks=ranks))))
+    assert "exit 3" in text
+    assert "SIGKILL" in text
+
+
+def test_a_filter_holds_for_rows_and_lines() -> None:
+    screen = RunScreen(status(4), Controls(parse_ranks("2")))
+    for rank in range(4):
+        screen.feed(Chunk(rank, "stdout", b"all\nrank %d\n" % rank))
+    screen.feed(Said("a word of ours"))
+    text = plain(screen)
+    assert [line[:4].strip() for line in text if line.startswith("   ")] == ["2"]
+    assert stream(screen) == ["[0-3] all", "[2] rank 2", "ipexctl: a word of ours"]
+
+
+def test_lines_that_are_held_stay_while_others_come() -> None:
+    screen = RunScreen(status(1))
+    screen.feed(Chunk(0, "stdout", b"one\n"))
+    screen.tick(100.0)
+    screen.controls.press(" ")
+    assert stream(screen) == ["[0] one"]
+    screen.feed(Chunk(0, "stdout", b"two\nthree\n"))
+    assert stream(screen) == ["[0] one"]
+    assert "held, 2 lines came since" in "\n".join(plain(screen))
+    screen.controls.press(" ")
+    assert stream(screen) == ["[0] one", "[0] two", "[0] three"]
+
+
+def test_somebody_who_scrolls_sees_what_was() -> None:
+    screen = RunScreen(status(1))
+    screen.feed(Chunk(0, "stdout", b"".join(b"line %d\n" % number for number in range(200))))
+    screen.tick(100.0)
+    screen.controls.press("page-up")
+    assert stream(screen)[-1] == "[0] line 189"
+    screen.controls.press("down")
+    assert stream(screen)[-1] == "[0] line 190"
+
+
+def test_loss_and_step_draw_a_curve_in_the_header() -> None:
+    screen = RunScreen(status(2))
+    for step in range(10):
+        screen.feed(Chunk(0, "stdout", b"step %d/100 loss=%f\n" % (step, 2 - step / 10)))
+    assert plain(screen)[2] == "loss 1.1  ██▇▆▅▄▃▂▁▁  step 9/100 9%"
+
+
+def test_what_a_terminal_would_obey_never_reaches_it() -> None:
+    screen = RunScreen(status(1))
+    screen.feed(Chunk(0, "stdout", b"\x1b[2J\x1b]0;title\x07a\x07\tb \xff \x1b[31mred\x1b[0m\x1b[A\n"))
+    (line,) = stream(screen)
+    assert line == "[0] a\ufffd      b \ufffd red"
+    assert bare(colored(b"\x1b[31mred\x1b[0m")) == "red"
+    assert colored(b"\x1b[31mred\x1b[0m") == "\x1b[31mred\x1b[0m"
+
+
+def test_where_node0s_clock_is_ahead_the_run_does_not_take_less_than_nothing() -> None:
+    screen = RunScreen(status(1))
+    screen.tick(50.0)
+    assert screen.elapsed(53.0) == 3.0
+    assert RunScreen(status(1)).elapsed(160.0) == 60.0
+
+
+def test_the_last_words_are_those_of_the_rank_that_failed_first() -> None:
+    screen = RunScreen(status(2))
+    screen.feed(Chunk(0, "stdout", b"fine\n"))
+    screen.feed(Chunk(1, "stderr", b"Traceback\nValueError: no\n"))
+    failed = Status("r", "failed", world_size=2, first_failure=Failure(1, "b", 1))
+    screen.feed(Ended(1, failed))
+    screen.tick(100.0)
+    assert screen.last_lines(9) == ["[1] Traceback", "[1] ValueError: no"]
+    assert screen.last_lines(1) == ["[1] ValueError: no"]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)])
+@pytest.mark.parametrize("ranks", [2, 16, 64])
+def test_every_size_of_run_fits_and_leaves_room_for_its_lines(ranks: int, size: tuple[int, int]) -> None:
+    screen = RunScreen(status(ranks))
+    for number in range(100):
+        screen.feed(Chunk(0, "stdout", b"line %d loss 0.5\n" % number))
+    lines = plain(screen, *size)
+    assert len(lines) == size[1]
+    assert sum(line.startswith("[0] line") for line in lines) >= 8
+    assert lines[-2] == "[0] line 99 loss 0.5"
+    assert "s stop" in lines[-1]
+
+
+EVENTS: st.SearchStrategy[list[Event]] = st.lists(
+    st.one_of(
+        st.builds(
+            Chunk,
+            st.integers(0, 70),
+            st.sampled_from(["stdout", "stderr"]),
+            st.one_of(st.binary(max_size=40), st.text(max_size=60).map(lambda text: f"{text}\n".encode())),
+        ),
+        st.builds(Said, st.text(max_size=200)),
+        st.builds(status, st.integers(0, 70), st.sampled_from(["starting", "running", "failed", "lost"])),
+    ),
+    max_size=12,
+)
+KEYS = st.lists(st.sampled_from(["/", "1", "x", "enter", "escape", " ", "?", "s", "n", "page-up", "down"]), max_size=5)
+
+
+@settings(deadline=None)
+@given(EVENTS, KEYS, st.integers(1, 200), st.integers(1, 60), st.booleans())
+def test_no_event_and_no_key_draws_past_the_screen(
+    events: list[Event], keys: list[str], width: int, height: int, unicode: bool
+) -> None:
+    screen = RunScreen(status(2), unicode=unicode)
+    for event in events:
+        screen.feed(event)
+    for key in keys:
+        screen.controls.press(key)
+    lines = screen.render(width, height, 101.0)
+    assert len(lines) <= height
+    for line in lines:
+        assert cell_len(line.plain) <= width
+        assert line.plain.isprintable() or not line.plain
