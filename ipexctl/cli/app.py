@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "versions": "Show which versions belong together, and which would be taken.",
     "install": "Put one matching PyTorch stack on every host, verified.",
     "envs": "Show the environments on every host, take one away, prove one.",
+    "sync": "Bring a project directory to the same path on every host.",
     "exec": "Run one command on every host, and see its output live.",
     "trust": "Let node0 reach every node by ssh, as mpirun needs it.",
     "lab": "Make a cluster of real SSH hosts on this machine, break it, mend it.",

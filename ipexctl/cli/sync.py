@@ -1,0 +1,92 @@
+"""`ipexctl sync`: a project directory on every host, at the same path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ipexctl.cli.options import Home, Output, Targets, shared
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+@shared(Targets, Home, Output)
+def sync_command(
+    targets: Targets,
+    home: Home,
+    output: Output,
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", readable=False, help="The project; else the current directory.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="PAT", help="Leave this out, as in a .gitignore. May be repeated."),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            readable=False,
+            help="Leave this directory out: it is on the hosts. May be repeated.",
+        ),
+    ] = None,
+    allow_big: Annotated[
+        bool, typer.Option("--allow-big", help="Send it also where it is more than 1 GB or 20,000 files.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent and deleted; do nothing.")] = False,
+) -> None:
+    """Bring a project directory to the same path on every host.
+
+    .gitignore and .ipexctlignore are obeyed. Only what is missing travels,
+    and only what an earlier sync put there is deleted: what runs wrote stays.
+
+    \b
+    Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
+    """
+    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.hosts.home import home_on_nodes
+    from ipexctl.hosts.internal import InterfaceChoice
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.reach import Reach
+    from ipexctl.sync.project import data_patterns, read_project
+    from ipexctl.sync.sync import sync_project
+    from ipexctl.ui.sync import SyncView, show, show_json
+
+    where = home_on_nodes(home.home, os.environ)
+    if home.iface is not None:
+        InterfaceChoice(home.iface)
+    hosts = choose_hosts(targets)
+    root = Path.cwd() / (directory or "")
+    excludes = (*(exclude or ()), *data_patterns(root, data or ()))
+    project = read_project(root, excludes, home=where, allow_big=allow_big)
+    cancel = Cancel()
+    view = SyncView(quiet=output.quiet, verbose=output.verbose > 0)
+    with (
+        cancelling(cancel) as interrupt,
+        Reach(reach_options(targets)) as reach,
+        Crew(reach, cancel, forks=targets.forks) as crew,
+    ):
+        report = sync_project(
+            project,
+            hosts,
+            crew,
+            home=where,
+            iface=home.iface,
+            watch=view.watch,
+            timeout=targets.timeout,
+            dry_run=dry_run,
+        )
+    if output.json:
+        show_json(report)
+    else:
+        show(report, quiet=output.quiet, no_color=output.no_color)
+    sys.stdout.flush()
+    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)

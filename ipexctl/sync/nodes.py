@@ -1,0 +1,249 @@
+"""The two questions a host is asked: what it has of a project, and to make it what the project is."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+from ipexctl.remote.command import Command
+from ipexctl.remote.node_script import run_asked, text_of
+from ipexctl.remote.outcome import HostError
+from ipexctl.sync.manifest import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+    from ipexctl.sync.manifest import Entry
+    from ipexctl.sync.project import Project
+
+_PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
+_TOO_OLD: Final = 97
+_CHUNK: Final = 1 << 18
+END: Final = b'{"end": true}\n'
+
+_BEGIN: Final = (
+    f"import sys\nif sys.version_info < (3, 8): sys.exit({_TOO_OLD})\nexec(compile(sys.argv[1], 'tree', 'exec'))"
+)
+
+_FIND: Final = """\
+for python in {first} {pythons} {envs}; do
+  command -v "$python" >/dev/null 2>&1 || continue
+  "$python" -I -c {begin} {script}
+  code=$?
+  [ $code -eq {too_old} ] || exit $code
+done
+printf '%s\\n' '{{"event": "failed", "reason": "there is no Python 3.8 or newer", "fix": "ipexctl install says more"}}'
+"""
+"""Python is looked for in the same breath: to ask which there are would be a round trip of its own."""
+
+
+@functools.lru_cache(maxsize=64)
+def _command(script: str, python: str, home: str, label: str) -> Command:
+    quoted = shlex.quote(home)
+    envs = (
+        f'"$HOME"{shlex.quote(home[1:])}/envs/*/bin/python' if home.startswith("~/") else f"{quoted}/envs/*/bin/python"
+    )
+    text = _FIND.format(
+        first=shlex.quote(python) if python else "",
+        pythons=_PYTHONS,
+        envs=envs,
+        begin=shlex.quote(_BEGIN),
+        script=shlex.quote(text_of(script)),
+        too_old=_TOO_OLD,
+    )
+    return Command(text, label)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One tree of the project on a host."""
+
+    number: int
+    path: str
+    digest: str | None
+    whole: bool
+    """It is what was asked for."""
+    held: tuple[str, ...]
+    """Other runs that use it."""
+    ended: tuple[str, ...]
+    """Runs that said they use it, and have ended by their own record."""
+    staged: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a host has of a project."""
+
+    home: str
+    store: str | None
+    """The same on hosts that share this home."""
+    python: str
+    generations: tuple[Generation, ...]
+
+    def generation(self, number: int) -> Generation | None:
+        return next((each for each in self.generations if each.number == number), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What both questions say."""
+
+    home: str
+    project: Project
+    lease: str | None = None
+    ended: tuple[str, ...] = ()
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    """Host → an interpreter that is known to be there."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "home": self.home,
+            "project": self.project.name,
+            "digest": self.project.manifest.digest,
+            "lease": self.lease,
+            "ended": list(self.ended),
+        }
+
+
+def ask(
+    session: Session, order: Order, *, dry_run: bool = False, timeout: float | None = None, cancel: Cancel | None = None
+) -> Answer:
+    command = _command("tree", order.pythons.get(session.host.name, ""), order.home, "look at the tree")
+    said = run_asked(session, command, {**order.to_json(), "dry_run": dry_run}, timeout=timeout, cancel=cancel)
+    return Answer(
+        said["home"],
+        said["store"],
+        said["python"],
+        tuple(
+            Generation(
+                each["generation"],
+                each["path"],
+                each["digest"],
+                each["whole"],
+                tuple(each["held"]),
+                tuple(each["ended"]),
+                tuple(each["staged"]),
+                tuple(each.get("kept", ())),
+            )
+            for each in said["generations"]
+        ),
+    )
+
+
+def put(
+    session: Session,
+    order: Order,
+    generation: int,
+    contents: Sequence[bytes | Entry],
+    *,
+    blobs: Sequence[str] = (),
+    dry_run: bool = False,
+    timeout: float | None = None,
+    cancel: Cancel | None = None,
+) -> tuple[dict[str, Any], int]:
+    """Make that generation what the project is; what the host says, and how many bytes went there.
+
+    `contents` are frames that are made already, and files to be read on the way. `blobs` lie on the host.
+    """
+    packed = order.project.manifest.packed
+    request = {
+        **order.to_json(),
+        "library": text_of("tree"),
+        "generation": generation,
+        "manifest": len(packed),
+        "blobs": list(blobs),
+        "dry_run": dry_run,
+    }
+    command = _command("tree_put", order.pythons.get(session.host.name, ""), order.home, "change the tree")
+    parcel = Parcel(os.fsencode(order.project.root), (packed, *contents, END))
+    try:
+        said = run_asked(session, command, request, stdin=cast("BinaryIO", parcel), timeout=timeout, cancel=cancel)
+    except HostError as error:
+        if parcel.error is not None:
+            raise parcel.error from error
+        raise
+    return said, parcel.read_bytes
+
+
+def frame(root: bytes, entry: Entry) -> bytes:
+    """One small file, whole. Raises a HostError where it isn't what it was."""
+    where = os.path.join(root, encode(entry.path))
+    try:
+        with open(where, "rb") as file:
+            data = file.read(entry.size + 1)
+    except OSError as error:
+        raise _changed(where, error.strerror or str(error)) from None
+    if len(data) != entry.size:
+        raise _changed(where, "it changed since it was looked at")
+    return header(entry) + data
+
+
+def header(entry: Entry) -> bytes:
+    return json.dumps({"sha256": entry.content, "size": entry.size}).encode() + b"\n"
+
+
+def _changed(where: bytes, said: str) -> HostError:
+    return HostError(f"{os.fsdecode(where)} on this machine: {said}", "run it again")
+
+
+class Parcel(io.RawIOBase):
+    """Bytes and files one behind the other, as a stream; each file is opened when it is its turn."""
+
+    def __init__(self, root: bytes, parts: Sequence[bytes | Entry]) -> None:
+        self._pieces = self._cut(root, parts)
+        self.error: HostError | None = None
+        """What ended the stream early; the host only sees that it did."""
+        self.read_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        del size  # whoever reads takes pieces as they are
+        try:
+            piece = next(self._pieces, b"")
+        except HostError as error:
+            self.error = error
+            return b""
+        self.read_bytes += len(piece)
+        return piece
+
+    @staticmethod
+    def _cut(root: bytes, parts: Sequence[bytes | Entry]) -> Iterator[bytes]:
+        held = bytearray()
+        for part in parts:
+            if isinstance(part, bytes):
+                held += part
+            elif part.size <= _CHUNK:
+                held += frame(root, part)
+            else:
+                yield bytes(held) + header(part)
+                held.clear()
+                yield from _pieces(root, part)
+            while len(held) >= _CHUNK:
+                yield bytes(held[:_CHUNK])
+                del held[:_CHUNK]
+        if held:
+            yield bytes(held)
+
+
+def _pieces(root: bytes, entry: Entry) -> Iterator[bytes]:
+    where, left = os.path.join(root, encode(entry.path)), entry.size
+    try:
+        with open(where, "rb", buffering=0) as file:
+            while left:
+                piece = file.read(min(_CHUNK, left))
+                if not piece:
+                    raise _changed(where, "it became shorter while it was read")
+                left -= len(piece)
+                yield piece
+    except OSError as error:
+        raise _changed(where, error.strerror or str(error)) from None

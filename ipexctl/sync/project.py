@@ -1,0 +1,108 @@
+"""A project as it is on this machine now: looked at, weighed, hashed; and what of it earlier calls have sent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import platformdirs
+
+from ipexctl.sync import walk
+from ipexctl.sync.hashes import Hashes, manifest_of
+from ipexctl.sync.ignore import pattern_for
+from ipexctl.sync.manifest import unpacked
+from ipexctl.sync.root import owner_here, tree_name
+from ipexctl.sync.weight import refuse_big
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.sync.manifest import Manifest
+
+_REMEMBERED: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    root: Path
+    name: str
+    """Of its tree on the nodes."""
+    manifest: Manifest
+    cache: Path
+    notes: tuple[str, ...] = ()
+    read: int = 0
+    """Files that weren't known by their looks."""
+
+
+def read_project(root: Path, excludes: Sequence[str] = (), *, home: str = "", allow_big: bool = False) -> Project:
+    """Raises a UserError where it can't be read, or is too big to be sent without a word.
+
+    `home` is left out where it is below the root: the nodes' directory of ours may be on this machine, too.
+    """
+    root = Path(os.path.realpath(root))
+    seen = walk.look(root, (*excludes, *_own(root, home)))
+    if not allow_big:
+        refuse_big(root, seen)
+    name = tree_name(root, owner_here())
+    cache = Path(platformdirs.user_cache_dir("ipexctl")) / "sync" / name
+    hashes = Hashes(cache / "hashes.json")
+    manifest = manifest_of(seen, hashes)
+    return Project(root, name, manifest, cache, _notes(seen), hashes.read)
+
+
+def _own(root: Path, home: str) -> tuple[str, ...]:
+    place = Path(os.path.realpath(Path(home).expanduser())) if home else None
+    if place is None or place == root or not place.is_relative_to(root):
+        return ()
+    return (pattern_for(os.fspath(place.relative_to(root))),)
+
+
+def _notes(seen: walk.Seen) -> tuple[str, ...]:
+    notes = []
+    if seen.skipped:
+        notes.append(f"left out, for they are no files: {_some(seen.skipped)}")
+    if seen.outward:
+        notes.append(f"links that lead out of the project are sent as they are: {_some(seen.outward)}")
+    return tuple(notes)
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more
+
+
+def remember(project: Project) -> None:
+    """Keep what was sent, so that the next difference can be made here; without it, a host is asked."""
+    with contextlib.suppress(OSError):
+        project.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place = project.cache / f"{project.manifest.digest}.gz"
+        if not place.exists():
+            aside = place.with_suffix(f".{os.getpid()}")
+            aside.write_bytes(project.manifest.packed)
+            aside.replace(place)
+        kept = sorted(project.cache.glob("*.gz"), key=lambda each: each.stat().st_mtime, reverse=True)
+        for old in kept[_REMEMBERED:]:
+            old.unlink()
+
+
+def remembered(project: Project, digest: str) -> Manifest | None:
+    if len(digest) != 64 or not digest.isalnum():
+        return None
+    try:
+        return unpacked((project.cache / f"{digest}.gz").read_bytes())
+    except (OSError, ValueError, EOFError, TypeError):
+        return None
+
+
+def data_patterns(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
+    """What leaves these directories out, as far as they are below the root; relative ones are the project's own."""
+    top = Path(os.path.realpath(root))
+    found = []
+    for directory in directories:
+        place = Path(os.path.normpath(top / directory))
+        if place != top and place.is_relative_to(top):
+            found.append(pattern_for(os.fspath(place.relative_to(top))))
+    return tuple(found)

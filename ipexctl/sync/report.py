@@ -1,0 +1,96 @@
+"""What became of a sync, as values, and the small events on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipexctl.remote.outcome import exit_code
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.outcome import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sentence about the whole."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far bytes have come on one host."""
+
+    host: str
+    done: int
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A round trip to a host, and what it took."""
+
+    host: str
+    what: str
+    seconds: float
+
+
+Event = Said | Moved | Stepped
+Watch = Callable[[Event], None]
+
+
+def unwatched(event: Event) -> None:
+    """Nobody looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """One host: where the tree is there, and what was done to it."""
+
+    host: Host
+    status: Status
+    reason: str = ""
+    fix: str = ""
+    path: str | None = None
+    """The directory of the tree, absolute."""
+    generation: int | None = None
+    sent_bytes: int = 0
+    """From this machine to that host; what hosts hand on to one another isn't in it."""
+    files_sent: int = 0
+    """Files, and links, that were put in place."""
+    files_deleted: int = 0
+    seconds: float = 0.0
+    kept: tuple[str, ...] = ()
+    """Put there once, written to since on the host, and left so."""
+    blocked: tuple[str, ...] = ()
+    """The host's own, where the project has something else, which isn't there."""
+    aside: tuple[str, ...] = ()
+    """Replaced by the project's; the host's version is beside it as NAME.node-1."""
+    would_send: tuple[str, ...] = ()
+    would_delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    hosts: tuple[Synced, ...]
+    seconds: float
+    root: Path
+    project: str
+    """The tree's name on the nodes."""
+    digest: str
+    files: int
+    size: int
+    path: str | None = None
+    """The tree's directory, the same on every host; None where there is none that all have."""
+    generation: int | None = None
+    notes: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code([host.status for host in self.hosts])

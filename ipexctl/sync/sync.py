@@ -1,0 +1,338 @@
+"""The verb behind `ipexctl sync`, and what `run` does before it launches: the project on every host, at one path."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.facts.gather import gather
+from ipexctl.remote.outcome import HostError
+from ipexctl.sync.bring import MUCH, Bringer, Cluster
+from ipexctl.sync.decide import decide, homes_differ
+from ipexctl.sync.nodes import Order, ask, frame, put
+from ipexctl.sync.project import read_project, remember, remembered
+from ipexctl.sync.report import Said, Stepped, Synced, SyncReport, unwatched
+
+if TYPE_CHECKING:
+    from ipexctl.sync.project import Project
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.session import Session
+    from ipexctl.sync.decide import Decision
+    from ipexctl.sync.manifest import Entry
+    from ipexctl.sync.nodes import Answer
+    from ipexctl.sync.report import Watch
+
+_ROUNDS = 4
+"""How often a host may say that it lacks something still: once is the rule, where nobody remembers what it has."""
+
+
+def sync_tree(
+    root: Path,
+    hosts: Sequence[Host],
+    crew: Crew,
+    facts: Mapping[str, Facts] | None = None,
+    *,
+    home: str,
+    excludes: Sequence[str] = (),
+    iface: str | None = None,
+    watch: Watch = unwatched,
+    timeout: float | None = None,
+    allow_big: bool = False,
+    dry_run: bool = False,
+    lease: str | None = None,
+) -> SyncReport:
+    """Bring the project to every host. Raises a UserError, before a host is touched, where the project can't be sent.
+
+    `facts`, where they are known already, spare a look at the hosts when there is much to send. `lease` is the id of a
+    run that is going to use the tree: it is noted on every host in the same breath, and nobody changes the tree until
+    that run has ended.
+    """
+    project = read_project(root, excludes, home=home, allow_big=allow_big)
+    return sync_project(
+        project, hosts, crew, facts, home=home, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run, lease=lease
+    )
+
+
+def sync_project(
+    project: Project,
+    hosts: Sequence[Host],
+    crew: Crew,
+    facts: Mapping[str, Facts] | None = None,
+    *,
+    home: str,
+    iface: str | None = None,
+    watch: Watch = unwatched,
+    timeout: float | None = None,
+    dry_run: bool = False,
+    lease: str | None = None,
+) -> SyncReport:
+    """The same for a project that has been read."""
+    pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
+    order = Order(home, project, None if dry_run else lease, pythons=pythons)
+    return _Sync(order, hosts, crew, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run).run()
+
+
+def lease_path(tree: str, run: str) -> str:
+    """The file that says a run uses a tree; whoever removes it lets the next sync change the tree in place."""
+    return f"{tree}/.ipexctl/leases/{run}"
+
+
+def _python(facts: Facts) -> str | None:
+    fit = (python.path for python in facts.software.pythons if (python.minor or (0, 0)) >= (3, 8))
+    return next(fit, None)
+
+
+class _Sync:
+    """One call: what is known and done so far."""
+
+    def __init__(
+        self,
+        order: Order,
+        hosts: Sequence[Host],
+        crew: Crew,
+        facts: Mapping[str, Facts] | None,
+        *,
+        iface: str | None,
+        watch: Watch,
+        timeout: float | None,
+        dry_run: bool,
+    ) -> None:
+        self.order, self.project, self.hosts, self.crew = order, order.project, tuple(hosts), crew
+        self.facts = dict(facts or {})
+        self.iface, self.watch, self.timeout, self.dry_run = iface, watch, timeout, dry_run
+        self.done: dict[str, Synced] = {}
+        self.answers: dict[str, Answer] = {}
+        self.notes = list(self.project.notes)
+        self._began = time.monotonic()
+        self._frames: dict[frozenset[str], bytes] = {}
+        self._packing = threading.Lock()
+
+    def run(self) -> SyncReport:
+        self._ask(self.hosts)
+        reason = homes_differ({name: answer.home for name, answer in self.answers.items()})
+        if reason is not None:
+            for host in self.hosts:
+                if host.name in self.answers:
+                    self._fail(
+                        host, HostError(reason, "--home DIR names one path for all, such as /scratch/me/ipexctl")
+                    )
+            return self._report(None)
+        decision = decide(self.hosts, self.answers)
+        self.order = replace(self.order, ended=decision.ended)
+        for host in decision.whole:
+            self._end_whole(host, decision.generation)
+        if decision.leaders:
+            self._note_generation(decision)
+            self._deliver(decision)
+        if not self.dry_run and any(done.status == "changed" for done in self.done.values()):
+            remember(self.project)
+        return self._report(decision.generation)
+
+    # Asking
+
+    def _ask(self, hosts: Sequence[Host]) -> None:
+        def work(host: Host, session: Session) -> Answer:
+            began = time.monotonic()
+            answer = ask(session, self.order, dry_run=self.dry_run, timeout=self.timeout, cancel=self.crew.cancel)
+            self.watch(Stepped(host.name, "asked", time.monotonic() - began))
+            return answer
+
+        for done in self.crew.each(hosts, work):
+            if done.result is not None:
+                self.answers[done.host.name] = done.result
+            elif done.error is not None:
+                self._fail(done.host, done.error)
+
+    def _end_whole(self, host: Host, number: int, reason: str = "") -> bool:
+        """Note that a host has what it should; False where it hasn't."""
+        found = self.answers[host.name].generation(number)
+        if found is None or not found.whole:
+            return False
+        self.done[host.name] = Synced(
+            host, "changed" if reason else "ok", reason, "", found.path, number, seconds=self._seconds, kept=found.kept
+        )
+        return True
+
+    # Sending
+
+    def _deliver(self, decision: Decision) -> None:
+        needs = {host.name: self._guess(host, decision.generation) for host in decision.leaders}
+        self._to_leaders(decision, decision.leaders, needs)
+        if self.dry_run:
+            for host, leader in decision.followers:
+                self.done[host.name] = replace(
+                    self.done[leader.name], host=host, reason=f"shares the home of {leader.name}"
+                )
+            return
+        followers = []
+        for host, leader in decision.followers:
+            led = self.done[leader.name]
+            if led.status in ("failed", "unreachable"):
+                said = f"it shares the home of {leader.name}, where this went wrong: {led.reason}"
+                self._fail(host, HostError(said, led.fix))
+            else:
+                followers.append((host, leader))
+        self._ask([host for host, _ in followers])
+        alone = []
+        for host, leader in followers:
+            if host.name in self.done:
+                continue
+            if not self._end_whole(host, decision.generation, f"shares the home of {leader.name}"):
+                alone.append(host)  # a machine that was cloned from the other, with a disk of its own
+        if alone:
+            self._to_leaders(decision, alone, {host.name: self._guess(host, decision.generation) for host in alone})
+
+    def _guess(self, host: Host, number: int) -> set[str]:
+        """The contents a host lacks, as far as we remember what it has. What it lacks beside, it will say."""
+        wanted = set(self.project.manifest.files)
+        for each in self.answers[host.name].generations:
+            if not each.digest:
+                continue
+            had = remembered(self.project, each.digest)
+            if had is None:
+                return set()
+            wanted -= set(had.files)
+        here = self.answers[host.name].generation(number)
+        return wanted - set(here.staged if here else ())
+
+    def _to_leaders(self, decision: Decision, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> None:
+        with ExitStack() as ends:
+            bringer = self._bringer(hosts, needs)
+            if bringer is not None:
+                try:
+                    ends.enter_context(bringer)
+                except HostError as error:
+                    first = hosts[0]
+                    for host in hosts:
+                        said = error.reason if host is first else f"files come by way of {first.name}: {error.reason}"
+                        self._fail(host, error if host is first else HostError(said, error.fix))
+                    return
+            for done in self.crew.each(
+                hosts, lambda host, session: self._to_one(host, session, decision, needs[host.name], bringer)
+            ):
+                if done.result is not None:
+                    self.done[done.host.name] = done.result
+                elif done.error is not None:
+                    self._fail(done.host, done.error)
+            if bringer is not None:
+                for _ in self.crew.each(hosts, bringer.drop):
+                    pass
+
+    def _bringer(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Bringer | None:
+        """Where it is much, and for many, it takes another way than from here to each."""
+        contents = [self.project.manifest.files[sha] for sha in sorted(set().union(*needs.values()))]
+        if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < MUCH:
+            return None
+        unknown = [host for host in hosts if host.name not in self.facts]
+        if unknown:
+            for answer in gather(unknown, self.crew, home=self.order.home, timeout=self.timeout):
+                if answer.facts is not None:
+                    self.facts[answer.host.name] = answer.facts
+        first = [host for host in hosts if needs[host.name]]
+        order = (*first, *(host for host in hosts if host not in first))
+        cluster = Cluster(order, self.answers, self.facts, self.iface, self.timeout)
+        return Bringer(self.project, contents, cluster, self.crew, self.watch)
+
+    def _to_one(
+        self, host: Host, session: Session, decision: Decision, need: set[str], bringer: Bringer | None
+    ) -> Synced:
+        began, sent = time.monotonic(), 0
+        blobs = bringer.bring(host, session) if bringer is not None and need else []
+        contents = [] if blobs else self._contents(need)
+        for _ in range(_ROUNDS):
+            said, count = put(
+                session,
+                self.order,
+                decision.generation,
+                contents,
+                blobs=blobs,
+                dry_run=self.dry_run,
+                timeout=self.timeout,
+                cancel=self.crew.cancel,
+            )
+            sent += count
+            if "need" not in said:
+                break
+            blobs, contents = [], self._contents(set(said["need"]))
+        self.watch(Stepped(host.name, "sent", time.monotonic() - began))
+        return self._synced(host, said, decision.generation, 0 if self.dry_run else sent)
+
+    def _synced(self, host: Host, said: Mapping[str, Any], number: int, sent: int) -> Synced:
+        if "busy" in said:
+            runs = ", ".join(said["busy"])
+            raise HostError(f"the run {runs} has begun to use the tree meanwhile", "run it again")
+        if "need" in said:
+            raise HostError("files don't arrive there", "run it again")
+        return Synced(
+            host,
+            "changed" if said["changed"] else "ok",
+            "",
+            "",
+            said["path"],
+            number,
+            sent,
+            said["placed"],
+            said["deleted"],
+            self._seconds,
+            tuple(said["kept"]),
+            tuple(said["blocked"]),
+            tuple(said["aside"]),
+            tuple(said.get("place", ())),
+            tuple(said.get("delete", ())),
+        )
+
+    def _contents(self, need: set[str]) -> list[bytes | Entry]:
+        """Small amounts are read once for all hosts that lack the same."""
+        entries = [self.project.manifest.files[sha] for sha in sorted(need)]
+        if self.dry_run or sum(entry.size for entry in entries) > MUCH:
+            return [] if self.dry_run else list(entries)
+        key = frozenset(need)
+        with self._packing:
+            if key not in self._frames:
+                root = os.fsencode(self.project.root)
+                self._frames[key] = b"".join(frame(root, entry) for entry in entries)
+            return [self._frames[key]]
+
+    # Saying
+
+    def _note_generation(self, decision: Decision) -> None:
+        if decision.generation > 1 and decision.users:
+            text = (
+                f"{', '.join(decision.users)} still uses the tree, which is left as it is; the project as it is now "
+                "goes beside it, without the files that runs wrote there"
+            )
+            self.notes.append(text)
+            self.watch(Said(text))
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def _fail(self, host: Host, error: HostError) -> None:
+        self.done[host.name] = Synced(host, error.status, error.reason, error.fix, seconds=self._seconds)
+
+    def _report(self, generation: int | None) -> SyncReport:
+        hosts = tuple(self.done[host.name] for host in self.hosts if host.name in self.done)
+        paths = {host.path for host in hosts if host.path}
+        return SyncReport(
+            hosts,
+            self._seconds,
+            self.project.root,
+            self.project.name,
+            self.project.manifest.digest,
+            self.project.manifest.count,
+            self.project.manifest.size,
+            paths.pop() if len(paths) == 1 else None,
+            generation,
+            tuple(dict.fromkeys(self.notes)),
+            self.dry_run,
+        )

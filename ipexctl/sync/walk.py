@@ -1,0 +1,145 @@
+"""A look at the project on this machine: what there is, how large, and what is left out. No file is read here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, layer_of, outer_layers
+from ipexctl.sync.manifest import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.sync.ignore import Layer
+    from ipexctl.sync.manifest import Kind
+
+ENOUGH: Final = 200_000
+"""Paths after which a look ends: whoever has named the root of a disk gets an answer, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One path below the root, as lstat has it."""
+
+    path: str
+    kind: Kind
+    mode: int
+    size: int
+    looks: tuple[int, int, int, int]
+    """mtime_ns, ctime_ns, inode, device: with the size, what tells an unchanged file without reading it."""
+    target: str = ""
+
+
+@dataclass(slots=True)
+class Seen:
+    """All that a look has found."""
+
+    root: Path
+    found: list[Found] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Sockets, fifos and devices."""
+    outward: list[str] = field(default_factory=list)
+    """Links that lead out of the tree: they are kept as they are, and may lead nowhere on a node."""
+    complete: bool = True
+
+    @property
+    def files(self) -> int:
+        return sum(one.kind != "d" for one in self.found)
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.found if one.kind == "f")
+
+
+def look(root: Path, excludes: Sequence[str] = ()) -> Seen:
+    """Everything below the root that isn't left out. Raises a UserError for what can't be read."""
+    real = Path(os.path.realpath(root))
+    if not real.is_dir():
+        raise UserError(f"{root} is no directory", fix="name the directory of your project")
+    ignored = Ignored(outer_layers(real), excludes)
+    seen = Seen(real)
+    base = os.fsencode(real)
+    pending: list[tuple[str, tuple[Layer, ...]]] = [("", ignored.outer)]
+    while pending:
+        prefix, layers = pending.pop()
+        if len(seen.found) > ENOUGH:
+            seen.complete = False
+            break
+        directories = _directory(seen, base, prefix, layers, ignored)
+        pending += reversed(directories)
+    return seen
+
+
+def _directory(
+    seen: Seen, base: bytes, prefix: str, layers: tuple[Layer, ...], ignored: Ignored
+) -> list[tuple[str, tuple[Layer, ...]]]:
+    place = os.path.join(base, encode(prefix)) if prefix else base
+    try:
+        with os.scandir(place) as entries:
+            inside = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise _unreadable(error, place) from None
+    names = {decode(entry.name) for entry in inside}
+    if any(name in names for name in FILES):
+        own = layer_of(Path(os.fsdecode(place)), prefix)
+        layers = (*layers, own) if own else layers
+    below: list[tuple[str, tuple[Layer, ...]]] = []
+    for entry in inside:
+        path = prefix + decode(entry.name)
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if ignored.stays(path, layers, is_directory=is_directory):
+            continue
+        if is_directory and _is_environment(entry.path):
+            continue
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # gone between two looks
+        _note(seen, path, entry, status)
+        if is_directory:
+            below.append((f"{path}/", layers))
+    return below
+
+
+def _is_environment(place: bytes) -> bool:
+    return any(os.path.lexists(os.path.join(place, mark)) for mark in ENVIRONMENT_MARKS)
+
+
+def _note(seen: Seen, path: str, entry: os.DirEntry[bytes], status: os.stat_result) -> None:
+    looks = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+    mode = stat.S_IMODE(status.st_mode) & 0o777
+    if stat.S_ISDIR(status.st_mode):
+        seen.found.append(Found(path, "d", mode | 0o700, 0, looks))
+    elif stat.S_ISREG(status.st_mode):
+        seen.found.append(Found(path, "f", mode | 0o400, status.st_size, looks))
+    elif stat.S_ISLNK(status.st_mode):
+        target = os.readlink(entry.path)
+        if leads_out(path, decode(target)):
+            seen.outward.append(path)
+        seen.found.append(Found(path, "l", 0o777, 0, looks, decode(target)))
+    else:
+        seen.skipped.append(path)
+
+
+def leads_out(path: str, target: str) -> bool:
+    """Whether a link at that path leads out of the tree, going by its text."""
+    if target.startswith("/"):
+        return True
+    depth = path.count("/")
+    for part in target.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return True
+    return False
+
+
+def _unreadable(error: OSError, place: bytes) -> UserError:
+    where = os.fsdecode(error.filename or place)
+    return UserError(
+        f"{where}: {error.strerror or error}", fix="make it readable, or leave it out: --exclude or .ipexctlignore"
+    )

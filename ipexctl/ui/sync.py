@@ -1,0 +1,177 @@
+"""What `ipexctl sync` shows: hosts with the same fate on one line, what was left alone and why, or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.sync.report import Said, Stepped
+from ipexctl.sync.weight import readable
+from ipexctl.text import printable
+from ipexctl.ui.say import say, wants_color
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.sync.report import Event, Moved, Synced, SyncReport
+
+_STATUSES: Final = ("changed", "ok", "failed", "unreachable")
+_COLORS: Final = {"changed": "33", "ok": "32"}
+_EVERY: Final = 2.0
+_LISTED: Final = 5
+
+
+class SyncView:
+    """What happens along the way, as lines: bytes every two seconds, and with -v every round trip."""
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._quiet, self._verbose = quiet, verbose
+        self._lock = threading.Lock()
+        self._last: dict[str, float] = {}
+
+    def watch(self, event: Event) -> None:
+        if isinstance(event, Said):
+            if event.warning or not self._quiet:
+                say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+        elif isinstance(event, Stepped):
+            if self._verbose:
+                say(f"{printable(event.host)}: {event.what} ({event.seconds:.2f} s)")
+        elif not self._quiet:
+            self._moved(event)
+
+    def _moved(self, event: Moved) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if now - self._last.setdefault(event.host, now) < _EVERY:
+                return
+            self._last[event.host] = now
+        of = f" of {readable(event.total)}" if event.total else ""
+        say(f"{printable(event.host)}: received {readable(event.done)}{of}")
+
+
+def as_json(report: SyncReport) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.sync/1",
+        "root": printable(os.fspath(report.root)),
+        "project": report.project,
+        "path": report.path,
+        "generation": report.generation,
+        "digest": report.digest,
+        "files": report.files,
+        "bytes": report.size,
+        "hosts": [_host(done) for done in report.hosts],
+        "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
+        "notes": [printable(note) for note in report.notes],
+        "dry_run": report.dry_run,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _host(done: Synced) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": done.host.name,
+        "address": done.host.address,
+        "status": done.status,
+        "reason": printable(done.reason),
+        "fix": printable(done.fix),
+        "path": done.path,
+        "generation": done.generation,
+        "sent_bytes": done.sent_bytes,
+        "files_sent": done.files_sent,
+        "files_deleted": done.files_deleted,
+        "seconds": round(done.seconds, 3),
+    }
+    for name in ("kept", "blocked", "aside", "would_send", "would_delete"):
+        found[name] = [printable(path) for path in getattr(done, name)]
+    return found
+
+
+def show_json(report: SyncReport) -> None:
+    sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> None:
+    """The answer on stdout; what went wrong, and what to know, on stderr."""
+    groups: dict[tuple[str, ...], list[Synced]] = {}
+    for done in report.hosts:
+        groups.setdefault((done.status, done.reason, done.fix, _what(done)), []).append(done)
+    colors = wants_color(sys.stdout, os.environ, no_color=no_color)
+    for (status, reason, fix, what), members in groups.items():
+        names = printable(fold([done.host.name for done in members]))
+        if status in ("failed", "unreachable"):
+            say(f"{names}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+        elif not quiet:
+            tint, plain = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
+            shown = "would change" if report.dry_run and status == "changed" else status
+            parts = "; ".join(part for part in (what, reason) if part)
+            sys.stdout.write(f"{names}: {tint}{shown}{plain}" + printable(f": {parts}" if parts else "") + "\n")
+    if report.dry_run and not quiet:
+        _show_paths(report)
+    sys.stdout.flush()
+    _say_left(report)
+    for note in report.notes:
+        say(f"note: {printable(note)}")
+    if not quiet:
+        _say_end(report)
+
+
+def _what(done: Synced) -> str:
+    if done.status != "changed":
+        return ""
+    parts = [f"{done.files_sent} {'file' if done.files_sent == 1 else 'files'} put there"] if done.files_sent else []
+    parts += [f"{done.files_deleted} deleted"] if done.files_deleted else []
+    return ", ".join(parts) or ("" if done.reason else "directories and modes")
+
+
+def _show_paths(report: SyncReport) -> None:
+    """What would travel and go, once for all hosts that are alike."""
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for done in report.hosts:
+        if done.would_send or done.would_delete:
+            groups.setdefault((done.would_send, done.would_delete), []).append(done.host.name)
+    for (send, delete), names in groups.items():
+        if len(groups) > 1:
+            sys.stdout.write(f"{printable(fold(names))}:\n")
+        sys.stdout.write("".join(f"  send    {printable(path)}\n" for path in send))
+        sys.stdout.write("".join(f"  delete  {printable(path)}\n" for path in delete))
+
+
+def _say_left(report: SyncReport) -> None:
+    """What isn't as in the project, and won't be: the hosts' own."""
+    sayings = {
+        "kept": "was written to there since it was sent, and stays so",
+        "blocked": "is the host's own, written by a run, and stays; the project's is not there",
+        "aside": "was written to there and has changed here: the project's is in its place, that one beside it as "
+        "NAME.node-1",
+    }
+    for name, saying in sayings.items():
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for done in report.hosts:
+            if paths := getattr(done, name):
+                groups.setdefault(paths, []).append(done.host.name)
+        for paths, names in groups.items():
+            word = "warning" if name != "kept" else "note"
+            say(f"{word}: {printable(fold(names))}: {_some(paths)} {saying}")
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+    return ", ".join(map(printable, paths[:_LISTED])) + more
+
+
+def _say_end(report: SyncReport) -> None:
+    statuses = {done.status for done in report.hosts}
+    if report.dry_run:
+        say("nothing was sent (--dry-run)")
+    elif report.hosts and statuses == {"ok"}:
+        say(f"nothing to do: {report.files:,} files are as they are here")
+    elif statuses & {"failed", "unreachable"}:
+        say("when that is mended, the same command goes on from here")
+    if report.path is not None and not report.dry_run:
+        say(f"on each host: {printable(report.path)}")
