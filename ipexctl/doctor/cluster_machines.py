@@ -8,7 +8,8 @@ from ipexctl.doctor.cluster_context import groups, odd_ones, span
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.host_context import few, heard, size, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
-from ipexctl.launch.layout import dtype, numa_nodes
+from ipexctl.launch.layout import dtype
+from ipexctl.launch.topology import numa_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

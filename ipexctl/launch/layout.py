@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ipexctl.launch.topology import cores_of, numa_nodes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ipexctl.facts.cpu import Cpu
 
-Backend = Literal["ccl", "gloo"]
 Dtype = Literal["bfloat16", "float32"]
 
 
@@ -24,28 +25,30 @@ class Layout:
     why: str
 
 
-def numa_nodes(cpu: Cpu) -> int:
-    """NUMA nodes with a CPU this account may use; one where nothing is known."""
-    allowed = cpu.allowed_cpus
-    if allowed is None:
-        return cpu.numa_nodes or 1
-    return sum(1 for node in cpu.numa if node.cpus & allowed) or 1
-
-
-def layout(cpu: Cpu, backend: Backend, ppn: int | None = None) -> Layout:
-    """One rank a NUMA node, or as many as asked; oneCCL's worker gets a core where a rank has two or more."""
-    cores = cpu.allowed or 1
-    ranks = ppn or max(1, min(numa_nodes(cpu), cores))
+def threads_of_rank(cores: int, ranks: int, workers: int) -> tuple[int, str]:
+    """Threads a rank, and how they were counted: oneCCL's workers get cores only where compute keeps one."""
     each = max(1, cores // ranks)
+    apart = workers if each > workers else 0
+    formula = f"{cores} {'core' if cores == 1 else 'cores'} / {ranks} {'rank' if ranks == 1 else 'ranks'}"
+    return each - apart, formula + (f" - {apart} for oneCCL" if apart else "")
+
+
+def default_ranks(cpu: Cpu) -> int:
+    """One a NUMA node, and never more than cores."""
+    return max(1, min(numa_nodes(cpu), cores_of(cpu).count))
+
+
+def layout(cpu: Cpu, backend: str, ppn: int | None = None) -> Layout:
+    """One rank a NUMA node, or as many as asked; oneCCL's worker gets a core where a rank has two or more."""
+    ranks = ppn or default_ranks(cpu)
     workers = 1 if backend == "ccl" else 0
-    threads = each - workers if each > 1 else 1
-    taken = f" - {workers} for oneCCL" if workers and each > 1 else ""
-    return Layout(ranks, threads, workers, f"{cores} cores / {ranks} {'rank' if ranks == 1 else 'ranks'}{taken}")
+    threads, why = threads_of_rank(cores_of(cpu).count, ranks, workers)
+    return Layout(ranks, threads, workers, why)
 
 
-def common_layout(cpus: Sequence[Cpu], backend: Backend) -> Layout:
+def common_layout(cpus: Sequence[Cpu], backend: str) -> Layout:
     """What every host can carry: as many ranks as the host with the fewest NUMA nodes, and then the fewest threads."""
-    ppn = min(layout(cpu, backend).ppn for cpu in cpus)
+    ppn = min(default_ranks(cpu) for cpu in cpus)
     return min((layout(cpu, backend, ppn) for cpu in cpus), key=lambda one: one.omp_num_threads)
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ipexctl.facts.cpu import Cpu, NumaNode
 from ipexctl.facts.cpulist import CpuList
 from ipexctl.launch.layout import common_layout, dtype, layout
-
-if TYPE_CHECKING:
-    from ipexctl.launch.layout import Backend
 
 
 def cpu(cores: int, nodes: int, *, threads: int = 2, allowed: range | None = None, quota: float | None = None) -> Cpu:
@@ -50,7 +46,7 @@ def cpu(cores: int, nodes: int, *, threads: int = 2, allowed: range | None = Non
         (Cpu(), "ccl", 1, 1),
     ],
 )
-def test_one_rank_a_numa_node_and_a_core_for_the_worker(machine: Cpu, backend: Backend, ppn: int, threads: int) -> None:
+def test_one_rank_a_numa_node_and_a_core_for_the_worker(machine: Cpu, backend: str, ppn: int, threads: int) -> None:
     found = layout(machine, backend)
     assert (found.ppn, found.omp_num_threads) == (ppn, threads)
     assert found.ccl_worker_count == (1 if backend == "ccl" else 0)

@@ -1,0 +1,125 @@
+"""The mpirun line of each MPI, its own variables, and the files beside it. Pure.
+
+It starts `rank.py` and says where; everything a rank needs to know travels in the job file.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.launch.plan import LaunchFile, Setting
+from ipexctl.launch.transport import common_iface
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipexctl.launch.mpi import Launcher
+    from ipexctl.launch.scene import Scene
+
+STARTUP_TIMEOUT: Final = 120
+_SSH: Final = """\
+#!/bin/sh
+# How mpirun on node0 reaches the other nodes. Hydra's -q would keep ssh from saying why it can't.
+[ "$1" != -q ] || shift
+exec {command} "$@"
+"""
+
+
+def argv(scene: Scene, launcher: Launcher) -> tuple[str, ...]:
+    """The whole line."""
+    request = scene.request
+    count = ("-n", str(scene.world_size))
+    line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[launcher.flavor]
+    rank = (request.env.python, "-I", f"{request.rundir}/rank.py", f"{request.rundir}/job.json")
+    return (launcher.path, *line(scene, launcher), *count, *rank)
+
+
+def _intel(scene: Scene, _: Launcher) -> tuple[str, ...]:
+    # Not -f: of its lines Intel's hydra reads the names and passes over the counts.
+    # And with -genvnone the other hosts don't learn that they needn't pin.
+    unpinned = () if scene.alone else ("-genv", "I_MPI_PIN", "0")
+    return ("-genvnone", *unpinned, *_own_address(scene), "-machinefile", _hostfile(scene))
+
+
+def _mpich(scene: Scene, _: Launcher) -> tuple[str, ...]:
+    if scene.alone:
+        how: tuple[str, ...] = ("-launcher", "fork")
+    else:
+        how = ("-launcher", "ssh", "-launcher-exec", _ssh(scene))
+    return ("-genvnone", *how, *_own_address(scene), "-f", _hostfile(scene))
+
+
+def _own_address(scene: Scene) -> tuple[str, ...]:
+    """How the nodes come back to node0: without this, by its host name."""
+    if scene.alone:
+        return ()
+    iface = common_iface(scene)
+    return ("-iface", iface) if iface else ("-localhost", scene.members[0].address)
+
+
+def _openmpi(scene: Scene, launcher: Launcher) -> tuple[str, ...]:
+    line = ["--allow-run-as-root", "--bind-to", "none", "--map-by", "slot", "--hostfile", _hostfile(scene)]
+    if scene.alone:
+        return tuple(line)
+    is_old = (launcher.version or "5").startswith(("1.", "2.", "3.", "4."))
+    # A scheduler's allocation would win over the hostfile.
+    parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
+    parameters["plm_rsh_agent" if is_old else "plm_ssh_agent"] = _ssh(scene)
+    if iface := common_iface(scene):
+        parameters["oob_tcp_if_include" if is_old else "prte_if_include"] = iface
+    for name, value in parameters.items():
+        line += ["--mca" if is_old else "--prtemca", name, value]
+    return tuple(line)
+
+
+def launcher_env(scene: Scene, launcher: Launcher) -> Iterator[Setting]:
+    """What mpirun gets in its environment, which is a clean one: an old PMI_RANK or SLURM_NODELIST would mislead it."""
+    if launcher.flavor == "intel":
+        yield from _intel_env(scene, launcher)
+
+
+def _intel_env(scene: Scene, launcher: Launcher) -> Iterator[Setting]:
+    yield Setting("I_MPI_ROOT", launcher.root, "where this Intel MPI is")
+    yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores by ipexctl")
+    yield Setting(
+        "I_MPI_JOB_STARTUP_TIMEOUT",
+        str(STARTUP_TIMEOUT),
+        "seconds for all hosts to answer; by itself it waits for ever",
+    )
+    if scene.alone:
+        yield Setting("I_MPI_HYDRA_BOOTSTRAP", "fork", "one host: ranks are started without ssh")
+        return
+    yield Setting(
+        "I_MPI_HYDRA_BOOTSTRAP", "ssh", "how daemons are started on the other hosts, also within a scheduler's job"
+    )
+    yield Setting(
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC",
+        _ssh(scene),
+        "ssh with the right key, user and port for each node, and never a question",
+    )
+
+
+def hostfile(scene: Scene) -> str:
+    """As many ranks on each host as planned, one after the other."""
+    form = "{} slots={}\n" if scene.flavor == "openmpi" else "{}:{}\n"
+    return "".join(form.format(member.word, member.count) for member in scene.members)
+
+
+def files(scene: Scene) -> tuple[LaunchFile, ...]:
+    made = [LaunchFile("hostfile", 0o600, hostfile(scene))]
+    if not scene.alone:
+        node0 = scene.members[0].facts
+        ssh = node0.environment.tools.get("ssh", "ssh")
+        config = scene.request.ssh_config
+        how = ("-F", config) if config else ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+        made.append(LaunchFile("ssh.sh", 0o700, _SSH.format(command=shlex.join((ssh, *how)))))
+    return tuple(made)
+
+
+def _hostfile(scene: Scene) -> str:
+    return f"{scene.request.rundir}/hostfile"
+
+
+def _ssh(scene: Scene) -> str:
+    return f"{scene.request.rundir}/ssh.sh"

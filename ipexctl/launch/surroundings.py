@@ -1,0 +1,75 @@
+"""The other variables of a rank: Python's, Hugging Face's, its environment's, and those taken away. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.launch.plan import Setting
+from ipexctl.launch.scene import each_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipexctl.launch.scene import Member, Said, Scene
+
+RANK_NAMES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""What each rank is told of itself; nobody else may set them."""
+_STRAYS: Final = (
+    "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_PROCID", "SLURM_LOCALID",
+    "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+)  # fmt: skip
+"""Left by another launcher, a script would take its rank from them."""
+_THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
+
+
+def settings(scene: Scene) -> Iterator[Setting]:
+    """What goes first: all that other rules set stands against it."""
+    yield from _own_rank(scene)
+    yield from _environment(scene)
+    yield Setting("PYTHONUNBUFFERED", "1", "a line is seen when it is printed, not when a block is full")
+    yield Setting("PYTHONFAULTHANDLER", "1", "a rank that crashes in C code shows where in Python it was")
+    yield Setting(
+        "TOKENIZERS_PARALLELISM", "false", "tokenizers' own threads would fight with OpenMP's, and warn at every fork"
+    )
+    yield Setting("ACCELERATE_USE_CPU", "true", "a script that uses accelerate gets CPUs without `accelerate launch`")
+    yield Setting("IPEXCTL_BACKEND", scene.backend, "for scripts that ask: init_process_group(os.environ[...])")
+
+
+def strays(scene: Scene, chosen: frozenset[str]) -> Iterator[Setting]:
+    """What a login or another launcher left behind; `chosen` are set by a rule, or by the user, and stay."""
+    for name in _STRAYS:
+        if name not in chosen:
+            yield Setting(name, None, "another launcher's: a script that finds it would take it for its own rank")
+    found: dict[str, None] = {}
+    for member in scene.members:
+        found.update(dict.fromkeys(sorted(member.facts.environment.variables)))
+    for name in found:
+        if name in chosen or not name.startswith(_THREADS):
+            continue
+
+        def say(member: Member, name: str = name) -> Said | None:
+            value = member.facts.environment.variables.get(name)
+            return None if value is None else (None, f"a login sets it to {value[:40]}: not chosen for this run")
+
+        yield from each_host(scene.members, name, say)
+
+
+def _own_rank(scene: Scene) -> Iterator[Setting]:
+    yield Setting("WORLD_SIZE", str(scene.world_size), "how many ranks there are in all")
+    yield from each_host(
+        scene.members, "LOCAL_WORLD_SIZE", lambda member: (str(member.count), "how many of them this host has")
+    )
+    for member in scene.members:
+        for at in range(member.count):
+            rank = member.first + at
+            yield Setting("RANK", str(rank), "which it is: torch and accelerate read it", member.name, rank)
+            yield Setting("LOCAL_RANK", str(at), "which it is on its host", member.name, rank)
+
+
+def _environment(scene: Scene) -> Iterator[Setting]:
+    env = scene.request.env
+    place = f"the environment {env.name}" if env.name else "the environment"
+    for name, value in env.variables.items():
+        in_front = name in env.prepended
+        reason = f"{place} is found first" if in_front else f"{place} says so"
+        yield Setting(name, value, reason, prepend=in_front)

@@ -1,0 +1,211 @@
+"""What `run --dry-run` shows: ranks and their cores, every variable with its reason, the mpirun line; or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.facts.cpulist import CpuList
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.plan import to_json
+from ipexctl.text import printable
+from ipexctl.ui.say import wants_color
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
+
+_FLAVORS: Final = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
+_FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
+
+
+def as_json(plan: LaunchPlan) -> dict[str, Any]:
+    return to_json(plan)
+
+
+def show_json(plan: LaunchPlan) -> None:
+    sys.stdout.write(json.dumps(as_json(plan), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def show_plan(plan: LaunchPlan, *, no_color: bool = False) -> None:
+    """The plan on stdout, for somebody who wants to know why."""
+    width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+    colors = wants_color(sys.stdout, os.environ, no_color=no_color)
+    sys.stdout.write("".join(f"{line}\n" for line in plan_lines(plan, width, colors=colors)))
+    sys.stdout.flush()
+
+
+def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> Iterator[str]:
+    bold, plain = ("\x1b[1m", "\x1b[0m") if colors else ("", "")
+
+    def heading(text: str) -> Iterator[str]:
+        yield ""
+        yield f"{bold}{text}{plain}"
+
+    yield f"{bold}{_summary(plan)}{plain}"
+    yield from heading("Ranks")
+    yield from _ranks(plan.hosts, width)
+    everywhere = [one for one in plan.settings if one.host is None and one.value is not None]
+    yield from heading("Variables on every rank")
+    for setting in everywhere:
+        yield from _setting(_shown(setting), setting.reason, width)
+        if setting.name == "MASTER_ADDR" and plan.master_port is None:
+            yield from _setting("MASTER_PORT=(a free port)", _FREE_PORT, width)
+    differing = [one for one in plan.settings if one.host is not None and one.rank is None and one.value is not None]
+    if differing:
+        yield from heading("Variables that differ from host to host")
+        yield from _by_host(differing, width)
+    own = [one for one in plan.settings if one.rank is not None]
+    if own:
+        yield from heading("Variables that differ from rank to rank")
+        yield from _by_rank(own, width)
+    removed = [one for one in plan.settings if one.value is None]
+    if removed:
+        yield from heading("Variables taken away")
+        yield from _removed(removed, width)
+    yield from heading(f"What node0 starts ({_FLAVORS[plan.flavor]})")
+    yield from _command(plan.argv, width)
+    if plan.launcher_env:
+        yield from heading("Variables of mpirun itself")
+        for setting in plan.launcher_env:
+            yield from _setting(_shown(setting), setting.reason, width)
+    yield from heading("What each rank executes")
+    yield from _wrapped(f"in {printable(plan.cwd)}", width, 2)
+    yield from _command(plan.command, width)
+    if plan.notes:
+        yield from heading("Notes")
+        for note in plan.notes:
+            yield from textwrap.wrap(
+                printable(note), width, initial_indent="  - ", subsequent_indent="    ", break_long_words=False
+            )
+
+
+def _summary(plan: LaunchPlan) -> str:
+    ranks = f"{plan.world_size} {'rank' if plan.world_size == 1 else 'ranks'}"
+    hosts = f"{len(plan.hosts)} {'host' if len(plan.hosts) == 1 else 'hosts'}"
+    how = f"over {plan.backend}, started by {_FLAVORS[plan.flavor]}"
+    return f"{ranks} on {hosts} {how}; {plan.dtype_hint} suits these CPUs"
+
+
+def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
+    """Hosts that are seated alike share their rows."""
+    alike: dict[tuple[tuple[object, ...], ...], list[HostPlan]] = {}
+    for host in hosts:
+        alike.setdefault(tuple(_seat(rank) for rank in host.ranks), []).append(host)
+    rows: list[tuple[str, ...]] = [("host", "rank", "cores", "oneCCL", "threads", "memory")]
+    for group in alike.values():
+        for at, rank in enumerate(group[0].ranks):
+            rows.append(
+                (
+                    printable(fold(host.name for host in group)) if at == 0 else "",
+                    _numbers(host.ranks[at].rank for host in group),
+                    str(CpuList.of(rank.cores)) if rank.cores else "not bound",
+                    str(CpuList.of(rank.ccl_cores)) or "-",
+                    str(rank.omp),
+                    f"node {CpuList.of(rank.memory)}" if rank.memory else "any",
+                )
+            )
+    if all(row[3] == "-" for row in rows[1:]):
+        rows = [(*row[:3], *row[4:]) for row in rows]
+    yield from _columns(rows, width)
+
+
+def _seat(rank: RankPlan) -> tuple[object, ...]:
+    return rank.cores, rank.ccl_cores, rank.omp, rank.memory
+
+
+def _columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """As a table; a cell too long for its share goes on below."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for _ in widths:
+        over = 2 + sum(widths) + 2 * (len(widths) - 1) - width
+        widest = widths.index(max(widths))
+        if over <= 0 or widths[widest] <= 12:
+            break
+        widths[widest] = max(12, widths[widest] - over)
+    for row in rows:
+        cells = [_pieces(cell, most) for cell, most in zip(row, widths, strict=True)]
+        for at in range(max(map(len, cells))):
+            parts = [(cell[at] if at < len(cell) else "").ljust(most) for cell, most in zip(cells, widths, strict=True)]
+            yield f"  {'  '.join(parts)}".rstrip()
+
+
+def _pieces(text: str, most: int) -> list[str]:
+    """Broken behind commas where it can be."""
+    pieces = []
+    while len(text) > most:
+        cut = text.rfind(",", 0, most) + 1 or most
+        pieces.append(text[:cut])
+        text = text[cut:]
+    return [*pieces, text]
+
+
+def _shown(setting: Setting) -> str:
+    if setting.secret:
+        return f"{printable(setting.name)}=(not shown)"
+    value = printable(setting.value or "")
+    return f"{printable(setting.name)}={value}" + (":..." if setting.prepend else "")
+
+
+def _setting(what: str, reason: str, width: int) -> Iterator[str]:
+    yield from _wrapped(what, width, 2)
+    yield from _wrapped(printable(reason), width, 6)
+
+
+def _by_host(settings: Sequence[Setting], width: int) -> Iterator[str]:
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for one in settings:
+        hosts.setdefault((_shown(one), one.reason), []).append(one.host or "")
+    for (what, reason), names in hosts.items():
+        yield from _setting(what, f"on {fold(names)}: {reason}", width)
+
+
+def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
+    values: dict[tuple[str, str], list[str]] = {}
+    for one in settings:
+        values.setdefault((one.name, one.reason), []).append(one.value or "")
+    for (name, reason), each in values.items():
+        unlike = list(dict.fromkeys(each))
+        shown = _numbers(map(int, unlike)) if all(value.isdecimal() for value in unlike) else ", ".join(unlike)
+        yield from _setting(f"{printable(name)}={printable(shown)}", reason, width)
+
+
+def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
+    names: dict[tuple[str, str | None], list[str]] = {}
+    for one in settings:
+        names.setdefault((one.reason, one.host), []).append(printable(one.name))
+    grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (reason, host), which in names.items():
+        grouped.setdefault((reason, tuple(dict.fromkeys(which))), []).extend([host] if host else [])
+    for (reason, unset), hosts in grouped.items():
+        yield from _setting(", ".join(unset), (f"on {fold(hosts)}: " if hosts else "") + reason, width)
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return str(CpuList.of(numbers))
+
+
+def _command(words: Sequence[str], width: int) -> Iterator[str]:
+    """As it would be typed: lines that a shell joins again."""
+    line = " "
+    for word in map(shlex.quote, map(printable, words)):
+        if len(line) > 2 and len(line) + 1 + len(word) + 2 > width:
+            yield f"{line} \\"
+            line = "   "
+        line += f" {word}"
+    yield line
+
+
+def _wrapped(text: str, width: int, indent: int) -> Iterator[str]:
+    """Lines at that indent; a word longer than a line stays whole, so that it can be copied."""
+    space = " " * indent
+    yield from textwrap.wrap(
+        text, width, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False
+    )

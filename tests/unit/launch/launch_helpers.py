@@ -1,0 +1,183 @@
+"""Clusters to plan for: recorded machines with addresses of their own, and the environments ranks run in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.facts.cpu import Cpu, NumaNode
+from ipexctl.facts.cpulist import CpuList
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.network import Address, Network, Nic
+from ipexctl.facts.parse import parse
+from ipexctl.facts.software import Software
+from ipexctl.facts.system import Batch, Environment
+from ipexctl.hosts.host import Host
+from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
+from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.request import LaunchOptions, LaunchRequest, RankEnv
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.launch.plan import Setting
+
+RECORDED = Path(__file__).parents[1] / "facts" / "recorded"
+ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
+RUN = "/home/me/.ipexctl/runs/calm-otter"
+AVX512 = frozenset({"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})
+AMX = AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"}
+STOCK = RankEnv(
+    f"{ENV}/bin/python",
+    ENV,
+    "torch-2.13-1a2b3c4d",
+    packages={"torch": "2.13.0", "impi-rt": "2021.18.1"},
+    variables={
+        "PATH": f"{ENV}/bin",
+        "LD_LIBRARY_PATH": f"{ENV}/lib",
+        "I_MPI_ROOT": ENV,
+        "FI_PROVIDER_PATH": f"{ENV}/lib",
+    },
+    prepended=("LD_LIBRARY_PATH", "PATH"),
+)
+IPEX = replace(
+    STOCK,
+    name="ipex-2.8-1a2b3c4d",
+    packages={
+        "torch": "2.8.0",
+        "intel-extension-for-pytorch": "2.8.0",
+        "intel-openmp": "2025.1.0",
+        "impi-rt": "2021.15.0",
+    },
+    ccl=True,
+)
+
+
+def cpu(cores: int, nodes: int = 1, *, sockets: int = 1, threads: int = 2, **changes: Any) -> Cpu:
+    """Numbered as Linux does: the first thread of every core, then the second ones."""
+
+    def of(first: int, last: int) -> CpuList:
+        return CpuList.of(core + cores * thread for thread in range(threads) for core in range(first, last))
+
+    made = Cpu(
+        arch="x86_64",
+        vendor="GenuineIntel",
+        family=6,
+        model=143,
+        sockets=sockets,
+        cores=cores,
+        threads=cores * threads,
+        flags=frozenset(
+            [
+                "avx2",
+                "fma",
+                "avx512f",
+                "avx512bw",
+                "avx512dq",
+                "avx512vl",
+                "avx512_vnni",
+                "avx512_bf16",
+                "amx_tile",
+                "amx_bf16",
+            ]
+        ),
+        online=of(0, cores),
+        siblings=tuple(of(core, core + 1) for core in range(cores)),
+        packages=tuple(of(cores * at // sockets, cores * (at + 1) // sockets) for at in range(sockets)),
+        numa=tuple(NumaNode(at, of(cores * at // nodes, cores * (at + 1) // nodes)) for at in range(nodes)),
+        affinity=of(0, cores),
+    )
+    return replace(made, **changes)
+
+
+def machine(what: Cpu | str, number: int = 1, *, nics: Sequence[Nic] | None = None, **parts: Any) -> Facts:
+    """A recorded machine's CPU, or one made up, at 10.1.0.NUMBER."""
+    processor = parse((RECORDED / f"{what}.txt").read_text(encoding="utf-8")).cpu if isinstance(what, str) else what
+    loopback = Nic("lo", "loopback", addresses=(Address("127.0.0.1", 8, "host"),))
+    network = Network(nics=(loopback, *(nics or (eth("eth0", f"10.1.0.{number}"),))))
+    made = Facts(cpu=processor, network=network, environment=Environment(tools={"ssh": "/usr/bin/ssh"}))
+    return replace(made, **parts)
+
+
+def eth(name: str, address: str) -> Nic:
+    return Nic(name, "ethernet", "up", mac=f"02:{address}", addresses=(Address(address, 24),))
+
+
+def software(**parts: Any) -> Software:
+    return Software(**parts)
+
+
+def variables(**values: str) -> Environment:
+    return Environment(variables=values, tools={"ssh": "/usr/bin/ssh"})
+
+
+def batch(job: str) -> Batch:
+    return Batch(("slurm",), job)
+
+
+def request(
+    *machines: Facts,
+    env: RankEnv = STOCK,
+    slots: Sequence[int | None] = (),
+    max_slots: Sequence[int | None] = (),
+    command: tuple[str, ...] = ("train.py", "--epochs", "3"),
+    kind: Any = "script",
+    ssh_config: str | None = "/home/me/.ipexctl/ssh/config",
+    internal: Mapping[str, str] | None = None,
+    words: Mapping[str, str] | None = None,
+    mpi_seen: Any = None,
+    **options: Any,
+) -> LaunchRequest:
+    """node1, node2 … with those facts."""
+    numbers = range(1, len(machines) + 1)
+
+    def at(values: Sequence[int | None], number: int) -> int | None:
+        return values[number - 1] if number <= len(values) else None
+
+    hosts = tuple(
+        Host(f"node{number}", f"node{number}", slots=at(slots, number), max_slots=at(max_slots, number))
+        for number in numbers
+    )
+    addresses = {f"node{number}": f"10.1.0.{number}" for number in numbers}
+    return LaunchRequest(
+        hosts=hosts,
+        facts={host.name: facts for host, facts in zip(hosts, machines, strict=True)},
+        internal=addresses if internal is None else internal,
+        env=env,
+        command=command,
+        kind=kind,
+        cwd="/home/me/.ipexctl/code/digits",
+        rundir=RUN,
+        words=words or {},
+        ssh_config=ssh_config,
+        options=LaunchOptions(**options),
+        mpi_seen=mpi_seen,
+    )
+
+
+def plan(*machines: Facts, **wishes: Any) -> LaunchPlan:
+    found = plan_launch(request(*machines, **wishes))
+    assert isinstance(found, LaunchPlan), found
+    return found
+
+
+def refusal(*machines: Facts, **wishes: Any) -> LaunchRefusal:
+    found = plan_launch(request(*machines, **wishes))
+    assert isinstance(found, LaunchRefusal), found
+    return found
+
+
+def setting(found: LaunchPlan, name: str, host: str = "node1") -> Setting | None:
+    """What the first rank of that host gets; the last word counts."""
+    rank = next(one.ranks[0] for one in found.hosts if one.name == host)
+    return next((one for one in reversed(found.settings_of(rank)) if one.name == name), None)
+
+
+def value(found: LaunchPlan, name: str, host: str = "node1") -> str | None:
+    one = setting(found, name, host)
+    return one.value if one else None
+
+
+def counts(found: LaunchPlan) -> list[int]:
+    return [len(host.ranks) for host in found.hosts]
