@@ -99,6 +99,7 @@ class LiveRun:
         if kind is None and self._error is not None:
             raise self._error
         if kind is None:
+            self._terminal.leave(None)
             self._say_end()
 
     def watch(self, event: Event) -> None:
@@ -112,6 +113,16 @@ class LiveRun:
             while self._came - self._taken > _MOST_WAITING and self._thread.is_alive():
                 self._drained.clear()
                 self._drained.wait(_FRAME)
+
+    def stopping(self) -> None:
+        """Show that the run is being stopped. For a signal handler, too; whatever it wrote is painted over."""
+        self.screen.controls.stopping = True
+        self._anew = True
+
+    def abandon(self) -> None:
+        """Give the terminal back now. For a signal handler that is about to end us where we stand."""
+        self._suspended = True
+        self._terminal.leave(0.1)
 
     def _show(self) -> None:
         try:

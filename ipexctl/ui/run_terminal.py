@@ -41,6 +41,7 @@ class Terminal:
         self._lock = threading.RLock()
         self._before: list[Any] | None = None
         self._entered = False
+        self._owes = False
         self._shown: list[Hashable] = []
         self._size = (0, 0)
         self._pending = memoryview(b"")
@@ -90,24 +91,27 @@ class Terminal:
             self._shown, self._size = [], (0, 0)
             self._pending = memoryview(_ENTER)
 
-    def leave(self) -> None:
-        """Give the screen back. Never waits for a terminal that takes nothing any more."""
+    def leave(self, patience: float | None = 0.5) -> None:
+        """Give the screen back. To a terminal that takes nothing, later: to whoever leaves with more patience."""
         held = self._lock.acquire(timeout=0.5)
         try:
-            if not self._entered:
-                return
-            self._entered = False
-            self._pending = memoryview(b"")
+            if self._entered:
+                self._entered, self._owes = False, True
+                self._pending = memoryview(b"")
+                self._restore_modes()
             with contextlib.suppress(OSError):
-                if select.select([], [self._out], [], 0.5)[1]:
+                if self._owes and select.select([], [self._out], [], patience)[1]:
+                    self._owes = False
                     os.write(self._out, _LEAVE)
-            if self.keyboard is not None and self._before is not None:
-                with contextlib.suppress(termios.error, OSError):
-                    termios.tcflush(self.keyboard, termios.TCIFLUSH)  # keys meant for the view are none for the shell
-                    termios.tcsetattr(self.keyboard, termios.TCSANOW, self._before)
         finally:
             if held:
                 self._lock.release()
+
+    def _restore_modes(self) -> None:
+        if self.keyboard is not None and self._before is not None:
+            with contextlib.suppress(termios.error, OSError):
+                termios.tcflush(self.keyboard, termios.TCIFLUSH)  # keys meant for the view are none for the shell
+                termios.tcsetattr(self.keyboard, termios.TCSANOW, self._before)
 
     def paint(self, lines: Sequence[Text], width: int, height: int) -> None:
         """Bring what has changed since the last frame on its way."""

@@ -1,0 +1,233 @@
+"""The live view on a real terminal: whatever happens, the terminal is as it was, and the end is said."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.ui.run_live import wants_live
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PROGRAM = """
+import signal, sys, threading, time
+from ipexctl.jobs.events import Chunk, Ended, RankStatus, Said, Status
+from ipexctl.ui.run_live import LiveRun
+
+def status(state):
+    ranks = tuple(RankStatus(rank, "here", state) for rank in range(2))
+    return Status("r1", state, "train.py", "default", 1, 2, time.time(), ranks=ranks)
+
+over = threading.Event()
+with LiveRun(status("running"), lambda: print("asked to stop"), over.set) as view:
+    view.watch(Chunk(0, "stdout", b"hello\\n"))
+    view.watch(Chunk(1, "stdout", b"hello\\n"))
+    {body}
+"""
+WAIT = "over.wait(20)"
+END = 'time.sleep(0.5); view.watch(Ended(0, status("ok")))'
+
+
+class Shown:
+    """A program on a terminal of its own."""
+
+    def __init__(self, body: str) -> None:
+        self.ours, self._theirs = pty.openpty()
+        self.resize(80, 24)
+        self.before: list[Any] = termios.tcgetattr(self.ours)
+        self.seen = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM.format(body=body)],
+            stdin=self._theirs,
+            stdout=self._theirs,
+            stderr=self._theirs,
+            env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+
+    def until(self, done: Callable[[], bool], seconds: float = 20.0) -> bool:
+        end = time.monotonic() + seconds
+        while not done() and time.monotonic() < end:
+            if select.select([self.ours], [], [], 0.05)[0]:
+                with contextlib.suppress(OSError):
+                    self.seen += os.read(self.ours, 65536)
+        return done()
+
+    def until_seen(self, text: bytes) -> bool:
+        return self.until(lambda: text in self.seen)
+
+    def until_gone(self) -> int | None:
+        self.until(lambda: self.process.poll() is not None)
+        self.until(lambda: False, 0.1)
+        return self.process.poll()
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.ours, keys)
+
+    def resize(self, width: int, height: int) -> None:
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    @property
+    def restored(self) -> bool:
+        return bool(
+            termios.tcgetattr(self.ours)[:6] == self.before[:6]
+            and self.seen.rfind(b"\x1b[?1049l") > self.seen.rfind(b"\x1b[?1049h")
+            and self.seen.rfind(b"\x1b[?25h") > self.seen.rfind(b"\x1b[?25l")
+            and self.seen.rfind(b"\x1b[?7h") > self.seen.rfind(b"\x1b[?7l")
+        )
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self._theirs)
+
+
+@pytest.fixture
+def show() -> Iterator[Callable[[str], Shown]]:
+    made: list[Shown] = []
+
+    def make(body: str) -> Shown:
+        made.append(Shown(body))
+        return made[-1]
+
+    yield make
+    for shown in made:
+        shown.close()
+
+
+def test_a_run_that_ends_leaves_its_last_lines_and_how_it_ended(show: Callable[[str], Shown]) -> None:
+    shown = show(END)
+    assert shown.until_gone() == 0
+    assert shown.restored
+    after = shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
+    assert b"[0-1] hello" in after
+    assert b"run r1 ended well: 2 ranks on 1 node" in after
+
+
+def test_ctrl_c_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
+    shown = show(WAIT)
+    assert shown.until_seen(b"hello")
+    assert not shown.restored
+    shown.type(b"\x03")
+    assert shown.until_gone() not in {None, 0}
+    assert shown.restored
+
+
+def test_an_exception_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
+    shown = show('time.sleep(0.5); raise ValueError("odd")')
+    assert shown.until_gone() == 1
+    assert shown.restored
+    assert b"ValueError: odd" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
+
+
+def test_an_error_of_the_view_itself_is_raised_and_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
+    shown = show("view.screen.tick = None; view.watch(Said('x')); time.sleep(0.5)")
+    assert shown.until_gone() == 1
+    assert shown.restored
+    assert b"TypeError" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
+
+
+def test_leaving_by_key_says_how_to_come_back(show: Callable[[str], Shown]) -> None:
+    shown = show(WAIT)
+    assert shown.until_seen(b"hello")
+    shown.type(b"q")
+    assert shown.until_gone() == 0
+    assert shown.restored
+    assert b"ipexctl attach r1" in shown.seen
+
+
+def test_stopping_by_key_asks_first(show: Callable[[str], Shown]) -> None:
+    shown = show(WAIT)
+    assert shown.until_seen(b"hello")
+    shown.type(b"s")
+    assert shown.until_seen(b"y/n")
+    shown.type(b"y")
+    assert shown.until_seen(b"stopping")
+    assert b"asked to stop" in shown.seen
+    shown.type(b"d")
+    assert shown.until_gone() == 0
+    assert shown.restored
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(show: Callable[[str], Shown]) -> None:
+    shown = show(WAIT)
+    assert shown.until_seen(b"hello")
+    # An orphaned process group, as this one is, can't be stopped by SIGTSTP: what is left is that it comes back.
+    shown.process.send_signal(signal.SIGTSTP)
+    assert shown.until_seen(b"\x1b[?1049l")
+    assert shown.until(lambda: shown.seen.rfind(b"\x1b[?1049h") > shown.seen.rfind(b"\x1b[?1049l"))
+    shown.process.send_signal(signal.SIGCONT)
+    shown.seen = b""
+    assert shown.until_seen(b"hello")
+    shown.type(b"d")
+    assert shown.until_gone() == 0
+    assert shown.restored
+
+
+def test_a_terminal_of_another_size_is_drawn_anew(show: Callable[[str], Shown]) -> None:
+    shown = show(WAIT)
+    assert shown.until_seen(b"hello")
+    shown.seen = b""
+    shown.resize(100, 30)
+    assert shown.until_seen(b"\x1b[30;1H")
+    shown.resize(20, 5)
+    assert shown.until_seen(b"\x1b[5;1H")
+    shown.type(b"q")
+    assert shown.until_gone() == 0
+
+
+def test_a_terminal_that_takes_nothing_holds_up_nobody_else(show: Callable[[str], Shown], tmp_path: Path) -> None:
+    through = tmp_path / "through"
+    shown = show(
+        "flood = [view.watch(Chunk(0, 'stdout', b'%d' % i * 99 + b'\\n')) or time.sleep(0.001) for i in range(1500)];"
+        f"open({str(through)!r}, 'w').close(); view.watch(Ended(0, status('ok')))"
+    )
+    end = time.monotonic() + 20
+    while not through.exists() and time.monotonic() < end:
+        time.sleep(0.05)  # and reads nothing
+    assert through.exists()
+    time.sleep(1)
+    assert shown.until_gone() == 0
+    assert shown.restored
+
+
+@pytest.mark.parametrize(
+    ("terminal", "term", "plain", "wanted"),
+    [
+        (True, "xterm", False, True),
+        (True, "xterm", True, False),
+        (True, "dumb", False, False),
+        (True, "", False, False),
+        (False, "xterm", False, False),
+    ],
+)
+def test_live_is_for_a_terminal_that_can(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, term: str, plain: bool, wanted: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    assert wants_live({"TERM": term}, plain=plain) == wanted
+
+
+def test_live_without_a_terminal_is_refused_before_anything_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    with pytest.raises(UserError) as refused:
+        wants_live({"TERM": "xterm"}, live=True)
+    assert "--live" in refused.value.message
