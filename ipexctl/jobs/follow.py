@@ -1,0 +1,139 @@
+"""Following a run on node0: events as they come, gone on with where they broke off when the connection is lost.
+
+The run doesn't know who follows; leaving changes nothing for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from ipexctl.jobs.events import Chunk, Ended, Said, read_status
+from ipexctl.remote.node_script import run_script
+from ipexctl.remote.outcome import Cancelled, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ipexctl.jobs.events import Status, Stream, Watch
+    from ipexctl.jobs.record import RunRecord
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+
+SHORT: Final[Mapping[str, str]] = {"stdout": "out", "stderr": "err"}
+_LONG: Final[Mapping[str, Stream]] = {"out": "stdout", "err": "stderr"}
+_WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+class Follower:
+    """One watcher's way through a run. `offsets` says how far it is, by rank and stream: `0.out`."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        open_session: Callable[[], Session],
+        watch: Watch,
+        cancel: Cancel,
+        *,
+        ranks: Sequence[int] | None = None,
+        streams: Sequence[Stream] = ("stdout", "stderr"),
+        begin: Literal["start", "end"] = "start",
+        offsets: Mapping[str, int] | None = None,
+    ) -> None:
+        self.offsets = dict(offsets or {})
+        self.status: Status | None = None
+        self._record = record
+        self._open_session = open_session
+        self._watch = watch
+        self._cancel = cancel
+        self._ranks = None if ranks is None else list(ranks)
+        self._streams = [SHORT[stream] for stream in streams]
+        self._begin = begin
+        self._heard = False
+
+    def follow(self, *, to_the_end: bool = True) -> Ended:
+        """Until the run has ended, or for all it has said so far; the last event is returned and was watched.
+
+        A lost connection is taken up again until that works or the switch is thrown. Raises a HostError where
+        node0 has no such run, `Cancelled` where the switch was thrown, `Unreachable` where it was never reached.
+        """
+        failures = 0
+        while True:
+            self._heard = False
+            try:
+                ended = self._listen(to_the_end)
+            except Unreachable as error:
+                failures = 1 if self._heard else failures + 1
+                if self.status is None:
+                    raise
+                if failures == 1:
+                    name = self._record.node0.name
+                    self._watch(Said(f"{name}: {error.reason}; the run goes on there, trying to reach it again", True))
+                self._rest(_WAITS[min(failures, len(_WAITS)) - 1])
+            else:
+                self._watch(ended)
+                return ended
+
+    def _listen(self, to_the_end: bool) -> Ended:
+        session = self._open_session()
+        try:
+            if self.status is not None:
+                self._watch(Said(f"{self._record.node0.name} is reached again"))
+            request = {
+                "home": self._record.home,
+                "id": self._record.id,
+                "offsets": self.offsets,
+                "from": self._begin if self.status is None else "start",
+                "ranks": self._ranks,
+                "streams": self._streams,
+                "follow": to_the_end,
+            }
+            last = run_script(
+                session,
+                self._record.python,
+                "follow",
+                "follow",
+                request,
+                on_event=self._hear,
+                cancel=self._cancel,
+            )
+        finally:
+            session.close()
+        self.status = status = read_status(last["status"])
+        if status.state == "failed" and status.first_failure is None and last["status"].get("reason"):
+            self._watch(Said(_reason(last["status"]), True))
+        return Ended(run_exit_code(status), status)
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        self._heard = True
+        if event["event"] == "chunk":
+            rank, name = int(event["rank"]), str(event["stream"])
+            data = base64.b64decode(event["data"])
+            offset = int(event["offset"])
+            self.offsets[f"{rank}.{name}"] = offset + len(data)
+            self._watch(Chunk(rank, _LONG[name], data, offset))
+        elif event["event"] == "status":
+            self.status = read_status(event["status"])
+            self._watch(self.status)
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._cancel.thrown:
+                raise Cancelled("stopped")
+            time.sleep(0.05)
+
+
+def run_exit_code(status: Status) -> int:
+    """The failing rank's own, 1 where there is none; 0 for a run that goes on."""
+    if status.state in ("ok", "starting", "running"):
+        return 0
+    return status.exit_code or 1
+
+
+def _reason(document: Mapping[str, Any]) -> str:
+    """Why a run failed that no rank's end explains, with mpirun's own words below."""
+    mpirun = cast("Mapping[str, Any]", document.get("mpirun") or {})
+    tail = [f"  {line}" for line in mpirun.get("tail") or () if str(line).strip()]
+    return "\n".join([str(document["reason"]), *tail])

@@ -1,0 +1,83 @@
+"""What has become of the runs this machine knows of: each node0 is asked once for all of its."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.jobs.events import read_status
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.node_script import run_script, text_of
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.events import Status
+    from ipexctl.jobs.record import RunRecord
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """A run of the register. Without a status its state is unknown, and `reason` says why."""
+
+    record: RunRecord
+    status: Status | None
+    reason: str = ""
+    fix: str = ""
+
+    @property
+    def state(self) -> str:
+        return "unknown" if self.status is None else self.status.state
+
+
+def look(
+    records: Sequence[RunRecord],
+    open_session: Callable[[RunRecord], Session],
+    cancel: Cancel,
+    *,
+    forks: int = 32,
+    timeout: float | None = 30.0,
+) -> list[KnownRun]:
+    """Every run with its state, in the order of the records."""
+    places: dict[tuple[Host, str], list[RunRecord]] = {}
+    for record in records:
+        places.setdefault((record.node0, record.home), []).append(record)
+    ways = list(places.values())
+    found: dict[str, KnownRun] = {}
+
+    def ask(group: list[RunRecord]) -> None:
+        try:
+            session = open_session(group[-1])
+            try:
+                answer = _ask(session, group, cancel, timeout)
+            finally:
+                session.close()
+        except HostError as error:
+            reason = f"{group[-1].node0.name}: {error.reason}"
+            found.update((record.id, KnownRun(record, None, reason, error.fix)) for record in group)
+            return
+        for record in group:
+            document = answer["runs"].get(record.id)
+            if document is None:
+                gone = f"{record.node0.name} has no record of it any more"
+                found[record.id] = KnownRun(record, None, gone)
+            else:
+                found[record.id] = KnownRun(record, read_status(document))
+
+    by_host = {id(group[0].node0): group for group in ways}
+    for done in fan_out(
+        [group[0].node0 for group in ways], lambda host: ask(by_host[id(host)]), forks=forks, cancel=cancel
+    ):
+        if done.error is not None:
+            for record in by_host[id(done.host)]:
+                found.setdefault(record.id, KnownRun(record, None, done.error.reason, done.error.fix))
+    return [found[record.id] for record in records]
+
+
+def _ask(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float | None) -> dict[str, Any]:
+    request = {"home": group[-1].home, "ids": [record.id for record in group], "library": text_of("follow")}
+    return run_script(session, group[-1].python, "runs", "list", request, timeout=timeout, cancel=cancel)

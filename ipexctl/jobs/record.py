@@ -1,0 +1,192 @@
+"""This machine's register of runs: how node0 of each was reached, so that `logs` or `stop` need no host options.
+
+A file a run, 0600, in the user's state directory. What became of a run is on node0, not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA: Final = "ipexctl.record/1"
+_NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run, as whoever started it knows it."""
+
+    id: str
+    node0: Host
+    home: str
+    """Our directory there, absolute."""
+    python: str
+    """What our scripts run under there."""
+    script: str = ""
+    env: str = ""
+    started: float = 0.0
+    """Seconds since the epoch, by our clock."""
+    world_size: int = 0
+    hosts: tuple[str, ...] = ()
+    host_keys: str | None = None
+    connect_timeout: float = 10.0
+    stores: tuple[str, ...] = ()
+    """One host of each home, by its name: where the run has left files."""
+
+    @property
+    def rundir(self) -> str:
+        return f"{self.home}/runs/{self.id}"
+
+
+def new_id(script: str, now: float) -> str:
+    """`train_digits-1120-132512-9f3a`: said by the script's name, told apart by the time, unique by chance."""
+    stem = _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
+    return f"{stem}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
+
+
+class Register:
+    """The records in one directory."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._given = directory
+
+    @property
+    def directory(self) -> Path:
+        if self._given is not None:
+            return self._given
+        from platformdirs import user_state_path
+
+        return user_state_path("ipexctl", appauthor=False) / "runs"
+
+    def save(self, record: RunRecord) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = self.directory / f"{record.id}.json"
+            aside = path.with_suffix(f".{secrets.token_hex(4)}.part")
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(_to_json(record), file, indent=1)
+            aside.replace(path)
+        except OSError as error:
+            raise UserError(
+                f"{self.directory}: the run can't be noted down: {error.strerror or error}",
+                fix="make room there, or name another place: XDG_STATE_HOME=DIR",
+            ) from None
+
+    def all(self) -> list[RunRecord]:
+        """From the oldest to the newest; what isn't ours or is damaged is passed over."""
+        found = []
+        with contextlib.suppress(OSError):
+            for path in self.directory.glob("*.json"):
+                record = _read(path)
+                if record is not None and record.id == path.stem:
+                    found.append(record)
+        return sorted(found, key=lambda record: (record.started, record.id))
+
+    def find(self, word: str) -> RunRecord:
+        """The run that is meant: by its id, by what only its id begins with, or `last`."""
+        records = self.all()
+        if not records:
+            raise UserError("no run was started from this machine yet", fix="ipexctl run SCRIPT.py starts one")
+        if word == "last":
+            return records[-1]
+        return _only(word, records)
+
+    def remove(self, run: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.directory / f"{run}.json").unlink()
+
+
+def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
+    found = [record for record in records if record.id == word]
+    found = found or [record for record in records if word and record.id.startswith(word)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(record.id for record in found[-4:]) + (" …" if len(found) > 4 else "")
+        raise UserError(f"{len(found)} runs begin with {word!r}: {some}", fix="more of the id, or `last`")
+    newest = ", ".join(record.id for record in reversed(records[-3:]))
+    raise UserError(f"there is no run {word!r}", fix=f"ipexctl ps shows them; the newest: {newest}")
+
+
+def _to_json(record: RunRecord) -> dict[str, Any]:
+    host = record.node0
+    return {
+        "schema": SCHEMA,
+        "id": record.id,
+        "node0": {
+            "name": host.name,
+            "address": host.address,
+            "user": host.user,
+            "port": host.port,
+            "internal": host.internal,
+            "identity": _text(host.identity),
+            "known_hosts": _text(host.known_hosts),
+            "ssh_config": _text(host.ssh_config),
+        },
+        "home": record.home,
+        "python": record.python,
+        "script": record.script,
+        "env": record.env,
+        "started": record.started,
+        "world_size": record.world_size,
+        "hosts": list(record.hosts),
+        "host_keys": record.host_keys,
+        "connect_timeout": record.connect_timeout,
+        "stores": list(record.stores),
+    }
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path.expanduser().absolute())
+
+
+def _read(path: Path) -> RunRecord | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["schema"] != SCHEMA:
+            return None
+        node0 = data["node0"]
+        host = Host(
+            name=node0["name"],
+            address=node0["address"],
+            user=node0["user"],
+            port=node0["port"],
+            internal=node0["internal"],
+            identity=_path(node0["identity"]),
+            known_hosts=_path(node0["known_hosts"]),
+            ssh_config=_path(node0["ssh_config"]),
+        )
+        return RunRecord(
+            id=data["id"],
+            node0=host,
+            home=data["home"],
+            python=data["python"],
+            script=data["script"],
+            env=data["env"],
+            started=float(data["started"]),
+            world_size=int(data["world_size"]),
+            hosts=tuple(data["hosts"]),
+            host_keys=data["host_keys"],
+            connect_timeout=float(data["connect_timeout"]),
+            stores=tuple(data["stores"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None

@@ -1,0 +1,314 @@
+"""Starting a run: scripts and job files to the nodes, the supervisor on node0, then the word to go.
+
+Token and secrets travel by stdin into files of mode 0600, never on a command line, never over a disk of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import queue
+import secrets
+import shlex
+import tarfile
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+from ipexctl.remote.command import Command
+from ipexctl.remote.node_script import run_asked, run_script, text_of
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.session import capture
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.facts.system import Logind
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.session import Session
+
+OF_NODE0: Final = ("supervise", "peers", "book", "launcher", "wire")
+OF_RANKS: Final = ("rank", "talk", "outbox", "processes", "wire")
+_START_TIME: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A small file for a run's directory."""
+
+    name: str
+    content: bytes = field(repr=False)
+    mode: int = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """All that starting a run needs to know; `launch/` has decided it."""
+
+    id: str
+    home: str
+    """Absolute, the same on every node."""
+    python: str
+    """What our scripts run under on every node, 3.8 or newer."""
+    bind: str
+    """The address of node0 the ranks reach it by; 127.0.0.1 where there is but one host."""
+    argv: Sequence[str]
+    launcher_env: Mapping[str, str | None] = field(hash=False)
+    jobs: Mapping[str, Mapping[str, Any]] = field(hash=False, repr=False)
+    """Host name → `launch.job.job_of`, secrets and all. The first is node0."""
+    stores: Mapping[str, str | None] = field(default_factory=dict, hash=False)
+    """Host name → its home's token: hosts that share a home share a job file."""
+    files: Sequence[File] = ()
+    """For node0: hostfile, plan.json."""
+    cwd: str | None = None
+    """Where mpirun is started; the run's directory by default. The ranks' own is in their jobs."""
+    setup: str | None = None
+    """A file on the nodes that bash sources, for mpirun and for the ranks."""
+    script: str = ""
+    env: str = ""
+    time_limit: float | None = None
+    restarts: int = 0
+    grace: float | None = None
+    begin_within: float | None = None
+    ports: tuple[int, int] | None = None
+    """The supervisor's port is one of these, where a firewall has a range."""
+    logind: Logind | None = None
+    """Node0's."""
+
+    @property
+    def rundir(self) -> str:
+        return f"{self.home}/runs/{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The run is on its own now."""
+
+    pid: int
+    port: int
+    master_port: int
+    notes: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """What kept the run from starting, by host; nothing of it runs anywhere."""
+
+    errors: Mapping[str, HostError] = field(hash=False)
+
+
+class _Told(io.RawIOBase):
+    """A stdin whose last line is known only after the first answer."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def readable(self) -> bool:
+        return True
+
+    def tell_it(self, line: bytes) -> None:
+        self._lines.put(line)
+
+    def end(self) -> None:
+        self._lines.put(b"")
+
+    def read(self, size: int = -1) -> bytes:
+        del size
+        return self._lines.get()
+
+
+def start(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> Started | NotStarted:
+    """Bring all to the nodes and say go. The first host is node0; hosts without a job are left alone."""
+    began = time.monotonic()
+    node0, token = hosts[0], secrets.token_hex(32)
+    told, errors = _Told(), dict[str, HostError]()
+    port, went = 0, False
+
+    def listening(event: dict[str, Any]) -> None:
+        nonlocal port, went
+        if event.get("event") != "listening":
+            return
+        port = int(event["port"])
+        errors.update(_bring_jobs(hosts, beginning, token, port, crew))
+        if errors:
+            told.end()
+        else:
+            went = True
+            told.tell_it(json.dumps(_go(hosts, beginning)).encode() + b"\n")
+            told.end()
+
+    try:
+        session = crew.session(node0)
+        files = [*_scripts(OF_NODE0), *beginning.files]
+        _put(session, beginning.rundir, files, crew.cancel)
+        answer = run_asked(
+            session,
+            _supervisor(beginning),
+            {
+                "id": beginning.id,
+                "rundir": beginning.rundir,
+                "bind": beginning.bind,
+                "token": token,
+                "host": node0.name,
+                "ports": beginning.ports,
+            },
+            stdin=cast("BinaryIO", told),
+            on_event=listening,
+            timeout=_START_TIME,
+            cancel=crew.cancel,
+        )
+    except HostError as error:
+        told.end()
+        if went and isinstance(error, (Cancelled, TimedOut, Unreachable)):
+            _end_unheard(node0, beginning, crew)
+        else:
+            _take_back(hosts, beginning, crew)
+        return NotStarted(errors or {node0.name: error})
+    return Started(
+        int(answer["pid"]), port, int(answer["master_port"]), _notes(node0, beginning), time.monotonic() - began
+    )
+
+
+def _supervisor(beginning: Beginning) -> Command:
+    """Out of the session's own scope where logind ends that with the session."""
+    words = shlex.join([beginning.python, "-I", f"{beginning.rundir}/supervise.py"])
+    if beginning.logind is not None and beginning.logind.kill_user_processes:
+        scope = "systemd-run --user --scope --quiet"
+        return Command(
+            f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {words}; fi; exec {words}", "supervise"
+        )
+    return Command(f"exec {words}", "supervise")
+
+
+def _notes(node0: Host, beginning: Beginning) -> tuple[str, ...]:
+    logind = beginning.logind
+    if logind is None or not logind.kill_user_processes or logind.linger:
+        return ()
+    said = f"{node0.name}: logind there ends an account's processes at its last logout, and the run with them"
+    return (f"{said}; `loginctl enable-linger` there, once, lets it go on",)
+
+
+def _go(hosts: Sequence[Host], beginning: Beginning) -> dict[str, Any]:
+    ranks = [
+        {"rank": int(rank), "host": host.name, "store": _store(beginning, host)}
+        for host in hosts
+        for rank in beginning.jobs.get(host.name, {}).get("ranks", {})
+    ]
+    any_job = next(iter(beginning.jobs.values()))
+    return {
+        "go": True,
+        "argv": list(beginning.argv),
+        "environ": dict(beginning.launcher_env),
+        "cwd": beginning.cwd,
+        "setup": beginning.setup,
+        "nodes": len({rank["host"] for rank in ranks}),
+        "world_size": any_job["world_size"],
+        "ranks": sorted(ranks, key=lambda rank: int(str(rank["rank"]))),
+        "master": dict(any_job["master"]),
+        "script": beginning.script,
+        "env": beginning.env,
+        "time_limit": beginning.time_limit,
+        "grace": beginning.grace,
+        "begin_within": beginning.begin_within,
+        "restarts": beginning.restarts,
+    }
+
+
+def _store(beginning: Beginning, host: Host) -> str:
+    return beginning.stores.get(host.name) or f"alone:{host.name}"
+
+
+def _groups(hosts: Sequence[Host], beginning: Beginning) -> dict[str, list[Host]]:
+    """The hosts that have ranks, by the home they share."""
+    groups: dict[str, list[Host]] = {}
+    for host in hosts:
+        if host.name in beginning.jobs:
+            groups.setdefault(_store(beginning, host), []).append(host)
+    return groups
+
+
+def merged(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One job file for hosts that share a home: what differs between them goes to their ranks."""
+    if len(jobs) == 1:
+        return dict(jobs[0])
+    ranks: dict[str, Any] = {}
+    prepended = {name for job in jobs for name in job.get("prepended", ())}
+    for job in jobs:
+        of_host = {**dict.fromkeys(job.get("unset", ())), **job.get("variables", {})}
+        for rank, plan in job["ranks"].items():
+            ranks[rank] = {**plan, "variables": {**of_host, **plan.get("variables", {})}}
+    return {**jobs[0], "variables": {}, "unset": [], "prepended": sorted(prepended), "ranks": ranks}
+
+
+def _bring_jobs(hosts: Sequence[Host], beginning: Beginning, token: str, port: int, crew: Crew) -> dict[str, HostError]:
+    groups = _groups(hosts, beginning)
+    firsts = [group[0] for group in groups.values()]
+    scripts = _scripts(OF_RANKS)
+
+    def bring(host: Host, session: Session) -> None:
+        group = groups[_store(beginning, host)]
+        job = {
+            **merged([beginning.jobs[each.name] for each in group]),
+            "id": beginning.id,
+            "token": token,
+            "supervisor": {"address": beginning.bind, "port": port},
+            "home": beginning.home,
+            "rundir": beginning.rundir,
+            "setup": beginning.setup,
+        }
+        _put(session, beginning.rundir, [*scripts, File("job.json", json.dumps(job).encode())], crew.cancel)
+
+    done = crew.each(firsts, bring)
+    return {each.host.name: each.error for each in done if each.error is not None}
+
+
+def _end_unheard(node0: Host, beginning: Beginning, crew: Crew) -> None:
+    """It was told to go and we don't know whether it has: what a stop can reach is stopped."""
+    request = {"home": beginning.home, "id": beginning.id, "library": text_of("follow"), "wait": 10}
+    with contextlib.suppress(HostError):
+        run_script(crew.session(node0), beginning.python, "runs", "stop", request, timeout=15)
+
+
+def _take_back(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> None:
+    """What a run that never started has left; as far as the hosts answer, and even where we were stopped."""
+    script = f"rm -rf {shlex.quote(beginning.rundir)}"
+
+    def clean(host: Host) -> None:
+        try:
+            capture(crew.session(host), Command(script, "clean up"), timeout=5)
+        except HostError:
+            return
+
+    threads = [
+        threading.Thread(target=clean, args=(group[0],), daemon=True) for group in _groups(hosts, beginning).values()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(6)
+
+
+def _scripts(names: Sequence[str]) -> list[File]:
+    return [File(f"{name}.py", text_of(name).encode()) for name in names]
+
+
+def _put(session: Session, directory: str, files: Sequence[File], cancel: Cancel) -> None:
+    """Files into a directory of the node, made where it isn't, readable by nobody else; one round trip."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for file in files:
+            member = tarfile.TarInfo(file.name)
+            member.size, member.mode, member.mtime = len(file.content), file.mode, int(time.time())
+            archive.addfile(member, io.BytesIO(file.content))
+    packed.seek(0)
+    where = shlex.quote(directory)
+    command = Command(f"umask 077; mkdir -p {where} && exec tar -xpof - -C {where}", f"make {directory}")
+    result = capture(session, command, stdin=packed, timeout=_START_TIME, cancel=cancel)
+    if not result.ended.ok:
+        said = result.stderr.decode(errors="replace").strip().splitlines()
+        raise HostError(f"could not {command.label}: {said[-1] if said else result.ended}")
