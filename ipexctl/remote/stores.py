@@ -197,6 +197,10 @@ def drop(session: Session, place: Place, blobs: Sequence[Blob], *, cancel: Cance
     run_script(session, place.python, "store", "drop", request, cancel=cancel)
 
 
+class NotHere(HostError):
+    """What was to be sent can't be had on this machine: no fault of the host it was for."""
+
+
 class Damaged(HostError):
     """What was sent wasn't what its hash says."""
 
@@ -244,7 +248,7 @@ class _Frames(io.RawIOBase):
             size = path.stat().st_size
             self._open = path.open("rb", buffering=0)
         except OSError as error:
-            raise HostError(f"{path} on this machine can't be read: {error.strerror or error}") from None
+            raise NotHere(f"{path} on this machine can't be read: {error.strerror or error}") from None
         self._left = size
         self._close_if_read()
         return json.dumps({**blob.to_json(), "size": size}).encode() + b"\n"
@@ -253,7 +257,7 @@ class _Frames(io.RawIOBase):
         assert self._open is not None
         data = self._open.read(min(self._left, size if size > 0 else self._left))
         if not data:
-            raise HostError(f"{self._open.name} changed while it was read", "run it again")
+            raise NotHere(f"{self._open.name} changed while it was read", "run it again")
         self._left -= len(data)
         self._close_if_read()
         return data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
@@ -17,7 +16,7 @@ from ipexctl.stack.course import Course
 from ipexctl.stack.look import look, say_how_much, summary_of
 from ipexctl.stack.plan import Refusal
 from ipexctl.stack.progress import Moved, Said, unwatched
-from ipexctl.stack.stock import blob_of
+from ipexctl.stack.stock import blob_of, is_whole
 from ipexctl.stack.supply import supply, web_of
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def _for_some_python(wishes: Wishes, hosts: Sequence[Host], watch: Watch) -> Wis
 
 def _fetch(course: Course, decided: Supplied, directory: Path) -> None:
     wheels = [*decided.lock.wheels, *([decided.installer] if decided.installer else [])]
-    wanted = [wheel for wheel in wheels if not _is_there(directory / wheel.filename, wheel)]
+    wanted = [wheel for wheel in wheels if not is_whole(directory / wheel.filename, wheel)]
     try:
         for wheel in wanted:
             if wheel.path is not None:
@@ -123,13 +122,3 @@ def _from_indexes(course: Course, decided: Supplied, wheels: Sequence[Wheel], di
             f"{lost.filename} can't be had: {fetched.failed[lost.sha256]}", "run it again: what has come is kept"
         )
     shutil.rmtree(parts, ignore_errors=True)
-
-
-def _is_there(path: Path, wheel: Wheel) -> bool:
-    if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
-        return False
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest() == wheel.sha256

@@ -5,6 +5,7 @@ Which of what they have is taken is decided elsewhere.
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -163,6 +164,16 @@ def ask(
     )
     answered = set(said["answered"])
     return Asked(obtainable, tuple(s for s in asked if s.label in answered), settings, dict(said.get("logins") or {}))
+
+
+def unasked(sources: Sources, settings: PipSettings, *, here: bool) -> Asked:
+    """For wheels of an older lock: nobody is asked, but whoever has them may want the login this call names."""
+    logins = {}
+    for source in sources_for(sources, settings, here=here):
+        user, at, _ = urlsplit(source.url).netloc.rpartition("@")
+        if at:
+            logins[origin_of(source.url)] = "Basic " + base64.b64encode(unquote(user).encode()).decode()
+    return Asked(Obtainable({}, ()), (), settings, logins)
 
 
 def wheelhouse(path: Path) -> Obtainable:

@@ -1,0 +1,108 @@
+"""What a second call of `ipexctl install` can rely on when the first left something to do, and calls side by side."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import IPEXCTL
+from install_helpers import PYTHON, Cluster, statuses
+from ipexctl.lab import LabSpec, break_host, mend_host
+from simple_index import SimpleIndex
+from tiny_wheels import write_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+_numbers = itertools.count(200)
+CHANGED = {"node1": "changed", "node2": "changed"}
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=2, name=f"install-again-{os.getpid()}"))
+
+
+@pytest.fixture
+def cluster(lab: Lab) -> Iterator[Cluster]:
+    yield Cluster(lab, f"/home/ipex/ours{next(_numbers)}")
+    for host in lab.hosts:
+        mend_host(host)
+
+
+@pytest.fixture
+def wheelhouse(tmp_path: Path) -> Path:
+    write_stack(tmp_path, python=PYTHON)
+    return tmp_path
+
+
+def test_a_wheelhouse_mends_an_environment_whose_wheels_were_pruned(cluster: Cluster, wheelhouse: Path) -> None:
+    assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")) == CHANGED
+    cluster.report("--prune", verb="envs")
+    cluster.on(1, "rm -r $HOME_OF_OURS/envs")
+    lost = cluster.report("--offline", rc=1)
+    assert "--wheelhouse" in lost["hosts"][1]["fix"]
+    assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "ok", "node2": "changed"}
+
+
+def test_the_first_host_comes_back_and_gets_what_the_others_have(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[0], "sshd-dead")
+    cluster.report("--wheelhouse", wheelhouse, "--offline", rc=3)
+    mend_host(cluster.hosts[0])
+    assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "changed", "node2": "ok"}
+
+
+def test_a_login_is_used_for_the_wheels_of_an_older_lock_too(cluster: Cluster, wheelhouse: Path) -> None:
+    with SimpleIndex(wheelhouse, login=("me", "pass:w@rd")) as index:
+        assert statuses(cluster.report("--index-url", index.url_with_login)) == CHANGED
+        cluster.report("--prune", verb="envs")
+        cluster.on(1, "rm -r $HOME_OF_OURS/envs")
+        again = cluster.report("--index-url", index.url_with_login)
+    assert statuses(again) == {"node1": "ok", "node2": "changed"}
+    assert cluster.on(1, "grep -rl 'pass' $HOME_OF_OURS --include=*.json || true").strip() == ""
+
+
+def test_what_has_come_to_this_machine_is_not_fetched_again(cluster: Cluster, tmp_path: Path) -> None:
+    write_stack(tmp_path / "wheels", python=PYTHON, pad=4 << 20)
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with SimpleIndex(tmp_path / "wheels") as index:
+        break_host(cluster.hosts[0], "slow-link", ["10mbit"])
+        cluster.install("--index-url", index.url, "--timeout", 10, "--limit", "node1", env=env)
+        assert any((tmp_path / "cache").rglob("torch-*.whl"))
+        mend_host(cluster.hosts[0])
+        index.forget()
+        assert set(statuses(cluster.report("--index-url", index.url, env=env)).values()) == {"changed"}
+        assert sum(index.bytes.values()) < 4 << 20
+    assert not any((tmp_path / "cache").rglob("*.whl"))
+
+
+def test_two_calls_for_different_hosts_share_this_machines_cache(cluster: Cluster, wheelhouse: Path) -> None:
+    def call(node: str) -> list[str]:
+        argv = [*IPEXCTL, "install", "-H", str(cluster.lab.hostfile), "--home", cluster.home, "--limit", node]
+        return [*argv, "--index-url", index.url]
+
+    with SimpleIndex(wheelhouse) as index:
+        break_host(cluster.hosts[0], "slow-link", ["20mbit"])
+        slow = subprocess.Popen(call("node1"), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        time.sleep(2)
+        quick = subprocess.run(call("node2"), stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        _, said = slow.communicate(timeout=120)
+    assert (quick.returncode, slow.returncode) == (0, 0), quick.stderr.decode() + said.decode()
+
+
+def test_a_timeout_holds_for_the_wheels_of_the_first_host_too(cluster: Cluster, tmp_path: Path) -> None:
+    write_stack(tmp_path, python=PYTHON, pad=8 << 20)
+    break_host(cluster.hosts[0], "slow-link", ["10mbit"])
+    ran = cluster.install("--wheelhouse", tmp_path, "--offline", "--timeout", 8)
+    assert ran.rc == 1
+    assert "within 8 s" in ran.err
+    assert ran.seconds < 30
