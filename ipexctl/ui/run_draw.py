@@ -209,11 +209,11 @@ def _entry_rows(entry: Entry, width: int) -> list[Text]:
 
 def _wrapped(entry: Entry, width: int) -> list[Text]:
     if entry.stream is None:
-        prefix = Text("ipexctl: ", "bold blue")
+        prefix = Text.assemble(("ipexctl: ", "bold blue"))
     elif entry.stream == "stderr":
         prefix = Text.assemble((f"[{entry.label}", "yellow"), (" err", "yellow dim"), ("] ", "yellow"))
     else:
-        prefix = Text(f"[{entry.label}] ", "cyan")
+        prefix = Text.assemble((f"[{entry.label}] ", "cyan"))
     if cell_len(prefix.plain) > width // 2:
         prefix = _fit(prefix, width // 2 - 1).append(" ")
     said = Text.from_ansi(entry.text) if "\x1b" in entry.text else Text(entry.text)

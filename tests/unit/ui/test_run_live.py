@@ -167,6 +167,13 @@ def test_stopping_by_key_asks_first(show: Callable[[str], Shown]) -> None:
     assert shown.restored
 
 
+def test_who_must_leave_at_once_gives_the_terminal_back_first(show: Callable[[str], Shown]) -> None:
+    shown = show("time.sleep(0.5); view.stopping(); time.sleep(0.5); view.abandon(); signal.raise_signal(9)")
+    assert shown.until_gone() == -9
+    assert b"stopping" in shown.seen
+    assert shown.restored
+
+
 def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(show: Callable[[str], Shown]) -> None:
     shown = show(WAIT)
     assert shown.until_seen(b"hello")

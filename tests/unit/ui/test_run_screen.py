@@ -173,6 +173,15 @@ def test_what_a_terminal_would_obey_never_reaches_it() -> None:
     assert colored(b"\x1b[31mred\x1b[0m") == "\x1b[31mred\x1b[0m"
 
 
+def test_a_ranks_own_colours_stay_and_ours_end_with_the_prefix() -> None:
+    screen = RunScreen(status(1))
+    screen.feed(Chunk(0, "stdout", b"a \x1b[31mred\x1b[0m word\n"))
+    (line,) = (line for line in screen.render(80, 24, 100.0) if line.plain.startswith("[0]"))
+    spans = {line.plain[span.start : span.end]: str(span.style) for span in line.spans}
+    assert (str(line.style), spans["[0] "], spans["red"]) == ("", "cyan", "red")
+    assert not any("a" in text or "word" in text for text in spans)
+
+
 def test_where_node0s_clock_is_ahead_the_run_does_not_take_less_than_nothing() -> None:
     screen = RunScreen(status(1))
     screen.tick(50.0)
