@@ -27,12 +27,15 @@ _WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class Follower:
-    """One watcher's way through a run. `offsets` says how far it is, by rank and stream: `0.out`."""
+    """One watcher's way through a run. `offsets` says how far it is, by rank and stream: `0.out`.
+
+    Who was stopped by `cancel` may go on with another one, from there.
+    """
 
     def __init__(
         self,
         record: RunRecord,
-        open_session: Callable[[], Session],
+        open_session: Callable[[Cancel], Session],
         watch: Watch,
         cancel: Cancel,
         *,
@@ -46,7 +49,7 @@ class Follower:
         self._record = record
         self._open_session = open_session
         self._watch = watch
-        self._cancel = cancel
+        self.cancel = cancel
         self._ranks = None if ranks is None else list(ranks)
         self._streams = [SHORT[stream] for stream in streams]
         self._begin = begin
@@ -76,7 +79,7 @@ class Follower:
                 return ended
 
     def _listen(self, to_the_end: bool) -> Ended:
-        session = self._open_session()
+        session = self._open_session(self.cancel)
         try:
             if self.status is not None:
                 self._watch(Said(f"{self._record.node0.name} is reached again"))
@@ -96,7 +99,7 @@ class Follower:
                 "follow",
                 request,
                 on_event=self._hear,
-                cancel=self._cancel,
+                cancel=self.cancel,
             )
         finally:
             session.close()
@@ -120,7 +123,7 @@ class Follower:
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self._cancel.thrown:
+            if self.cancel.thrown:
                 raise Cancelled("stopped")
             time.sleep(0.05)
 

@@ -1,0 +1,39 @@
+"""`ipexctl attach`: a run that goes on, before your eyes again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ipexctl.cli.options import Output, shared
+from ipexctl.errors import UserError
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(no_args_is_help=True)
+@shared(Output)
+def attach_command(
+    output: Output,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+    ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Show only these: 0, 0-3,8.")] = "all",
+    plain: Annotated[bool, typer.Option("--plain", help="Lines behind their rank, also on a terminal.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="The live view; an error where there is no terminal.")] = False,
+) -> None:
+    """Watch a run from its first line on until it ends; Ctrl-C stops the run, `q` leaves it.
+
+    \b
+    Example: ipexctl attach last
+    """
+    from ipexctl.cli.watch import View, watch_run
+    from ipexctl.jobs.ranks import parse_ranks
+    from ipexctl.jobs.record import Register
+
+    if plain and live:
+        raise UserError("--plain and --live are two views", fix="one of them")
+    if output.json:
+        raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")
+    record = Register().find(run)
+    chosen = parse_ranks(ranks).within(record.world_size)
+    raise typer.Exit(watch_run(record, View(plain, live, chosen, output.no_color, output.quiet)))

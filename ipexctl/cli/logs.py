@@ -1,0 +1,84 @@
+"""`ipexctl logs`: what a run's ranks have printed, from node0's record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ipexctl.cli.options import Output, shared
+from ipexctl.errors import OutputError, UserError
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.events import Event, Watch
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(no_args_is_help=True)
+@shared(Output)
+def logs_command(
+    output: Output,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+    ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Only these: 0, 0-3,8.")] = "all",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    stderr: Annotated[
+        bool, typer.Option("--stderr", help="Only what ranks wrote to stderr, and that on stdout.")
+    ] = False,
+) -> None:
+    """Print what ranks wrote, each line behind its rank: their stdout on stdout, their stderr on stderr.
+
+    \b
+    Example: ipexctl logs last -r 0 -f
+    """
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.watch import host_failed, reach_of
+    from ipexctl.jobs.follow import Follower
+    from ipexctl.jobs.ranks import parse_ranks
+    from ipexctl.jobs.record import Register
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.outcome import Cancelled, HostError
+    from ipexctl.ui.run_plain import PlainRun
+
+    if output.json:
+        raise UserError("logs has no --json", fix="ipexctl ps --json says how runs are")
+    record = Register().find(run)
+    chosen = parse_ranks(ranks).within(record.world_size)
+    wanted = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
+    cancel = Cancel()
+    code = 0
+    with cancelling(cancel) as interrupt, reach_of(record) as reach:
+        shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet)
+        follower = Follower(
+            record,
+            lambda cancel: reach.open(record.node0, cancel),
+            _lines_only(shown.watch, stderr, follow),
+            cancel,
+            ranks=wanted,
+            streams=("stderr",) if stderr else ("stdout", "stderr"),
+        )
+        with shown:
+            try:
+                follower.follow(to_the_end=follow)
+            except Cancelled:
+                code = interrupt.code or 0
+            except HostError as error:
+                code = host_failed(record, error)
+    if shown.broken:
+        raise OutputError(shown.broken)
+    raise typer.Exit(code)
+
+
+def _lines_only(watch: Watch, stderr: bool, follow: bool) -> Watch:
+    """With --stderr its lines are the answer, so they go to stdout; a look at a run that goes on has no end to tell."""
+    from dataclasses import replace
+
+    from ipexctl.jobs.events import Chunk, Ended
+
+    def watched(event: Event) -> None:
+        if isinstance(event, Chunk) and stderr:
+            event = replace(event, stream="stdout")
+        if follow or not isinstance(event, Ended):
+            watch(event)
+
+    return watched

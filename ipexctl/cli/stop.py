@@ -1,0 +1,48 @@
+"""`ipexctl stop`: end a run everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ipexctl.cli.options import Output, shared
+from ipexctl.errors import UserError
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(no_args_is_help=True)
+@shared(Output)
+def stop_command(
+    output: Output,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+) -> None:
+    """End a run: every rank on every node is asked to, and killed where it doesn't within four seconds.
+
+    \b
+    Example: ipexctl stop last
+    """
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.watch import host_failed, reach_of
+    from ipexctl.jobs.record import Register
+    from ipexctl.jobs.stop import stop
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.outcome import HostError
+    from ipexctl.ui.ps import show_stopped
+
+    if output.json:
+        raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")
+    record = Register().find(run)
+    cancel = Cancel()
+    with cancelling(cancel) as interrupt, reach_of(record) as reach:
+        try:
+            session = reach.open(record.node0, cancel)
+            try:
+                stopped = stop(session, record, cancel=cancel)
+            finally:
+                session.close()
+        except HostError as error:
+            raise typer.Exit(interrupt.code or host_failed(record, error)) from None
+    show_stopped(record, stopped, quiet=output.quiet)
+    raise typer.Exit(0 if stopped.is_over else 1)

@@ -1,0 +1,96 @@
+"""What `ipexctl ps` and `ipexctl stop` show: a line a run, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.text import printable
+from ipexctl.ui.run_summary import duration, end_lines, how_it_ended
+from ipexctl.ui.say import say
+from ipexctl.ui.table import show_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.jobs.ps import KnownRun
+    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.stop import Stopped
+
+_HEADINGS = ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by")
+
+
+def as_json(runs: Sequence[KnownRun]) -> dict[str, Any]:
+    return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs]}
+
+
+def _run(run: KnownRun) -> dict[str, Any]:
+    record, status = run.record, run.status
+    return {
+        "id": record.id,
+        "state": run.state,
+        "script": record.script,
+        "env": record.env,
+        "node0": record.node0.name,
+        "hosts": list(record.hosts),
+        "home": record.home,
+        "world_size": record.world_size,
+        "started": (status.started if status else None) or record.started,
+        "ended": status.ended if status else None,
+        "exit_code": status.exit_code if status else None,
+        "first_failure": asdict(status.first_failure) if status and status.first_failure else None,
+        "ranks": [asdict(rank) for rank in status.ranks] if status else [],
+        "reason": printable(run.reason),
+        "fix": printable(run.fix),
+    }
+
+
+def show_json(runs: Sequence[KnownRun]) -> None:
+    sys.stdout.write(json.dumps(as_json(runs), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def show(runs: Sequence[KnownRun], *, quiet: bool = False, no_color: bool = False) -> None:
+    now = time.time()
+    if runs:
+        show_table(_HEADINGS, [_row(run, now) for run in runs], no_color=no_color)
+    elif not quiet:
+        say("no runs; ipexctl run SCRIPT.py starts one")
+    for said in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
+        say(printable(said[0]) + (f"\n  {printable(said[1])}" if said[1] else ""))
+
+
+def _row(run: KnownRun, now: float) -> tuple[str, ...]:
+    record, status = run.record, run.status
+    started = (status.started if status else None) or record.started
+    ended = status.ended if status else None
+    goes_on = run.state in ("starting", "running")
+    took = duration((ended or now) - started) if ended or goes_on else "?"
+    by = ""
+    if status is not None and status.state in ("failed", "lost"):
+        first = status.first_failure
+        by = (
+            f"rank {first.rank} on {first.host} {how_it_ended(first)}"
+            if first
+            else f"exit code {status.exit_code or 1}"
+        )
+        by = "its supervisor is gone" if status.state == "lost" else by
+    day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"
+    began = time.strftime(day, time.localtime(started)) if started else "?"
+    return record.id, run.state, record.script, str(record.world_size), fold(record.hosts), began, took, by
+
+
+def show_stopped(record: RunRecord, stopped: Stopped, *, quiet: bool = False) -> None:
+    status = stopped.status
+    if not stopped.is_over:
+        say(
+            f"run {record.id} has not ended yet: some rank is not gone\n  ipexctl ps, or ipexctl stop {record.id} again"
+        )
+    elif stopped.was not in ("starting", "running"):
+        say(f"run {record.id} had ended before: {status.state}")
+    elif not quiet:
+        say("\n".join(end_lines(status, status.exit_code or 0)))
