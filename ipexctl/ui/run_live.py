@@ -43,7 +43,7 @@ def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = 
 class LiveRun:
     """Shows a run until it ends, or until the user leaves; the terminal is as before when the block is left.
 
-    `watch` may be called from one thread, whichever. `on_stop` and `on_detach` are called from the view's own
+    `watch` takes chunks from one thread, words from any. `on_stop` and `on_detach` are called from the view's own
     thread, once each key; a run that was left is shown no further. Enter it in the main thread, for Ctrl-Z.
     """
 

@@ -178,7 +178,7 @@ def test_a_ranks_own_colours_stay_and_ours_end_with_the_prefix() -> None:
     screen.feed(Chunk(0, "stdout", b"a \x1b[31mred\x1b[0m word\n"))
     (line,) = (line for line in screen.render(80, 24, 100.0) if line.plain.startswith("[0]"))
     spans = {line.plain[span.start : span.end]: str(span.style) for span in line.spans}
-    assert (str(line.style), spans["[0] "], spans["red"]) == ("", "cyan", "red")
+    assert (str(line.style), spans["[0] "], spans["red"]) == ("", "cyan", "color(1)")
     assert not any("a" in text or "word" in text for text in spans)
 
 
