@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "versions": "Show which versions belong together, and which would be taken.",
     "install": "Put one matching PyTorch stack on every host, verified.",
     "envs": "Show the environments on every host, take one away, prove one.",
+    "run": "Run one script on every rank of every node.",
     "sync": "Bring a project directory to the same path on every host.",
     "ps": "Show the runs started from this machine, and how they are.",
     "logs": "Print what a run's ranks have printed.",

@@ -95,6 +95,7 @@ def _pump(source: BinaryIO, target: IO[bytes]) -> None:
     with contextlib.suppress(OSError, ValueError):
         while data := source.read(_READ):
             target.write(data)
+            target.flush()
     with contextlib.suppress(OSError, ValueError):
         target.close()
 

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
-from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import capture
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 from ipexctl.remote.spread import Spreader
-from ipexctl.remote.stores import Place
+from ipexctl.remote.stores import Damaged, NotHere, Place
 from ipexctl.stack import environment
 from ipexctl.stack.explain import explain
 from ipexctl.stack.obstacles import obstacle
 from ipexctl.stack.progress import Ended, Moved, Stepped
 from ipexctl.stack.report import HostInstall
 from ipexctl.stack.stock import Goods, blob_of, stock
-from ipexctl.trust.config import names_in
+from ipexctl.trust.known import config_for
 from ipexctl.trust.plan import words_for
 
 if TYPE_CHECKING:
@@ -62,19 +60,12 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
     well = [host for host in hosts if _has_room(course, setup, host)]
     if not well:
         return
-    leaders = _leaders(course, well)
     places = _places(course, setup)
-    source = places[course.first.name]
-    try:
-        _stock_source(course, setup, source)
-    except HostError as error:
-        for host in well:
-            at_source = host.name == source.host.name
-            reason = error.reason if at_source else f"wheels come by way of {source.host.name}: {error.reason}"
-            status = error if at_source else HostError(reason, error.fix)
-            course.end(host, status)
+    source = _stocked(course, setup, places, well)
+    if source is None:
         return
-    config = _ssh_config(course, places)
+    leaders = _leaders(course, well)
+    config = _ssh_config(course, places) if source.host == course.first else None
 
     def moved(host: Host, done: int, total: int | None) -> None:
         course.watch(Moved(host.name, "receiving", done, total))
@@ -99,7 +90,32 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
                 course.end(done.host, done.error, setup.name)
                 course.watch(Ended(done.host.name, done.error.reason, ok=False))
     _verify_followers(course, setup, well, leaders, built)
-    _drop_wheels(course, setup, [host for host in leaders if host.name in built])
+    _drop_wheels(course, setup, [h for h in leaders if h.name in built and not _same_store(course, h, source.host)])
+
+
+def _stocked(course: Course, setup: Setup, places: Mapping[str, Place], well: list[Host]) -> Place | None:
+    """The host that has all wheels now: the first, or the next where it can't take them, which is then through."""
+    first = course.first
+    is_fit = first.name not in course.done or course.done[first.name].status in ("ok", "changed")
+    for host in [*([first] if is_fit else []), *(host for host in tuple(well) if host != first)]:
+        try:
+            stock(course, course.crew.session(host), places[host.name], _goods(setup))
+        except (Cancelled, TimedOut, NotHere, Damaged) as error:
+            for each in well:
+                is_its_own = each == host or isinstance(error, NotHere)
+                reason = error.reason if is_its_own else f"wheels come by way of {host.name}: {error.reason}"
+                course.end(each, HostError(reason, error.fix))
+            return None
+        except HostError as error:
+            if host in well:
+                well.remove(host)
+                course.end(host, error)
+                course.watch(Ended(host.name, error.reason, ok=False))
+            else:
+                course.notes.append(f"{host.name} can't take the wheels to hand them on: {error.reason}")
+        else:
+            return places[host.name]
+    return None
 
 
 def _drop_wheels(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
@@ -108,8 +124,7 @@ def _drop_wheels(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
     def drop(host: Host, session: Session) -> None:
         _build(course, setup, host, session, drop=True)
 
-    elsewhere = [host for host in hosts if not _same_store(course, host, course.first)]
-    for done in course.crew.each(elsewhere, drop):
+    for done in course.crew.each(hosts, drop):
         if done.error is not None:
             course.notes.append(f"{done.host.name} still has the wheels: {done.error.reason}; ipexctl envs --prune")
 
@@ -197,19 +212,16 @@ def _files(setup: Setup) -> tuple[Wheel, ...]:
     return (*setup.lock.wheels, *((setup.installer,) if setup.installer else ()))
 
 
-def _stock_source(course: Course, setup: Setup, source: Place) -> None:
-    session = course.crew.session(source.host)
-    stock(course, session, source, Goods(_files(setup), setup.asked, setup.by_node0))
+def _goods(setup: Setup) -> Goods:
+    return Goods(_files(setup), setup.asked, setup.by_node0)
 
 
 def _ssh_config(course: Course, places: Mapping[str, Place]) -> str | None:
     """The config by which node0 reaches the others, where `trust` has been there for all of these hosts."""
     if len(places) < 2:
         return None
-    path = f"{course.home}/ssh/config"
-    said = capture(course.crew.session(course.first), Command.argv("cat", path), timeout=30, cancel=course.crew.cancel)
-    known = names_in(said.stdout.decode(errors="replace")) if said.ended.ok else ()
-    return path if set(places) - {course.first.name} <= set(known) else None
+    others = set(places) - {course.first.name}
+    return config_for(course.crew.session(course.first), course.home, others, cancel=course.crew.cancel)
 
 
 def _build(course: Course, setup: Setup, host: Host, session: Session, *, drop: bool = False) -> BuildResult:
@@ -266,6 +278,7 @@ def _prove(course: Course, setup: Setup, host: Host, session: Session, *, change
         path=f"{course.home}/envs/{setup.name}",
         record=found.record,
         machine=machine_token(course, host),
+        timeout=course.wishes.timeout,
         cancel=course.crew.cancel,
     )
     wrong = explain(result, env=setup.name)

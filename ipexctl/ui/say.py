@@ -64,6 +64,12 @@ def say_user_error(error: UserError) -> None:
     say("\n".join(lines))
 
 
+def say_refused(reason: str, fix: str = "") -> None:
+    """Why nothing was begun, and what to type next."""
+    red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
+    say(f"{red}refused:{plain} {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+
+
 def excerpt(text: str, column: int, width: int = 74) -> list[str]:
     """The line and a caret under its `column` (from 1); a long line is cut around the place."""
     start = max(0, column - 1 - width // 2) if len(text) > width else 0
