@@ -49,7 +49,8 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
         yield ""
         yield f"{bold}{text}{plain}"
 
-    yield f"{bold}{_summary(plan)}{plain}"
+    for line in textwrap.wrap(_summary(plan), width):
+        yield f"{bold}{line}{plain}"
     yield from heading("Ranks")
     yield from _ranks(plan.hosts, width)
     everywhere = [one for one in plan.settings if one.host is None and one.value is not None]

@@ -1,0 +1,196 @@
+"""Which cores each rank gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from launch_helpers import IPEX, cpu, machine, plan
+
+from ipexctl.facts.cpu import Cpu
+from ipexctl.facts.cpulist import CpuList
+from ipexctl.launch.binding import bind
+from ipexctl.launch.layout import layout
+from ipexctl.launch.topology import cores_of
+
+if TYPE_CHECKING:
+    from ipexctl.launch.binding import Binding
+
+
+def bound(machine: Cpu, ranks: int, workers: int = 0, mode: str = "auto") -> Binding:
+    return bind(cores_of(machine), ranks, workers, mode)  # type: ignore[arg-type]
+
+
+def cores(binding: Binding) -> list[str]:
+    return [str(CpuList.of(seat.cores)) for seat in binding.seats]
+
+
+def test_each_rank_gets_a_numa_node_and_no_second_threads() -> None:
+    found = plan(machine("lab-sapphirerapids"))
+    assert [str(CpuList.of(rank.cores)) for rank in found.ranks][:3] == ["0-13", "14-27", "28-41"]
+    assert [rank.memory for rank in found.ranks] == [(node,) for node in range(8)]
+    assert {rank.omp for rank in found.ranks} == {14}
+
+
+def test_fewer_ranks_than_numa_nodes_get_several_each_and_prefer_their_memory() -> None:
+    found = plan(machine("lab-sapphirerapids"), ppn=2)
+    assert [str(CpuList.of(rank.cores)) for rank in found.ranks] == ["0-55", "56-111"]
+    assert [rank.memory for rank in found.ranks] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
+def test_more_ranks_than_numa_nodes_split_them_and_none_spans_two() -> None:
+    assert cores(bound(cpu(24, 2), 4)) == ["0-5", "6-11", "12-17", "18-23"]
+    assert cores(bound(cpu(24, 2), 5)) == ["0-3", "4-7", "8-11", "12-15", "16-19"]
+
+
+def test_where_a_numa_node_is_too_small_a_rank_keeps_to_its_socket() -> None:
+    # Three nodes a socket, two ranks a socket: blocks of 3 fit no node of 2, and stay within a socket all the same.
+    found = bound(cpu(12, 6, sockets=2), 4)
+    assert cores(found) == ["0-2", "3-5", "6-8", "9-11"]
+
+
+def test_numa_nodes_may_number_their_cores_in_turns() -> None:
+    even, odd = CpuList.of(range(0, 8, 2)), CpuList.of(range(1, 8, 2))
+    base = cpu(8, 2, sockets=2, threads=1)
+    turns = replace(
+        base,
+        numa=tuple(replace(node, cpus=cpus) for node, cpus in zip(base.numa, (even, odd), strict=True)),
+        packages=(even, odd),
+    )
+    assert cores(bound(turns, 2)) == ["0,2,4,6", "1,3,5,7"]
+    assert cores(bound(turns, 4)) == ["0,2", "4,6", "1,3", "5,7"]
+
+
+def test_only_cores_this_account_may_use_are_given_away() -> None:
+    found = plan(machine("container-cgroup2-cpuset"))
+    assert [(str(CpuList.of(rank.cores)), rank.memory) for rank in found.ranks] == [("8-11", (0,)), ("12-15", ())]
+    allowed = cpu(64, 2, affinity=CpuList.of(range(30, 34)))
+    assert cores(bound(allowed, 2)) == ["30-31", "32-33"]
+    assert cores(bound(cpu(64, 2, affinity=CpuList.of([94, 95, 96])), 3)) == ["94", "95", "96"]
+
+
+def test_with_threads_off_every_cpu_is_a_core() -> None:
+    assert cores(bound(cpu(8, 2, threads=1), 2)) == ["0-3", "4-7"]
+
+
+def test_a_machine_with_one_core_runs_a_rank_and_oneccl_takes_nothing() -> None:
+    found = plan(machine(cpu(1, threads=1)), env=IPEX)
+    (rank,) = found.ranks
+    assert (rank.cores, rank.omp, rank.ccl_cores) == ((0,), 1, ())
+
+
+def test_oneccl_gets_the_last_cores_of_each_block() -> None:
+    found = plan(machine(cpu(64, 2)), env=IPEX, ccl_workers=2)
+    assert [(rank.cores[0], rank.cores[-1], rank.ccl_cores, rank.omp) for rank in found.ranks] == [
+        (0, 29, (30, 31), 30),
+        (32, 61, (62, 63), 30),
+    ]
+
+
+def test_workers_that_would_leave_no_core_for_compute_get_none() -> None:
+    found = bound(cpu(4, 1), 2, workers=2)
+    assert [seat.workers for seat in found.seats] == [(), ()]
+    assert (found.threads, found.workers) == (2, 0)
+
+
+def test_a_quota_lowers_threads_and_leaves_blocks_whole() -> None:
+    found = bound(cpu(64, 2, quota=8.0), 2, workers=1)
+    assert cores(found) == ["0-31", "32-63"]
+    assert found.threads == 3
+    assert not found.alone
+    assert all(seat.workers == () for seat in found.seats)
+    assert any("less time than there are cores" in note for note in plan(machine(cpu(64, 2, quota=8.0))).notes)
+
+
+def test_more_ranks_than_cores_share_all_of_them_and_it_is_said() -> None:
+    found = plan(machine(cpu(2, threads=1)), n=3)
+    assert [rank.cores for rank in found.ranks] == [(0, 1)] * 3
+    assert {rank.omp for rank in found.ranks} == {1}
+    assert "more ranks than cores on node1: 3 ranks share 2 cores, and wait for one another" in found.notes
+
+
+def test_bind_numa_and_socket_widen_and_none_binds_nothing() -> None:
+    two = cpu(32, 4, sockets=2)
+    assert cores(bound(two, 4, mode="numa")) == ["0-7", "8-15", "16-23", "24-31"]
+    assert cores(bound(two, 8, mode="numa"))[:3] == ["0-7", "0-7", "8-15"]
+    assert cores(bound(two, 4, mode="socket")) == ["0-15", "0-15", "16-31", "16-31"]
+    assert bound(two, 4, workers=1, mode="socket").seats[0].workers == (7,)
+    assert 7 not in bound(two, 4, workers=1, mode="socket").seats[1].cores
+    assert cores(bound(two, 4, mode="none")) == [""] * 4
+    assert bound(two, 4, mode="none").threads == 8
+    assert any("share cores, as --bind socket says" in note for note in plan(machine(two), bind="socket").notes)
+
+
+def test_slow_cores_take_no_part_where_they_can_be_told() -> None:
+    hybrid = Cpu(
+        vendor="GenuineIntel",
+        family=6,
+        model=151,
+        online=CpuList.of(range(12)),
+        siblings=(*(CpuList.of((at, at + 1)) for at in range(0, 8, 2)), *(CpuList.of([at]) for at in range(8, 12))),
+        cores=8,
+    )
+    assert cores(bound(hybrid, 1)) == ["0,2,4,6"]
+    assert cores_of(hybrid).left_out == 4
+    assert cores_of(replace(hybrid, model=143)).left_out == 0
+    assert any("4 E-cores take no part" in note for note in plan(machine(hybrid)).notes)
+
+
+def test_nothing_known_of_a_cpu_binds_nothing() -> None:
+    (rank,) = plan(machine(Cpu())).ranks
+    assert (rank.cores, rank.omp) == ((), 1)
+
+
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+@pytest.mark.parametrize("name", ["lab-sapphirerapids", "lab-graniterapids", "lab-cooperlake", "centos7-nfs-slurm"])
+def test_doctor_and_run_count_threads_alike(name: str, backend: str) -> None:
+    facts = machine(name)
+    found = plan(facts, env=IPEX, backend=backend)
+    told = layout(facts.cpu, backend)
+    assert (len(found.ranks), found.ranks[0].omp) == (told.ppn, told.omp_num_threads)
+
+
+@st.composite
+def processors(draw: st.DrawFn) -> Cpu:
+    sockets = draw(st.integers(1, 3))
+    nodes = sockets * draw(st.integers(1, 4))
+    made = cpu(draw(st.integers(nodes, 48)), nodes, sockets=sockets, threads=draw(st.integers(1, 2)))
+    assert made.online is not None
+    allowed = draw(st.one_of(st.none(), st.sets(st.sampled_from(made.online.cpus), min_size=1)))
+    return replace(
+        made,
+        affinity=made.online if allowed is None else CpuList.of(allowed),
+        quota=draw(st.one_of(st.none(), st.floats(0.1, 60))),
+    )
+
+
+@given(processors(), st.integers(1, 20), st.integers(0, 3), st.sampled_from(["auto", "cores"]))
+def test_ranks_never_share_a_core_unless_there_are_too_few(processor: Cpu, ranks: int, workers: int, mode: str) -> None:
+    found = bound(processor, ranks, workers, mode)
+    everyones = [core for seat in found.seats for core in (*seat.cores, *seat.workers)]
+    if ranks <= len(processor.allowed_cores):
+        assert len(everyones) == len(set(everyones))
+    else:
+        assert found.crowded
+    assert processor.allowed_cpus is not None
+    assert set(everyones) <= set(processor.allowed_cpus)
+    for core in processor.siblings:
+        assert sum(number in everyones for number in core) <= 1, "a second thread of a core"
+    assert len({len(seat.cores) for seat in found.seats}) == 1, "ranks of unlike size"
+    assert all(seat.cores for seat in found.seats)
+    assert {len(seat.workers) for seat in found.seats} in ({0}, {workers})
+    assert 1 <= found.threads <= len(found.seats[0].cores)
+
+
+@given(processors(), st.integers(1, 12))
+def test_a_block_within_one_numa_node_is_taken_where_one_fits(processor: Cpu, ranks: int) -> None:
+    cores = cores_of(processor)
+    if ranks > len(cores.each):
+        return
+    size = len(cores.each) // ranks
+    room = sum(sum(core.node == node for core in cores.each) // size for node in cores.nodes)
+    if room >= ranks:
+        assert all(len(seat.memory) <= 1 for seat in bound(processor, ranks).seats)

@@ -1,0 +1,190 @@
+"""The mpirun line of each MPI, what lies beside it, and which MPI it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refusal, software, value
+
+from ipexctl.facts.software import Mpi
+from ipexctl.launch.request import RankEnv
+
+if TYPE_CHECKING:
+    from ipexctl.launch.plan import LaunchPlan
+
+SPR = cpu(64, 2)
+RANK = f"{ENV}/bin/python -I {RUN}/rank.py {RUN}/job.json"
+BARE = RankEnv("/opt/conda/bin/python", "/opt/conda")
+INTEL = Mpi("/opt/intel/oneapi/mpi/latest/bin/mpirun", "intel", "2021.15", on_path=True)
+OPEN = Mpi("/usr/bin/mpirun", "openmpi", "4.1.4", on_path=True)
+
+
+def with_package(name: str, version: str = "5.0.11") -> RankEnv:
+    return replace(STOCK, packages={name: version}, variables={"PATH": f"{ENV}/bin"}, prepended=("PATH",))
+
+
+def two(*, names: tuple[str, str] = ("eth0", "eth0"), **wishes: Any) -> LaunchPlan:
+    nics = [(eth(name, f"10.1.0.{at}"),) for at, name in enumerate(names, 1)]
+    return plan(machine(SPR, 1, nics=nics[0]), machine(SPR, 2, nics=nics[1]), **wishes)
+
+
+def line(found: LaunchPlan) -> str:
+    return " ".join(found.argv)
+
+
+def test_intel_reads_counts_only_from_a_machinefile_and_pins_nowhere() -> None:
+    found = two(slots=(2, 3))
+    assert line(found) == (
+        f"{ENV}/bin/mpiexec.hydra -genvnone -genv I_MPI_PIN 0 -iface eth0 -machinefile {RUN}/hostfile -n 5 {RANK}"
+    )
+    assert found.hostfile == "10.1.0.1:2\nnode2:3\n"
+    assert {one.name: one.value for one in found.launcher_env} == {
+        "I_MPI_ROOT": ENV,
+        "I_MPI_PIN": "0",
+        "I_MPI_JOB_STARTUP_TIMEOUT": "120",
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": f"{RUN}/ssh.sh",
+    }
+
+
+def test_mpich_is_given_its_ssh_on_the_line() -> None:
+    found = two(env=with_package("mpich"))
+    assert line(found) == (
+        f"{ENV}/bin/mpiexec.hydra -genvnone -launcher ssh -launcher-exec {RUN}/ssh.sh -iface eth0 "
+        f"-f {RUN}/hostfile -n 4 {RANK}"
+    )
+    assert found.flavor == "mpich"
+    assert found.launcher_env == ()
+
+
+def test_open_mpi_binds_nothing_and_fills_slots_in_order() -> None:
+    found = two(env=with_package("openmpi"))
+    assert line(found) == (
+        f"{ENV}/bin/mpirun --allow-run-as-root --bind-to none --map-by slot --hostfile {RUN}/hostfile "
+        f"--prtemca plm ssh --prtemca ras ^slurm --prtemca plm_ssh_agent {RUN}/ssh.sh --prtemca prte_if_include eth0 "
+        f"-n 4 {RANK}"
+    )
+    assert found.hostfile == "10.1.0.1 slots=2\nnode2 slots=2\n"
+
+
+def test_open_mpi_4_knows_other_words() -> None:
+    both = software(mpis=(OPEN,))
+    found = plan(machine(SPR, 1, software=both), machine(SPR, 2, software=both), env=BARE)
+    assert "--prtemca" not in found.argv
+    assert f"--mca plm_rsh_agent {RUN}/ssh.sh --mca oob_tcp_if_include eth0" in line(found)
+
+
+@pytest.mark.parametrize("env", [STOCK, with_package("mpich")])
+def test_where_interfaces_are_named_differently_node0_says_its_address(env: RankEnv) -> None:
+    words = line(two(names=("eth0", "ens3"), env=env))
+    assert "-localhost 10.1.0.1" in words
+    assert "-iface" not in words
+
+
+def test_open_mpi_is_told_no_interface_that_only_one_host_has() -> None:
+    assert "if_include" not in line(two(names=("eth0", "ens3"), env=with_package("openmpi")))
+
+
+def test_one_host_takes_no_ssh() -> None:
+    found = plan(machine(SPR))
+    assert line(found) == f"{ENV}/bin/mpiexec.hydra -genvnone -machinefile {RUN}/hostfile -n 2 {RANK}"
+    assert {one.name: one.value for one in found.launcher_env}["I_MPI_HYDRA_BOOTSTRAP"] == "fork"
+    assert found.hostfile == "127.0.0.1:2\n"
+    assert [file.name for file in found.files] == ["hostfile"]
+    assert "-launcher fork" in line(plan(machine(SPR), env=with_package("mpich")))
+    assert "ssh" not in line(plan(machine(SPR), env=with_package("openmpi")))
+
+
+def test_ssh_goes_by_our_configuration_and_says_why_it_cannot() -> None:
+    found = two(ssh_config="/scratch/my home/ssh/config")
+    script = next(file for file in found.files if file.name == "ssh.sh")
+    assert script.mode == 0o700
+    assert "exec /usr/bin/ssh -F '/scratch/my home/ssh/config' \"$@\"" in script.text
+    assert '[ "$1" != -q ] || shift' in script.text
+    script = next(file for file in two(ssh_config=None).files if file.name == "ssh.sh")
+    assert "BatchMode=yes" in script.text
+
+
+def test_node0_is_named_by_its_address_and_the_others_by_what_its_ssh_knows() -> None:
+    found = two(words={"node1": "alpha", "node2": "beta"})
+    assert [host.word for host in found.hosts] == ["10.1.0.1", "beta"]
+
+
+def test_hydra_cannot_be_told_an_ipv6_address() -> None:
+    six = {"node1": "fd00::1", "node2": "fd00::2"}
+    found = refusal(machine(SPR, 1), machine(SPR, 2), internal=six, words=six)
+    assert "fd00::1" in found.reason
+    assert found.hosts == ("node1", "node2")
+    assert two(internal=six).hostfile == "node1:2\nnode2:2\n"
+
+
+def test_the_environments_own_mpi_comes_before_the_machines() -> None:
+    both = software(mpis=(INTEL, OPEN))
+    hosts = [machine(SPR, at, software=both) for at in (1, 2)]
+    assert plan(*hosts).launcher == f"{ENV}/bin/mpiexec.hydra"
+    assert plan(*hosts, env=BARE).launcher == "/opt/intel/oneapi/mpi/latest/bin/mpiexec.hydra"
+    assert plan(*hosts, mpi="openmpi").launcher == "/usr/bin/mpirun"
+    assert plan(*hosts, mpi="/usr/bin/mpirun").flavor == "openmpi"
+    assert plan(*hosts, mpi="/opt/intel/oneapi/mpi/latest/bin").launcher.endswith("latest/bin/mpiexec.hydra")
+
+
+def test_a_bundled_intel_mpi_is_found_by_its_root() -> None:
+    root = f"{ENV}/lib/python3.11/site-packages/oneccl_bindings_for_pytorch/opt/mpi"
+    env = replace(IPEX, packages={"torch": "2.8.0"}, variables={"I_MPI_ROOT": root})
+    assert two(env=env).launcher == f"{root}/bin/mpiexec.hydra"
+
+
+def test_a_machines_mpi_must_be_at_one_path_on_all_hosts() -> None:
+    one, other = machine(SPR, 1, software=software(mpis=(OPEN,))), machine(SPR, 2)
+    found = refusal(one, other, env=BARE)
+    assert "no mpirun that all hosts have at one path" in found.reason
+    assert "ipexctl install" in found.fix
+    assert refusal(one, other, mpi="openmpi").hosts == ("node2",)
+    assert "Intel MPI" in refusal(one, env=BARE, mpi="intel").reason
+
+
+def test_an_mpi_by_path_is_known_by_what_it_says() -> None:
+    assert "none of Intel MPI, Open MPI and MPICH" in refusal(machine(SPR), mpi="/opt/x/bin/mpirun").reason
+    seen = Mpi("/opt/x/bin/mpirun", "mpich", "4.2")
+    assert plan(machine(SPR), mpi="/opt/x/bin/mpirun", mpi_seen=seen).launcher == "/opt/x/bin/mpiexec.hydra"
+
+
+def test_oneccl_without_intels_mpirun_goes_over_libfabric() -> None:
+    found = two(env=replace(IPEX, packages={"openmpi": "5.0.11"}, variables={}))
+    assert (value(found, "CCL_ATL_TRANSPORT"), value(found, "CCL_PROCESS_LAUNCHER")) == ("ofi", "none")
+    assert [
+        next(one.value for one in found.settings_of(rank) if one.name == "CCL_LOCAL_RANK") for rank in found.ranks
+    ] == ["0", "1", "0", "1"]
+    assert value(two(env=IPEX), "CCL_ATL_TRANSPORT") == "mpi"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "expected"),
+    [
+        ("script", ("train.py", "-x"), (f"{ENV}/bin/python", "train.py", "-x")),
+        ("module", ("pkg.train",), (f"{ENV}/bin/python", "-m", "pkg.train")),
+        ("command", ("IMB-MPI1", "allreduce"), ("IMB-MPI1", "allreduce")),
+    ],
+)
+def test_what_a_rank_executes(kind: str, words: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert plan(machine(SPR), kind=kind, command=words).command == expected
+
+
+def test_backends_follow_the_environment_and_what_it_lacks_is_refused() -> None:
+    assert (plan(machine(SPR)).backend, plan(machine(SPR), env=IPEX).backend) == ("gloo", "ccl")
+    assert plan(machine(SPR), env=IPEX, backend="gloo").backend == "gloo"
+    assert "no oneCCL bindings" in refusal(machine(SPR), backend="ccl").reason
+    assert "no mpi backend" in refusal(machine(SPR), backend="mpi").reason
+    own = replace(STOCK, mpi_backend=None, name=None)
+    assert plan(machine(SPR), env=own, backend="mpi").backend == "mpi"
+    assert value(plan(machine(SPR), env=own, backend="mpi"), "IPEXCTL_BACKEND") == "mpi"
+
+
+def test_hosts_that_cannot_be_planned_for_are_named() -> None:
+    one = refusal(machine(SPR, 1), machine(SPR, 2), internal={"node1": "10.1.0.1"})
+    assert (one.hosts, "--iface" in one.fix) == (("node2",), True)
+    one = refusal(machine(SPR, 1), machine(SPR, 2), internal={"node1": "10.1.0.1", "node2": "10.1.0.1"})
+    assert "node1 and node2 are one machine" in one.reason
+    assert "no host" in refusal().reason

@@ -1,0 +1,108 @@
+"""What `run --dry-run` prints of a plan."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+
+import pytest
+from launch_helpers import IPEX, cpu, eth, machine, plan
+
+from ipexctl.launch.request import Export
+from ipexctl.ui.launch_plan import plan_lines, show_json, show_plan
+
+SPR = cpu(112, 8, sockets=2)
+MIXED = plan(
+    machine(SPR, 1),
+    machine("lab-icelake-sp", 2, nics=(eth("ens3", "10.1.0.2"),)),
+    env=IPEX,
+    command=("train.py", "--name", "it's 5 o'clock"),
+    exports=(Export("TOKEN", "hunter2", secret=True, said="--env-file keys"), Export("TITLE", "a\x1b[31m\nb")),
+)
+
+
+def words_of(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_it_fits_the_terminal(width: int) -> None:
+    for line in plan_lines(MIXED, width):
+        assert len(line) <= width or len(line.strip().removesuffix(" \\").split()) == 1, line
+
+
+def test_every_variable_is_there_with_its_reason() -> None:
+    text = words_of("\n".join(plan_lines(MIXED)))
+    for one in (*MIXED.settings, *MIXED.launcher_env):
+        assert one.name in text
+        assert words_of(one.reason) in text
+    assert "MASTER_PORT=(a free port)" in text
+    for note in MIXED.notes:
+        assert words_of(note) in text
+
+
+def test_what_differs_from_host_to_host_says_where() -> None:
+    lines = list(plan_lines(MIXED))
+    at = lines.index("  GLOO_SOCKET_IFNAME=ens3")
+    assert lines[at + 1].startswith("      on node2: ")
+
+
+def test_ranks_show_their_cores_threads_and_memory() -> None:
+    lines = [line.split() for line in plan_lines(MIXED)]
+    assert ["host", "rank", "cores", "oneCCL", "threads", "memory"] in lines
+    assert ["node1", "0", "0-54", "55", "55", "node", "0-3"] in lines
+    assert ["1", "56-110", "111", "55", "node", "4-7"] in lines
+    assert ["node2", "2", "0-30", "31", "31", "node", "0"] in lines
+
+
+def test_hosts_that_are_alike_share_rows() -> None:
+    many = plan(*(machine(SPR, at) for at in range(1, 33)), ppn=2)
+    lines = [line.split() for line in plan_lines(many)]
+    shown = next(line for line in lines if line[:1] == ["node[1-32]"])
+    assert shown[1].startswith("0,2,4,")
+    assert len(lines) < 120
+
+
+def test_unbound_ranks_say_so() -> None:
+    text = words_of("\n".join(plan_lines(plan(machine(SPR), bind="none", ppn=1))))
+    assert "node1 0 not bound 112 any" in text
+    assert "oneCCL threads" not in text
+
+
+def test_neither_secrets_nor_control_characters_reach_the_screen() -> None:
+    text = "\n".join(plan_lines(MIXED))
+    assert "hunter2" not in text
+    assert "TOKEN=(not shown)" in text
+    assert "\x1b" not in text
+
+
+def test_the_mpirun_line_can_be_typed_as_it_stands() -> None:
+    lines = list(plan_lines(MIXED))
+
+    def typed(heading: str, skip: int = 1) -> list[str]:
+        start = next(at for at, line in enumerate(lines) if line.startswith(heading)) + skip
+        end = next(at for at in range(start, len(lines)) if not lines[at])
+        shown = subprocess.run(
+            ["sh", "-c", "printf '%s\\n' " + "\n".join(lines[start:end])], capture_output=True, text=True, check=True
+        )
+        return shown.stdout.splitlines()
+
+    assert typed("What node0 starts") == list(MIXED.argv)
+    assert typed("What each rank executes", 2) == list(MIXED.command)
+    assert shlex.quote(MIXED.command[-1]) in "\n".join(lines)
+
+
+def test_json_is_one_document_with_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json(MIXED)
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "ipexctl.plan/1"
+    assert found["hosts"][0]["ranks"][0]["ccl_cores"] == [55]
+    assert "hunter2" not in json.dumps(found)
+
+
+def test_a_pipe_gets_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    show_plan(MIXED)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert out.startswith("4 ranks on 2 hosts over ccl, started by Intel MPI; float32 suits these CPUs\n")

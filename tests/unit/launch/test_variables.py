@@ -1,0 +1,284 @@
+"""Which variables ranks get, and that each says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from launch_helpers import (
+    AVX512,
+    ENV,
+    IPEX,
+    STOCK,
+    batch,
+    cpu,
+    eth,
+    machine,
+    plan,
+    refusal,
+    request,
+    setting,
+    software,
+    value,
+    variables,
+)  # fmt: skip
+
+from ipexctl.facts.network import Nic, Rdma
+from ipexctl.launch.plan import LaunchPlan, Setting
+from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.request import Export
+
+SPR = cpu(64, 2, sockets=2)
+TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4"
+IOMP = f"{ENV}/lib/libiomp5.so"
+
+
+def two(**wishes: Any) -> LaunchPlan:
+    return plan(machine(SPR, 1), machine(SPR, 2), **wishes)
+
+
+def test_threads_are_counted_for_each_host_by_itself() -> None:
+    found = plan(machine(SPR, 1), machine(cpu(16), 2), env=IPEX, ppn=2)
+    assert (value(found, "OMP_NUM_THREADS"), value(found, "OMP_NUM_THREADS", "node2")) == ("31", "7")
+    reason = setting(found, "OMP_NUM_THREADS", "node2")
+    assert reason is not None
+    assert "16 cores / 2 ranks - 1 for oneCCL" in reason.reason
+    assert "ranks on node2 have 7 threads, on node1 31: the slowest sets the pace" in found.notes
+    assert value(two(), "OMP_NUM_THREADS") == "32"
+
+
+def test_hosts_that_are_alike_are_said_once() -> None:
+    assert not [one for one in two(env=IPEX).settings if one.host is not None and one.rank is None]
+
+
+def test_omp_as_the_user_says() -> None:
+    found = two(omp=5)
+    assert value(found, "OMP_NUM_THREADS") == "5"
+    assert {rank.omp for rank in found.ranks} == {5}
+    assert any("more threads than cores on node1: 2 x 50 on 64 cores" in note for note in two(omp=50).notes)
+    assert {rank.omp for rank in two(exports=(Export("OMP_NUM_THREADS", "7"),)).ranks} == {7}
+
+
+def test_libraries_are_preloaded_only_where_they_are() -> None:
+    plain = machine(SPR, 2)
+    has = machine(SPR, 1, software=software(libraries={"libtcmalloc": (TCMALLOC,), "libiomp5": ("/opt/libiomp5.so",)}))
+    found = plan(has, plain)
+    assert value(found, "LD_PRELOAD") == f"/opt/libiomp5.so:{TCMALLOC}"
+    assert setting(found, "LD_PRELOAD", "node2") is None
+    assert value(found, "KMP_AFFINITY") == "granularity=fine,compact,1,0"
+    assert value(found, "KMP_AFFINITY", "node2") is None
+    assert (value(found, "OMP_SCHEDULE"), value(found, "OMP_SCHEDULE", "node2")) == (None, "STATIC")
+    assert value(plan(has, plain, env=IPEX), "LD_PRELOAD") == f"{IOMP}:{TCMALLOC}"
+    assert value(plan(has, plain, env=IPEX), "LD_PRELOAD", "node2") == IOMP
+
+
+def test_the_whole_tcmalloc_is_preferred_to_the_minimal_one() -> None:
+    both = ("/usr/lib64/libtcmalloc_minimal.so.4", "/usr/lib64/libtcmalloc.so.4")
+    found = plan(machine(SPR, software=software(libraries={"libtcmalloc": both})))
+    assert value(found, "LD_PRELOAD") == both[1]
+
+
+@pytest.mark.parametrize("wish", [{"bind": "none"}, {"bind": "socket", "ppn": 4}, {"n": 500}])
+def test_threads_are_not_bound_one_by_one_where_ranks_have_no_cores_to_themselves(wish: dict[str, Any]) -> None:
+    found = plan(machine(SPR), env=IPEX, **wish)
+    assert value(found, "KMP_AFFINITY") is None
+    assert value(plan(machine(replace(SPR, quota=4.0)), env=IPEX), "KMP_AFFINITY") is None
+
+
+def test_libgomp_never_binds_the_main_thread_for_data_loaders_would_inherit_that() -> None:
+    found = setting(two(), "OMP_PROC_BIND")
+    assert found is not None
+    assert found.value is None
+    assert "data loaders" in found.reason
+
+
+def test_oneccl_workers_are_listed_one_entry_each_for_every_host() -> None:
+    found = plan(machine(SPR, 1), machine(cpu(16), 2), env=IPEX, ppn=2, ccl_workers=2)
+    assert value(found, "CCL_WORKER_COUNT") == "2"
+    assert value(found, "CCL_WORKER_AFFINITY") == "30,31,62,63"
+    assert value(found, "CCL_WORKER_AFFINITY", "node2") == "6,7,14,15"
+    assert setting(found, "CCL_WORKER_OFFLOAD") is None
+
+
+def test_a_rank_with_one_core_communicates_itself() -> None:
+    found = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=2)
+    assert value(found, "CCL_WORKER_OFFLOAD") == "0"
+    assert setting(found, "CCL_WORKER_AFFINITY") is None
+    assert setting(found, "CCL_YIELD") is None
+    crowd = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=3)
+    assert (value(crowd, "CCL_YIELD"), value(crowd, "I_MPI_THREAD_YIELD")) == ("sched_yield", "2")
+
+
+def test_the_number_of_workers_follows_the_users_own_variable() -> None:
+    found = plan(machine(SPR), env=IPEX, exports=(Export("CCL_WORKER_COUNT", "3"),))
+    assert value(found, "CCL_WORKER_AFFINITY") == "29,30,31,61,62,63"
+    accelerate = Setting("CCL_WORKER_COUNT", "2", "your accelerate config says so: mpirun_ccl")
+    found = plan(machine(SPR), env=IPEX, given=(accelerate,))
+    assert setting(found, "CCL_WORKER_COUNT") == accelerate
+    assert value(found, "CCL_WORKER_AFFINITY") == "30,31,62,63"
+
+
+def test_gloo_sets_nothing_of_oneccl() -> None:
+    assert not [one.name for one in two().settings if one.name.startswith("CCL_")]
+
+
+def test_interfaces_are_named_for_each_host_as_it_calls_them() -> None:
+    found = plan(machine(SPR, 1), machine(SPR, 2, nics=(eth("docker0", "172.17.0.1"), eth("ens3", "10.1.0.2"))))
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE"):
+        assert (value(found, name), value(found, name, "node2")) == ("eth0", "ens3")
+    assert [host.iface for host in found.hosts] == ["eth0", "ens3"]
+
+
+def test_an_address_that_no_interface_has_names_none_and_is_said() -> None:
+    found = two(internal={"node1": "10.1.0.1", "node2": "203.0.113.9"})
+    assert setting(found, "GLOO_SOCKET_IFNAME", "node2") is None
+    assert any("node2: no interface there has 203.0.113.9" in note for note in found.notes)
+
+
+def test_one_host_needs_no_network() -> None:
+    found = plan(machine(SPR))
+    assert (value(found, "MASTER_ADDR"), value(found, "GLOO_SOCKET_IFNAME")) == ("127.0.0.1", "lo")
+    assert value(found, "I_MPI_FABRICS") == "shm"
+    assert setting(found, "FI_PROVIDER") is None
+    assert found.master_addr == "127.0.0.1"
+
+
+def test_ranks_meet_at_node0s_internal_address() -> None:
+    found = two()
+    assert (found.master_addr, found.master_port) == ("10.1.0.1", None)
+    assert value(found, "MASTER_ADDR") == "10.1.0.1"
+    assert two(master_port=29511).master_port == 29511
+    assert two(exports=(Export("MASTER_PORT", "29512"),)).master_port == 29512
+
+
+@pytest.mark.parametrize(
+    ("card", "provider"),
+    [
+        (Rdma("mlx5_0", "4: ACTIVE", "InfiniBand"), None),
+        (Rdma("hfi1_0", "ACTIVE", "InfiniBand"), None),
+        (Rdma("mlx5_0", "4: ACTIVE", "Ethernet"), "tcp"),
+        (Rdma("mlx5_0", "1: DOWN", "InfiniBand"), "tcp"),
+    ],
+)
+def test_a_fast_network_is_left_to_libfabric_only_where_all_have_it(card: Rdma, provider: str | None) -> None:
+    def with_card(number: int) -> Any:
+        facts = machine(SPR, number)
+        return replace(facts, network=replace(facts.network, rdma=(card,)))
+
+    found = plan(with_card(1), with_card(2))
+    assert value(found, "FI_PROVIDER") == provider
+    assert any("FI_PROVIDER is left alone" in note for note in found.notes) == (provider is None)
+    assert value(plan(with_card(1), machine(SPR, 2)), "FI_PROVIDER") == "tcp"
+
+
+def test_a_provider_that_every_login_sets_is_kept_and_the_users_own_wins() -> None:
+    site = [machine(SPR, at, environment=variables(FI_PROVIDER="psm3")) for at in (1, 2)]
+    assert value(plan(*site), "FI_PROVIDER") == "psm3"
+    assert setting(plan(*site), "FI_TCP_IFACE") is None
+    assert value(plan(site[0], machine(SPR, 2)), "FI_PROVIDER") == "tcp"
+    found = two(exports=(Export("FI_PROVIDER", "verbs"),))
+    assert (value(found, "FI_PROVIDER"), setting(found, "FI_TCP_IFACE")) == ("verbs", None)
+
+
+def test_mixed_cpus_compute_with_what_all_have() -> None:
+    weak = replace(SPR, flags=frozenset({"avx2", "fma"}), model=63)
+    found = plan(machine(SPR, 1), machine(weak, 2))
+    assert (value(found, "ATEN_CPU_CAPABILITY"), value(found, "ONEDNN_MAX_CPU_ISA")) == ("avx2", "AVX2")
+    assert found.dtype_hint == "float32"
+    found = plan(machine(SPR, 1), machine(replace(SPR, flags=AVX512), 2))
+    assert (setting(found, "ATEN_CPU_CAPABILITY"), value(found, "ONEDNN_MAX_CPU_ISA")) == (None, "AVX512_CORE_VNNI")
+    assert setting(two(), "ONEDNN_MAX_CPU_ISA") is None
+    assert two().dtype_hint == "bfloat16"
+
+
+def test_the_environments_own_variables_are_set_and_lists_put_in_front() -> None:
+    found = two()
+    path = setting(found, "PATH")
+    assert path is not None
+    assert (path.value, path.prepend) == (f"{ENV}/bin", True)
+    root = setting(found, "I_MPI_ROOT")
+    assert root is not None
+    assert (root.value, root.prepend) == (ENV, False)
+
+
+def test_what_other_launchers_and_logins_left_is_taken_away() -> None:
+    left = variables(OMP_NUM_THREADS="1", OMP_PLACES="cores", KMP_BLOCKTIME="0", CCL_LOG_LEVEL="info")
+    found = plan(machine(SPR, 1, environment=left), machine(SPR, 2))
+    places = setting(found, "OMP_PLACES")
+    assert places is not None
+    assert (places.value, places.host) == (None, "node1")
+    assert value(found, "OMP_NUM_THREADS") == "32"
+    assert setting(found, "CCL_LOG_LEVEL") is None
+    assert "SLURM_PROCID" in {one.name for one in found.settings if one.value is None}
+    inside = plan(machine(SPR, 1, batch=batch("77")), machine(SPR, 2, batch=batch("77")))
+    assert "SLURM_JOB_ID" not in {one.name for one in inside.settings}
+
+
+def test_what_the_user_exports_wins_and_is_marked_so() -> None:
+    mine = (Export("OMP_PLACES", "sockets"), Export("GLOO_SOCKET_IFNAME", "bond0"), Export("NAME", "a b\nc"))
+    found = plan(machine(SPR, 1, environment=variables(OMP_PLACES="cores")), machine(SPR, 2), exports=mine)
+    for export in mine:
+        for host in ("node1", "node2"):
+            one = setting(found, export.name, host)
+            assert one is not None
+            assert (one.value, one.reason) == (export.value, "you said so: -x")
+
+
+def test_a_secrets_value_is_nowhere_in_the_plan() -> None:
+    found = two(exports=(Export("WANDB_API_KEY", "hunter2", secret=True, said="--env-file keys.env"),))
+    one = setting(found, "WANDB_API_KEY")
+    assert one is not None
+    assert (one.value, one.secret) == ("", True)
+    assert "--env-file keys.env" in one.reason
+    assert "hunter2" not in repr(found)
+    assert "hunter2" not in repr(Export("WANDB_API_KEY", "hunter2", secret=True))
+
+
+def test_a_rank_of_ones_own_for_all_is_refused() -> None:
+    found = refusal(machine(SPR), exports=(Export("RANK", "0"),))
+    assert "RANK can't be exported" in found.reason
+
+
+def test_a_setting_for_one_host_leaves_the_others_alone() -> None:
+    other = Setting("GLOO_SOCKET_IFNAME", "ib0", "your accelerate config says so", host="node2")
+    found = plan(machine(SPR, 1), machine(SPR, 2, nics=(eth("ens3", "10.1.0.2"),)), given=(other,))
+    assert (value(found, "GLOO_SOCKET_IFNAME"), value(found, "GLOO_SOCKET_IFNAME", "node2")) == ("eth0", "ib0")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 24), st.sampled_from([1, 2]), st.booleans()), min_size=1, max_size=4),
+    st.one_of(st.none(), st.integers(1, 40)),
+    st.sampled_from(["auto", "socket", "numa", "cores", "none"]),
+    st.booleans(),
+)
+def test_every_variable_has_a_reason_and_is_set_once(
+    machines: list[tuple[int, int, bool]], n: int | None, mode: str, with_ccl: bool
+) -> None:
+    facts = [
+        machine(
+            cpu(max(cores, nodes), nodes),
+            at,
+            nics=(Nic("lo"), eth(f"e{cores % 2}", f"10.1.0.{at}")),
+            software=software(libraries={"libiomp5": ("/opt/libiomp5.so",)} if has else {}),
+        )
+        for at, (cores, nodes, has) in enumerate(machines, 1)
+    ]
+    found = plan_launch(request(*facts, env=IPEX if with_ccl else STOCK, n=n, bind=mode))
+    assert isinstance(found, LaunchPlan)
+    assert n is None or found.world_size == n
+    assert [rank.rank for rank in found.ranks] == list(range(found.world_size))
+    for rank in found.ranks:
+        names = [one.name for one in found.settings_of(rank)]
+        assert len(names) == len(set(names))
+        assert {"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "MASTER_ADDR", "RANK", "LOCAL_RANK"} <= set(names)
+    for one in (*found.settings, *found.launcher_env):
+        assert len(one.reason) > 10, one
+    for host in found.hosts:
+        listed = next((one for one in found.settings_of(host.ranks[0]) if one.name == "CCL_WORKER_AFFINITY"), None)
+        if listed is not None and listed.value is not None:
+            cores = [int(core) for core in listed.value.split(",")]
+            assert cores == [core for rank in host.ranks for core in rank.ccl_cores]
+            assert len(cores) == len(host.ranks)
