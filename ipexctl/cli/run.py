@@ -192,10 +192,10 @@ def run_command(
         data=tuple(data or ()),
         allow_big=allow_big,
         timeout=targets.timeout,
+        ranks=parse_ranks(ranks),
     )
     if home.iface is not None:
         InterfaceChoice(home.iface)
-    shown = parse_ranks(ranks)
     place = verb.find_place(wishes, Path.cwd())
     hosts = choose_hosts(targets)
     cancel = Cancel()
@@ -228,7 +228,7 @@ def run_command(
         raise typer.Exit(0)
     plan = begun.plan
     tell(f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}")
-    code = watch_run(begun.record, View(plain, live, shown, output.no_color, output.quiet))
+    code = watch_run(begun.record, View(plain, live, wishes.ranks, output.no_color, output.quiet))
     if summary is not None:
         _write_summary(summary, begun.record, code, time.monotonic() - began)
     raise typer.Exit(code)

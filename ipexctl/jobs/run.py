@@ -131,6 +131,7 @@ def plan_run(
     )
     if isinstance(plan, LaunchRefusal):
         return Refused(plan.reason, plan.fix, plan.hosts)
+    wishes.ranks.within(plan.world_size)
     if not dry_run:
         used = [host for host in hosts if host.name in {each.name for each in plan.hosts}]
         if refused := check_logins([hosts[0], *(h for h in used if h != hosts[0])], known, config, crew):

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.launch.request import Export
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from ipexctl.jobs.ranks import RankSet
     from ipexctl.launch.request import CommandKind, LaunchOptions
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -42,6 +44,8 @@ class RunWishes:
     allow_big: bool = False
     timeout: float | None = None
     restarts: int = 0
+    ranks: RankSet = EVERY_RANK
+    """Which are to be shown."""
 
     @property
     def script(self) -> str:

@@ -24,17 +24,17 @@ def end_lines(status: Status, exit_code: int) -> list[str]:
     if status.state == "lost":
         return [
             f"{ran} is lost{took}: its supervisor on node0 is gone and left no verdict",
-            f"  ipexctl why {printable(status.id)}",
+            f"  what its ranks said until then: ipexctl logs {printable(status.id)}",
         ]
     first = status.first_failure
     if first is None:
         return [
             f"{ran} failed{took} with exit code {exit_code}: {size}",
-            f"  ipexctl why {printable(status.id)}",
+            f"  what its ranks said: ipexctl logs {printable(status.id)}",
         ]
     return [
         f"{ran} failed{took}: rank {first.rank} on {printable(first.host)} {how_it_ended(first)}",
-        f"  ipexctl why {printable(status.id)}, or all it said: ipexctl logs {printable(status.id)} -r {first.rank}",
+        f"  all it said: ipexctl logs {printable(status.id)} -r {first.rank}",
     ]
 
 

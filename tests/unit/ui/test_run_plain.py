@@ -52,7 +52,7 @@ def test_the_end_says_who_was_first_and_what_to_type(capfd: Captured) -> None:
     assert out == "[3] half a li\n"
     assert err == (
         "run r7 failed after 1:01: rank 3 on node2 was killed by SIGKILL\n"
-        "  ipexctl why r7, or all it said: ipexctl logs r7 -r 3\n"
+        "  all it said: ipexctl logs r7 -r 3\n"
     )
 
 
