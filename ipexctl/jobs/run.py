@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -153,13 +154,14 @@ def begin(
     run = new_id(wishes.script, time.time())
     planned = plan_run(hosts, wishes, crew, place, run=run, say=say)
     if isinstance(planned, Refused):
+        _give_back(hosts, wishes, crew, run)
         return planned
     plan, known, env = planned
     used = [host for host in hosts if host.name in {each.name for each in plan.hosts}]
     if hosts[0] not in used:
         used.insert(0, hosts[0])
     stores = known.stores()
-    python = _script_python(known, used, env)
+    python = env.python
     firsts: dict[str, str] = {}
     for host in used:
         firsts.setdefault(stores[host.name] or f"alone:{host.name}", host.name)
@@ -202,15 +204,23 @@ def begin(
     started = starting.start(used, beginning, crew)
     if isinstance(started, starting.NotStarted):
         register.remove(run)
+        _give_back(used, wishes, crew, run)
         name, error = next(iter(started.errors.items()))
         return Refused(f"{name}: {error.reason}", error.fix, tuple(started.errors), error.status == "unreachable")
     return Begun(record, replace(plan, master_port=started.master_port), (*plan.notes, *started.notes))
 
 
-def _script_python(known: Known, hosts: Sequence[Host], env: RankEnv) -> str:
-    """What our own part on the nodes runs under: the environment's, which is at one path everywhere."""
-    del known, hosts
-    return env.python
+def _give_back(hosts: Sequence[Host], wishes: RunWishes, crew: Crew, run: str) -> None:
+    """A run that doesn't begin holds no tree: the next sync may change it in place."""
+    if not wishes.sync:
+        return
+    home = shlex.quote(wishes.home[2:]) if wishes.home.startswith("~/") else shlex.quote(wishes.home)
+
+    def release(host: Host, session: Session) -> None:
+        del host
+        capture(session, Command(f"rm -f {home}/code/*/.ipexctl/leases/{run}", "release the tree"), timeout=10)
+
+    list(crew.each(hosts, release))  # where a host is lost, its lease runs out by itself
 
 
 def _tree(
