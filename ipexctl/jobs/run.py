@@ -152,7 +152,11 @@ def begin(
 ) -> Begun | Refused:
     """Plan the run and start it; it is in this machine's register before its first rank lives."""
     run = new_id(wishes.script, time.time())
-    planned = plan_run(hosts, wishes, crew, place, run=run, say=say)
+    try:
+        planned = plan_run(hosts, wishes, crew, place, run=run, say=say)
+    except UserError:
+        _give_back(hosts, wishes, crew, run)
+        raise
     if isinstance(planned, Refused):
         _give_back(hosts, wishes, crew, run)
         return planned
