@@ -15,6 +15,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.stores import Place
 from ipexctl.stack.fit import usable_pythons
 from ipexctl.stack.names import DEFAULT
+from ipexctl.stack.obstacles import takes_wheels
 from ipexctl.stack.report import HostInstall, InstallReport
 
 if TYPE_CHECKING:
@@ -92,8 +93,9 @@ class Course:
 
     @property
     def first(self) -> Host:
-        """Where wheels land: node0, or the first that answers."""
-        return next(host for host in self.hosts if host.name in self.facts)
+        """Where wheels land: node0, or the first that answers and has a place for them."""
+        answered = [host for host in self.hosts if host.name in self.facts]
+        return next((host for host in answered if takes_wheels(self.facts[host.name])), answered[0])
 
     @property
     def home(self) -> str:

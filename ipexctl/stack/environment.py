@@ -257,6 +257,7 @@ def verify_env(
     machine: str | None = None,
     limit: float = 300.0,
     on_event: Callable[[dict[str, Any]], None] = _ignore,
+    timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> VerifyResult:
     """Verify an environment of ours, at that path and with that env.json, and note it for this machine."""
@@ -271,6 +272,7 @@ def verify_env(
         keep=f"{path}/verified/{machine}.json" if machine else None,
         limit=limit,
         on_event=on_event,
+        timeout=timeout,
         cancel=cancel,
     )
 

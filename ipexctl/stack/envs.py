@@ -135,7 +135,9 @@ def verify_envs(
             if not found.ok:
                 raise HostError(f"{name} isn't whole: {found.wrong[0]}", "ipexctl install makes it anew")
             path = f"{there.home}/envs/{found.name}"
-            result = environment.verify_env(there.session, path=path, record=found.record, cancel=crew.cancel)
+            result = environment.verify_env(
+                there.session, path=path, record=found.record, timeout=timeout, cancel=crew.cancel
+            )
             wrong = explain(result, env=name)
         if wrong is not None:
             return _of(there, "failed", wrong[0], wrong[1], verify=result.to_json())

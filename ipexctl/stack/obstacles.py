@@ -18,6 +18,18 @@ UNPACKED: Final = 2.1
 _FILES: Final = 30_000
 
 
+_LEAST: Final = 200_000_000
+"""Bytes free without which a host isn't one where wheels land: the smallest stack takes more."""
+
+
+def takes_wheels(facts: Facts) -> bool:
+    """Whether nothing is known to keep wheels from that host, whichever they will be."""
+    disk = facts.home.disk if facts.home else None
+    if disk is None:
+        return True
+    return disk.writable is not False and not disk.noexec and (disk.free is None or disk.free >= _LEAST)
+
+
 def obstacle(facts: Facts, lock: Lock) -> tuple[str, str] | None:
     """The reason and what to do, or None where nothing is known to be in the way."""
     home = facts.home

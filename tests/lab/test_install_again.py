@@ -106,3 +106,39 @@ def test_a_timeout_holds_for_the_wheels_of_the_first_host_too(cluster: Cluster, 
     assert ran.rc == 1
     assert "within 8 s" in ran.err
     assert ran.seconds < 30
+
+
+def test_a_first_host_that_takes_no_wheels_fails_alone(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[0], "read-only-home")
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+    assert "read-only" in report["hosts"][0]["reason"]
+    assert "node1" not in report["hosts"][1]["reason"]
+    mend_host(cluster.hosts[0])
+    assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "changed", "node2": "ok"}
+
+
+def test_a_first_host_that_runs_out_of_room_fails_alone(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.on(0, "mkdir $HOME_OF_OURS && mount -t tmpfs -o size=20m,mode=777 none $HOME_OF_OURS", as_root=True)
+    try:
+        report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    finally:
+        cluster.on(0, "umount $HOME_OF_OURS", as_root=True)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+    assert "more are needed" in report["hosts"][0]["reason"]
+
+
+def test_a_first_host_without_room_does_not_ask_the_indexes_for_the_others(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[0], "read-only-home")
+    with SimpleIndex(wheelhouse, bind=f"10.77.{cluster.lab.block}.1") as index:
+        report = cluster.report("--index-url", index.url, rc=1)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+
+
+def test_a_first_host_whose_store_cannot_be_made_fails_alone(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.on(0, "mkdir $HOME_OF_OURS && touch $HOME_OF_OURS/wheels")
+    report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+    assert "a file is where a directory is needed" in report["hosts"][0]["reason"]
+    again = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(again) == {"node1": "failed", "node2": "ok"}
