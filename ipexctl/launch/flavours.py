@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.launch import surroundings
 from ipexctl.launch.plan import LaunchFile, Setting
 from ipexctl.launch.transport import common_iface
 
@@ -75,8 +76,11 @@ def _openmpi(scene: Scene, launcher: Launcher) -> tuple[str, ...]:
 
 def launcher_env(scene: Scene, launcher: Launcher) -> Iterator[Setting]:
     """What mpirun gets in its environment, which is a clean one: an old PMI_RANK or SLURM_NODELIST would mislead it."""
+    asked = tuple(surroundings.for_launcher(scene))
     if launcher.flavor == "intel":
-        yield from _intel_env(scene, launcher)
+        theirs = {one.name for one in asked}
+        yield from (one for one in _intel_env(scene, launcher) if one.name not in theirs)
+    yield from asked
 
 
 def _intel_env(scene: Scene, launcher: Launcher) -> Iterator[Setting]:

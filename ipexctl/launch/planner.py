@@ -79,9 +79,10 @@ def _members(request: LaunchRequest, counts: dict[str, int], workers: int) -> tu
         word = request.words.get(host.name, host.name)
         if (len(hosts) == 1 or host is request.node0) and ":" not in address:
             word = address  # hydra knows it for its own machine by the address, and would use ssh for some names
-        binding = bind(cores_of(facts.cpu), counts[host.name], workers, request.options.bind)
+        cores = cores_of(facts.cpu)
+        binding = bind(cores, counts[host.name], workers, request.options.bind)
         iface = transport.iface_of(facts, address) if len(hosts) > 1 else None
-        members.append(Member(host.name, facts, address, word, first, binding, iface))
+        members.append(Member(host.name, facts, address, word, first, cores, binding, iface))
         first += counts[host.name]
     return tuple(members)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import transport
 from ipexctl.launch.mpi import NAMES
-from ipexctl.launch.topology import cores_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +31,7 @@ def remarks(scene: Scene, share: Share, launcher: Launcher) -> tuple[str, ...]:
 def _crowding(scene: Scene) -> Iterator[str]:
     asked = scene.request.options.omp
     for member in scene.members:
-        cores = cores_of(member.facts.cpu)
+        cores = member.cores
         have = f"{cores.count} {'core' if cores.count == 1 else 'cores'}"
         binding = member.binding
         if binding.crowded:
@@ -43,7 +42,7 @@ def _crowding(scene: Scene) -> Iterator[str]:
             yield f"ranks on {member.name} share cores, as --bind {scene.request.options.bind} says"
         if cores.left_out:
             yield f"{member.name}: {cores.left_out} E-cores take no part; a rank that waits for one makes all wait"
-    limited = [member.name for member in scene.members if cores_of(member.facts.cpu).limited]
+    limited = [member.name for member in scene.members if member.cores.limited]
     if limited:
         yield (
             f"the cgroup of {fold(limited)} grants less time than there are cores: ranks are bound to whole blocks "

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.binding import Binding
     from ipexctl.launch.plan import Backend, Flavor
     from ipexctl.launch.request import LaunchRequest
+    from ipexctl.launch.topology import Cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Member:
     word: str
     first: int
     """Its first rank."""
+    cores: Cores
     binding: Binding
     iface: str | None = None
 

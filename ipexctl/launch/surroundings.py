@@ -20,6 +20,10 @@ _STRAYS: Final = (
 )  # fmt: skip
 """Left by another launcher, a script would take its rank from them."""
 _THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
+_PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
+_TUNING: Final = ("CCL_", "FI_", "I_MPI_", "OMPI_MCA_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_CONF")
+"""A site's own settings: good where all hosts have them, and a hang where one rank has another than the next."""
+_OF_LAUNCHERS: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_MCA_")
 
 
 def settings(scene: Scene) -> Iterator[Setting]:
@@ -40,18 +44,38 @@ def strays(scene: Scene, chosen: frozenset[str]) -> Iterator[Setting]:
     for name in _STRAYS:
         if name not in chosen:
             yield Setting(name, None, "another launcher's: a script that finds it would take it for its own rank")
-    found: dict[str, None] = {}
-    for member in scene.members:
-        found.update(dict.fromkeys(sorted(member.facts.environment.variables)))
-    for name in found:
-        if name in chosen or not name.startswith(_THREADS):
-            continue
+    of_logins = sorted({name for member in scene.members for name in member.facts.environment.variables} - chosen)
+    for name in of_logins:
+        values = {member.facts.environment.variables.get(name) for member in scene.members}
+        if name.startswith(_TUNING) and len(values) == 1:
+            yield Setting(name, values.pop(), "a login on every host sets it: whoever set up the hosts knows")
+        elif name.startswith(_TUNING):
+            yield from _removed(scene, name, "not every host's login does, and ranks must not differ in it")
+        elif name.startswith(_THREADS):
+            yield from _removed(scene, name, "not chosen for this run")
+        elif name in _PYTHON and scene.request.env.name:
+            why = "what lies there would hide the environment's own; -x with the name keeps it"
+            yield from _removed(scene, name, why)
 
-        def say(member: Member, name: str = name) -> Said | None:
-            value = member.facts.environment.variables.get(name)
-            return None if value is None else (None, f"a login sets it to {value[:40]}: not chosen for this run")
 
-        yield from each_host(scene.members, name, say)
+def _removed(scene: Scene, name: str, why: str) -> Iterator[Setting]:
+    def say(member: Member) -> Said | None:
+        value = member.facts.environment.variables.get(name)
+        return None if value is None else (None, f"a login sets it to {value[:40]}: {why}")
+
+    yield from each_host(scene.members, name, say)
+
+
+def for_launcher(scene: Scene) -> Iterator[Setting]:
+    """What mpirun, too, has to know of the user's and the site's settings, such as its range of ports."""
+    exported = {export.name for export in scene.request.options.exports}
+    ports = "I_MPI_PORT_RANGE"
+    node0 = scene.members[0]
+    if scene.flavor == "intel" and ports not in exported and (value := node0.facts.environment.variables.get(ports)):
+        yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps for a firewall's sake")
+    for export in scene.request.options.exports:
+        if export.name.startswith(_OF_LAUNCHERS) and not export.secret:
+            yield Setting(export.name, export.value, f"you said so: {export.said}")
 
 
 def _own_rank(scene: Scene) -> Iterator[Setting]:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refusal, software, value
+from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refusal, software, value, variables
 
 from ipexctl.facts.software import Mpi
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.request import Export, RankEnv
 
 if TYPE_CHECKING:
     from ipexctl.launch.plan import LaunchPlan
@@ -47,6 +47,24 @@ def test_intel_reads_counts_only_from_a_machinefile_and_pins_nowhere() -> None:
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": f"{RUN}/ssh.sh",
     }
+
+
+def test_mpirun_itself_hears_what_is_meant_for_it() -> None:
+    site = variables(I_MPI_PORT_RANGE="50000:50100", I_MPI_PIN="1")
+    found = plan(machine(SPR, 1, environment=site), machine(SPR, 2, environment=site))
+    own = {one.name: one.value for one in found.launcher_env}
+    assert (own["I_MPI_PORT_RANGE"], own["I_MPI_PIN"]) == ("50000:50100", "0")
+    mine = (
+        Export("I_MPI_PORT_RANGE", "4:5"),
+        Export("I_MPI_JOB_STARTUP_TIMEOUT", "9"),
+        Export("I_MPI_KEY", "hunter2", secret=True),
+    )
+    found = plan(machine(SPR, 1, environment=site), machine(SPR, 2), exports=mine)
+    names = [one.name for one in found.launcher_env]
+    assert len(names) == len(set(names))
+    own = {one.name: one.value for one in found.launcher_env}
+    assert (own["I_MPI_PORT_RANGE"], own["I_MPI_JOB_STARTUP_TIMEOUT"]) == ("4:5", "9")
+    assert "hunter2" not in repr(found)
 
 
 def test_mpich_is_given_its_ssh_on_the_line() -> None:

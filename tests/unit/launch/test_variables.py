@@ -211,10 +211,28 @@ def test_what_other_launchers_and_logins_left_is_taken_away() -> None:
     assert places is not None
     assert (places.value, places.host) == (None, "node1")
     assert value(found, "OMP_NUM_THREADS") == "32"
-    assert setting(found, "CCL_LOG_LEVEL") is None
     assert "SLURM_PROCID" in {one.name for one in found.settings if one.value is None}
     inside = plan(machine(SPR, 1, batch=batch("77")), machine(SPR, 2, batch=batch("77")))
     assert "SLURM_JOB_ID" not in {one.name for one in inside.settings}
+
+
+def test_what_every_login_sets_alike_is_kept_and_what_only_some_set_is_taken_away() -> None:
+    alike = variables(CCL_ALLREDUCE="ring", ONEDNN_VERBOSE="1")
+    found = plan(machine(SPR, 1, environment=alike), machine(SPR, 2, environment=variables(CCL_ALLREDUCE="ring")))
+    assert (value(found, "CCL_ALLREDUCE"), value(found, "CCL_ALLREDUCE", "node2")) == ("ring", "ring")
+    verbose = setting(found, "ONEDNN_VERBOSE")
+    assert verbose is not None
+    assert (verbose.value, verbose.host) == (None, "node1")
+    assert "ranks must not differ" in verbose.reason
+
+
+def test_a_logins_python_path_would_hide_the_environments_own_packages() -> None:
+    left = variables(PYTHONPATH="/old/site-packages", PYTHONSTARTUP="/home/me/.pystartup")
+    found = setting(plan(machine(SPR, environment=left)), "PYTHONPATH")
+    assert found is not None
+    assert found.value is None
+    own = replace(STOCK, name=None)
+    assert setting(plan(machine(SPR, environment=left), env=own), "PYTHONPATH") is None
 
 
 def test_what_the_user_exports_wins_and_is_marked_so() -> None:
