@@ -14,6 +14,7 @@ MAY_IMPORT = {
         "cli",
         "ui",
         "jobs",
+        "launch",
         "doctor",
         "stack",
         "sync",
