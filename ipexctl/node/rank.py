@@ -32,6 +32,10 @@ CONNECT = 20.0
 LOST = 55.0
 """Seconds without a word of the supervisor's until it is given up; then the command is ended."""
 BEAT = 2.0
+REFUSED = 8.0
+"""The same where its port is closed: it is dead, and none takes its place."""
+LEAVE = 3.0
+"""The same where mpirun has told us to go and the command is gone."""
 GRACE = 4.0
 """Seconds between TERM and KILL, where the supervisor doesn't say."""
 DRAIN = 2.0
@@ -82,7 +86,7 @@ class Rank:
         self.kill_at = self.drain_until = float("inf")
         self.beat_at = 0.0
         self.swept = self.told_end = self.bye = False
-        self.lost = False
+        self.lost = self.signalled = False
         self._signals: list[int] = []
 
     def run(self) -> int:
@@ -249,7 +253,8 @@ class Rank:
             cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
             lost = sum(stream.box.lost for stream in self.streams)
             self.talk.tell("beat", cpu=round(cpu, 1), rss=rss, lost=lost)
-        if now - self.talk.heard > LOST and not self.lost:
+        patience = LEAVE if self.swept and self.signalled else REFUSED if self.talk.is_refused else LOST
+        if now - self.talk.heard > patience and not self.lost:
             self.lost = True
             self.stop(signal.SIGTERM)
         if now >= self.kill_at:
@@ -283,6 +288,7 @@ class Rank:
             elif number in (signal.SIGUSR1, signal.SIGUSR2):
                 self.signal_child(number)
             else:
+                self.signalled = True
                 self.stop(signal.SIGTERM)
 
     def ended(self, code: int, by: int | None) -> None:

@@ -32,6 +32,8 @@ class Talk:
         self.heard = time.monotonic()
         """When the supervisor itself was last heard."""
         self.why = "nothing was heard"
+        self.is_refused = False
+        """Nobody listens there."""
         self._link: Any = None
         self._connecting = False
         self._began = 0.0
@@ -79,6 +81,7 @@ class Talk:
             code = sock.connect_ex(place)
         except OSError as error:
             code = error.errno or errno.EIO
+        self.is_refused = code == errno.ECONNREFUSED
         if sock is not None and code in (0, errno.EINPROGRESS):
             self._link = self.wire.Link(sock)
             self._connecting = True
@@ -105,6 +108,7 @@ class Talk:
         try:
             if self._connecting and link in writable:
                 code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                self.is_refused = code == errno.ECONNREFUSED
                 if code:
                     raise self.wire.Broken(os.strerror(code))
                 self._connecting = False

@@ -1,0 +1,183 @@
+"""Who follows a run reads every byte once, wherever it begins, and learns the truth about a run that died."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node_store_helpers import other_pythons
+from run_helpers import Run
+
+from ipexctl.remote.node_script import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SLOW = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.01)"
+FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make_run(command: list[str] | str, size: int = 1, **more: Any) -> Run:
+        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
+        made.append(run)
+        return run
+
+    yield make_run
+    for run in made:
+        run.close()
+
+
+class Follow:
+    def __init__(self, run: Run, python: str = sys.executable, **more: Any) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            [python, "-I", "-c", text_of("follow"), "follow"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.process.stdin is not None
+        request = {"home": str(run.home), "id": run.id, "from": "start", "follow": True, **more}
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        self.process.stdin.close()
+
+    def hear(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
+        """Until the last word, or until that is true; then it is cut off as a lost connection would."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+            if until(self):
+                self.process.kill()
+                break
+        self.process.stdout.close()
+        self.process.wait(20)
+        return self
+
+    def output(self, rank: int = 0, stream: str = "out") -> bytes:
+        data, end = b"", None
+        for event in self.events:
+            if event["event"] == "chunk" and (event["rank"], event["stream"]) == (rank, stream):
+                assert end in (None, event["offset"])
+                piece = base64.b64decode(event["data"])
+                data, end = data + piece, event["offset"] + len(piece)
+        return data
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        return {
+            f"{event['rank']}.{event['stream']}": event["offset"] + len(base64.b64decode(event["data"]))
+            for event in self.events
+            if event["event"] == "chunk"
+        }
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.events[-1]
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_a_run_is_followed_from_its_first_line_to_its_end(make: Callable[..., Run], python: str) -> None:
+    run = make("import sys\nprint('out')\nprint('err', file=sys.stderr)", 2).start()
+    heard = Follow(run, python).hear()
+    assert [heard.output(rank) for rank in (0, 1)] == [b"out\n", b"out\n"]
+    assert heard.output(1, "err") == b"err\n"
+    assert heard.last["event"] == "done"
+    assert heard.last["status"]["state"] == "ok"
+
+
+def test_who_comes_back_misses_nothing_and_hears_nothing_twice(make: Callable[..., Run]) -> None:
+    run = make(SLOW).start()
+    offsets: dict[str, int] = {}
+    heard = b""
+    for more in (50, 120, 200):
+        wanted = f"line {more}\n".encode()
+        part = Follow(run, offsets=offsets).hear(lambda so_far, wanted=wanted: wanted in so_far.output())  # type: ignore[misc]
+        heard += part.output()
+        offsets |= part.offsets
+    heard += Follow(run, offsets=offsets).hear().output()
+    assert heard == b"".join(b"line %d\n" % i for i in range(300))
+
+
+def test_from_the_end_only_what_is_new_is_told(make: Callable[..., Run]) -> None:
+    run = make(SLOW).start()
+    run.wait_for(b"line 100\n")
+    heard = Follow(run, **{"from": "end"}).hear().output()
+    assert b"line 50\n" not in heard
+    assert heard.endswith(b"line 299\n")
+
+
+def test_only_the_asked_ranks_and_streams_are_told_and_without_follow_it_ends_at_once(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER, 3).start()
+    for rank in range(3):
+        run.wait_for(b"here", rank)
+    heard = Follow(run, ranks=[1], streams=["out"], follow=False).hear()
+    assert [event["rank"] for event in heard.events if event["event"] == "chunk"] == [1]
+    assert heard.last["status"]["state"] == "running"
+
+
+def test_a_line_is_told_when_it_is_printed_and_not_with_the_next_ones(make: Callable[..., Run]) -> None:
+    run = make("import time\nfor i in range(40):\n    print(time.time(), flush=True)\n    time.sleep(0.07)").start()
+    follow = Follow(run)
+    delays: list[float] = []
+
+    def note(so_far: Follow) -> bool:
+        event = so_far.last
+        if event["event"] == "chunk":
+            delays.extend(time.time() - float(line) for line in base64.b64decode(event["data"]).split())
+        return False
+
+    follow.hear(note)
+    assert len(delays) == 40
+    assert sorted(delays)[20] < 0.7  # some 60 ms where nothing else runs
+
+
+def test_a_run_whose_supervisor_died_is_lost_and_not_running_for_ever(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER).start()
+    run.wait_for(b"here")
+    os.kill(run.status["supervisor"]["pid"], signal.SIGKILL)
+    heard = Follow(run).hear()
+    assert heard.last["status"]["state"] == "lost"
+    assert {row["state"] for row in heard.last["status"]["ranks"]} == {"lost"}
+
+
+def test_a_run_nobody_knows_is_said(make: Callable[..., Run]) -> None:
+    heard = Follow(make(FOR_EVER)).hear()
+    assert heard.last["event"] == "failed"
+    assert "no record of this run" in heard.last["reason"]
+
+
+def on_runs(run: Run, action: str, **more: Any) -> dict[str, Any]:
+    request = {"home": str(run.home), "id": run.id, "library": text_of("follow"), **more}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", text_of("runs"), action],
+        input=json.dumps(request).encode() + b"\n",
+        capture_output=True,
+        check=True,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_runs_are_listed_stopped_once_and_what_was_over_stays_so(make: Callable[..., Run]) -> None:
+    over, on = make("print(1)").start(), make(FOR_EVER, 2).start()
+    over.wait()
+    on.wait_for(b"here", 1)
+    listed = on_runs(on, "list", ids=[over.id, on.id, "never"])["runs"]
+    assert listed[over.id]["state"] == "ok"
+    assert listed[on.id]["state"] in ("starting", "running")
+    assert listed["never"] is None
+    stopped = on_runs(on, "stop", wait=15)
+    assert (stopped["was"], stopped["status"]["state"]) in (("running", "stopped"), ("starting", "stopped"))
+    assert on.left() == []
+    again = on_runs(on, "stop", wait=15)
+    assert (again["was"], again["status"]["state"]) == ("stopped", "stopped")
+    assert on_runs(over, "stop")["was"] == "ok"

@@ -1,0 +1,299 @@
+"""What a rank's wrapper promises: the right surroundings, every byte as it came, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from run_helpers import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make_run(command: list[str] | str, size: int = 1, **more: Any) -> Run:
+        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
+        made.append(run)
+        return run
+
+    yield make_run
+    for run in made:
+        run.close()
+
+
+def test_a_rank_knows_its_place_and_strays_are_gone(make: Callable[..., Run]) -> None:
+    code = "import json, os\nprint(json.dumps(dict(os.environ)))"
+    run = make(
+        code,
+        2,
+        job={
+            "variables": {"A": "host", "B": "two words\nand a line", "PATH": "/first", "GONE": None},
+            "prepended": ["PATH"],
+            "unset": ["UNWANTED"],
+        },
+        plans={"1": {"variables": {"A": "rank"}}},
+        go={"environ": {"RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GONE": "1", "UNWANTED": "1", "HOME": "/of/node0"}},
+    ).start()
+    run.wait()
+    zero, one = json.loads(run.output(0)), json.loads(run.output(1))
+    assert [each["RANK"] for each in (zero, one)] == ["0", "1"]
+    assert (one["LOCAL_RANK"], one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"]) == ("1", "2", "2")
+    assert zero["MASTER_PORT"] == one["MASTER_PORT"] == str(run.started["master_port"])
+    assert (zero["A"], one["A"], one["B"]) == ("host", "rank", "two words\nand a line")
+    assert zero["PATH"].startswith("/first:/")
+    assert zero["HOME"] != "/of/node0"
+    for stray in ("TORCHELASTIC_RUN_ID", "GONE", "UNWANTED"):
+        assert stray not in zero
+
+
+def test_a_setup_file_is_sourced_by_bash_and_what_it_prints_is_no_output(
+    make: Callable[..., Run], tmp_path: Path
+) -> None:
+    setup = tmp_path / "set up.sh"
+    setup.write_text("echo noise\nexport FROM_SETUP=(1 2)\nexport SITE=here\n[[ -n $BASH ]] && export BY=bash\n")
+    run = make("import os\nprint(os.environ['SITE'], os.environ['BY'])", job={"setup": str(setup)}).start()
+    assert run.wait()["state"] == "ok"
+    assert run.output() == b"here bash\n"
+
+
+def test_a_setup_file_that_fails_says_so_in_the_ranks_stderr(make: Callable[..., Run], tmp_path: Path) -> None:
+    run = make("print(1)", job={"setup": str(tmp_path / "none.sh")}).start()
+    assert run.wait()["state"] == "failed"
+    assert b"none.sh could not be sourced" in run.output(0, "err")
+
+
+@pytest.mark.parametrize(
+    ("command", "cwd", "code", "said"),
+    [
+        (["/nowhere/python", "x.py"], None, 127, b"/nowhere/python: No such file or directory"),
+        (["/etc/passwd"], None, 126, b"/etc/passwd: Permission denied"),
+        ([sys.executable, "-c", "1"], "/nowhere/project", 127, b"is the project synced to this path?"),
+    ],
+)
+def test_a_command_that_cannot_start_says_why_in_the_ranks_stderr(
+    make: Callable[..., Run], command: list[str], cwd: str | None, code: int, said: bytes
+) -> None:
+    run = make(command, job={"cwd": cwd} if cwd else {}).start()
+    assert run.wait()["exit_code"] == code
+    assert said in run.output(0, "err")
+
+
+def test_it_runs_on_the_planned_cores_and_tells_of_those_it_could_not_have(make: Callable[..., Run]) -> None:
+    core = sorted(os.sched_getaffinity(0))[-1]
+    code = "import os\nprint(sorted(os.sched_getaffinity(0)))"
+    run = make(code, 2, plans={"0": {"cores": [core]}, "1": {"cores": [core, 4000]}}).start()
+    status = run.wait()
+    assert run.output(0) == run.output(1) == f"[{core}]\n".encode()
+    assert status["ranks"][0]["mismatch"] == []
+    assert status["ranks"][1]["mismatch"] == [f"of the planned cores {core},4000 only {core} may be used here"]
+
+
+def test_every_byte_is_kept_as_it_came(make: Callable[..., Run]) -> None:
+    code = """
+import os, random, sys
+r = random.Random(int(os.environ["RANK"]))
+out, err = sys.stdout.buffer, sys.stderr.buffer
+for i in range(50):
+    out.write(b"\\r 10%|#   | " + bytes([r.randrange(256) for _ in range(r.randrange(2000))])); out.flush()
+    err.write(b"\\x1b[31m\\xff\\xfe no utf-8 \\0\\n")
+out.write(b"y" * (1 << 20) + b"\\n")
+err.write(b"z" * (3 << 20))
+out.write(b"no end of line")
+"""
+    run = make(code, 2).start()
+    status = run.wait()
+    assert status["state"] == "ok"
+    for rank in (0, 1):
+        alone = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "RANK": str(rank)}, capture_output=True, check=True
+        )
+        assert run.output(rank) == alone.stdout
+        assert run.output(rank, "err") == alone.stderr
+
+
+def test_what_a_script_leaves_behind_holds_up_nothing_and_is_ended(make: Callable[..., Run]) -> None:
+    code = """
+import os, subprocess, sys
+subprocess.Popen(["sleep", "600"])
+subprocess.Popen(["sleep", "601"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execvp("sleep", ["sleep", "602"])
+    os._exit(0)
+print("done")
+"""
+    run = make(code).start()
+    began = time.monotonic()
+    status = run.wait()
+    assert time.monotonic() - began < 8
+    assert (status["state"], run.output()) == ("ok", b"done\n")
+    assert run.left() == []
+
+
+def test_a_rank_that_cannot_reach_the_supervisor_says_so_and_exits_with_111(make: Callable[..., Run]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    run = make(
+        FOR_EVER,
+        job={"supervisor": {"address": "127.0.0.1", "port": port}},
+        patches={"rank": ("CONNECT = 20.0", "CONNECT = 1.0")},
+    ).start()
+    status = run.wait()
+    assert status["state"] == "failed"
+    assert f"the supervisor at 127.0.0.1:{port} can't be reached from here: Connection refused" in run.said(
+        "mpirun.log"
+    )
+    assert status["mpirun"]["exit_code"] == 111
+    assert any("can't be reached" in line for line in status["mpirun"]["tail"])
+    assert not (run.rundir / "job.json").exists()
+
+
+def test_who_does_not_know_the_token_is_no_supervisor(make: Callable[..., Run]) -> None:
+    """Something else listens on that port: the rank starts nothing."""
+    stranger = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                conn, _ = stranger.accept()
+                said = json.dumps({"t": "challenge", "nonce": "00"}).encode()
+                conn.sendall(len(said).to_bytes(4, "big") + b"J" + said)
+                conn.recv(4096)
+                said = json.dumps({"t": "welcome", "proof": "ab" * 32}).encode()
+                conn.sendall(len(said).to_bytes(4, "big") + b"J" + said)
+
+    threading.Thread(target=answer, daemon=True).start()
+    run = make(
+        FOR_EVER,
+        job={"supervisor": {"address": "127.0.0.1", "port": stranger.getsockname()[1]}},
+        patches={"rank": ("CONNECT = 20.0", "CONNECT = 1.5")},
+    ).start()
+    status = run.wait()
+    stranger.close()
+    assert status["state"] == "failed"
+    assert "isn't this run's supervisor" in run.said("mpirun.log")
+
+
+class Cable:
+    """Between a rank and its supervisor, to be cut and mended."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.cut = False
+        self._pairs: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def tear(self) -> None:
+        for each in self._pairs:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._pairs.clear()
+
+    def close(self) -> None:
+        self.tear()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._port))
+                self._pairs += [near, far]
+                threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+
+    @staticmethod
+    def _carry(near: socket.socket, far: socket.socket) -> None:
+        with contextlib.suppress(OSError), near, far:
+            while True:
+                for each in select.select([near, far], [], [])[0]:
+                    data = each.recv(1 << 16)
+                    if not data:
+                        return
+                    (far if each is near else near).sendall(data)
+
+
+def test_a_connection_that_breaks_again_and_again_costs_no_byte(make: Callable[..., Run]) -> None:
+    code = "import time\nfor i in range(60000):\n    print(i, 'x' * 50)\n    if i % 600 == 0: time.sleep(0.05)"
+    run = make(code)
+    run.listen()
+    cable = Cable(run.port)
+    run.job = {"supervisor": {"address": "127.0.0.1", "port": cable.port}}
+    run.write_job()
+    run.say_go()
+    for _ in range(5):
+        time.sleep(0.9)
+        cable.tear()
+    status = run.wait()
+    cable.close()
+    assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
+    expected = b"".join(b"%d %s\n" % (i, b"x" * 50) for i in range(60000))
+    assert hashlib.sha256(run.output()).digest() == hashlib.sha256(expected).digest()
+    assert len(run.events("back")) >= 3
+
+
+def test_a_frozen_supervisor_stalls_no_rank_and_gets_everything_later(make: Callable[..., Run]) -> None:
+    code = (
+        "import sys\nfor i in range(300000): print(i, 'x' * 50)\nprint('finished', file=sys.stderr)\nopen('done', 'w')"
+    )
+    run = make(code, patches={"outbox": ("MEMORY = 4 << 20", "MEMORY = 1 << 20")})
+    run.listen()
+    run.write_job()
+    run.say_go()
+    until = time.monotonic() + 20
+    while run.status["ranks"][0]["wrapper"] is None and time.monotonic() < until:
+        time.sleep(0.005)
+    os.kill(run.status["supervisor"]["pid"], signal.SIGSTOP)
+    while not (run.home / "done").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert (run.home / "done").exists()
+    assert any((run.rundir / "spill").iterdir())
+    os.kill(run.status["supervisor"]["pid"], signal.SIGCONT)
+    assert run.wait()["state"] == "ok"
+    assert run.output() == b"".join(b"%d %s\n" % (i, b"x" * 50) for i in range(300000))
+    assert not list((run.rundir / "spill").iterdir())
+
+
+def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_good(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER, 2, patches={"rank": ("LOST = 55.0", "LOST = 3.0")}).start()
+    run.wait_for(b"here", 1)
+    supervisor, mpirun = run.status["supervisor"]["pid"], run.status["mpirun"]["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    until = time.monotonic() + 15
+    while len(run.left()) > 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert all("rank.py" not in words or "mpirun.py" in words for words in run.left())
+    assert "the supervisor was lost" in run.said("mpirun.log")
+    for pid in (supervisor, mpirun):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_many_ranks_that_print_much_lose_nothing(make: Callable[..., Run]) -> None:
+    code = "import os\nfor i in range(12500): print(os.environ['RANK'], i, 'x' * 50, flush=True)"
+    run = make(code, 8).start()
+    status = run.wait(60)
+    assert status["state"] == "ok"
+    for rank in range(8):
+        assert run.output(rank) == b"".join(b"%d %d %s\n" % (rank, i, b"x" * 50) for i in range(12500))
+        assert status["ranks"][rank]["lines"]["out"] == 12500

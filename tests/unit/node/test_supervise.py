@@ -1,0 +1,281 @@
+"""A run from mpirun's start to the last process' end: who fails ends it, what is said of it is true, nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node_store_helpers import other_pythons
+from run_helpers import Run, alive, processes_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
+        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
+        made.append(run)
+        return run
+
+    yield make_run
+    for run in made:
+        run.close()
+
+
+def states(status: dict[str, Any]) -> list[tuple[str, int | None]]:
+    return [(row["state"], row["exit_code"]) for row in status["ranks"]]
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_a_run_under_any_python_of_a_node_ends_well(make: Callable[..., Run], python: str) -> None:
+    run = make("import os, sys\nprint('out', os.environ['RANK'])\nprint('err', file=sys.stderr)", python=python).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], states(status)) == ("ok", 0, [("ok", 0), ("ok", 0)])
+    assert [run.output(rank) for rank in (0, 1)] == [b"out 0\n", b"out 1\n"]
+    assert run.output(1, "err") == b"err\n"
+    assert [row["lines"] for row in status["ranks"]] == [{"out": 1, "err": 1}] * 2
+    assert run.said("mpirun.log") == run.said("supervise.log") == ""
+    assert run.left() == []
+
+
+def test_a_rank_that_fails_ends_the_others_and_gives_the_run_its_exit_code(make: Callable[..., Run]) -> None:
+    run = make("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)", 3).start()
+    began = time.monotonic()
+    status = run.wait()
+    assert time.monotonic() - began < 8
+    assert (status["state"], status["exit_code"]) == ("failed", 3)
+    first = status["first_failure"]
+    assert (first["rank"], first["host"], first["exit_code"], first["signal"]) == (1, "here", 3, None)
+    assert states(status)[1] == ("failed", 3)
+    assert {state for state, _ in states(status)} == {"failed", "stopped"}
+    assert run.left() == []
+
+
+def test_a_rank_that_is_killed_is_told_by_its_signal(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER).start()
+    run.wait_for(b"here", 1)
+    run.wait_for(b"here", 0)
+    os.kill(run.status["ranks"][1]["pid"], signal.SIGKILL)
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("failed", 137)
+    assert (status["first_failure"]["rank"], status["first_failure"]["signal"]) == (1, 9)
+    assert run.left() == []
+
+
+def test_a_wrapper_that_is_killed_takes_its_command_and_all_it_started_along(make: Callable[..., Run]) -> None:
+    code = "import subprocess, sys\nsubprocess.Popen(['sleep', '600'])\nprint('here', flush=True)\nsys.stdin.read()\n"
+    run = make(code + "import time; time.sleep(600)").start()
+    run.wait_for(b"here", 0)
+    run.wait_for(b"here", 1)
+    os.kill(run.status["ranks"][1]["wrapper"], signal.SIGKILL)
+    status = run.wait()
+    assert status["state"] == "failed"
+    assert (status["first_failure"]["rank"], status["first_failure"]["exit_code"]) == (1, None)
+    assert states(status)[1] == ("lost", None)
+    assert run.left() == []
+
+
+def test_a_rank_that_heeds_no_term_is_killed_after_the_grace(make: Callable[..., Run]) -> None:
+    code = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\n"
+    run = make(code + "time.sleep(1 if os.environ['RANK'] == '0' else 600)\nsys.exit(5)", go={"grace": 1.0}).start()
+    status = run.wait()
+    assert (status["exit_code"], states(status)) == (5, [("failed", 5), ("stopped", 137)])
+    assert run.left() == []
+
+
+def test_term_stops_the_run_and_a_rank_may_save_first(make: Callable[..., Run]) -> None:
+    code = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
+    run = make(code + "print('here', flush=True)\ntime.sleep(600)").start()
+    run.wait_for(b"here", 0)
+    run.wait_for(b"here", 1)
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["first_failure"]) == ("stopped", 143, None)
+    assert run.output(1) == b"here\nsaved\n"
+    assert run.left() == []
+
+
+def test_the_time_limit_ends_the_run_with_124(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER, go={"time_limit": 2}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("failed", 124)
+    assert "time limit of 2 s" in status["reason"]
+    assert run.left() == []
+
+
+def test_mpirun_that_ends_before_any_rank_began_is_quoted(make: Callable[..., Run]) -> None:
+    complaint = "import sys; print('Error: Unable to run bstrap_proxy on node2', file=sys.stderr); sys.exit(255)"
+    run = make(FOR_EVER, launch=[sys.executable, "-c", complaint]).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["first_failure"]) == ("failed", 1, None)
+    assert "mpirun ended (exit code 255) before ranks 0, 1 on here began" in status["reason"]
+    assert status["mpirun"]["tail"] == ["Error: Unable to run bstrap_proxy on node2"]
+
+
+def test_a_rank_that_never_comes_is_missed_by_name(make: Callable[..., Run]) -> None:
+    alone = [sys.executable, "-c", "import os, sys; os.environ['PMI_RANK'] = '0'; os.execv(sys.argv[1], sys.argv[1:])"]
+    run = make(FOR_EVER, launch=alone, go={"begin_within": 2}).start()
+    status = run.wait()
+    assert (status["state"], status["reason"]) == ("failed", "rank 1 on here did not begin within 2 s")
+    assert run.left() == []
+
+
+def test_mpirun_that_cannot_be_started_is_said_at_once(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER, launch=["/nowhere/mpiexec.hydra"]).start()
+    assert run.started["event"] == "failed"
+    assert "/nowhere/mpiexec.hydra: No such file or directory" in run.started["reason"]
+    assert run.wait()["state"] == "failed"
+
+
+def test_mpirun_killed_ends_every_rank(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER).start()
+    run.wait_for(b"here", 0)
+    run.wait_for(b"here", 1)
+    os.kill(run.status["mpirun"]["pid"], signal.SIGKILL)
+    status = run.wait()
+    assert status["state"] == "failed"
+    assert "mpirun ended (exit code 137)" in status["reason"]
+    assert run.left() == []
+
+
+def test_a_supervisor_that_is_killed_leaves_no_rank(make: Callable[..., Run]) -> None:
+    """mpirun dies with it here; ranks out of mpirun's reach end by themselves, see test_rank."""
+    run = make(FOR_EVER).start()
+    run.wait_for(b"here", 0)
+    run.wait_for(b"here", 1)
+    os.kill(run.status["supervisor"]["pid"], signal.SIGKILL)
+    until = time.monotonic() + 10
+    while run.left() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert run.left() == []
+
+
+def test_the_supervisor_outlives_who_started_it(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER).start()
+    run.wait_for(b"here")
+    supervisor = run.status["supervisor"]["pid"]
+    assert run.process.returncode == 0
+    assert alive(supervisor)
+    assert os.getsid(supervisor) != os.getsid(0)
+    assert os.readlink(f"/proc/{supervisor}/fd/0") == "/dev/null"
+
+
+def test_nothing_starts_where_the_caller_leaves_before_go(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER)
+    run.listen()
+    run.process.communicate(timeout=10)
+    assert run.process.returncode == 1
+    assert run.left() == []
+    assert not (run.rundir / "status.json").exists()
+
+
+def test_token_and_secrets_are_in_no_command_line_and_gone_once_all_ranks_have_read_them(
+    make: Callable[..., Run],
+) -> None:
+    run = make(FOR_EVER, job={"variables": {"HF_TOKEN": "s3cr3t-value"}})
+    run.listen()
+    run.write_job()
+    assert stat.S_IMODE((run.rundir / "job.json").stat().st_mode) == 0o600
+    run.say_go()
+    run.wait_for(b"here", 0)
+    run.wait_for(b"here", 1)
+    until = time.monotonic() + 5
+    while (run.rundir / "job.json").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not (run.rundir / "job.json").exists()
+    words = " ".join(words for _, words in processes_with(str(run.rundir)))
+    assert run.token not in words
+    assert "s3cr3t-value" not in words
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    run.wait()
+    kept = b"".join(path.read_bytes() for path in run.rundir.rglob("*") if path.is_file())
+    assert run.token.encode() not in kept
+    assert b"s3cr3t-value" not in kept
+    for path in (run.rundir / "ranks", *run.rundir.rglob("*.out"), run.rundir / "status.json"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\2J{}", b"\0\0\0\1Jx"])
+def test_strangers_are_dropped_and_the_run_goes_on(make: Callable[..., Run], said: bytes) -> None:
+    run = make(FOR_EVER).start()
+    run.wait_for(b"here", 1)
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", run.port), timeout=10) as stranger:
+        with contextlib.suppress(ConnectionError):
+            stranger.sendall(said)
+            while stranger.recv(4096):
+                pass
+    assert time.monotonic() - began < 7
+    assert run.status["state"] in ("starting", "running")
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    assert run.wait()["state"] == "stopped"
+
+
+def test_it_listens_on_the_given_address_alone(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER).start()
+    listening = subprocess.run(["ss", "-ltnH"], capture_output=True, text=True, check=True).stdout
+    assert [line.split()[3] for line in listening.splitlines() if f":{run.port} " in line] == [f"127.0.0.1:{run.port}"]
+
+
+def test_a_run_that_may_restart_starts_again_and_says_how_often(make: Callable[..., Run]) -> None:
+    code = "import os, sys\nprint('try', os.environ['RESTART_COUNT'], flush=True)\n"
+    run = make(code + "sys.exit(4 if os.environ['RESTART_COUNT'] < '2' else 0)", go={"restarts": 3}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["attempt"]) == ("ok", 0, 2)
+    assert b"try 0\n" in run.output(0) + run.output(1)
+    assert b"try 2\n" in run.output(0)
+    assert b"try 2\n" in run.output(1)
+    assert run.left() == []
+
+
+def test_two_runs_at_once_never_meet(make: Callable[..., Run]) -> None:
+    one, two = make(FOR_EVER).start(), make(FOR_EVER).start()
+    for run in (one, two):
+        run.wait_for(b"here", 1)
+    assert one.status["master"]["port"] != two.status["master"]["port"]
+    os.kill(one.status["supervisor"]["pid"], signal.SIGTERM)
+    one.wait()
+    assert one.left() == []
+    assert two.status["state"] == "running"
+    assert len(two.left()) >= 6
+
+
+def test_a_full_disk_on_node0_loses_nothing_once_there_is_room(make: Callable[..., Run], tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], check=False)
+    if mounted.returncode:
+        pytest.skip("no right to mount")
+    try:
+        code = "import os, time\nfor i in range(60000): print(i, 'x' * 40)\nprint('end', flush=True)\ntime.sleep(2)"
+        run = make(code, 1)
+        run.listen()
+        run.write_job()
+        (run.rundir / "ranks").symlink_to(place)
+        run.say_go()
+        ballast = place / "ballast"
+        ballast.write_bytes(b"\0" * (1 << 20))
+        time.sleep(3)
+        assert run.status["ranks"][0]["lines"]["out"] < 60000
+        subprocess.run(["mount", "-o", "remount,size=20m", str(place)], check=True)
+        status = run.wait(60)
+        expected = b"".join(b"%d %s\n" % (i, b"x" * 40) for i in range(60000)) + b"end\n"
+        assert run.output(0) == expected
+        assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
+    finally:
+        subprocess.run(["umount", str(place)], check=False)
