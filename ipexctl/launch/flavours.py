@@ -52,11 +52,13 @@ def _mpich(scene: Scene, _: Launcher) -> tuple[str, ...]:
 
 
 def _own_address(scene: Scene) -> tuple[str, ...]:
-    """How the nodes come back to node0: without this, by its host name."""
+    """How the nodes come back to node0: without this, by its host name, or the address the hostfile gives it."""
     if scene.alone:
         return ()
-    iface = common_iface(scene)
-    return ("-iface", iface) if iface else ("-localhost", scene.members[0].address)
+    if iface := common_iface(scene):
+        return ("-iface", iface)
+    # Intel's passes over -localhost, and takes the address from the hostfile.
+    return ("-localhost", scene.members[0].address) if scene.flavor == "mpich" else ()
 
 
 def _openmpi(scene: Scene, launcher: Launcher) -> tuple[str, ...]:
@@ -66,7 +68,10 @@ def _openmpi(scene: Scene, launcher: Launcher) -> tuple[str, ...]:
     is_old = (launcher.version or "5").startswith(("1.", "2.", "3.", "4."))
     # A scheduler's allocation would win over the hostfile.
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
-    parameters["plm_rsh_agent" if is_old else "plm_ssh_agent"] = _ssh(scene)
+    # Not our script: Open MPI's daemons look for it on every node. And none but node0 may reach the others.
+    ssh, *how = _ssh_words(scene)
+    way = "plm_rsh" if is_old else "plm_ssh"
+    parameters |= {f"{way}_agent": ssh, f"{way}_args": " ".join(how), f"{way}_no_tree_spawn": "1"}
     if iface := common_iface(scene):
         parameters["oob_tcp_if_include" if is_old else "prte_if_include"] = iface
     for name, value in parameters.items():
@@ -102,6 +107,11 @@ def _intel_env(scene: Scene, launcher: Launcher) -> Iterator[Setting]:
         _ssh(scene),
         "ssh with the right key, user and port for each node, and never a question",
     )
+    yield Setting(
+        "I_MPI_HYDRA_BRANCH_COUNT",
+        str(len(scene.members)),
+        "node0 starts every daemon itself: beyond 16 hosts others would, which can't log in anywhere",
+    )
 
 
 def hostfile(scene: Scene) -> str:
@@ -112,13 +122,15 @@ def hostfile(scene: Scene) -> str:
 
 def files(scene: Scene) -> tuple[LaunchFile, ...]:
     made = [LaunchFile("hostfile", 0o600, hostfile(scene))]
-    if not scene.alone:
-        node0 = scene.members[0].facts
-        ssh = node0.environment.tools.get("ssh", "ssh")
-        config = scene.request.ssh_config
-        how = ("-F", config) if config else ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-        made.append(LaunchFile("ssh.sh", 0o700, _SSH.format(command=shlex.join((ssh, *how)))))
+    if not scene.alone and scene.flavor != "openmpi":
+        made.append(LaunchFile("ssh.sh", 0o700, _SSH.format(command=shlex.join(_ssh_words(scene)))))
     return tuple(made)
+
+
+def _ssh_words(scene: Scene) -> tuple[str, ...]:
+    ssh = scene.members[0].facts.environment.tools.get("ssh", "ssh")
+    config = scene.request.ssh_config
+    return (ssh, "-F", config) if config else (ssh, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
 def _hostfile(scene: Scene) -> str:

@@ -88,9 +88,15 @@ def _members(request: LaunchRequest, counts: dict[str, int], workers: int) -> tu
 
 
 def _unspeakable(scene: Scene) -> LaunchRefusal | None:
-    """Hydra takes what stands behind a colon for a number of ranks."""
+    """Hydra takes what stands behind a colon for a number of ranks; Open MPI takes a path apart at its spaces."""
     if scene.flavor == "openmpi":
-        return None
+        config = scene.request.ssh_config or ""
+        if scene.alone or not any(letter.isspace() for letter in config):
+            return None
+        return LaunchRefusal(
+            f"Open MPI can't be given {config}: it takes the path apart at its spaces",
+            "--home DIR with a path without spaces, or --mpi intel",
+        )
     bad = [member for member in scene.members if ":" in member.word]
     if not bad:
         return None

