@@ -1,4 +1,4 @@
-"""A run from mpirun's start to the last process' end: who fails ends it, what is said of it is true, nothing is left."""
+"""A run from mpirun's start to its end: who fails ends it, what is said of it is true, nothing is left."""
 
 from __future__ import annotations
 
@@ -215,11 +215,11 @@ def test_strangers_are_dropped_and_the_run_goes_on(make: Callable[..., Run], sai
     run = make(FOR_EVER).start()
     run.wait_for(b"here", 1)
     began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", run.port), timeout=10) as stranger:
-        with contextlib.suppress(ConnectionError):
-            stranger.sendall(said)
-            while stranger.recv(4096):
-                pass
+    stranger = socket.create_connection(("127.0.0.1", run.port), timeout=10)
+    with stranger, contextlib.suppress(ConnectionError):
+        stranger.sendall(said)
+        while stranger.recv(4096):
+            pass
     assert time.monotonic() - began < 7
     assert run.status["state"] in ("starting", "running")
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
