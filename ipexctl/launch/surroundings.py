@@ -95,5 +95,5 @@ def _environment(scene: Scene) -> Iterator[Setting]:
     place = f"the environment {env.name}" if env.name else "the environment"
     for name, value in env.variables.items():
         in_front = name in env.prepended
-        reason = f"{place} is found first" if in_front else f"{place} says so"
+        reason = f"what lies in {place} is found first" if in_front else f"{place} says so in its env.json"
         yield Setting(name, value, reason, prepend=in_front)
