@@ -190,7 +190,7 @@ def begin(
         id=run,
         home=known.home,
         python=python,
-        bind=plan.master_addr,
+        bind=plan.hosts[0].address,
         argv=plan.argv,
         launcher_env={setting.name: setting.value for setting in plan.launcher_env},
         jobs=jobs,
