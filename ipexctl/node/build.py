@@ -244,7 +244,7 @@ class Build:
     def is_there(self) -> bool:
         try:
             record = json.loads((self.final / "env.json").read_text())
-            fresh = self.replace is None or record.get("build") != self.replace
+            fresh = bool(record.get("build")) and record.get("build") != self.replace
             right = fresh and record.get("digest") == self.digest
         except (OSError, ValueError, AttributeError):
             return False

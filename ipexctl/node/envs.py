@@ -17,6 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any, Callable
 
+RECORD = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
+"""What env.json must say for the environment to be used."""
+
 
 class Failed(Exception):
     def __init__(self, reason: str, fix: str = "") -> None:
@@ -67,8 +70,10 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     answer = {"name": env.name, "build": record.get("build"), "record": record, "wrong": wrong, "there": env.is_dir()}
     if not env.is_dir():
         wrong.append(f"there is no environment {request['name']}")
-    elif not record or not lock.get("wheels"):
-        wrong.append(f"{env / ('lock.json' if record else 'env.json')} is missing or broken")
+    elif not all(isinstance(record.get(key), kind) for key, kind in RECORD.items()):
+        wrong.append(f"{env / 'env.json'} is missing or broken")
+    elif not lock.get("wheels"):
+        wrong.append(f"{env / 'lock.json'} is missing or broken")
     elif request.get("digest") not in (None, record.get("digest")):
         wrong.append(f"{env.name} was made from another lock")
     else:

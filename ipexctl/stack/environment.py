@@ -267,7 +267,7 @@ def verify_env(
         variables=record["variables"],
         prepended=record["prepended"],
         backend=record["backend"],
-        module=record["module"],
+        module=record.get("module"),
         ipex="intel-extension-for-pytorch" in record["packages"],
         keep=f"{path}/verified/{machine}.json" if machine else None,
         limit=limit,
@@ -294,6 +294,15 @@ def verify_result(said: Mapping[str, Any]) -> VerifyResult:
         launcher=said["launcher"],
         allreduce_ms=tuple(said.get("allreduce_ms", ())),
     )
+
+
+def noted(said: Mapping[str, Any] | None) -> VerifyResult | None:
+    """A good result that was noted on the host; None where there is none, or it can't be read."""
+    try:
+        result = verify_result(said or {})
+    except (KeyError, TypeError):
+        return None
+    return result if result.ok else None
 
 
 def listing(session: Session, python: str, *, home: str, cancel: Cancel | None = None) -> EnvListing:

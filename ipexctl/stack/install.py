@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -169,12 +170,11 @@ def _go_on(course: Course, record: EnvRecord, setup: Setup) -> InstallReport:
             course.watch(Said(f"{host.name}: made anew, for {result.wrong[0]}"))
     unproved = []
     for host in whole:
-        proof = found[host.name].verified.get(machine_token(course, host))
-        if proof is None or not proof.get("ok"):
+        proof = environment.noted(found[host.name].verified.get(machine_token(course, host)))
+        if proof is None:
             unproved.append(host)
         else:
-            verify = environment.verify_result(proof).to_json()
-            course.done[host.name] = _host_install(course, setup, host, "ok", verify)
+            course.done[host.name] = _host_install(course, setup, host, "ok", proof.to_json())
     prove_only(course, setup, unproved)
     _name_where_missing(course, setup, whole)
     set_up(course, setup, rest)
@@ -234,6 +234,7 @@ def _host_install(
 
 def _recorded_installer(record: EnvRecord) -> Wheel | None:
     """uv as the environment was made with, where it can be had again; else ours."""
-    if record.installer and record.installer.get("url"):
-        return Wheel(**record.installer)
+    with contextlib.suppress(TypeError):
+        if record.installer and record.installer.get("url"):
+            return Wheel(**record.installer)
     return installer_of(uv_for_node(None, "2.17"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.internal import addresses_among
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
     from ipexctl.stack.course import Course
-    from ipexctl.stack.environment import BuildResult
+    from ipexctl.stack.environment import BuildResult, CheckResult
     from ipexctl.stack.indexes import Asked
     from ipexctl.stack.lock import Lock, Wheel
 
@@ -79,6 +79,8 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
             if way == "here" and not isinstance(session, LocalSession):
                 course.uplink += setup.lock.size
             result = _build(course, setup, host, session)
+            if result.state == "there":
+                result = _made_anew(course, setup, host, session) or result
             built[host.name] = result
             if result.state == "there":
                 _note_request(course, setup, host, session)
@@ -116,6 +118,15 @@ def _stocked(course: Course, setup: Setup, places: Mapping[str, Place], well: li
         else:
             return places[host.name]
     return None
+
+
+def _made_anew(course: Course, setup: Setup, host: Host, session: Session) -> BuildResult | None:
+    """What is there by that name may be damaged, where nobody has looked at it yet."""
+    found = _check(course, setup, host, session)
+    if found.ok:
+        return None
+    broken = {**setup.broken, host.name: found.build}
+    return _build(course, replace(setup, broken=broken), host, session)
 
 
 def _drop_wheels(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
@@ -259,11 +270,8 @@ def _note_request(course: Course, setup: Setup, host: Host, session: Session) ->
     )
 
 
-def _prove(course: Course, setup: Setup, host: Host, session: Session, *, changed: bool, shares: bool = False) -> None:
-    """Verify the environment as it is on this host now, and note the host's end."""
-    began = time.monotonic()
-    course.watch(Stepped(host.name, "verifying"))
-    found = environment.check(
+def _check(course: Course, setup: Setup, host: Host, session: Session) -> CheckResult:
+    return environment.check(
         session,
         course.python(host, setup.interpreters.get(host.name)),
         home=course.home,
@@ -271,6 +279,13 @@ def _prove(course: Course, setup: Setup, host: Host, session: Session, *, change
         digest=setup.lock.digest,
         cancel=course.crew.cancel,
     )
+
+
+def _prove(course: Course, setup: Setup, host: Host, session: Session, *, changed: bool, shares: bool = False) -> None:
+    """Verify the environment as it is on this host now, and note the host's end."""
+    began = time.monotonic()
+    course.watch(Stepped(host.name, "verifying"))
+    found = _check(course, setup, host, session)
     if not found.ok:
         raise HostError(f"the environment {setup.name} isn't whole: {found.wrong[0]}", "ipexctl install again")
     result = environment.verify_env(

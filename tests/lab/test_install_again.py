@@ -142,3 +142,23 @@ def test_a_first_host_whose_store_cannot_be_made_fails_alone(cluster: Cluster, w
     assert "a file is where a directory is needed" in report["hosts"][0]["reason"]
     again = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
     assert statuses(again) == {"node1": "failed", "node2": "ok"}
+
+
+def test_what_was_damaged_everywhere_is_made_anew_for_another_request_too(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.report("--wheelhouse", wheelhouse, "--offline")
+    for index in (0, 1):
+        cluster.on(index, "rm -r $HOME_OF_OURS/envs/default/lib/python3.11/site-packages/torch")
+    args = ("--wheelhouse", wheelhouse, "--offline", "--stack", "ipex-2.8")
+    assert statuses(cluster.report(*args)) == CHANGED
+    assert statuses(cluster.report(*args)) == {"node1": "ok", "node2": "ok"}
+
+
+def test_a_record_or_a_note_edited_by_hand_is_mended(cluster: Cluster, wheelhouse: Path) -> None:
+    cluster.report("--wheelhouse", wheelhouse, "--offline")
+    cluster.on(0, """cd $HOME_OF_OURS/envs/default && sed -i 's/"variables"/"was"/' env.json""")
+    cluster.on(1, """cd $HOME_OF_OURS/envs/default/verified && for f in *; do echo '{"ok": true}' >$f; done""")
+    looked = cluster.report("--verify", verb="envs", rc=1)
+    assert "env.json is missing or broken" in looked["hosts"][0]["reason"]
+    mended = cluster.report("--wheelhouse", wheelhouse, "--offline")
+    assert statuses(mended) == {"node1": "changed", "node2": "ok"}
+    assert mended["hosts"][1]["verify"]["torch"] == "2.8.0"

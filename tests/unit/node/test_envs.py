@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from typing import TYPE_CHECKING
@@ -44,6 +45,19 @@ def test_a_python_that_is_gone_is_named(home: Home) -> None:
     (home.env / "bin" / "python").unlink()
     (home.env / "bin" / "python").symlink_to("/usr/bin/python3.99")
     assert "its Python doesn't run: /usr/bin/python3.99" in home.envs("check", name="default")["wrong"][0]
+
+
+@pytest.mark.parametrize("key", ["variables", "prepended", "packages", "backend", "build", "digest"])
+def test_a_record_that_lacks_something_is_named_and_made_anew(home: Home, key: str) -> None:
+    record = home.env / "env.json"
+    said = json.loads(record.read_text())
+    build = said.get("build")
+    record.write_text(json.dumps({other: value for other, value in said.items() if other != key}))
+    checked = home.envs("check", name="default")
+    assert checked["wrong"] == [f"{record} is missing or broken"]
+    home.build(replace=checked["build"])
+    assert home.envs("check", name="default")["ok"]
+    assert json.loads(record.read_text())["build"] != build
 
 
 def test_another_lock_is_told_apart(home: Home) -> None:
