@@ -27,6 +27,11 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
         )
     if ".." in text.split("/") or not text.strip("/~"):
         raise UserError(f"{source} {quoted(text)} can't be our home directory", fix="such as /scratch/me/ipexctl")
+    if ":" in text:
+        raise UserError(
+            f"{source} {quoted(text)} has a colon, which separates the directories of PATH",
+            fix="such as /scratch/me/ipexctl",
+        )
     if not text.isprintable():
         raise UserError(
             f"{source} {quoted(text)} has characters that can't be shown", fix="such as /scratch/me/ipexctl"

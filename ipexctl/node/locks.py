@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -73,6 +74,17 @@ def binary(uv: Any, place: Path) -> str:
         shutil.copyfile(str(kept), str(made))
     made.chmod(0o700)
     return str(made)
+
+
+def readable(source: Json, place: Path) -> Json:
+    """uv takes a comma for the end of a directory's name, and # and ? for that of a URL: such a one by another name."""
+    url = source["url"]
+    path = unquote(urlsplit(url).path) if url.startswith("file:") else url
+    if source["kind"] != "links" or "://" in path or not re.search("[,#?%]", path):
+        return source
+    link = place / f"links-{os.urandom(4).hex()}"
+    link.symlink_to(Path(path).expanduser().absolute())
+    return dict(source, url=str(link))
 
 
 def environment(request: Json, place: Path, settings: Json) -> dict[str, str]:
@@ -143,6 +155,7 @@ def compile_lock(request: Json, work: Work) -> Json:
         for file in request["kept"]["files"]:
             found = Path(request["kept"]["store"]).expanduser() / file["sha256"] / file["name"]
             (place / "links" / file["name"]).symlink_to(found)
+    request = dict(request, sources=[readable(source, place) for source in request["sources"]])
     env = environment(request, place, settings)
     config = place / "uv.toml"
     config.write_text(configuration(request, env), encoding="utf-8")

@@ -125,6 +125,15 @@ def test_wheels_of_a_directory_have_a_path_and_no_address(wheels: Path, tmp_path
         assert wheel.size == Path(wheel.path).stat().st_size
 
 
+@pytest.mark.parametrize("name", ["with,comma", "a#b", "a?b", "100%20", "plain ü"])
+def test_a_directory_may_be_called_anything(wheels: Path, tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
+    place.symlink_to(wheels)
+    for word in (str(place), place.as_uri()):
+        lock = make_lock(maker(tmp_path / "home"), plan(), heard(links(word)))
+        assert all(wheel.path and Path(wheel.path).parent == wheels.resolve() for wheel in lock.wheels)
+
+
 def test_an_index_on_disk(wheels: Path, tmp_path: Path) -> None:
     for file in wheels.glob("*.whl"):
         page = tmp_path / "simple" / file.name.partition("-")[0] / "index.html"

@@ -98,7 +98,7 @@ def test_where_our_files_lie() -> None:
     assert home_on_nodes(Path("~/x"), {}) == "~/x"
 
 
-@pytest.mark.parametrize("text", ["x", "./x", "~", "~other/x", "/", "/a/../b", "/a\nb"])
+@pytest.mark.parametrize("text", ["x", "./x", "~", "~other/x", "/", "/a/../b", "/a\nb", "/a:b"])
 def test_a_home_that_would_not_be_the_same_everywhere_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--home"):
         home_on_nodes(Path(text), {})
