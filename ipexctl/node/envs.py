@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Callable
 
@@ -277,12 +278,24 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"removed": [], "failed": {}}
     if request.get("unnamed", True):
         answer = remove({**request, "names": [env["name"] for env in before["envs"] if not env["names"]]})
-    if not any(entry.name.startswith("build-") for entry in entries_of(home / "tmp")):
-        for entry in (home / "envs").glob(".build-*"):
+    freed = 0
+    builds = [entry for entry in entries_of(home / "tmp") if entry.name.startswith("build-")]
+    if not any(at_work(entry) for entry in builds):
+        freed += before["leftovers"]["bytes"]
+        for entry in [*(home / "envs").glob(".build-*"), *builds]:
             shutil.rmtree(str(entry), ignore_errors=True)
     if request.get("wheels", True):
+        freed += before["wheels"]["bytes"] if before["wheels"]["count"] else 0
         shutil.rmtree(str(home / "wheels"), ignore_errors=True)
-    return {**answer, "bytes": before["wheels"]["bytes"] if request.get("wheels", True) else 0}
+    return {**answer, "bytes": freed}
+
+
+def at_work(build: Path) -> bool:
+    """Whether its heart has beaten lately, by a clock that may be another machine's."""
+    try:
+        return abs(time.time() - (build / "beat").stat().st_mtime) < 300
+    except OSError:
+        return False
 
 
 def link(request: dict[str, Any]) -> dict[str, Any]:

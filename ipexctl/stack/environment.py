@@ -148,6 +148,8 @@ class Removed:
     removed: tuple[str, ...]
     failed: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Name → why it is still there."""
+    bytes: int = 0
+    """Of wheels and leftovers that went besides."""
 
 
 def build(
@@ -337,7 +339,7 @@ def prune(
     """Remove leftovers, wheels, and environments no name points at."""
     request = {"home": home, "unnamed": unnamed, "wheels": wheels}
     done = run_script(session, python, "envs", "prune", request, timeout=_BUILD_TIME, cancel=cancel)
-    return Removed(tuple(done["removed"]), done["failed"])
+    return Removed(tuple(done["removed"]), done["failed"], done["bytes"])
 
 
 def link(

@@ -11,6 +11,7 @@ from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.stack import environment
 from ipexctl.stack.explain import explain
 from ipexctl.stack.fit import usable_pythons
+from ipexctl.stack.obstacles import gigabytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +101,8 @@ def prune_envs(hosts: Sequence[Host], crew: Crew, *, home: str, timeout: float |
         if gone.failed:
             name, why = next(iter(gone.failed.items()))
             raise HostError(f"{name} stays: {why}")
-        return _of(there, "changed" if gone.removed else "ok", removed=gone.removed)
+        wheels = f"wheels and leftovers taken away, {gigabytes(gone.bytes)}" if gone.bytes else ""
+        return _of(there, "changed" if gone.removed or gone.bytes else "ok", wheels, removed=gone.removed)
 
     return _once_a_store(hosts, crew, take, home=home, timeout=timeout, verb="prune")
 

@@ -119,6 +119,22 @@ def test_an_environment_in_use_stays(home: Home, via: str | None) -> None:
         child.communicate()
 
 
+def test_pruning_takes_what_a_killed_build_left_and_says_how_much_went(home: Home) -> None:
+    left = [home.path / "tmp" / "build-000000000000", home.path / "envs" / ".build-000000000000"]
+    for place in left:
+        place.mkdir()
+        (place / "file").write_bytes(b"x" * 100_000)
+    beat = left[0] / "beat"
+    beat.write_bytes(b"")
+    home.envs("prune", wheels=False)
+    assert all(place.exists() for place in left)
+    os.utime(beat, (1e9, 1e9))
+    assert home.envs("prune", wheels=False)["bytes"] >= 200_000
+    assert not any(place.exists() for place in left)
+    assert home.envs("prune")["bytes"] > 0
+    assert home.envs("prune")["bytes"] == 0
+
+
 def test_pruning_keeps_what_has_a_name(home: Home) -> None:
     (home.path / "envs" / ".build-000000000000").mkdir()
     home.envs("prune")
