@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.cli.interrupt import cancelling
+from ipexctl.errors import OutputError
 from ipexctl.jobs.events import Said, Status
 from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
@@ -89,11 +90,11 @@ class _Watching:
             code = self._follow()
             if self._stopper is not None:
                 self._stopper.join(1.0)
-        if code is None:
-            if isinstance(self.shown, PlainRun):
-                say("\n".join(left_lines(self._record.id)))
-            return self._interrupt.code or 0
-        return code
+        if code is None and isinstance(self.shown, PlainRun):
+            say("\n".join(left_lines(self._record.id)))
+        if isinstance(self.shown, PlainRun) and self.shown.broken:
+            raise OutputError(self.shown.broken)
+        return code if code is not None else self._interrupt.code or 0
 
     def _follow(self) -> int | None:
         """The call's exit code; None where the run was left to itself."""
@@ -103,14 +104,20 @@ class _Watching:
             if self._interrupt.code in (None, 128 + signal.SIGHUP):
                 return None
         self._follower.cancel = cancel = Cancel()
-        number = (self._interrupt.code or 0) - 128
+        try:
+            self._stop(cancel)
+            self._follower.follow()
+        except HostError as error:
+            host_failed(self._record, error)
+            say(f"run {self._record.id} may go on: ipexctl stop {self._record.id}")
+        return self._interrupt.code
+
+    def _stop(self, cancel: Cancel) -> None:
         session = self._open(cancel)
         try:
-            stop(session, self._record, number=number, cancel=cancel)
+            stop(session, self._record, number=(self._interrupt.code or 143) - 128, cancel=cancel)
         finally:
             session.close()
-        self._follower.follow()
-        return self._interrupt.code
 
     def _open(self, cancel: Cancel) -> Session:
         return self._reach.open(self._record.node0, cancel)
@@ -119,13 +126,8 @@ class _Watching:
         """The key for it was pressed: the view goes on, and shows how the run ends."""
 
         def work() -> None:
-            cancel = Cancel()
             try:
-                session = self._open(cancel)
-                try:
-                    stop(session, self._record, cancel=cancel)
-                finally:
-                    session.close()
+                self._stop(Cancel())
             except HostError as error:
                 self.shown.watch(Said(f"it could not be stopped: {error.reason}", True))
 

@@ -18,6 +18,8 @@ SILENT = 25.0
 """Seconds without a word until a rank counts as lost: it says something every two."""
 BACK = 3.0
 """Seconds for a rank whose connection has broken to be back."""
+LOOK = 1.0
+"""Seconds between two looks for room on a full disk."""
 UNHEARD = 5.0
 """Seconds we may have been frozen ourselves before silence is held against nobody."""
 Json = Dict[str, Any]
@@ -38,6 +40,8 @@ class Peer:
         self.life: str | None = None
         self.gone_at: float | None = None
         self.exit: Json | None = None
+        self.ends: dict[str, int] = {}
+        """How much it had printed when it last said so."""
         self.is_over = False
         """Its exit is known, and all it printed is here."""
         self.stop_sent = False
@@ -73,6 +77,7 @@ class Peers:
         self._of: dict[Any, Peer] = {}
         self._fresh: dict[int, Peer] = {}
         self._last = time.monotonic()
+        self._looked_at = self._full_since = 0.0
 
     def readers(self) -> list[Any]:
         return [self._listener, *self._strangers, *self._of]
@@ -124,14 +129,36 @@ class Peers:
                 lost.append(peer)
         return lost
 
-    def ask_again(self) -> None:
-        """There is room on the disk again: have what was refused sent once more."""
-        self.disk_full = False
-        for peer in self.all.values():
-            if any(sink.full for sink in peer.sinks.values()):
-                for sink in peer.sinks.values():
-                    sink.full = False
-                self.tell(peer, "rewind", **peer.offsets())
+    def see_to_disk(self, now: float, has_room: Callable[[], bool], patience: float) -> list[Peer]:
+        """Where the disk was full: once there is room, what was refused is asked for again. Ranks that have all ended
+        wait so many seconds for that; then they are returned, and what they still hold is lost and counted."""
+        if not self.disk_full:
+            return []
+        if now - self._looked_at > LOOK:
+            self._looked_at = now
+            if has_room():
+                self.disk_full = False
+                for peer in self._refused():
+                    self.tell(peer, "rewind", **peer.offsets())
+                return []
+        left = [peer for peer in self.all.values() if not peer.is_done]
+        if not left or any(peer.exit is None for peer in left):
+            self._full_since = now
+        if now - self._full_since <= patience:
+            return []
+        self._refused()
+        for peer in left:
+            for name, sink in peer.sinks.items():
+                sink.end(peer.ends.get(name, 0))
+        return left
+
+    def _refused(self) -> list[Peer]:
+        """Those of whom something was refused; from now on it isn't."""
+        found = [peer for peer in self.all.values() if any(sink.full for sink in peer.sinks.values())]
+        for peer in found:
+            for sink in peer.sinks.values():
+                sink.full = False
+        return found
 
     def close(self) -> None:
         for link in (*self._strangers, *self._of):

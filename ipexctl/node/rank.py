@@ -252,7 +252,8 @@ class Rank:
             self.beat_at = now + BEAT
             cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
             lost = sum(stream.box.lost for stream in self.streams)
-            self.talk.tell("beat", cpu=round(cpu, 1), rss=rss, lost=lost)
+            ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
+            self.talk.tell("beat", cpu=round(cpu, 1), rss=rss, lost=lost, **ends)
         patience = LEAVE if self.swept and self.signalled else REFUSED if self.talk.is_refused else LOST
         if now - self.talk.heard > patience and not self.lost:
             self.lost = True

@@ -90,7 +90,6 @@ class Supervisor:
         self.ending: Json | None = None
         self.mpirun: Any = None
         self.mpirun_gone: float | None = None
-        self.disk_looked = 0.0
         self.signals: list[int] = []
         self.wake, wakeup = os.pipe()
         os.set_blocking(self.wake, False)
@@ -142,6 +141,7 @@ class Supervisor:
         kind, row = said["t"], peer.row
         if kind == "beat":
             row["cpu"], row["rss"] = float(said["cpu"]), int(said["rss"])
+            peer.ends = {name: int(said.get(name) or 0) for name in peer.sinks}
             self.peers.tell(peer, "ack", **peer.offsets())
             self.book.touch()
         elif kind in ("met", "back"):
@@ -216,11 +216,9 @@ class Supervisor:
             self.end("failed", 1, f"{peers.named(missing)} did not begin within {within:g} s")
         if self.end_at is not None and now > self.end_at:
             self.end("failed", 124, f"the time limit of {self.go['time_limit']:g} s is over")
-        if self.peers.disk_full and now - self.disk_looked > 1.0:
-            self.disk_looked = now
-            if self.book.has_room():
-                self.book.event("room")
-                self.peers.ask_again()
+        for peer in self.peers.see_to_disk(now, self.book.has_room, FLUSH):
+            self.book.event("output-lost", rank=peer.rank, host=peer.host)
+            self.over(peer, peer.ends)
         if self.mpirun_gone is not None:
             self.after_mpirun(now)
         else:

@@ -279,3 +279,27 @@ def test_a_full_disk_on_node0_loses_nothing_once_there_is_room(make: Callable[..
         assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
     finally:
         subprocess.run(["umount", str(place)], check=False)
+
+
+def test_a_disk_that_stays_full_ends_no_training_and_what_is_lost_is_counted(
+    make: Callable[..., Run], tmp_path: Path
+) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], check=False)
+    if mounted.returncode:
+        pytest.skip("no right to mount")
+    try:
+        code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
+        run = make(code, 1, patches={"supervise": ("FLUSH = 30.0", "FLUSH = 2.0")})
+        run.listen()
+        run.write_job()
+        (run.rundir / "ranks").symlink_to(place)
+        run.say_go()
+        status = run.wait(60)
+        assert (tmp_path / "trained").exists()
+        assert (status["state"], status["exit_code"]) == ("ok", 0)
+        whole = sum(len(b"%d %s\n" % (i, b"x" * 40)) for i in range(60000))
+        assert status["ranks"][0]["lost"] > whole - (1 << 20)
+    finally:
+        subprocess.run(["umount", str(place)], check=False)
