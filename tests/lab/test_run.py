@@ -1,0 +1,336 @@
+"""`ipexctl run` on real SSH hosts with a real Intel MPI: ranks, their output, their end, and what they leave behind."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli_helpers import processes_with
+from ipexctl.lab import LabSpec
+from lab_helpers import ask
+from lab_run_helpers import WAITS, WHO, Cluster, by_rank, lab_with_mpi, said_by, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"runlab-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    project = tmp_path / "project"
+    project.mkdir()
+    return Cluster(lab, project, tmp_path / "state")
+
+
+def test_each_rank_knows_who_it_is_whatever_its_surroundings_say(cluster: Cluster) -> None:
+    strays = {"RANK": "0", "LOCAL_RANK": "7", "WORLD_SIZE": "99", "PMI_RANK": "0", "SLURM_PROCID": "0"}
+    cluster.write("who.py", WHO)
+    cluster.on(1, "printf '%s\\n' " + " ".join(f"'export {n}={v}'" for n, v in strays.items()) + " >.bashrc")
+    try:
+        ran = cluster.run("--ppn", "2", "who.py", "--lr", "1e-3", "two words", env={**strays, "OF_THE_CALLER": "yes"})
+    finally:
+        cluster.on(1, "rm .bashrc")
+    said = said_by(ran)
+    assert sorted(said) == list(range(6))
+    port = said[0]["env"]["MASTER_PORT"]
+    for rank, rank_said in said.items():
+        env = rank_said["env"]
+        assert rank_said["host"] == f"node{rank // 2 + 1}"
+        told = {"RANK": rank, "LOCAL_RANK": rank % 2, "WORLD_SIZE": 6, "LOCAL_WORLD_SIZE": 2}
+        assert {name: env.get(name) for name in told} == {name: str(value) for name, value in told.items()}
+        assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == (cluster.lab.hosts[0].address, port)
+        assert "SLURM_PROCID" not in env
+        assert "OF_THE_CALLER" not in env
+        assert env["GLOO_SOCKET_IFNAME"] == "eth0"
+        assert rank_said["argv"] == ["--lr", "1e-3", "two words"]
+        assert env["OMP_NUM_THREADS"] == str(len(rank_said["cores"]))
+    assert not set(said[0]["cores"]) & set(said[1]["cores"])
+
+
+def test_every_byte_is_in_its_ranks_file_and_every_line_on_the_screen(cluster: Cluster) -> None:
+    cluster.write(
+        "talk.py",
+        """\
+import os, sys
+rank = os.environ["RANK"]
+for n in range(700):
+    print(f"{rank} says {n} " + "x" * (n % 90))
+    if n % 3 == 0:
+        print(f"{rank} warns {n}", file=sys.stderr)
+sys.stdout.flush()
+sys.stdout.buffer.write(b"no \\xff utf-8\\nstep 1\\rstep 2\\rstep 3\\n" + b"y" * 300_000 + b"\\nno end")
+""",
+    )
+    ran = cluster.run("--ppn", "2", "--summary", cluster.state.parent / "summary.json", "talk.py")
+    lines, warnings = by_rank(ran.out), by_rank(ran.err)
+    run = json.loads((cluster.state.parent / "summary.json").read_text())["id"]
+    for rank in range(6):
+        said = [f"{rank} says {n} " + "x" * (n % 90) for n in range(700)]
+        assert lines[rank][:700] == said
+        assert "y" * 300_000 in lines[rank]
+        assert lines[rank][-1] == "no end"
+        assert warnings[rank] == [f"{rank} warns {n}" for n in range(0, 700, 3)]
+    ours = f"$HOME/.ipexctl/runs/{run}/ranks"
+    kept = base64.b64decode(cluster.on(0, f"base64 -w0 {ours}/0005.out"))
+    tail = b"no \xff utf-8\nstep 1\rstep 2\rstep 3\n" + b"y" * 300_000 + b"\nno end"
+    assert kept == "".join(f"5 says {n} {'x' * (n % 90)}\n" for n in range(700)).encode() + tail
+    logs = cluster.call("logs", "last", "-r", "2,4")
+    assert by_rank(logs.out) == {rank: lines[rank] for rank in (2, 4)}
+    assert by_rank(logs.err) == {rank: warnings[rank] for rank in (2, 4)}
+
+
+def test_only_the_wanted_ranks_are_shown(cluster: Cluster) -> None:
+    cluster.write("who.py", "print('hello')")
+    ran = cluster.run("--ppn", "2", "--ranks", "0,3-4", "who.py")
+    assert sorted(by_rank(ran.out)) == [0, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "words"),
+    [("sys.exit(7)", 7, "exit code 7"), ("os.kill(os.getpid(), 9)", 137, "SIGKILL"), ("1 / 0", 1, "exit code 1")],
+)
+def test_a_rank_that_fails_ends_all_and_its_exit_code_is_ours(
+    cluster: Cluster, last: str, code: int, words: str
+) -> None:
+    cluster.write("waits.py", f"{WAITS.splitlines()[0]}\nif os.environ['RANK'] == '3': {last}\n{WAITS}")
+    marker = f"mark-{cluster.project.parent.name}"
+    ran = cluster.run("--ppn", "2", "waits.py", marker, rc=code)
+    cluster.gone_within(0.5, marker)
+    cluster.gone_within(0.5, "hydra")
+    assert f"rank 3 on node2 {'was killed by' if code > 128 else 'ended with'} {words}" in ran.err
+    if code == 1:
+        assert by_rank(ran.err)[3][-1] == "ZeroDivisionError: division by zero"
+    assert "job.json" not in cluster.on(2, "ls .ipexctl/runs/*/")
+
+
+def test_a_detached_run_is_listed_read_attached_to_and_stopped(cluster: Cluster) -> None:
+    cluster.write("waits.py", WAITS)
+    marker = f"mark-{cluster.project.parent.name}"
+    run = cluster.run("--ppn", "1", "--detach", "waits.py", marker).out.strip()
+    until = time.monotonic() + 30
+    while cluster.status(run)["state"] != "running":
+        assert time.monotonic() < until, cluster.status(run)
+    assert len(processes_with(cluster.lab, marker)) >= 3
+    logs = cluster.call("logs", run[:-2], "-r", "1")
+    assert by_rank(logs.out) == {1: ["here 1"]}
+    began = time.monotonic()
+    stopped = cluster.call("stop", "last")
+    assert stopped.rc == 0, stopped.err
+    cluster.gone_within(0.5, marker)
+    assert time.monotonic() - began < 20
+    assert cluster.status(run)["state"] == "stopped"
+    attached = cluster.call("attach", run)
+    assert sorted(by_rank(attached.out)) == [0, 1, 2]
+    assert "was stopped" in attached.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_stops_it_everywhere(cluster: Cluster, number: signal.Signals, code: int) -> None:
+    cluster.write("waits.py", WAITS)
+    marker = f"mark-{cluster.project.parent.name}"
+    running = cluster.begin("--ppn", "1", "waits.py", marker)
+    running.wait_for("] here", times=3)
+    running.process.send_signal(number)
+    assert running.end() == code, running.said()
+    cluster.gone_within(0.5, marker)
+    assert cluster.runs()[0]["state"] == "stopped"
+
+
+def test_a_closed_terminal_leaves_the_run_alone(cluster: Cluster) -> None:
+    cluster.write("waits.py", WAITS)
+    marker = f"mark-{cluster.project.parent.name}"
+    running = cluster.begin("--ppn", "1", "waits.py", marker)
+    running.wait_for("] here", times=3)
+    running.process.send_signal(signal.SIGHUP)
+    running.end()
+    assert len(processes_with(cluster.lab, marker)) >= 3
+    assert cluster.status(running.id)["state"] == "running"
+    assert cluster.call("stop", "last").rc == 0
+
+
+def test_two_runs_at_once_do_not_meet(cluster: Cluster) -> None:
+    cluster.write(
+        "pace.py",
+        """\
+import os, sys, time
+me = sys.argv[1]
+print("begun", me)
+open(f"from-{me}-{os.environ['RANK']}", "w").write(os.environ["MASTER_PORT"])
+for n in range(20):
+    print(me, os.environ["RANK"], n)
+    time.sleep(0.1)
+if me == "b" and os.environ["RANK"] == "1":
+    sys.exit(5)
+time.sleep(1.5)
+print("done", me, os.environ["MASTER_PORT"])
+""",
+    )
+    a = cluster.begin("--ppn", "1", "pace.py", "a")
+    a.wait_for("begun a")
+    b = cluster.begin("--ppn", "2", "pace.py", "b")
+    assert b.end() == 5, b.said()
+    assert a.end() == 0, a.said()
+    said = by_rank(a.out.read_text())
+    assert [line for line in said[2] if line.startswith("a ")] == [f"a 2 {n}" for n in range(20)]
+    assert not any(line.split()[1:2] == ["b"] for lines in said.values() for line in lines)
+    assert len({lines[-1] for lines in said.values()}) == 1
+    states = {row["id"]: row["state"] for row in cluster.runs()}
+    assert states == {a.id: "ok", b.id: "failed"}
+
+
+def test_exports_arrive_as_they_are_and_secrets_are_nowhere_to_be_seen(cluster: Cluster) -> None:
+    odd = {"SPACES": " a  b ", "QUOTES": 'it\'s "so" $HOME `id` \\', "LINES": "one\ntwo\n", "EMPTY": "", "EQ": "a=b=c"}
+    secret, filed = f"s3cret-{os.getpid()}-env", f"s3cret-{os.getpid()}-file"
+    cluster.write("who.py", WHO + "import time\ntime.sleep(1.5)\n")
+    env_file = cluster.state.parent / "secrets.env"
+    env_file.write_text(f"# mine\nexport IN_FILE='{filed}'\n")
+    given = [word for name, value in odd.items() for word in ("-x", f"{name}={value}")]
+    os.environ["OF_OURS"] = secret
+    try:
+        running = cluster.begin("--ppn", "2", *given, "-x", "OF_OURS", "--env-file", env_file, "who.py")
+        running.wait_for("] {", times=6)
+        seen = processes_with(cluster.lab, f"s3cret-{os.getpid()}")
+        modes = [cluster.on(index, "stat -c '%a %n' .ipexctl/runs/*/job.json 2>/dev/null; true") for index in range(3)]
+        assert running.end() == 0, running.said()
+    finally:
+        del os.environ["OF_OURS"]
+    assert not seen
+    assert all(line.startswith("600 ") for mode in modes for line in mode.splitlines())
+    for lines in by_rank(running.out.read_text()).values():
+        env = json.loads(lines[0])["env"]
+        assert {name: env.get(name) for name in odd} == odd
+        assert (env["OF_OURS"], env["IN_FILE"]) == (secret, filed)
+    for index in range(3):
+        assert (
+            cluster.on(index, f"grep -rlsE 's3cret-{os.getpid()}' .ipexctl --include='*.json*' --include='*.log'; true")
+            == ""
+        )
+        assert cluster.on(index, "ls .ipexctl/runs/*/job.json 2>/dev/null; true") == ""
+    assert "s3cret" not in "".join(path.read_text() for path in cluster.state.rglob("*.json"))
+
+
+def test_the_trainer_guides_hostfile_as_it_is_with_four_ranks_two_a_node(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.write("who.py", WHO)
+    first, second = (host.address for host in cluster.lab.hosts[:2])
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text(f"{first} #node0 ip\n{second} #node1 ip\n")
+    files = cluster.lab.hosts[0].dir.parent
+    login = ("--user", "ipex", "--identity", files / "key", "--known-hosts", files / "known_hosts")
+    here = Cluster(cluster.lab, cluster.project, cluster.state, hostfile=hostfile)
+    said = said_by(here.run(*login, "-n", "4", "--ppn", "2", "who.py"))
+    assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
+    assert {said[rank]["env"]["MASTER_ADDR"] for rank in said} == {first}
+
+
+def test_slots_are_kept_and_a_host_with_more_ranks_than_cores_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.write("who.py", WHO)
+    lines = cluster.lab.hostfile.read_text().splitlines()
+    files = cluster.lab.hosts[0].dir.parent
+    hostfile = tmp_path / "hostfile"
+    lines = [line.replace("=key", f"={files}/key").replace("=known_hosts", f"={files}/known_hosts") for line in lines]
+    hostfile.write_text(f"{lines[0]} slots=1\n{lines[1]} slots=5\n{lines[2]} slots=2\n")
+    here = Cluster(cluster.lab, cluster.project, cluster.state, hostfile=hostfile)
+    ran = here.run("who.py")
+    said = said_by(ran)
+    assert [said[rank]["host"] for rank in range(8)] == ["node1"] + ["node2"] * 5 + ["node3"] * 2
+    assert [said[rank]["env"]["LOCAL_RANK"] for rank in range(8)] == list("00123401")
+    cores = len(said[0]["cores"])
+    if cores < 5:
+        assert "more ranks than cores on node2: 5 ranks share" in ran.err
+    ran = here.run("-n", "4", "who.py")
+    assert len(said_by(ran)) == 4
+    assert "4 ranks don't divide evenly" in ran.err
+
+
+def test_outputs_stay_where_they_were_written_and_the_next_run_finds_them(cluster: Cluster) -> None:
+    cluster.write("pkg/__init__.py", "")
+    cluster.write("pkg/names.py", "NAME = 'checkpoint'")
+    cluster.write(
+        "train.py",
+        """\
+import os, sys
+from pathlib import Path
+from pkg.names import NAME
+mine = Path(f"out/{NAME}-{os.environ['RANK']}.pt")
+mine.parent.mkdir(exist_ok=True)
+print(os.getcwd(), "resumed" if mine.exists() else "new")
+mine.write_text(os.environ["RANK"])
+""",
+    )
+    first = by_rank(cluster.run("--ppn", "1", "train.py").out)
+    cluster.write("pkg/names.py", "NAME = 'checkpoint'  # changed")
+    second = by_rank(cluster.run("--ppn", "1", "train.py").out)
+    assert {line.split()[1] for lines in first.values() for line in lines} == {"new"}
+    assert {line.split()[1] for lines in second.values() for line in lines} == {"resumed"}
+    assert {line.split()[0] for lines in [*first.values(), *second.values()] for line in lines} == {
+        first[0][0].split()[0]
+    }
+    third = by_rank(cluster.run("--ppn", "1", "-m", "pkg.names").out)
+    assert third == {}
+
+
+def test_a_command_and_a_time_limit(cluster: Cluster) -> None:
+    ran = cluster.run(
+        "--ppn", "1", "--time-limit", "2", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE; sleep 600", rc=124
+    )
+    assert by_rank(ran.out) == {rank: [f"{rank} of 3"] for rank in range(3)}
+    assert "time limit of 2 s" in ran.err
+
+
+def test_a_dry_run_touches_nothing(cluster: Cluster) -> None:
+    cluster.write("who.py", WHO)
+    before = cluster.on(0, "ls .ipexctl/runs .ipexctl/code 2>/dev/null; true")
+    ran = cluster.run("--ppn", "2", "--dry-run", "--json", "-x", "TOKEN", "who.py", env={"TOKEN": "s3cret"})
+    plan: dict[str, Any] = json.loads(ran.out)
+    assert plan["world_size"] == 6
+    assert "s3cret" not in ran.out + ran.err
+    assert cluster.on(0, "ls .ipexctl/runs .ipexctl/code 2>/dev/null; true") == before
+
+
+def test_a_home_that_is_shared_and_a_network_of_the_nodes_own(
+    make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    spec = LabSpec(hosts=2, name=f"runlab-s{os.getpid()}", shared_home=True, internal=True)
+    lab = lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory))
+    cluster = Cluster(lab, tmp_path / "project", tmp_path / "state")
+    cluster.write("who.py", WHO)
+    said = said_by(cluster.run("--ppn", "2", "who.py"))
+    assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
+    assert {each["env"]["MASTER_ADDR"] for each in said.values()} == {lab.hosts[0].internal}
+    assert {each["env"]["GLOO_SOCKET_IFNAME"] for each in said.values()} == {"eth1"}
+    assert ask(lab.hosts[0], "ls .ipexctl/runs/*/job.json").rc != 0
+    cluster.write("waits.py", f"{WAITS.splitlines()[0]}\nif os.environ['RANK'] == '2': sys.exit(9)\n{WAITS}")
+    marker = f"mark-{tmp_path.name}"
+    cluster.run("--ppn", "2", "waits.py", marker, rc=9)
+    cluster.gone_within(0.5, marker)
+
+
+def test_other_users_on_other_hosts_under_one_home(
+    make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    spec = LabSpec(hosts=2, name=f"runlab-u{os.getpid()}", users=("alice", "bob"), homes=("/home", "/data"))
+    home = ("--home", "/var/tmp/ours")
+    lab = lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory), *home)
+    cluster = Cluster(lab, tmp_path / "project", tmp_path / "state", home)
+    cluster.write("who.py", WHO)
+    said = said_by(cluster.run("--ppn", "2", "who.py"))
+    assert [said[rank]["user"] for rank in range(4)] == ["alice", "alice", "bob", "bob"]
+    assert said[3]["env"]["HOME"] == "/data/bob"
+    assert {Path(each["cwd"]).parent for each in said.values()} == {Path("/var/tmp/ours/code")}
+    without = Cluster(lab, cluster.project, tmp_path / "other")
+    assert "--home" in without.refused("who.py")
