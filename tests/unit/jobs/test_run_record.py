@@ -1,0 +1,63 @@
+"""The register of runs: found by id, prefix or `last`, readable by nobody else, unharmed by what isn't its own."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.record import Register, RunRecord, new_id
+
+NODE0 = Host("node1", "10.0.0.1", user="me", port=2222, internal="10.1.0.1", ssh_config=Path("/etc/cfg"))
+RUN = RunRecord(
+    "train-1", NODE0, "/home/me/.ipexctl", "/usr/bin/python3", "train.py", "default", 10.0, 4, ("node1", "b")
+)
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> Register:
+    return Register(tmp_path / "runs")
+
+
+def test_a_record_comes_back_as_it_was_and_only_for_its_owner(register: Register, tmp_path: Path) -> None:
+    register.save(RUN)
+    assert register.find("train-1") == RUN
+    assert stat.S_IMODE((tmp_path / "runs" / "train-1.json").stat().st_mode) == 0o600
+
+
+def test_last_is_the_newest_and_a_prefix_must_mean_one(register: Register) -> None:
+    for number, started in ((12, 30.0), (2, 40.0), (1, 20.0)):
+        register.save(replace(RUN, id=f"train-{number}", started=started))
+    assert [record.id for record in register.all()] == ["train-1", "train-12", "train-2"]
+    assert register.find("last").id == "train-2"
+    assert register.find("train-1").id == "train-1"  # whole, although another begins so
+    assert register.find("train-12").id == "train-12"
+    with pytest.raises(UserError, match="3 runs begin with 'tr'"):
+        register.find("tr")
+    with pytest.raises(UserError, match="there is no run 'x'"):
+        register.find("x")
+
+
+def test_with_no_run_at_all_it_says_how_to_start_one(register: Register) -> None:
+    with pytest.raises(UserError, match="no run was started") as caught:
+        register.find("last")
+    assert "ipexctl run" in caught.value.fix
+
+
+def test_what_is_damaged_or_none_of_ours_is_passed_over(register: Register, tmp_path: Path) -> None:
+    register.save(RUN)
+    for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.json", '{"schema": "ipexctl.record/1"}'), ("d.txt", "")):
+        (tmp_path / "runs" / name).write_text(text)
+    (tmp_path / "runs" / "copy.json").write_text((tmp_path / "runs" / "train-1.json").read_text())
+    assert register.all() == [RUN]
+
+
+def test_ids_are_words_of_the_script_and_never_the_same() -> None:
+    ids = {new_id("some dir/Träin it.py", 0.0) for _ in range(50)}
+    assert len(ids) > 45
+    assert all(each.startswith("Tr_in_it-") and each.replace("-", "").replace("_", "").isalnum() for each in ids)
+    assert new_id("../..", 0.0).startswith("run-")

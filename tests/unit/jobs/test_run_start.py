@@ -1,0 +1,162 @@
+"""Starting a run: one job file a home, no secret on a command line, and a word about logind where it matters."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ipexctl.facts.system import Logind
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.start import Beginning, NotStarted, Started, merged, start
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import Ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.fanout import Done
+    from ipexctl.remote.session import Session, Stream
+
+HOSTS = (Host("a", "a"), Host("b", "b"))
+
+
+def job(host: str, ranks: Sequence[int], **variables: str) -> dict[str, Any]:
+    plans = {str(rank): {"host": host, "local_rank": 0, "local_size": 1, "variables": {}} for rank in ranks}
+    return {
+        "world_size": 2,
+        "master": {"addr": "10.0.0.1", "port": None},
+        "variables": variables,
+        "unset": [],
+        "prepended": [],
+        "ranks": plans,
+    }
+
+
+@dataclass
+class Node:
+    """Unpacks what it is given, and answers as the supervisor does."""
+
+    host: Host
+    server_key: tuple[str, bytes] | None = None
+    lost: bool = False
+    scripts: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    go: dict[str, Any] = field(default_factory=dict)
+
+    def run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        *,
+        stdin: BinaryIO | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ended:
+        self.scripts.append(command.script)
+        if self.lost:
+            raise Unreachable("the connection was lost")
+        if "tar -x" in command.script:
+            assert stdin is not None
+            with tarfile.open(fileobj=io.BytesIO(stdin.read())) as archive:
+                for member in archive:
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    self.files[member.name] = content.read()
+                    self.modes[member.name] = member.mode
+        elif "supervise.py" in command.script:
+            assert stdin is not None
+            self.files["request"] = stdin.read()
+            sink("stdout", b'{"event": "listening", "port": 4242}\n')
+            line = stdin.read()
+            if not line:
+                return Ended(1)
+            self.go = json.loads(line)
+            sink("stdout", b'{"event": "done", "pid": 7, "master_port": 29999}\n')
+        return Ended(0)
+
+    def close(self) -> None: ...
+
+
+class Crew:
+    def __init__(self, **more: Any) -> None:
+        self.cancel = Cancel()
+        self.nodes = {host.name: Node(host, **more.get(host.name, {})) for host in HOSTS}
+
+    def session(self, host: Host) -> Node:
+        return self.nodes[host.name]
+
+    def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[Done[Any]]:
+        return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
+
+
+def begin(crew: Crew, **more: Any) -> Started | NotStarted:
+    jobs = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
+    given: dict[str, Any] = {"jobs": jobs, "argv": ["mpiexec.hydra"], "launcher_env": {}, **more}
+    beginning = Beginning(id="r", home="/h o", python="/e/bin/python", bind="10.0.0.1", **given)
+    return start(HOSTS, beginning, crew)  # type: ignore[arg-type]
+
+
+def test_every_home_gets_its_job_with_port_and_token_by_stdin() -> None:
+    crew = Crew()
+    started = begin(crew)
+    assert isinstance(started, Started)
+    assert (started.pid, started.port, started.master_port, started.notes) == (7, 4242, 29999, ())
+    jobs = [json.loads(crew.nodes[name].files["job.json"]) for name in "ab"]
+    assert [list(each["ranks"]) for each in jobs] == [["0"], ["1"]]
+    assert jobs[0]["supervisor"] == jobs[1]["supervisor"] == {"address": "10.0.0.1", "port": 4242}
+    assert jobs[0]["token"] == jobs[1]["token"] == json.loads(crew.nodes["a"].files["request"])["token"]
+    assert len(jobs[0]["token"]) == 64
+    for node in crew.nodes.values():
+        assert set(node.modes.values()) == {0o600}
+        assert not any("s3cr3t" in script or jobs[0]["token"] in script for script in node.scripts)
+    assert crew.nodes["a"].go["ranks"] == [
+        {"rank": 0, "host": "a", "store": "alone:a"},
+        {"rank": 1, "host": "b", "store": "alone:b"},
+    ]
+    assert "token" not in crew.nodes["a"].go
+    assert "s3cr3t" not in json.dumps(crew.nodes["a"].go)
+
+
+def test_hosts_of_one_home_get_one_job_between_them() -> None:
+    crew = Crew()
+    begin(crew, stores={"a": "one", "b": "one"})
+    assert list(json.loads(crew.nodes["a"].files["job.json"])["ranks"]) == ["0", "1"]
+    assert crew.nodes["b"].files == {}
+
+
+def test_a_merged_job_gives_each_rank_what_its_host_had() -> None:
+    one, two = job("a", [0], IFACE="eth0", SAME="x"), job("b", [1], IFACE="eth1", SAME="x")
+    one["unset"] = ["GONE"]
+    two["ranks"]["1"]["variables"] = {"SAME": "of the rank"}
+    two["prepended"] = ["PATH"]
+    both = merged([one, two])
+    assert both["ranks"]["0"]["variables"] == {"GONE": None, "IFACE": "eth0", "SAME": "x"}
+    assert both["ranks"]["1"]["variables"] == {"IFACE": "eth1", "SAME": "of the rank"}
+    assert (both["variables"], both["unset"], both["prepended"]) == ({}, [], ["PATH"])
+
+
+def test_a_host_that_is_lost_keeps_the_run_from_going_and_what_was_brought_is_taken_back() -> None:
+    crew = Crew(b={"lost": True})
+    outcome = begin(crew)
+    assert isinstance(outcome, NotStarted)
+    assert list(outcome.errors) == ["b"]
+    assert crew.nodes["a"].go == {}
+    assert "rm -rf '/h o/runs/r'" in crew.nodes["a"].scripts
+
+
+def test_where_logind_ends_processes_the_supervisor_gets_a_scope_and_the_user_a_word() -> None:
+    crew = Crew()
+    started = begin(crew, logind=Logind(present=True, kill_user_processes=True, linger=False))
+    assert isinstance(started, Started)
+    assert "loginctl enable-linger" in started.notes[0]
+    assert any("systemd-run --user --scope" in script for script in crew.nodes["a"].scripts)
+    lingering = begin(Crew(), logind=Logind(present=True, kill_user_processes=True, linger=True))
+    assert isinstance(lingering, Started)
+    assert lingering.notes == ()
