@@ -72,12 +72,14 @@ def read_json(path: bytes) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def write_json(path: bytes, value: Any) -> None:
+def write_json(path: bytes, value: Any, *, lasting: bool = True) -> None:
+    """Whole or not at all. `lasting`: also where the machine itself dies."""
     aside = path + b".new"
     with open(aside, "wb") as file:
         file.write(json.dumps(value, separators=(",", ":")).encode())
         file.flush()
-        os.fsync(file.fileno())
+        if lasting:
+            os.fsync(file.fileno())
     os.replace(aside, path)
 
 
@@ -161,7 +163,7 @@ class Tree:
     def lease(self, run: str | None) -> None:
         if run:
             os.makedirs(self.leases, exist_ok=True)
-            write_json(self.leases + b"/" + raw(run), {"boot": boot(), "made": time.time()})
+            write_json(self.leases + b"/" + raw(run), {"boot": boot(), "made": time.time()}, lasting=False)
 
     def release(self, run: str | None) -> None:
         if run:

@@ -102,6 +102,8 @@ class Plan:
             self._leave(path)
         elif any(old[1] == kind and old[4] == row[4] for old in self.old[path]):
             self.kept.append(path)
+            if kind == "d":
+                self._not_ours.add(path)  # a run has put a link in its place, say to a larger disk
         else:
             self.aside.append(path)
             self.make.append(row)
@@ -167,7 +169,7 @@ class Placing:
         tree, plan = self.tree, self.plan
         # Where we are killed, what is in place by then is known for ours by this.
         journal = [row[:5] for row in plan.make]
-        self.lib.write_json(tree.ours + b"/pending.json", {"rows": [*tree.pending, *journal]})
+        self.lib.write_json(tree.ours + b"/pending.json", {"rows": [*tree.pending, *journal]}, lasting=False)
         for path in plan.remove:
             self._remove(tree.at(path))
         for path in plan.aside:
@@ -273,8 +275,15 @@ def move_in(lib: Any, stage: bytes, place: bytes) -> None:
     if name == b"parcel":
         with open(place, "rb") as file:
             take_in(lib, stage, file)
-    else:
-        os.replace(place, stage + b"/" + sha256)
+        return
+    try:
+        os.link(place, stage + b"/" + sha256)  # it stays in the store, too, for those who get it from here
+    except FileExistsError:
+        return
+    except OSError:
+        aside = stage + b"/" + sha256 + b".part"
+        shutil.copyfile(place, aside)
+        os.replace(aside, stage + b"/" + sha256)
 
 
 def wanted_rows(lib: Any, request: Json, stream: BinaryIO) -> list[Row]:

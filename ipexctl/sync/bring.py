@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from ipexctl.sync.project import Project
     from ipexctl.sync.report import Watch
 
-MUCH: Final = 8_000_000
-"""Bytes. Less than that is sent to every host by ourselves: the first host would have to answer before the others."""
 ALONE: Final = 1_000_000
 """A file of this size travels under its own hash, and is moved into its place; smaller ones share a parcel."""
 
@@ -69,7 +67,8 @@ class Bringer:
         self._large = [entry for entry in contents if entry.size >= ALONE]
         self._small = [entry for entry in contents if entry.size < ALONE]
         self._files: list[tuple[Blob, Path]] = []
-        self.uplink = 0
+        self.sent: dict[str, int] = {}
+        """Host → bytes that went there from this machine."""
 
     def __enter__(self) -> Bringer:
         try:
@@ -98,7 +97,7 @@ class Bringer:
         place = self._places[host.name]
         way = self._spreader.bring(place, session, timeout=self._cluster.timeout)
         if way == "here" and not isinstance(session, LocalSession):
-            self.uplink += sum(blob.size or 0 for blob in self._blobs)
+            self.sent[host.name] = sum(blob.size or 0 for blob in self._blobs)
         return [f"{place.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
 
     def drop(self, host: Host, session: Session) -> None:
@@ -139,7 +138,7 @@ class Bringer:
             timeout=self._cluster.timeout,
             cancel=self._crew.cancel,
         )
-        self.uplink += total
+        self.sent[host.name] = total
 
     def _moved(self, host: Host, done: int, total: int | None) -> None:
         self._watch(Moved(host.name, done, total))

@@ -15,6 +15,7 @@ from ipexctl.sync.manifest import Entry, Manifest, encode
 
 if TYPE_CHECKING:
     from pathlib import Path
+
     from ipexctl.sync.walk import Found, Seen
 
 _SCHEMA: Final = 1

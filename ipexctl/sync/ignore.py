@@ -12,13 +12,16 @@ from pathspec import GitIgnoreSpec
 from ipexctl.errors import FileError
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 FILES: Final = (".gitignore", ".ipexctlignore")
 """Read in every directory; what ours says goes over what git's says."""
 
-DEFAULTS: Final = (
+DEFAULTS: Final = ("*.pyc", "node_modules/", ".tox/", ".nox/", ".DS_Store")
+"""Below everything a project says, so that it can have one of them back: `!node_modules/`."""
+ALWAYS: Final = (
+    "/.ipexctl",  # on a node it is ours
     ".git",
     ".hg/",
     ".svn/",
@@ -27,15 +30,8 @@ DEFAULTS: Final = (
     ".pytest_cache/",
     ".ruff_cache/",
     ".ipynb_checkpoints/",
-    ".tox/",
-    ".nox/",
-    "*.pyc",
-    "node_modules/",
-    ".DS_Store",
 )
-"""Below everything a project says, so that it can have one of them back: `!node_modules/`."""
-ALWAYS: Final = "/.ipexctl"
-"""On a node it is ours."""
+"""Whatever a project says: a `!*` of its doesn't mean these."""
 ENVIRONMENT_MARKS: Final = (b"pyvenv.cfg", b"conda-meta")
 """What a directory has in it that is a virtual environment, whatever its name."""
 
@@ -99,7 +95,7 @@ class Ignored:
 
     def __init__(self, outer: Sequence[Layer], excludes: Sequence[str]) -> None:
         self.outer = (layer("", DEFAULTS), *outer)
-        self._call = layer("", (ALWAYS, *excludes))
+        self._call = layer("", (*excludes, *ALWAYS))
 
     def stays(self, path: str, layers: Sequence[Layer], *, is_directory: bool) -> bool:
         """Whether it stays behind. The last word is the call's, then the nearest directory's; in a file, the last."""

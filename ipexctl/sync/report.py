@@ -10,6 +10,7 @@ from ipexctl.remote.outcome import exit_code
 
 if TYPE_CHECKING:
     from pathlib import Path
+
     from ipexctl.hosts.host import Host
     from ipexctl.remote.outcome import Status
 

@@ -7,18 +7,15 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.facts.gather import gather
 from ipexctl.remote.outcome import HostError
-from ipexctl.sync.bring import MUCH, Bringer, Cluster
 from ipexctl.sync.decide import decide, homes_differ
 from ipexctl.sync.nodes import Order, ask, frame, put
 from ipexctl.sync.project import read_project, remember, remembered
 from ipexctl.sync.report import Said, Stepped, Synced, SyncReport, unwatched
 
 if TYPE_CHECKING:
-    from ipexctl.sync.project import Project
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -26,12 +23,16 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
+    from ipexctl.sync.bring import Bringer
     from ipexctl.sync.decide import Decision
     from ipexctl.sync.manifest import Entry
     from ipexctl.sync.nodes import Answer
+    from ipexctl.sync.project import Project
     from ipexctl.sync.report import Watch
 
-_ROUNDS = 4
+MUCH: Final = 8_000_000
+"""Bytes. Less than that is sent to every host by ourselves: the first host would have to answer before the others."""
+_ROUNDS: Final = 4
 """How often a host may say that it lacks something still: once is the rule, where nobody remembers what it has."""
 
 
@@ -232,6 +233,9 @@ class _Sync:
         contents = [self.project.manifest.files[sha] for sha in sorted(set().union(*needs.values()))]
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < MUCH:
             return None
+        from ipexctl.facts.gather import gather  # these cost start-up, and are seldom needed
+        from ipexctl.sync.bring import Bringer, Cluster
+
         unknown = [host for host in hosts if host.name not in self.facts]
         if unknown:
             for answer in gather(unknown, self.crew, home=self.order.home, timeout=self.timeout):
@@ -247,6 +251,7 @@ class _Sync:
     ) -> Synced:
         began, sent = time.monotonic(), 0
         blobs = bringer.bring(host, session) if bringer is not None and need else []
+        sent += bringer.sent.get(host.name, 0) if bringer is not None else 0
         contents = [] if blobs else self._contents(need)
         for _ in range(_ROUNDS):
             said, count = put(

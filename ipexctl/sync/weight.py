@@ -62,7 +62,7 @@ def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tup
     def settle(path: str) -> Iterator[Heavy]:
         while path in below:
             largest = max(below[path], key=lambda each: sizes[each][key])
-            if largest not in below or sizes[largest][key] < _MOST_OF_IT * sizes[path][key]:
+            if sizes[largest][key] < _MOST_OF_IT * sizes[path][key]:
                 break
             path = largest
         size, count = sizes[path]

@@ -1,0 +1,102 @@
+"""A project, and a host that is this machine with a home of its own: what the tests of sync share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.crew import Crew
+from ipexctl.remote.local import LocalSession
+from ipexctl.sync.sync import sync_tree
+
+if TYPE_CHECKING:
+    from ipexctl.remote.command import Command
+    from ipexctl.sync.report import Synced, SyncReport
+
+HERE = Host("here", "localhost")
+
+
+class Counting(LocalSession):
+    """Notes what is run."""
+
+    def __init__(self, host: Host, ran: list[str]) -> None:
+        super().__init__(host)
+        self._ran = ran
+
+    def run(self, command: Command, *args: Any, **more: Any) -> Any:
+        self._ran.append(command.label)
+        return super().run(command, *args, **more)
+
+
+class Reaching:
+    """Opens sessions on this machine, whatever the host's name."""
+
+    def __init__(self, ran: list[str]) -> None:
+        self.ran = ran
+
+    def open(self, host: Host, cancel: Cancel) -> LocalSession:
+        return Counting(host, self.ran)
+
+
+@dataclass
+class Place:
+    """A project and a home."""
+
+    root: Path
+    home: Path
+    ran: list[str] = field(default_factory=list)
+
+    def sync(self, *, hosts: tuple[Host, ...] = (HERE,), **more: Any) -> SyncReport:
+        self.ran.clear()
+        crew = Crew(Reaching(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
+        with crew:
+            return sync_tree(self.root, hosts, crew, home=str(self.home), **more)
+
+    def synced(self, **more: Any) -> Synced:
+        """The one host's end, which is well."""
+        (done,) = self.sync(**more).hosts
+        assert done.status in ("ok", "changed"), done.reason
+        return done
+
+    @property
+    def tree(self) -> Path:
+        found = [path for path in (self.home / "code").iterdir() if path.is_dir() and ".gen" not in path.name]
+        assert len(found) == 1
+        return found[0]
+
+    def there(self) -> dict[str, str]:
+        """What is in the tree: files' texts, links' targets, directories as a slash."""
+        return contents(self.tree)
+
+
+def contents(top: Path) -> dict[str, str]:
+    found = {}
+    for directory, names, files in os.walk(top):
+        if directory == str(top):
+            names[:] = [name for name in names if name != ".ipexctl"]
+        for name in (*names, *files):
+            place = Path(directory, name)
+            path = os.path.relpath(place, top)
+            if place.is_symlink():
+                found[path] = f"-> {os.readlink(place)}"
+            elif place.is_dir():
+                found[path] = "/"
+            else:
+                found[path] = place.read_text()
+    return found
+
+
+def write(root: Path, **files: str) -> None:
+    for name, text in files.items():
+        put(root, name.replace("__", "/").replace("_py", ".py"), text)
+
+
+def put(root: Path, path: str, text: str = "x") -> Path:
+    place = root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    return place

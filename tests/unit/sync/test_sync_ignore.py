@@ -1,0 +1,161 @@
+"""What stays behind: git's own word on its patterns, and what we say beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from ipexctl.errors import UserError
+from ipexctl.sync import walk
+from ipexctl.sync.ignore import pattern_for
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
+
+
+def tree(root: Path, *paths: str, **files: str) -> Path:
+    for path in paths:
+        place = root / path
+        if path.endswith("/"):
+            place.mkdir(parents=True, exist_ok=True)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text("x")
+    for name, text in files.items():
+        (root / name.replace("gitignore", ".gitignore").replace("ours", ".ipexctlignore")).write_text(text)
+    return root
+
+
+def sent(root: Path, *excludes: str) -> set[str]:
+    return {found.path for found in walk.look(root, excludes).found}
+
+
+def sent_by_git(root: Path) -> set[str]:
+    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
+    if not (root / ".git").exists():
+        subprocess.run(["git", "init", "-q"], cwd=root, check=True, env=env)
+    listed = subprocess.run(
+        ["git", "ls-files", "-o", "--exclude-standard", "-z"], cwd=root, check=True, capture_output=True, env=env
+    )
+    return {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name}
+
+
+# git counts bytes where a ? or a [...] meets a letter beyond ASCII, and we count letters: no single such letter here.
+NAMES = st.sampled_from(["a", "b", "data", "a.log", "b.pt", "foo bar", "x[1]", "#c", "!d", "été", "tr"])
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
+WORDS = st.sampled_from(
+    [
+        "a",
+        "b",
+        "data",
+        "*",
+        "**",
+        "*.log",
+        "*.pt",
+        "?",
+        "tr*",
+        "foo bar",
+        "foo\\ bar",
+        "x[1]",
+        "x\\[1\\]",
+        "[ab]",
+        "[!a]",
+        "\\#c",
+        "#c",
+        "\\!d",
+        "été",
+        "a ",
+        "a\\ ",
+        "*a*",
+        "[a-c]*",
+        "b.p[rst]",
+    ]
+)
+PATTERNS = st.builds(
+    lambda bang, front, words, back: bang + front + "/".join(words) + back,
+    st.sampled_from(["", "", "", "!"]),
+    st.sampled_from(["", "", "/", "**/"]),
+    st.lists(WORDS, min_size=1, max_size=3),
+    st.sampled_from(["", "", "/", "/*", "/**"]),
+)
+
+
+@needs_git
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(PATHS, min_size=1, max_size=12),
+    st.dictionaries(st.sampled_from(["", "a/", "data/", "a/b/"]), st.lists(PATTERNS, max_size=5), max_size=3),
+)
+@example(["data/keep/x", "data/drop/x"], {"": ["data/*", "!data/keep"]})
+@example(["a/b/x.log", "a/x.log"], {"": ["*.log"], "a/": ["!x.log"]})
+@example(["data/a"], {"": ["data/", "!data/a"]})
+@example(["a"], {"": ["a", "!*"]})
+def test_git_and_we_leave_out_the_same(paths: list[str], patterns: dict[str, list[str]]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        for path in paths:
+            try:
+                tree(root, path)
+            except OSError:
+                continue  # a name that is a file already
+        for base, lines in patterns.items():
+            if (root / base).is_dir():
+                (root / base / ".gitignore").write_text("\n".join(lines) + "\n")
+        expected = sent_by_git(root)
+        files = {one.path for one in walk.look(root).found if one.kind != "d"}
+        assert files == expected
+
+
+@needs_git
+def test_what_the_repository_around_the_project_says_counts(tmp_path: Path) -> None:
+    tree(tmp_path, "examples/run.py", "examples/big.pt", "examples/own.tmp", "examples/sub/only.here")
+    (tmp_path / ".gitignore").write_text("*.pt\n/examples/sub/only.*\n/run.py\n")
+    sent_by_git(tmp_path)
+    (tmp_path / ".git/info/exclude").write_text("*.tmp\n")
+    assert sent(tmp_path / "examples") == {"run.py", "sub"}
+
+
+def test_caches_repositories_and_virtual_environments_stay_behind(tmp_path: Path) -> None:
+    tree(
+        tmp_path, "train.py", ".git/config", ".hg/x", ".svn/x", "a/__pycache__/x.pyc", "x.pyc", "node_modules/x", "e/f"
+    )
+    tree(tmp_path, ".mypy_cache/x", ".pytest_cache/x", ".ruff_cache/x", ".ipynb_checkpoints/x", ".ipexctl/runs/x")
+    tree(tmp_path, "venv/pyvenv.cfg", "my env/bin/python", "my env/pyvenv.cfg", "conda/conda-meta/x")
+    assert sent(tmp_path) == {"train.py", "a", "e", "e/f"}
+
+
+def test_the_project_can_have_a_default_back_and_our_file_has_the_last_word(tmp_path: Path) -> None:
+    tree(tmp_path, "node_modules/x", "keep.log", "drop.log", "secret", gitignore="*.log\n", ours="!keep.log\nsecret\n")
+    tree(tmp_path, ours="!keep.log\nsecret\n!node_modules/\n")
+    assert sent(tmp_path) - {".gitignore", ".ipexctlignore"} == {"keep.log", "node_modules", "node_modules/x"}
+
+
+def test_what_the_call_leaves_out_no_file_brings_back(tmp_path: Path) -> None:
+    tree(tmp_path, "a.ckpt", "b/c.ckpt", "b/d", ours="!*.ckpt\n")
+    assert sent(tmp_path, "*.ckpt") - {".ipexctlignore"} == {"b", "b/d"}
+    assert sent(tmp_path, "/b") - {".ipexctlignore"} == {"a.ckpt"}
+
+
+@pytest.mark.parametrize("name", ["a b", "#x", "!x", "x*y", "q?", "[z]", "tail ", "back\\slash", "é"])
+def test_a_path_as_a_pattern_means_that_path_alone(tmp_path: Path, name: str) -> None:
+    tree(tmp_path, name, "deep/" + name, "other")
+    assert sent(tmp_path, pattern_for(name)) == {"deep", "deep/" + name, "other"}
+
+
+def test_a_line_that_is_no_pattern_is_named(tmp_path: Path) -> None:
+    tree(tmp_path, "a", gitignore="ok\n!\n")
+    with pytest.raises(UserError) as refused:
+        sent(tmp_path)
+    assert ".gitignore:2:" in refused.value.message
+
+
+def test_a_line_that_ends_as_windows_writes_it_is_understood(tmp_path: Path) -> None:
+    tree(tmp_path, "a.log", "b")
+    (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbf*.log\r\n")
+    assert sent(tmp_path) == {".gitignore", "b"}

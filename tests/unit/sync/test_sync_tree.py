@@ -1,0 +1,463 @@
+"""What becomes of a tree on a host: the scripts as they are, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from sync_helpers import HERE, Place, contents, put
+
+from env_helpers import other_pythons
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.remote.node_script import text_of
+from ipexctl.sync import bring, nodes, sync
+from ipexctl.sync.decide import decide
+from ipexctl.sync.project import read_project
+from ipexctl.sync.sync import lease_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from ipexctl.sync.decide import Decision
+    from ipexctl.sync.nodes import Answer
+
+
+def test_the_tree_is_there_as_it_is_here(place: Place) -> None:
+    put(place.root, "train.py", "print()")
+    put(place.root, "src/mod.py", "1")
+    put(place.root, "run.sh").chmod(0o755)
+    put(place.root, ".env").chmod(0o600)
+    (place.root / "empty/inner").mkdir(parents=True)
+    (place.root / "link").symlink_to("src/mod.py")
+    (place.root / "out").symlink_to("/nowhere/at/all")
+    report = place.sync()
+    assert place.there() == contents(place.root)
+    assert (place.tree / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (place.tree / ".env").stat().st_mode & 0o777 == 0o600
+    assert report.path == str(place.tree)
+    assert report.hosts[0].files_sent == 6
+    assert [note for note in report.notes if "out" in note]
+
+
+def test_an_unchanged_tree_takes_one_question_and_nothing_is_read(place: Place) -> None:
+    for index in range(20):
+        old = put(place.root, f"d{index}/f.py", str(index))
+        os.utime(old, (1e9, 1e9))
+    place.sync()
+    time.sleep(2.1)  # so that the files' change of status is old enough to be believed
+    place.sync()
+    done = place.synced()
+    assert (done.status, done.sent_bytes) == ("ok", 0)
+    assert place.ran == ["look at the tree"]
+    assert read_project(place.root).read == 0
+
+
+def test_only_what_is_missing_travels(place: Place) -> None:
+    put(place.root, "big", "b" * 300_000)
+    put(place.root, "small", "s")
+    place.sync()
+    put(place.root, "small", "t")
+    done = place.synced()
+    assert place.ran == ["look at the tree", "change the tree"]
+    assert (done.files_sent, done.sent_bytes < 2000) == (1, True)
+    (place.root / "big").rename(place.root / "renamed")
+    done = place.synced()
+    assert (done.files_sent, done.files_deleted, done.sent_bytes < 2000) == (1, 1, True)
+    assert place.there() == contents(place.root)
+
+
+def test_where_nobody_remembers_what_a_host_has_it_is_asked(place: Place, tmp_path: Path) -> None:
+    put(place.root, "a", "a" * 300_000)
+    put(place.root, "b", "1")
+    place.sync()
+    shutil.rmtree(tmp_path / "cache")
+    put(place.root, "b", "2")
+    assert place.synced().sent_bytes < 3000
+    assert place.ran == ["look at the tree", "change the tree", "change the tree"]
+    assert place.there() == contents(place.root)
+
+
+def test_what_a_run_wrote_beside_itself_is_never_lost(place: Place) -> None:
+    put(place.root, "train.py", "1")
+    put(place.root, "out/readme", "r")
+    place.sync()
+    put(place.tree, "out/epoch-1.pt", "weights")
+    put(place.tree, "ckpt.pt", "weights")
+    put(place.tree, "logs/a/b.txt", "lines")
+    put(place.root, "train.py", "2")
+    shutil.rmtree(place.root / "out")
+    done = place.synced()
+    assert done.files_deleted == 1
+    assert place.there() == {
+        "train.py": "2",
+        "out": "/",
+        "out/epoch-1.pt": "weights",
+        "ckpt.pt": "weights",
+        "logs": "/",
+        "logs/a": "/",
+        "logs/a/b.txt": "lines",
+    }
+
+
+def test_a_file_a_run_has_written_to_stays_while_the_projects_is_the_same(place: Place) -> None:
+    put(place.root, "ckpt.pt", "old")
+    put(place.root, "train.py", "1")
+    place.sync()
+    put(place.tree, "ckpt.pt", "trained")
+    done = place.synced()
+    assert (done.status, done.kept) == ("ok", ("ckpt.pt",))
+    put(place.root, "train.py", "2")
+    done = place.synced()
+    assert done.kept == ("ckpt.pt",)
+    assert place.there() == {"ckpt.pt": "trained", "train.py": "2"}
+    assert place.synced().kept == ("ckpt.pt",)
+
+
+def test_where_both_have_changed_the_projects_takes_the_place_and_the_other_is_beside_it(place: Place) -> None:
+    put(place.root, "conf.json", "1")
+    place.sync()
+    for number in (1, 2):
+        put(place.tree, "conf.json", f"theirs {number}")
+        put(place.root, "conf.json", f"mine {number}")
+        assert place.synced().aside == ("conf.json",)
+        assert place.there()["conf.json"] == f"mine {number}"
+    assert place.there()["conf.json.node-1"] == "theirs 1"
+    assert place.there()["conf.json.node-2"] == "theirs 2"
+
+
+def test_a_file_that_was_written_to_outlives_its_deletion_here(place: Place) -> None:
+    put(place.root, "a", "1")
+    put(place.root, "b", "1")
+    place.sync()
+    put(place.tree, "a", "theirs")
+    (place.root / "a").unlink()
+    (place.root / "b").unlink()
+    assert place.synced().files_deleted == 1
+    assert place.there() == {"a": "theirs"}
+    put(place.root, "c")
+    place.sync()
+    assert place.there() == {"a": "theirs", "c": "x"}
+
+
+def test_a_name_that_a_run_made_is_its_own(place: Place) -> None:
+    put(place.root, "train.py", "1")
+    place.sync()
+    put(place.tree, "best.pt", "of the run")
+    put(place.tree, "same.txt", "both")
+    put(place.tree, "dir/file", "of the run")
+    put(place.root, "best.pt", "of the project")
+    put(place.root, "same.txt", "both")
+    put(place.root, "dir", "a file")
+    done = place.synced()
+    assert set(done.blocked) == {"best.pt", "dir"}
+    assert place.there()["best.pt"] == "of the run"
+    assert place.there()["dir/file"] == "of the run"
+    for name in ("best.pt", "same.txt", "dir"):
+        (place.root / name).unlink()
+    place.sync()
+    assert set(place.there()) == {"train.py", "best.pt", "same.txt", "dir", "dir/file"}
+
+
+def test_a_file_that_was_lost_there_is_brought_back(place: Place) -> None:
+    put(place.root, "a/b", "1")
+    place.sync()
+    shutil.rmtree(place.tree / "a")
+    assert place.synced().files_sent == 1
+    assert place.there() == contents(place.root)
+
+
+def test_kinds_change_places(place: Place) -> None:
+    put(place.root, "x", "file")
+    put(place.root, "y/z", "below")
+    (place.root / "w").symlink_to("x")
+    place.sync()
+    (place.root / "x").unlink()
+    shutil.rmtree(place.root / "y")
+    (place.root / "w").unlink()
+    put(place.root, "x/z", "below")
+    (place.root / "y").symlink_to("x")
+    put(place.root, "w", "file")
+    place.sync()
+    assert place.there() == contents(place.root)
+
+
+def test_a_directory_that_a_run_made_a_link_is_not_written_through(place: Place, tmp_path: Path) -> None:
+    put(place.root, "data/a", "1")
+    place.sync()
+    scratch = tmp_path / "scratch"
+    shutil.move(place.tree / "data", scratch)
+    (place.tree / "data").symlink_to(scratch)
+    put(place.root, "data/a", "2")
+    put(place.root, "data/b", "2")
+    done = place.synced()
+    assert (scratch / "a").read_text() == "1"
+    assert not (scratch / "b").exists() or done.blocked
+    shutil.rmtree(place.root / "data")
+    place.sync()
+    assert (scratch / "a").read_text() == "1"
+
+
+def test_modes_follow_and_nothing_else_does(place: Place) -> None:
+    put(place.root, "run.sh", "x").chmod(0o644)
+    place.sync()
+    (place.root / "run.sh").chmod(0o755)
+    done = place.synced()
+    assert (done.status, done.files_sent) == ("changed", 0)
+    assert (place.tree / "run.sh").stat().st_mode & 0o777 == 0o755
+
+
+def test_sockets_and_fifos_are_left_out_and_that_is_said(place: Place) -> None:
+    put(place.root, "a")
+    os.mkfifo(place.root / "pipe")
+    report = place.sync()
+    assert set(place.there()) == {"a"}
+    assert any("pipe" in note for note in report.notes)
+
+
+names = st.binary(min_size=1, max_size=12).filter(lambda name: b"/" not in name and b"\0" not in name)
+left_out = (b".", b"..", b".git", b".ipexctl", b".gitignore", b".hg", b".svn", b"pyvenv.cfg", b"conda-meta")
+safe = names.filter(
+    lambda name: name not in left_out and not name.endswith((b"__", b"cache", b".pyc", b"_checkpoints"))
+)
+trees = st.dictionaries(st.lists(safe, min_size=1, max_size=3).map(b"/".join), st.binary(max_size=30), max_size=8)
+
+
+@settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(trees, trees)
+def test_any_names_and_any_change_of_a_tree(
+    tmp_path_factory: pytest.TempPathFactory, first: dict[bytes, bytes], second: dict[bytes, bytes]
+) -> None:
+    top = tmp_path_factory.mktemp("any")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(top / "cache"))
+        place = Place(top / "project", top / "home")
+        for tree in (first, second):
+            shutil.rmtree(place.root, ignore_errors=True)
+            place.root.mkdir()
+            wanted = {}
+            for path, data in tree.items():
+                where = os.path.join(os.fsencode(place.root), path)
+                try:
+                    os.makedirs(os.path.dirname(where), exist_ok=True)
+                    with open(where, "xb") as file:
+                        file.write(data)
+                except OSError:
+                    continue
+                wanted[path] = data
+            place.sync()
+            found = {}
+            for directory, below, files in os.walk(os.fsencode(place.tree)):
+                below[:] = [name for name in below if name != b".ipexctl"]
+                for name in files:
+                    where = os.path.join(directory, name)
+                    with open(where, "rb") as file:
+                        found[os.path.relpath(where, os.fsencode(place.tree))] = file.read()
+            assert found == wanted
+
+
+def hold(place: Place, run: str, state: str | None = "running") -> None:
+    """What a run leaves on node0: its lease is there already."""
+    if state is not None:
+        put(place.home, f"runs/{run}/status.json", json.dumps({"state": state}))
+
+
+def test_a_tree_that_a_run_uses_is_left_as_it_is(place: Place) -> None:
+    put(place.root, "train.py", "1")
+    first = place.synced(lease="r1")
+    assert (place.tree / ".ipexctl/leases/r1").exists()
+    assert lease_path(first.path or "", "r1") == str(place.tree / ".ipexctl/leases/r1")
+    hold(place, "r1")
+    assert place.synced(lease="r2").path == first.path, "nothing changes, so they can share it"
+    hold(place, "r2", "ok")
+    put(place.root, "train.py", "2")
+    report = place.sync(lease="r3")
+    (second,) = report.hosts
+    assert (second.generation, second.path) == (2, f"{first.path}.gen2")
+    assert any("r1" in note and "r2" not in note for note in report.notes)
+    assert place.there() == {"train.py": "1"}
+    hold(place, "r3", "failed")
+    hold(place, "r1", "ok")
+    third = place.synced()
+    assert (third.generation, third.path) == (1, first.path)
+    assert place.there() == {"train.py": "2"}
+
+
+def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_that_never_came(place: Place) -> None:
+    put(place.root, "train.py", "0")
+    place.sync(lease="r1")
+    lease = place.tree / ".ipexctl/leases/r1"
+
+    def generation() -> int | None:
+        put(place.root, "train.py", str(time.monotonic_ns()))
+        done = place.synced(dry_run=True)
+        return done.generation
+
+    assert generation() == 2, "it is about to start"
+    made = json.loads(lease.read_text())
+    lease.write_text(json.dumps({**made, "made": time.time() - 3600}))
+    assert generation() == 1, "it never started"
+    put(place.home, "runs/r1/job.json", "{}")
+    assert generation() == 2, "its ranks run here"
+    lease.write_text(json.dumps({**made, "boot": "another"}))
+    assert generation() == 1, "the machine was started anew"
+    lease.write_text(json.dumps(made))
+    supervisor = {"host": os.uname().nodename, "pid": os.getpid()}
+    put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": supervisor}))
+    assert generation() == 2
+    put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": {**supervisor, "pid": 2**22}}))
+    assert generation() == 1, "its supervisor is gone"
+
+
+def test_two_projects_don_t_meet(place: Place, tmp_path: Path) -> None:
+    put(place.root, "a", "1")
+    other = Place(tmp_path / "other" / "project", place.home)
+    put(other.root, "a", "2")
+    one, two = place.synced(), other.synced()
+    assert one.path != two.path
+
+
+def test_hosts_that_share_a_home_have_it_done_once(place: Place) -> None:
+    put(place.root, "a", "1")
+    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    assert [done.status for done in report.hosts] == ["changed", "changed"]
+    assert "shares the home" in report.hosts[1].reason
+    assert place.ran.count("change the tree") == 1
+    assert [done.status for done in place.sync(hosts=(HERE, Host("there", "localhost"))).hosts] == ["ok", "ok"]
+
+
+def test_a_dry_run_says_what_would_be_and_touches_nothing(place: Place) -> None:
+    put(place.root, "a", "1")
+    put(place.root, "b", "1")
+    done = place.synced(dry_run=True)
+    assert done.would_send == ("a", "b")
+    assert not place.home.exists()
+    place.sync()
+    (place.root / "b").unlink()
+    put(place.root, "a", "2")
+    done = place.synced(dry_run=True, lease="r")
+    assert (done.would_send, done.would_delete) == (("a",), ("b",))
+    assert place.there() == {"a": "1", "b": "1"}
+    assert not list((place.tree / ".ipexctl/leases").iterdir())
+
+
+def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) -> None:
+    """The script ends itself at its n-th change of the filesystem."""
+    put(place.root, "a", "1")
+    put(place.root, "gone", "1")
+    put(place.root, "dir/b", "1")
+    place.sync()
+    kept = put(place.tree, "ckpt.pt", "weights")
+    original = text_of("tree_put")
+    steps = 0
+    try:
+        for steps in range(1, 40):
+            put(place.root, "a", f"{steps}")
+            put(place.root, f"new-{steps}/c", f"c{steps}")
+            (place.root / "gone").unlink(missing_ok=True)
+            deadly = original.replace("import types\n", f"import types\n{DEADLY.format(steps=steps)}", 1)
+            nodes._command.cache_clear()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(nodes, "text_of", _scripts(deadly))
+                (done,) = place.sync().hosts
+            nodes._command.cache_clear()
+            if done.status == "changed":
+                break
+            assert done.status == "failed"
+            place.synced()
+            assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
+            shutil.rmtree(place.root / f"new-{steps}")
+            put(place.root, "gone", "back")
+            place.synced()
+            assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
+    finally:
+        nodes._command.cache_clear()
+    assert steps > 8
+    assert kept.read_text() == "weights"
+
+
+def _scripts(put: str) -> Callable[[str], str]:
+    return lambda name: put if name == "tree_put" else text_of(name)
+
+
+DEADLY = """
+import os as _os
+_left = [{steps}]
+def _counted(real):
+    def call(*args, **more):
+        _left[0] -= 1
+        if _left[0] <= 0:
+            _os.kill(_os.getpid(), 9)
+        return real(*args, **more)
+    return call
+for _name in ("replace", "rename", "unlink", "rmdir", "mkdir", "chmod", "symlink"):
+    setattr(_os, _name, _counted(getattr(_os, _name)))
+"""
+
+
+def test_much_for_many_travels_as_blobs_and_leaves_none(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts that say they share no home: here each has the same, so all but the first find it done."""
+    monkeypatch.setattr(sync, "MUCH", 1000)
+    monkeypatch.setattr(bring, "ALONE", 2000)
+    put(place.root, "large", "l" * 5000)
+    put(place.root, "small", "s" * 900)
+    put(place.root, "twice", "s" * 900)
+    monkeypatch.setattr(sync, "decide", _apart)
+    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    assert report.hosts[0].status in ("ok", "changed"), report.hosts
+    assert place.there() == contents(place.root)
+    assert [path for path in (place.home / "tmp/sync").rglob("*") if path.is_file()] == []
+
+
+def _apart(hosts: Sequence[Host], answers: Mapping[str, Answer]) -> Decision:
+    return decide(hosts, {name: replace(answer, store=None) for name, answer in answers.items()})
+
+
+def test_a_project_that_is_too_big_is_refused_before_a_host_is_touched(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipexctl.sync.weight.MOST_FILES", 5)
+    for index in range(8):
+        put(place.root, f"data/set/{index}")
+    with pytest.raises(UserError) as refused:
+        place.sync()
+    assert "data/set/" in refused.value.message
+    assert "--allow-big" in refused.value.fix
+    assert place.ran == []
+    assert place.synced(allow_big=True).files_sent == 8
+
+
+def test_our_own_home_inside_the_project_is_not_sent(place: Place) -> None:
+    put(place.root, "a", "1")
+    inside = Place(place.root, place.root / "scratch/ours")
+    inside.sync()
+    inside.sync()
+    assert "scratch/ours" not in inside.there()
+
+
+@pytest.mark.parametrize("python", [sys.executable, *other_pythons()])
+def test_the_scripts_run_under_every_python_of_a_node(place: Place, python: str) -> None:
+    put(place.root, "a/b", "1")
+    for script in ("tree", "tree_put"):
+        subprocess.run([python, "-I", "-c", f"compile({text_of(script)!r}, 'x', 'exec')"], check=True)
+    request = {"home": str(place.home), "project": "p-1", "digest": "d", "lease": "r"}
+    asked = subprocess.run(
+        [python, "-I", "-c", text_of("tree")],
+        input=json.dumps(request).encode() + b"\n",
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(asked.stdout)["event"] == "done", asked.stderr
+    assert not asked.stderr

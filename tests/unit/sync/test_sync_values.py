@@ -1,0 +1,208 @@
+"""Roots, names, manifests, hashes, weights and decisions: what is decided without touching a host."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sync_helpers import put
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.sync import walk
+from ipexctl.sync.decide import decide, homes_differ
+from ipexctl.sync.hashes import Hashes, manifest_of
+from ipexctl.sync.manifest import Entry, Manifest, decode, encode, unpacked
+from ipexctl.sync.nodes import Answer, Generation
+from ipexctl.sync.project import data_patterns
+from ipexctl.sync.report import Synced, SyncReport
+from ipexctl.sync.root import root_for, tree_name
+from ipexctl.sync.walk import leads_out
+from ipexctl.sync.weight import heaviest
+from ipexctl.ui.sync import as_json
+
+
+@pytest.mark.parametrize(
+    ("script", "option", "root"),
+    [
+        ("train.py", None, "/home/me/proj"),
+        ("src/train.py", None, "/home/me/proj"),
+        ("/home/me/proj/a/b.py", None, "/home/me/proj"),
+        ("../other/train.py", None, "/home/me/other"),
+        ("/opt/examples/train.py", None, "/opt/examples"),
+        ("/home/me/project/train.py", None, "/home/me/project"),
+        ("src/../../other/t.py", None, "/home/me/other"),
+        ("/opt/examples/train.py", "/data/x", "/data/x"),
+        ("train.py", "sub", "/home/me/proj/sub"),
+        (None, None, "/home/me/proj"),
+        (None, "..", "/home/me"),
+    ],
+)
+def test_the_root_is_as_the_contract_says(script: str | None, option: str | None, root: str) -> None:
+    found = root_for(Path(script) if script else None, Path(option) if option else None, Path("/home/me/proj"))
+    assert found == Path(root)
+
+
+def test_a_trees_name_tells_projects_accounts_and_machines_apart() -> None:
+    names = {tree_name(Path(root), owner) for root in ("/a/proj", "/b/proj") for owner in ("me@x", "me@y", "you@x")}
+    assert len(names) == 6
+    assert all(name.startswith("proj-") for name in names)
+    assert tree_name(Path("/a/proj"), "me@x") == tree_name(Path("/a/proj"), "me@x")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a b", "-x", "é'\n", "x" * 200, ".hidden", "bad\udcff"])
+def test_a_trees_name_is_a_plain_word(name: str) -> None:
+    found = tree_name(Path("/a") / name, "me@x")
+    assert found.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    assert found.isascii()
+    assert not found.startswith((".", "-"))
+    assert len(found) < 60
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_name_and_come_back(name: bytes) -> None:
+    entry = Entry(decode(name), "f", 0o644, 0, "0" * 64)
+    again = unpacked(Manifest.of([entry]).packed).entries[0]
+    assert encode(again.path) == name
+    assert again == entry
+
+
+def test_a_digest_says_whether_two_projects_are_the_same() -> None:
+    entry = Entry("a", "f", 0o644, 1, "0" * 64)
+    others = [
+        Entry("b", "f", 0o644, 1, "0" * 64),
+        Entry("a", "f", 0o755, 1, "0" * 64),
+        Entry("a", "f", 0o644, 1, "1" * 64),
+        Entry("a", "l", 0o644, 1, "0" * 64),
+    ]
+    digests = {Manifest.of([each]).digest for each in (entry, *others)}
+    assert len(digests) == 5
+    assert Manifest.of([entry, others[0]]).digest == Manifest.of([others[0], entry]).digest
+
+
+def test_a_file_is_read_once_and_again_when_its_looks_have_changed(tmp_path: Path) -> None:
+    cache = tmp_path / "cache.json"
+    root = tmp_path / "root"
+
+    def read() -> tuple[int, str]:
+        hashes = Hashes(cache)
+        digest = manifest_of(walk.look(root), hashes).digest
+        return hashes.read, digest
+
+    old, fresh = put(root, "old", "1"), put(root, "fresh", "1")
+    assert read()[0] == 2
+    assert read()[0] == 2, "whoever wrote just now may write again within the clock's grain"
+    data: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {"schema": 1, "files": {}}
+    for place in (old, fresh):
+        looks = place.stat()
+        row = [looks.st_size, looks.st_mtime_ns, looks.st_ctime_ns, looks.st_ino, looks.st_dev, "a" * 64]
+        data["files"][place.name] = row
+    cache.write_text(json.dumps(data))
+    assert read()[0] == 0
+    before = read()[1]
+    stamp = fresh.stat()
+    fresh.write_text("2")
+    os.utime(fresh, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    count, digest = read()
+    assert count == 1, "same size and time of writing, but the time of its status tells"
+    assert digest != before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "files": 3}', '{"schema": 1, "files": {"a": 7}}'])
+def test_a_broken_cache_is_no_cache(tmp_path: Path, text: str) -> None:
+    put(tmp_path, "root/a", "1")
+    cache = put(tmp_path, "cache", text)
+    hashes = Hashes(cache)
+    manifest_of(walk.look(tmp_path / "root"), hashes)
+    assert hashes.read == 1
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        walk.look(tmp_path / "nothing")
+    assert "nothing" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "out"),
+    [
+        ("l", "a", False),
+        ("d/l", "../a", False),
+        ("d/l", "./x/../y", False),
+        ("l", "../a", True),
+        ("d/l", "../../a", True),
+        ("l", "a/../..", True),
+        ("l", "/a", True),
+    ],
+)
+def test_a_link_that_leads_out_is_known_by_its_text(path: str, target: str, out: bool) -> None:
+    assert leads_out(path, target) is out
+
+
+def test_what_is_heavy_is_named_where_it_is() -> None:
+    files = [(f"data/imagenet/train/{i}", 10) for i in range(90)] + [("data/readme", 1), ("ckpt/last.pt", 300)]
+    files += [("src/a.py", 1), ("b.bin", 50)]
+    assert [(heavy.path, heavy.files) for heavy in heaviest(files)] == [
+        ("data/imagenet/train", 90),
+        ("ckpt/last.pt", 1),
+        ("b.bin", 1),
+    ]
+    assert next(iter(heaviest(files, by_count=True))).path == "data/imagenet/train"
+    assert heaviest([]) == ()
+
+
+def test_data_is_left_out_where_it_is_in_the_project(tmp_path: Path) -> None:
+    put(tmp_path, "data/x")
+    put(tmp_path, "sub/data/x")
+    patterns = data_patterns(tmp_path, [Path("data"), Path("/elsewhere"), tmp_path / "sub/data", tmp_path])
+    assert {found.path for found in walk.look(tmp_path, patterns).found} == {"sub"}
+
+
+def generation(number: int = 1, *, whole: bool = False, held: tuple[str, ...] = (), **more: object) -> Generation:
+    ended = more.get("ended", ())
+    return Generation(number, f"/t{number}", "d" * 64, whole, held, ended, (), ())  # type: ignore[arg-type]
+
+
+def answer(*generations: Generation, store: str | None = None) -> Answer:
+    return Answer("/home", store, "python3", generations)
+
+
+A, B, C = (Host(name, name) for name in "abc")
+
+
+def test_all_hosts_get_the_same_generation_the_first_that_no_run_keeps_from_changing() -> None:
+    decision = decide((A, B), {"a": answer(generation(whole=True)), "b": answer(generation(held=("r1",)))})
+    assert (decision.generation, decision.whole, decision.users) == (2, (), ("r1",))
+    decision = decide((A, B), {"a": answer(generation(whole=True, held=("r1",))), "b": answer(generation(whole=True))})
+    assert (decision.generation, decision.whole, decision.leaders) == (1, (A, B), ())
+
+
+def test_a_run_that_has_ended_by_its_own_record_keeps_nothing_on_any_host() -> None:
+    decision = decide((A, B), {"a": answer(generation(ended=("r1",))), "b": answer(generation(held=("r1",)))})
+    assert (decision.generation, decision.ended) == (1, ("r1",))
+
+
+def test_hosts_of_one_home_have_one_leader() -> None:
+    answers = {"a": answer(store="s"), "b": answer(store="s"), "c": answer()}
+    decision = decide((A, B, C), answers)
+    assert (decision.leaders, decision.followers) == ((A, C), ((B, A),))
+
+
+def test_homes_at_two_paths_are_refused() -> None:
+    assert homes_differ({"a": "/x", "b": "/x"}) is None
+    assert homes_differ({"a": "/x", "b": "/y"}) == "our directory is not at one path: /x on a, /y on b"
+
+
+def test_the_json_is_as_promised() -> None:
+    done = Synced(A, "changed", "", "", "/h/code/p-1", 1, 10, 2, 1, 0.5, ("ck\udcff",))
+    report = SyncReport((done,), 0.5, Path("/p"), "p-1", "d", 3, 30, "/h/code/p-1", 1)
+    data = json.loads(json.dumps(as_json(report), ensure_ascii=False).encode("utf-8"))
+    assert data["schema"] == "ipexctl.sync/1"
+    promised = "name status reason fix path generation sent_bytes files_sent files_deleted seconds"
+    assert set(promised.split()) <= set(data["hosts"][0])
+    assert data["summary"] == {"changed": 1, "ok": 0, "failed": 0, "unreachable": 0}
