@@ -78,7 +78,20 @@ def read_status(rundir: str) -> Json:
         for row in status["ranks"]:
             if row["state"] not in FINAL:
                 row["state"] = "lost"
+        keep(path, status)
     return status
+
+
+def keep(path: str, status: Json) -> None:
+    """Note it down: whoever looks at the file itself would take the run for one that goes on."""
+    aside = f"{path}.{os.getpid()}.part"
+    try:
+        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            json.dump(status, file)
+        os.replace(aside, path)  # noqa: PTH105
+    except OSError:
+        return
 
 
 def is_alive(supervisor: Json) -> bool:

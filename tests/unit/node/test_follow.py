@@ -147,6 +147,7 @@ def test_a_run_whose_supervisor_died_is_lost_and_not_running_for_ever(make: Call
     heard = Follow(run).hear()
     assert heard.last["status"]["state"] == "lost"
     assert {row["state"] for row in heard.last["status"]["ranks"]} == {"lost"}
+    assert run.status == heard.last["status"]
 
 
 def test_a_run_nobody_knows_is_said(make: Callable[..., Run]) -> None:
