@@ -154,7 +154,7 @@ def run_command(
     from ipexctl.jobs import run as verb
     from ipexctl.jobs.prepare import Refused
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.jobs.wishes import RunWishes, read_exports
+    from ipexctl.jobs.wishes import RunWishes, check_wishes, read_exports
     from ipexctl.launch.request import LaunchOptions
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
@@ -196,6 +196,7 @@ def run_command(
     )
     if home.iface is not None:
         InterfaceChoice(home.iface)
+    check_wishes(wishes)
     place = verb.find_place(wishes, Path.cwd())
     hosts = choose_hosts(targets)
     cancel = Cancel()

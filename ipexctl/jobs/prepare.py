@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.facts.gather import gather
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import RankEnv
-from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import HostError, Unreachable
-from ipexctl.remote.session import capture
 from ipexctl.stack.existing import records_of
 from ipexctl.stack.obstacles import homes_differ
 from ipexctl.trust.known import config_for
@@ -27,8 +23,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.wishes import RunWishes
     from ipexctl.remote.crew import Crew
     from ipexctl.stack.existing import EnvRecord
-
-_LOGIN_TIME: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +77,24 @@ def look(hosts: Sequence[Host], wishes: RunWishes, crew: Crew) -> Known | Refuse
 
 
 def environment_of(hosts: Sequence[Host], wishes: RunWishes, known: Known) -> RankEnv | Refused:
-    """The environment that the ranks run in, the same on every host."""
-    if wishes.python is not None:
-        return RankEnv(python=wishes.python, prefix=_prefix_of(wishes.python), mpi_backend=None)
+    """The environment of ours that the ranks run in, the same on every host."""
     found: dict[str, EnvRecord] = {}
+    dead: list[str] = []
     for host in hosts:
         for env, record in records_of(known.facts[host.name]):
-            if wishes.env in (env.name, *env.names) and env.runs:
-                found[host.name] = record
+            if wishes.env in (env.name, *env.names):
+                if env.runs:
+                    found[host.name] = record
+                else:
+                    dead.append(host.name)
     missing = tuple(host.name for host in hosts if host.name not in found)
     install = "ipexctl install" + ("" if wishes.env == "default" else f" --env {wishes.env}")
+    if dead := [name for name in dead if name not in found]:
+        return Refused(
+            f"the environment {wishes.env} on {fold(dead)} doesn't run: the Python it was made with is gone",
+            f"{install} makes it anew; a Python of your own: --python PATH",
+            tuple(dead),
+        )
     if missing:
         where = "here" if len(hosts) == 1 else f"on {fold(missing)}"
         return Refused(
@@ -114,60 +116,7 @@ def environment_of(hosts: Sequence[Host], wishes: RunWishes, known: Known) -> Ra
     return RankEnv.of(record, f"{known.home}/envs/{record.name}")
 
 
-def _prefix_of(python: str) -> str | None:
-    head, _, _ = python.rpartition("/bin/")
-    return head or None
-
-
 def ssh_config_of(hosts: Sequence[Host], known: Known, crew: Crew) -> str | None:
     """What trust gave node0, where it covers these hosts; None: node0's own ssh has to find the way."""
     others = [host.name for host in hosts[1:]]
     return config_for(crew.session(hosts[0]), known.home, others, cancel=crew.cancel) if others else None
-
-
-def check_logins(hosts: Sequence[Host], known: Known, config: str | None, crew: Crew) -> Refused | None:
-    """mpirun starts the ranks of other hosts from node0, over ssh: whether it gets in, before it hangs on it."""
-    others = [host for host in hosts[1:] if known.words.get(host.name)]
-    if not others:
-        return None
-    script = _LOGINS.format(
-        config=f"-F {shlex.quote(config)}" if config else "",
-        seconds=_LOGIN_TIME,
-        words=" ".join(shlex.quote(known.words[host.name]) for host in others),
-    )
-    try:
-        said = capture(
-            crew.session(hosts[0]), Command(script, "try logins"), timeout=4 * _LOGIN_TIME, cancel=crew.cancel
-        )
-    except Unreachable as error:
-        return Refused(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,), unreachable=True)
-    except HostError as error:
-        return Refused(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,))
-    refused: dict[str, str] = {}
-    for line in said.stdout.decode(errors="replace").splitlines():
-        word, _, rest = line.partition(" ")
-        code, _, why = rest.partition(" ")
-        if code != "0":
-            refused[word] = why
-    lost = tuple(host.name for host in others if known.words[host.name] in refused)
-    if not lost:
-        return None
-    why = refused[known.words[lost[0]]]
-    return Refused(
-        f"node0 ({hosts[0].name}) can't log into {fold(lost)}, and mpirun starts ranks there by ssh from it"
-        + (f": {why}" if why else ""),
-        "ipexctl trust lets it in, with the same -H or --hosts; ipexctl doctor says more",
-        lost,
-    )
-
-
-_LOGINS: Final = """\
-one() {{
-  said=$(ssh {config} -T -o BatchMode=yes -o ConnectTimeout={seconds} -- "$1" true </dev/null 2>&1 >/dev/null)
-  code=$?
-  printf '%s %s %s\\n' "$1" $code "$(printf '%s' "$said" | tail -n 1)"
-}}
-command -v ssh >/dev/null || {{ for word in {words}; do echo "$word 127 there is no ssh on it"; done; exit 0; }}
-for word in {words}; do one "$word" & done
-wait
-"""

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs import start as starting
-from ipexctl.jobs.prepare import Refused, check_logins, environment_of, look, ssh_config_of
+from ipexctl.jobs.places import check_places
+from ipexctl.jobs.prepare import Refused, environment_of, look, ssh_config_of
 from ipexctl.jobs.record import Register, RunRecord, new_id
+from ipexctl.jobs.ways import check_ways
 from ipexctl.launch.job import job_of
 from ipexctl.launch.plan import LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import capture
 from ipexctl.sync.project import data_patterns
 from ipexctl.sync.root import root_for
@@ -106,14 +107,12 @@ def plan_run(
     known = look(hosts, wishes, crew)
     if isinstance(known, Refused):
         return known
-    env = environment_of(hosts, wishes, known)
+    found = check_places(hosts, wishes, crew)
+    if isinstance(found, Refused):
+        return found
+    env = found or environment_of(hosts, wishes, known)
     if isinstance(env, Refused):
         return env
-    if missing := _missing_data(hosts, wishes, crew):
-        return missing
-    tree = _tree(hosts, wishes, crew, place, known, run=run, say=say, dry_run=dry_run)
-    if isinstance(tree, Refused):
-        return tree
     config = ssh_config_of(hosts, known, crew)
     plan = plan_launch(
         LaunchRequest(
@@ -123,7 +122,7 @@ def plan_run(
             env=env,
             command=place.words,
             kind=wishes.kind,
-            cwd=str(PurePosixPath(tree) / place.below),
+            cwd=known.home,
             rundir=f"{known.home}/runs/{run}",
             words=known.words,
             ssh_config=config,
@@ -135,8 +134,13 @@ def plan_run(
     wishes.ranks.within(plan.world_size)
     if not dry_run:
         used = [host for host in hosts if host.name in {each.name for each in plan.hosts}]
-        if refused := check_logins([hosts[0], *(h for h in used if h != hosts[0])], known, config, crew):
+        if refused := check_ways([hosts[0], *(h for h in used if h != hosts[0])], known, env, config, crew):
             return refused
+    # Last, as it is the first thing to change anything there.
+    tree = _tree(hosts, wishes, crew, place, known, run=run, say=say, dry_run=dry_run)
+    if isinstance(tree, Refused):
+        return tree
+    plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
     return plan, known, env
 
 
@@ -270,26 +274,3 @@ def _tree(
         say(f"{report.files} files of {report.root}: {sent} brought, {report.seconds:.1f} s")
     path = report.path or next((each.path for each in report.hosts if each.path), None)
     return path or f"{known.home}/code/{report.project}"
-
-
-def _missing_data(hosts: Sequence[Host], wishes: RunWishes, crew: Crew) -> Refused | None:
-    """--data: directories that aren't synced must be on every host."""
-    wanted = [each for each in wishes.data if each.startswith("/")]
-    if not wanted:
-        return None
-
-    def look_for(host: Host, session: Session) -> str:
-        del host
-        for each in wanted:
-            said = capture(session, Command.argv("test", "-d", each), timeout=30, cancel=crew.cancel)
-            if not said.ended.ok:
-                raise HostError(
-                    f"--data {each} is not there", f"bring it there: ipexctl exec -- ls {each} shows who has it"
-                )
-        return ""
-
-    lost = {done.host.name: done.error for done in crew.each(hosts, look_for) if done.error is not None}
-    if not lost:
-        return None
-    name, error = next(iter(lost.items()))
-    return Refused(f"{name}: {error.reason}", error.fix, tuple(lost), error.status == "unreachable")

@@ -10,6 +10,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.launch.request import Export
+from ipexctl.launch.wishes import impossible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -51,6 +52,15 @@ class RunWishes:
     def script(self) -> str:
         """What the run is called after."""
         return self.words[0]
+
+
+def check_wishes(wishes: RunWishes) -> None:
+    """Refuse what can't be, before any host is touched."""
+    if (refusal := impossible(wishes.options)) is not None:
+        raise UserError(refusal.reason, fix=refusal.fix)
+    for option, path in (("--python", wishes.python), ("--setup", wishes.setup)):
+        if path is not None and not path.startswith("/"):
+            raise UserError(f"{option} {quoted(path)} is no absolute path", fix="its path on the hosts, from / on")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ipexctl.launch.plan import Backend
-    from ipexctl.launch.request import Export, LaunchRequest
+    from ipexctl.launch.request import Export, LaunchOptions, LaunchRequest
 
 _MOST_RANKS: Final = 100_000
+_MPIS: Final = ("auto", "intel", "openmpi", "mpich")
 
 
 def obstacle(request: LaunchRequest) -> LaunchRefusal | None:
@@ -24,17 +25,25 @@ def obstacle(request: LaunchRequest) -> LaunchRefusal | None:
     unknown = tuple(host.name for host in request.hosts if host.name not in request.facts)
     if unknown:
         return LaunchRefusal(f"nothing is known of {fold(unknown)}", "see: ipexctl doctor", unknown)
-    return _numbers(request) or _addresses(request) or _names(request)
+    return impossible(request.options) or _addresses(request)
 
 
-def _numbers(request: LaunchRequest) -> LaunchRefusal | None:
-    options = request.options
+def impossible(options: LaunchOptions) -> LaunchRefusal | None:
+    """What is wrong with the options, whatever the hosts are."""
     counts = {"-n": options.n, "--ppn": options.ppn, "--omp": options.omp, "--ccl-workers": options.ccl_workers}
     for option, value in counts.items():
         if value is not None and not 0 < value <= _MOST_RANKS:
             return LaunchRefusal(f"{option} {value} is not possible", f"{option} 1, or more")
     if options.master_port is not None and not 0 < options.master_port < 1 << 16:
         return LaunchRefusal(f"--master-port {options.master_port} is no port", "a number from 1024 to 65535")
+    if "/" not in options.mpi and options.mpi not in _MPIS:
+        return LaunchRefusal(f"--mpi {options.mpi} is no MPI we know", f"{', '.join(_MPIS)}, or an mpirun's path")
+    for export in options.exports:
+        if export.name in RANK_NAMES:
+            return LaunchRefusal(
+                f"{export.name} can't be exported: each rank has one of its own, and one for all would hang them",
+                f"leave {export.name} out of {export.said}",
+            )
     return None
 
 
@@ -56,16 +65,6 @@ def _addresses(request: LaunchRequest) -> LaunchRefusal | None:
                 f"{other} and {host.name} are one machine: both have the address {request.internal[host.name]}",
                 f"name it once, with as many slots as it may have ranks: {other}:2",
                 (other, host.name),
-            )
-    return None
-
-
-def _names(request: LaunchRequest) -> LaunchRefusal | None:
-    for export in request.options.exports:
-        if export.name in RANK_NAMES:
-            return LaunchRefusal(
-                f"{export.name} can't be exported: each rank has one of its own, and one for all would hang them",
-                f"leave {export.name} out of {export.said}",
             )
     return None
 

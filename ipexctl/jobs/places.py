@@ -1,0 +1,145 @@
+"""What must lie on every host at one path and isn't brought there by us: a Python of the user's, --setup, --data."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.prepare import Refused
+from ipexctl.launch.request import RankEnv
+from ipexctl.remote.command import Command
+from ipexctl.remote.node_script import text_of
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import capture
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.session import Session
+
+_TIME = 60.0
+_OLDEST = (3, 8)
+_MUST_AGREE = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl-bindings-for-pytorch")
+_LOOK = """\
+{tests}
+if [ -n {python} ]; then
+  command -v {python} >/dev/null || {{ echo "python it is not there"; exit 0; }}
+  said=$({python} -c {script} 2>&1) || {{ printf 'python %s\\n' "$(printf '%s' "$said" | tail -n 1)"; exit 0; }}
+  printf 'found %s\\n' "$(printf '%s' "$said" | tail -n 1)"
+fi
+exit 0
+"""
+
+
+def check_places(hosts: Sequence[Host], wishes: RunWishes, crew: Crew) -> Refused | RankEnv | None:
+    """The user's Python as an environment, None where none was named. One round trip, or none at all."""
+    data = [each for each in wishes.data if each.startswith("/")]
+    if not (data or wishes.setup or wishes.python):
+        return None
+    tests = [f"[ -d {shlex.quote(each)} ] || echo {shlex.quote('--data ' + each)}" for each in data]
+    if wishes.setup:
+        tests.append(f"[ -r {shlex.quote(wishes.setup)} ] || echo {shlex.quote('--setup ' + wishes.setup)}")
+    script = _LOOK.format(
+        tests="\n".join(tests) or ":",
+        python=shlex.quote(wishes.python or ""),
+        script=shlex.quote(text_of("interpreter")),
+    )
+
+    def look_there(host: Host, session: Session) -> str:
+        del host
+        said = capture(session, Command(script, "look for what a run needs"), timeout=_TIME, cancel=crew.cancel)
+        if not said.ended.ok:
+            raise HostError(f"could not look for what a run needs: {said.ended}")
+        return said.stdout.decode(errors="replace")
+
+    answers: dict[str, str] = {}
+    for done in crew.each(hosts, look_there):
+        if done.error is not None:
+            lost = done.error.status == "unreachable"
+            return Refused(f"{done.host.name}: {done.error.reason}", done.error.fix, (done.host.name,), lost)
+        answers[done.host.name] = done.result or ""
+    return judge({host.name: answers[host.name] for host in hosts}, wishes.python)
+
+
+def judge(answers: Mapping[str, str], python: str | None) -> Refused | RankEnv | None:
+    """From what the hosts said, in their order. Pure."""
+    lacking: dict[str, list[str]] = {}
+    broken: dict[str, str] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for name, text in answers.items():
+        for line in text.splitlines():
+            word, _, rest = line.partition(" ")
+            if word in ("--data", "--setup"):
+                lacking.setdefault(line, []).append(name)
+            elif word == "python":
+                broken[name] = rest
+            elif word == "found":
+                found[name] = json.loads(rest)
+    for what, names in lacking.items():
+        return Refused(
+            f"{what} is not there on {fold(names)}",
+            f"it has to be on every host at that path: ipexctl exec -- ls -d {what.split(' ', 1)[1]} shows who has it",
+            tuple(names),
+        )
+    if python is None:
+        return None
+    if broken:
+        first = next(iter(broken))
+        alike = tuple(name for name, text in broken.items() if text == broken[first])
+        return Refused(
+            f"--python {python} on {fold(alike)}: {broken[first]}",
+            "a Python that lies at one path on every host; without it: the environment of ipexctl install",
+            alike,
+        )
+    return _environment(found, python)
+
+
+def _environment(found: Mapping[str, Mapping[str, Any]], python: str) -> Refused | RankEnv:
+    first, *_ = found
+    for name, said in found.items():
+        if tuple(int(part) for part in said["version"].split(".")[:2]) < _OLDEST:
+            return Refused(
+                f"--python {python} on {name} is Python {said['version']}: ranks need 3.8 or newer",
+                "a newer one",
+                (name,),
+            )
+        for what in ("python", *_MUST_AGREE):
+            here, there = _version(found[first], what), _version(said, what)
+            if here != there:
+                return Refused(
+                    f"--python {python} has {what} {here} on {first} and {there} on {name}: ranks of different stacks "
+                    "don't understand one another",
+                    "the same packages on every host, or: ipexctl install",
+                    (name,),
+                )
+    said = found[first]
+    prefix = said["prefix"]
+    variables, prepended = {"PATH": f"{prefix}/bin"}, ["PATH"]
+    if all(each["mpi"] for each in found.values()):
+        variables["I_MPI_ROOT"] = prefix
+        if said["libraries"]:
+            variables["LD_LIBRARY_PATH"] = ":".join(said["libraries"])
+            prepended.append("LD_LIBRARY_PATH")
+        if said["providers"]:
+            variables["FI_PROVIDER_PATH"] = said["providers"][0]
+    packages = dict(said["packages"])
+    return RankEnv(
+        python=python,
+        prefix=prefix,
+        packages=packages,
+        variables=variables,
+        prepended=tuple(prepended),
+        ccl=any(name.startswith("oneccl-bind") for name in packages),
+        mpi_backend=None,
+    )
+
+
+def _version(said: Mapping[str, Any], what: str) -> str:
+    if what == "python":
+        return ".".join(said["version"].split(".")[:2])
+    return str(said["packages"].get(what, "not at all"))

@@ -1,0 +1,76 @@
+"""Whether node0 gets into every node, and a connection through to it and back, before mpirun would hang on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.prepare import Refused
+from ipexctl.remote.node_script import run_script
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.prepare import Known
+    from ipexctl.launch.request import RankEnv
+    from ipexctl.remote.crew import Crew
+
+_SECONDS: Final = 6.0
+"""For one connection; a login gets thrice that."""
+_OPEN: Final = (
+    "ranks listen on ports the system chooses (sysctl net.ipv4.ip_local_port_range): open those between the nodes, "
+    "or name another network: --iface; ipexctl doctor shows which ways are closed"
+)
+
+
+def check_ways(hosts: Sequence[Host], known: Known, env: RankEnv, config: str | None, crew: Crew) -> Refused | None:
+    """The first host is node0; asked of it in one round trip."""
+    node0, *others = hosts
+    if not others:
+        return None
+    words = {known.words[host.name]: host.name for host in others}
+    how = ("-F", config) if config else ()
+    request = {
+        "address": known.internal[node0.name],
+        "python": env.python,
+        "ssh": ["ssh", *how, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
+        "nodes": [{"word": word, "address": known.internal[name]} for word, name in words.items()],
+        "seconds": _SECONDS,
+    }
+    try:
+        said = run_script(
+            crew.session(node0), env.python, "ways", "try", request, timeout=8 * _SECONDS, cancel=crew.cancel
+        )
+    except Cancelled:
+        raise
+    except HostError as error:
+        return Refused(f"{node0.name}: {error.reason}", error.fix, (node0.name,), isinstance(error, Unreachable))
+    return judge(node0.name, known.internal, {words[word]: way for word, way in said["ways"].items()})
+
+
+def judge(node0: str, addresses: Mapping[str, str], ways: Mapping[str, Mapping[str, Any]]) -> Refused | None:
+    """Logins first: a node that can't be logged into tells nothing about its ports. Pure."""
+    for kind in ("login", "back", "there"):
+        lost = tuple(name for name, way in ways.items() if way["kind"] == kind)
+        if not lost:
+            continue
+        why = str(ways[lost[0]]["text"])
+        if kind == "login":
+            return Refused(
+                f"node0 ({node0}) can't log into {fold(lost)}, and mpirun starts ranks there by ssh from it"
+                + (f": {why}" if why else ""),
+                "ipexctl trust lets it in, with the same -H or --hosts; ipexctl doctor says more",
+                lost,
+            )
+        if kind == "back":
+            return Refused(
+                f"{fold(lost)} can't connect to {node0} at {addresses[node0]}: {why}; a firewall on {node0}, or "
+                "between them",
+                _OPEN,
+                (node0, *lost),
+            )
+        where = f"{lost[0]} at {addresses[lost[0]]}" if len(lost) == 1 else fold(lost)
+        return Refused(f"{node0} can't connect to {where}: {why}; a firewall there, or between them", _OPEN, lost)
+    return None

@@ -1,0 +1,100 @@
+"""What keeps a run from beginning is said in one sentence, with the hosts it is about and what to type."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.jobs import places, ways
+from ipexctl.jobs.prepare import Refused
+from ipexctl.jobs.wishes import RunWishes, check_wishes
+from ipexctl.launch.request import Export, LaunchOptions, RankEnv
+
+ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
+OK = {"kind": "ok", "text": ""}
+
+
+def found(**more: Any) -> str:
+    said = {"version": "3.11.2", "prefix": "/v", "packages": {"torch": "2.13.0"}, "mpi": True, "libraries": ["/v/lib"]}
+    return "found " + json.dumps({**said, "providers": [], **more}) + "\n"
+
+
+def test_ways_that_are_open_are_no_reason() -> None:
+    assert ways.judge("a", ADDRESSES, {"b": OK, "c": OK}) is None
+
+
+def test_a_login_that_fails_is_told_before_ports_and_says_trust() -> None:
+    said = ways.judge("a", ADDRESSES, {"b": {"kind": "back", "text": "x"}, "c": {"kind": "login", "text": "denied"}})
+    assert said is not None
+    assert said.hosts == ("c",)
+    assert "node0 (a) can't log into c" in said.reason
+    assert said.reason.endswith("denied")
+    assert said.fix.startswith("ipexctl trust")
+
+
+def test_closed_ports_name_who_closes_them_and_where_to() -> None:
+    shut = {"kind": "back", "text": "no answer on port 4000"}
+    back = ways.judge("a", ADDRESSES, {"b": shut, "c": shut})
+    assert back is not None
+    assert back.reason.startswith("b,c can't connect to a at 10.0.0.1: no answer on port 4000")
+    there = ways.judge("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "refused on port 5000"}})
+    assert there is not None
+    assert there.reason.startswith("a can't connect to c at 10.0.0.3: refused on port 5000")
+    assert "open those between the nodes" in there.fix
+
+
+def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> None:
+    env = places.judge({"a": found(), "b": found()}, "/v/bin/python")
+    assert isinstance(env, RankEnv)
+    assert (env.python, env.prefix, env.ccl, env.mpi_backend) == ("/v/bin/python", "/v", False, None)
+    assert env.variables == {"PATH": "/v/bin", "I_MPI_ROOT": "/v", "LD_LIBRARY_PATH": "/v/lib"}
+    assert set(env.prepended) == {"PATH", "LD_LIBRARY_PATH"}
+    without = places.judge({"a": found(), "b": found(mpi=False)}, "/v/bin/python")
+    assert isinstance(without, RankEnv)
+    assert "I_MPI_ROOT" not in without.variables
+
+
+@pytest.mark.parametrize(
+    ("answers", "hosts", "words"),
+    [
+        ({"a": "python it is not there\n", "b": "python it is not there\n"}, ("a", "b"), "on a,b: it is not there"),
+        ({"a": found(), "b": "python no such library\n"}, ("b",), "on b: no such library"),
+        ({"a": found(), "b": found(version="3.12.1")}, ("b",), "has python 3.11 on a and 3.12 on b"),
+        ({"a": found(), "b": found(packages={})}, ("b",), "has torch 2.13.0 on a and not at all on b"),
+        ({"a": found(version="3.6.8")}, ("a",), "on a is Python 3.6.8"),
+    ],
+)
+def test_a_python_that_will_not_do_is_named_with_its_hosts(
+    answers: dict[str, str], hosts: tuple[str, ...], words: str
+) -> None:
+    said = places.judge(answers, "/v/bin/python")
+    assert isinstance(said, Refused)
+    assert said.hosts == hosts
+    assert words in said.reason
+
+
+def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> None:
+    said = places.judge({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
+    assert isinstance(said, Refused)
+    assert said.reason == "--data /d is not there on b,c"
+    assert places.judge({"a": "", "b": ""}, None) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"options": LaunchOptions(n=0)},
+        {"options": LaunchOptions(ppn=-1)},
+        {"options": LaunchOptions(master_port=99999)},
+        {"options": LaunchOptions(mpi="foo")},
+        {"options": LaunchOptions(exports=(Export("RANK", "0"),))},
+        {"python": "python3"},
+        {"setup": "env.sh"},
+    ],
+)
+def test_what_can_not_be_is_refused_before_any_host_is_touched(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        check_wishes(RunWishes(kind="script", words=("train.py",), **{"options": LaunchOptions(), **wrong}))
