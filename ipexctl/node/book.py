@@ -139,7 +139,7 @@ class Book:
 
     def has_room(self) -> bool:
         """Whether a disk that was full takes something again."""
-        path = self.path("room.part")
+        path = self.path("ranks", "room.part")
         try:
             with open(path, "wb", opener=_private) as file:
                 file.write(b"\0" * PROBE)

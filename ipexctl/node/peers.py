@@ -93,6 +93,8 @@ class Peers:
             elif each in self._of or each in self._strangers:
                 self._guarded(each, self._read)
         moved = bool(self._fresh)
+        if moved:
+            self._full_since = time.monotonic()
         for peer in self._fresh.values():
             if peer.link is not None:
                 peer.link.send(self._wire.message("ack", **peer.offsets()))
@@ -132,35 +134,38 @@ class Peers:
     def see_to_disk(self, now: float, has_room: Callable[[], bool], patience: float) -> list[Peer]:
         """Where the disk was full: once there is room, what was refused is asked for again. Ranks that have all ended
         wait so many seconds for that; then they are returned, and what they still hold is lost and counted."""
+        left = [peer for peer in self.all.values() if not peer.is_done]
+        if not left or any(peer.exit is None for peer in left):
+            self._full_since = now
         if not self.disk_full:
             return []
         if now - self._looked_at > LOOK:
             self._looked_at = now
             if has_room():
                 self.disk_full = False
-                for peer in self._refused():
-                    self.tell(peer, "rewind", **peer.offsets())
+                for peer in self.all.values():
+                    if any(sink.full for sink in peer.sinks.values()):
+                        self.tell(peer, "rewind", **peer.offsets())
                 return []
-        left = [peer for peer in self.all.values() if not peer.is_done]
-        if not left or any(peer.exit is None for peer in left):
-            self._full_since = now
         if now - self._full_since <= patience:
             return []
-        self._refused()
         for peer in left:
+            self._take_again(peer)
             for name, sink in peer.sinks.items():
                 sink.end(peer.ends.get(name, 0))
         return left
 
-    def _refused(self) -> list[Peer]:
-        """Those of whom something was refused; from now on it isn't."""
-        found = [peer for peer in self.all.values() if any(sink.full for sink in peer.sinks.values())]
-        for peer in found:
-            for sink in peer.sinks.values():
-                sink.full = False
-        return found
+    @staticmethod
+    def _take_again(peer: Peer) -> None:
+        """Only once it has said that it begins again: what was under way before would look like a gap."""
+        for sink in peer.sinks.values():
+            sink.full = False
 
-    def close(self) -> None:
+    def dismiss(self) -> None:
+        """Whoever is still there is to go, and nobody is heard any more."""
+        for peer in self.all.values():
+            if self.tell(peer, "forget") and self.tell(peer, "bye"):
+                self._guarded(peer.link, lambda link: link.flush())
         for link in (*self._strangers, *self._of):
             link.close()
         self._strangers.clear()
@@ -195,7 +200,10 @@ class Peers:
             if peer is None:
                 self._prove(link, self._wire.read_message(payload) if kind == b"J" else {})
             elif kind == b"J":
-                self._hear(peer, self._wire.read_message(payload))
+                said = self._wire.read_message(payload)
+                if said["t"] == "rewound":
+                    self._take_again(peer)
+                self._hear(peer, said)
             elif kind in (b"O", b"E"):
                 self._take(peer, "out" if kind == b"O" else "err", payload)
             if link not in self._of and link not in self._strangers:
@@ -203,9 +211,10 @@ class Peers:
 
     def _take(self, peer: Peer, name: str, payload: bytes) -> None:
         offset, data = self._wire.read_chunk(payload)
+        was_full = peer.sinks[name].full
         if peer.sinks[name].take(offset, data):
             self._fresh[peer.rank] = peer
-        else:
+        elif not was_full:
             self.disk_full = True
 
     def _prove(self, link: Any, said: Json) -> None:

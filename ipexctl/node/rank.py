@@ -102,7 +102,7 @@ class Rank:
             self.ended(128 + signal.SIGTERM, signal.SIGTERM)
         else:
             self.begin()
-        while not self.bye and not (self.lost and self.swept):
+        while not self.is_over:
             self.turn(wake)
         self.guard.dismiss()
         for stream in self.streams:
@@ -112,6 +112,10 @@ class Rank:
             complain(f"the supervisor was lost ({self.talk.why}), so rank {self.rank} was ended")
             return NO_SUPERVISOR
         return self.exit_code
+
+    @property
+    def is_over(self) -> bool:
+        return self.swept and (self.bye or self.lost)
 
     def meet(self, wake: int) -> None:
         until = time.monotonic() + CONNECT
@@ -210,7 +214,7 @@ class Rank:
     def turn(self, wake: int) -> None:
         now = time.monotonic()
         self.see_to_times(now)
-        if self.bye or (self.lost and self.swept):
+        if self.is_over:
             return
         wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, now + 0.5))
         waits = [stream.read_at - now for stream in self.streams if stream.open]
@@ -304,6 +308,7 @@ class Rank:
             for stream in self.streams:
                 stream.box.acknowledge(int(message.get("out" if stream.kind == b"O" else "err") or 0))
         elif kind == "rewind":
+            self.talk.tell("rewound")
             for stream in self.streams:
                 stream.box.rewind(int(message.get("out" if stream.kind == b"O" else "err") or 0))
         elif kind == "stop":
@@ -315,6 +320,8 @@ class Rank:
             forget(self.path)
         elif kind == "bye":
             self.bye = True
+            if self.exit is None:  # the supervisor has waited long enough
+                self.kill_at = 0.0
 
     def stop(self, number: int) -> None:
         if self.exit is None and self.stop_signal is None:

@@ -31,6 +31,8 @@ GRACE = 4.0
 BEGIN_WITHIN = 120.0
 LEAVE = 10.0
 """Seconds for mpirun to leave once every rank has."""
+PATIENCE = 8.0
+"""Seconds beyond the grace for ranks to be gone, on machines that have much else to do."""
 LAST_WORDS = 2.0
 """Seconds for what the ranks have said to arrive once mpirun has gone."""
 PACE = 0.01
@@ -272,7 +274,7 @@ class Supervisor:
             return False
         if all(peer.life is None or (peer.link is None and gone > LAST_WORDS) for peer in waiting):
             return True
-        patience = FLUSH if self.peers.disk_full else self.grace + 3.0
+        patience = FLUSH if self.peers.disk_full else self.grace + PATIENCE
         return time.monotonic() - self.ending["at"] > patience and gone > LAST_WORDS
 
     def heed_signals(self) -> None:
@@ -323,7 +325,7 @@ class Supervisor:
                 sink.close()
         if self.mpirun is not None:
             self.mpirun.signal(signal.SIGKILL)  # what it has left in its group
-        self.peers.close()
+        self.peers.dismiss()
         book.remove(self.book.path("job.json"))
         self.status.update(state=ending["state"], exit_code=ending["code"], ended=time.time())
         self.book.event("ended", state=ending["state"], exit_code=ending["code"])
