@@ -54,7 +54,7 @@ def install_command(
         str | None,
         typer.Option("--wheelhouse", metavar="DIR|URL", help="Wheels from here first; indexes for what it lacks."),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no index: directories and what node0 kept.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no index; only directories the call names.")] = False,
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="Decide anew, also where an environment for this request is there.")
     ] = False,

@@ -40,7 +40,8 @@ def download(
 ) -> InstallReport:
     """Fill the directory. Where hosts are named, the stack is the one that fits them."""
     directory = directory.expanduser().absolute()
-    _make(directory)
+    if not wishes.dry_run:
+        _make(directory)
     course = Course(hosts, _for_some_python(wishes, hosts, watch), crew, watch)
     look(course)
     if hosts and not course.there:

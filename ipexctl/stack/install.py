@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import capture
 from ipexctl.stack import environment
 from ipexctl.stack.course import Course, Wishes
@@ -57,6 +57,10 @@ def install(hosts: Sequence[Host], wishes: Wishes, crew: Crew, watch: Watch = un
         return _go_on(course, known.record, setup)
     try:
         decided = supply(course)
+    except Cancelled as error:
+        for host in course.there:
+            course.end(host, error)
+        return course.report()
     except HostError as error:
         return course.report(refusal=Refusal(error.reason, error.fix))
     if isinstance(decided, Refusal):
