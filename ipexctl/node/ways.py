@@ -89,7 +89,7 @@ class Way:
                 break
         if said is None:
             lines = process.stderr.read().decode(errors="replace").strip().splitlines()
-            self.text = lines[-1] if lines else f"nothing within {3 * seconds:g} s"
+            self.text = lines[-1] if lines else "ssh gave no reason"
             return
         self.kind, self.text = self.tried(said, seconds)
 

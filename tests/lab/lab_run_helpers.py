@@ -168,6 +168,10 @@ class Cluster:
         assert said.rc == 0, said.err
         return said.out
 
+    def as_root(self, index: int, command: str) -> str:
+        said = ask(self.lab.hosts[index], command, as_root=True)
+        return said.out + said.err
+
     def gone_within(self, seconds: float, marker: str) -> bool:
         """No process of any host has that on its command line any more."""
         until = time.monotonic() + seconds

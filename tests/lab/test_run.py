@@ -232,6 +232,7 @@ def test_the_trainer_guides_hostfile_as_it_is_with_four_ranks_two_a_node(cluster
     files = cluster.lab.hosts[0].dir.parent
     login = ("--user", "ipex", "--identity", files / "key", "--known-hosts", files / "known_hosts")
     here = Cluster(cluster.lab, cluster.project, cluster.state, hostfile=hostfile)
+    assert here.call("trust", "-H", hostfile, *login).rc == 0
     said = said_by(here.run(*login, "-n", "4", "--ppn", "2", "who.py"))
     assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
     assert {said[rank]["env"]["MASTER_ADDR"] for rank in said} == {first}

@@ -1,0 +1,190 @@
+"""What keeps a run on real hosts from its first line: one sentence each, the host's name, and what to type next."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_run_helpers import WHO, Cluster, by_rank, lab_with_mpi, said_by, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"runlab-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
+    project = tmp_path / "project"
+    project.mkdir()
+    cluster = Cluster(lab, project, tmp_path / "state")
+    cluster.write("who.py", WHO)
+    yield cluster
+    for host in lab.hosts:
+        mend_host(host)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nosuch.py"], "the script 'nosuch.py' is not there"),
+        (["."], "the script '.' is a directory"),
+        (["-n", "0", "who.py"], "-n 0 is not possible"),
+        (["--mpi", "lam", "who.py"], "--mpi lam is no MPI we know"),
+        (["--ranks", "0..3", "who.py"], "a range is written with '-'"),
+        (["--python", "python3", "who.py"], "no absolute path"),
+        (["-x", "RANK=0", "who.py"], "RANK can't be exported"),
+        (["--env-file", "nosuch.env", "who.py"], "No such file"),
+        ([], "run what?"),
+    ],
+)
+def test_a_call_that_is_wrong_touches_no_host(cluster: Cluster, words: list[str], said: str) -> None:
+    nowhere = cluster.project / "nowhere"
+    nowhere.write_text("192.0.2.1\n")
+    assert said in Cluster(cluster.lab, cluster.project, cluster.state, hostfile=nowhere).refused(*words, rc=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "rc"),
+    [
+        (["--env", "other", "who.py"], "there is no environment other on node[1-3]", 1),
+        (["--mpi", "/nonexistent", "who.py"], "--mpi /nonexistent is none of Intel MPI, Open MPI and MPICH", 1),
+        (["--python", "/no/python", "who.py"], "--python /no/python on node[1-3]: it is not there", 1),
+        (["--python", "/etc/passwd", "who.py"], "--python /etc/passwd on node[1-3]: ", 1),
+        (["--setup", "/no/setup", "who.py"], "--setup /no/setup is not there on node[1-3]", 1),
+        (["--data", "/no/data", "who.py"], "--data /no/data is not there on node[1-3]", 1),
+        (["--iface", "eth7", "who.py"], "node[1-3] has no address on --iface eth7", 1),
+        (["--backend", "ccl", "who.py"], "has no oneCCL bindings", 1),
+        (["--ppn", "1", "--ranks", "7", "who.py"], "the run has no such rank", 2),
+        (["-n", "9", "--ppn", "2", "who.py"], "-n 9 with --ppn 2 takes 5 hosts, not 3", 1),
+    ],
+)
+def test_what_the_hosts_cannot_do_is_refused_with_nothing_copied(
+    cluster: Cluster, words: list[str], said: str, rc: int
+) -> None:
+    assert said in cluster.refused(*words, rc=rc)
+    assert cluster.project.name not in cluster.on(0, "ls .ipexctl/code 2>/dev/null; true").split()
+
+
+def test_a_host_that_cannot_be_reached_keeps_all_from_beginning(cluster: Cluster) -> None:
+    break_host(cluster.lab.hosts[2], "sshd-dead")
+    said = cluster.refused("who.py", rc=3)
+    assert "node3: port 22 refuses connections" in said
+    assert "-l '!node3'" in said
+    assert len(said_by(cluster.run("--ppn", "1", "-l", "!node3", "who.py"))) == 2
+
+
+def test_an_environment_that_one_host_lacks_names_it(cluster: Cluster) -> None:
+    cluster.on(1, "mv .ipexctl/envs .ipexctl/envs.away")
+    try:
+        said = cluster.refused("who.py")
+    finally:
+        cluster.on(1, "mv .ipexctl/envs.away .ipexctl/envs")
+    assert "there is no environment default on node2" in said
+    assert "ipexctl install" in said
+
+
+def test_environments_that_differ_name_both(cluster: Cluster) -> None:
+    other = "name=$(readlink .ipexctl/envs/default); cd .ipexctl/envs; mv $name torch-2.13-0000; "
+    other += "sed -i s/$name/torch-2.13-0000/ torch-2.13-0000/env.json; ln -sfn torch-2.13-0000 default; echo $name"
+    name = cluster.on(2, other).strip()
+    back = f"cd .ipexctl/envs; mv torch-2.13-0000 {name}; sed -i s/torch-2.13-0000/{name}/ {name}/env.json"
+    try:
+        said = cluster.refused("who.py")
+    finally:
+        cluster.on(2, f"{back}; ln -sfn {name} default")
+    assert f"default is {name} on node1 and torch-2.13-0000 on node3" in said
+    assert "ipexctl install" in said
+
+
+def test_without_a_way_from_node0_it_says_trust(cluster: Cluster) -> None:
+    cluster.on(0, "mv .ipexctl/ssh .ipexctl/ssh.away")
+    try:
+        said = cluster.refused("--ppn", "1", "who.py")
+    finally:
+        cluster.on(0, "mv .ipexctl/ssh.away .ipexctl/ssh")
+    assert "node0 (node1) can't log into node[2-3]" in said
+    assert "ipexctl trust" in said
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [(0, "node[2-3] can't connect to node1 at {}: no answer"), (1, "node1 can't connect to node2 at {}: no answer")],
+)
+def test_a_firewall_between_nodes_is_named_before_anything_hangs(cluster: Cluster, at: int, words: str) -> None:
+    break_host(cluster.lab.hosts[at], "firewall")
+    began = time.monotonic()
+    said = cluster.refused("--ppn", "1", "who.py")
+    assert time.monotonic() - began < 60
+    assert words.format(cluster.lab.hosts[at].address) in said
+    assert "open those between the nodes" in said
+
+
+def test_interfaces_may_be_called_otherwise_on_each_host(cluster: Cluster) -> None:
+    def rename(old: str, new: str) -> None:
+        down = f"ip link set {old} down; ip link set {old} name {new}; ip link set {new} up"
+        assert cluster.as_root(1, down) == ""
+
+    rename("eth0", "ens7")
+    try:
+        said = said_by(cluster.run("--ppn", "1", "who.py"))
+    finally:
+        rename("ens7", "eth0")
+    assert [said[rank]["env"]["GLOO_SOCKET_IFNAME"] for rank in range(3)] == ["eth0", "ens7", "eth0"]
+
+
+@pytest.mark.parametrize(
+    ("script", "last"),
+    [
+        ("def f(:\n", "SyntaxError: invalid syntax"),
+        ("\x7fELF\x02\x01", "SyntaxError: "),
+        ("import of_node1_alone\n", "ModuleNotFoundError: No module named 'of_node1_alone'"),
+    ],
+)
+def test_a_script_python_cannot_run_shows_pythons_own_words(cluster: Cluster, script: str, last: str) -> None:
+    cluster.write("bad.py", script)
+    name = "of_node1_alone.py"
+    places = [".ipexctl/envs/default/lib/python3.11/site-packages"]
+    for index in (0, 2):
+        cluster.on(index, f"touch {places[0]}/{name}")
+    ran = cluster.run("--ppn", "1", "bad.py", rc=1)
+    assert any(lines[-1].startswith(last) for lines in by_rank(ran.err).values()), ran.err
+    assert "ended with exit code 1" in ran.err
+    if "of_node1_alone" in script:
+        assert "rank 1 on node2 ended" in ran.err
+
+
+@pytest.mark.parametrize(("words", "code"), [(["nosuchcommand"], 127), (["/etc/passwd"], 126)])
+def test_a_command_that_cannot_run_ends_as_in_a_shell(cluster: Cluster, words: list[str], code: int) -> None:
+    ran = cluster.run("--ppn", "1", "--", *words, rc=code)
+    assert any(f": {words[0]}: " in line for lines in by_rank(ran.err).values() for line in lines), ran.err
+
+
+def test_a_full_disk_and_one_that_cannot_be_written_are_named(cluster: Cluster) -> None:
+    break_host(cluster.lab.hosts[1], "full-disk")
+    said = cluster.refused("--ppn", "1", "who.py")
+    assert "node2: " in said
+    assert "the disk is full" in said
+    mend_host(cluster.lab.hosts[1])
+    break_host(cluster.lab.hosts[0], "read-only-home")
+    assert "node1: " in (said := cluster.refused("--ppn", "1", "who.py"))
+    assert "read-only" in said
+
+
+def test_logins_that_talk_spoil_nothing(cluster: Cluster) -> None:
+    for host in cluster.lab.hosts:
+        break_host(host, "noisy-rc")
+    ran = cluster.run("--ppn", "1", "who.py")
+    assert sorted(said_by(ran)) == [0, 1, 2]
