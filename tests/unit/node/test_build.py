@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from env_helpers import MINOR, PYTHON, Home, other_pythons, run_in, said, session_of, start
 
+from env_helpers import MINOR, PYTHON, Home, other_pythons, run_in, said, session_of, start
 from ipexctl.remote.node_script import text_of
 from tiny_wheels import corrupt, write_wheel
 

@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+
 from env_helpers import MINOR, Home
 
 if TYPE_CHECKING:

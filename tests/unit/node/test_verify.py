@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from env_helpers import Home, other_pythons, said, session_of, start
 
+from env_helpers import Home, other_pythons, said, session_of, start
 from ipexctl.remote.node_script import text_of
 from ipexctl.stack.environment import verify_result
 from ipexctl.stack.explain import explain

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from ipexctl.sync.nodes import Answer
 
 
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A place for each test, whose cache is its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "project").mkdir()
+    return Place(tmp_path / "project", tmp_path / "home")
+
+
 def test_the_tree_is_there_as_it_is_here(place: Place) -> None:
     put(place.root, "train.py", "print()")
     put(place.root, "src/mod.py", "1")

@@ -51,8 +51,7 @@ def test_the_end_says_who_was_first_and_what_to_type(capfd: Captured) -> None:
     out, err = capfd.readouterr()
     assert out == "[3] half a li\n"
     assert err == (
-        "run r7 failed after 1:01: rank 3 on node2 was killed by SIGKILL\n"
-        "  all it said: ipexctl logs r7 -r 3\n"
+        "run r7 failed after 1:01: rank 3 on node2 was killed by SIGKILL\n  all it said: ipexctl logs r7 -r 3\n"
     )
 
 
