@@ -20,7 +20,7 @@ def parse_software(said: Answers) -> Software:
     return Software(
         pythons=tuple(_python(line) for line in said.all("python")),
         envs=_envs(said),
-        mpis=tuple(_mpi(line, said.first("path") or "") for line in said.all("mpi")),
+        mpis=tuple(parse_mpi(line, said.first("path") or "") for line in said.all("mpi")),
         libraries=_libraries(said.all("library")),
         conda=said.first("conda"),
     )
@@ -85,7 +85,8 @@ _FLAVORS: Final[tuple[tuple[str, Flavor], ...]] = (
 )
 
 
-def _mpi(line: str, login_path: str) -> Mpi:
+def parse_mpi(line: str, login_path: str = "") -> Mpi:
+    """Its path, and the first lines of what it says to --version."""
     path, _, banner = line.partition(" ")
     flavor: Flavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
     if flavor == "mpich" and "mvapich" in path.lower():

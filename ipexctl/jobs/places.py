@@ -1,11 +1,13 @@
-"""What must lie on every host at one path and isn't brought there by us: a Python of the user's, --setup, --data."""
+"""What must lie on every host at one path and isn't brought there by us: --python, --mpi PATH, --setup, --data."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.facts.parse_software import parse_mpi
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.prepare import Refused
 from ipexctl.launch.request import RankEnv
@@ -17,6 +19,7 @@ from ipexctl.remote.session import capture
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.wishes import RunWishes
     from ipexctl.remote.crew import Crew
@@ -27,25 +30,42 @@ _OLDEST = (3, 8)
 _MUST_AGREE = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl-bindings-for-pytorch")
 _LOOK = """\
 {tests}
-if [ -n {python} ]; then
-  command -v {python} >/dev/null || {{ echo "python it is not there"; exit 0; }}
-  said=$({python} -c {script} 2>&1) || {{ printf 'python %s\\n' "$(printf '%s' "$said" | tail -n 1)"; exit 0; }}
+mpi={mpi} python={python}
+if [ -n "$mpi" ]; then
+  for it in "$mpi" "$mpi/mpirun" "$mpi/bin/mpirun" -; do [ -f "$it" ] && [ -x "$it" ] && break; done
+  [ "$it" = - ] || printf 'mpi %s %s\\n' "$it" "$("$it" --version </dev/null 2>&1 | head -n 3 | tr '\\n' '|')"
+  [ "$it" != - ] || echo "--mpi $mpi"
+fi
+if [ -n "$python" ]; then
+  command -v "$python" >/dev/null || {{ echo "python it is not there"; exit 0; }}
+  said=$("$python" -c {script} 2>&1) || {{ printf 'python %s\\n' "$(printf '%s' "$said" | tail -n 1)"; exit 0; }}
   printf 'found %s\\n' "$(printf '%s' "$said" | tail -n 1)"
 fi
 exit 0
 """
 
 
-def check_places(hosts: Sequence[Host], wishes: RunWishes, crew: Crew) -> Refused | RankEnv | None:
-    """The user's Python as an environment, None where none was named. One round trip, or none at all."""
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What was named and found."""
+
+    env: RankEnv | None = None
+    """The environment of the user's Python."""
+    mpi: Mpi | None = None
+
+
+def check_places(hosts: Sequence[Host], wishes: RunWishes, crew: Crew) -> Refused | Places:
+    """One round trip, or none where nothing of the kind was named."""
     data = [each for each in wishes.data if each.startswith("/")]
-    if not (data or wishes.setup or wishes.python):
-        return None
+    mpi = wishes.options.mpi if "/" in wishes.options.mpi else ""
+    if not (data or wishes.setup or wishes.python or mpi):
+        return Places()
     tests = [f"[ -d {shlex.quote(each)} ] || echo {shlex.quote('--data ' + each)}" for each in data]
     if wishes.setup:
         tests.append(f"[ -r {shlex.quote(wishes.setup)} ] || echo {shlex.quote('--setup ' + wishes.setup)}")
     script = _LOOK.format(
         tests="\n".join(tests) or ":",
+        mpi=shlex.quote(mpi),
         python=shlex.quote(wishes.python or ""),
         script=shlex.quote(text_of("interpreter")),
     )
@@ -66,16 +86,19 @@ def check_places(hosts: Sequence[Host], wishes: RunWishes, crew: Crew) -> Refuse
     return judge({host.name: answers[host.name] for host in hosts}, wishes.python)
 
 
-def judge(answers: Mapping[str, str], python: str | None) -> Refused | RankEnv | None:
+def judge(answers: Mapping[str, str], python: str | None) -> Refused | Places:
     """From what the hosts said, in their order. Pure."""
     lacking: dict[str, list[str]] = {}
     broken: dict[str, str] = {}
     found: dict[str, dict[str, Any]] = {}
+    mpis: dict[str, Mpi] = {}
     for name, text in answers.items():
         for line in text.splitlines():
             word, _, rest = line.partition(" ")
-            if word in ("--data", "--setup"):
+            if word in ("--data", "--setup", "--mpi"):
                 lacking.setdefault(line, []).append(name)
+            elif word == "mpi":
+                mpis[name] = parse_mpi(rest)
             elif word == "python":
                 broken[name] = rest
             elif word == "found":
@@ -86,8 +109,11 @@ def judge(answers: Mapping[str, str], python: str | None) -> Refused | RankEnv |
             f"it has to be on every host at that path: ipexctl exec -- ls -d {what.split(' ', 1)[1]} shows who has it",
             tuple(names),
         )
+    mpi = _same_mpi(mpis)
+    if isinstance(mpi, Refused):
+        return mpi
     if python is None:
-        return None
+        return Places(None, mpi)
     if broken:
         first = next(iter(broken))
         alike = tuple(name for name, text in broken.items() if text == broken[first])
@@ -96,7 +122,24 @@ def judge(answers: Mapping[str, str], python: str | None) -> Refused | RankEnv |
             "a Python that lies at one path on every host; without it: the environment of ipexctl install",
             alike,
         )
-    return _environment(found, python)
+    env = _environment(found, python)
+    return env if isinstance(env, Refused) else Places(env, mpi)
+
+
+def _same_mpi(mpis: Mapping[str, Mpi]) -> Refused | Mpi | None:
+    """The first host's, where the others' says the same of itself."""
+    if not mpis:
+        return None
+    first, mpi = next(iter(mpis.items()))
+    for name, other in mpis.items():
+        if (other.flavor, other.version) != (mpi.flavor, mpi.version):
+            here, there = (f"{each.flavor} {each.version or ''}".strip() for each in (mpi, other))
+            return Refused(
+                f"{mpi.path} is {here} on {first} and {there} on {name}: its daemons wouldn't understand one another",
+                "the same MPI on every host; without --mpi: the one that ipexctl install brought",
+                (name,),
+            )
+    return mpi
 
 
 def _environment(found: Mapping[str, Mapping[str, Any]], python: str) -> Refused | RankEnv:

