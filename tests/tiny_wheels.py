@@ -157,6 +157,7 @@ def write_stack(
     ]
     if ipex:
         wheels += [write_ipex(directory, ipex, python=python), write_wheel(directory, "psutil", "7.1.0")]
+        wheels += [write_wheel(directory, "setuptools", "80.9.0")]
         wheels += [write_wheel(directory, "intel_openmp", "2025.2.0", data={"lib/libiomp5.so": "no library\n"})]
     if oneccl:
         wheels.append(write_oneccl(directory, oneccl, python=python, module=module))

@@ -82,6 +82,7 @@ PYPI = (
     "impi_rt-2021.19.0-py2.py3-none-manylinux_2_28_x86_64.whl",
     "impi_rt-2021.13.1-py2.py3-none-manylinux1_x86_64.whl",
     "intel_openmp-2024.1.2-py2.py3-none-manylinux1_x86_64.whl",
+    "setuptools-80.9.0-py3-none-any.whl",
 )
 BINDINGS_2_7 = "oneccl_bind_pt-2.7.0+cpu-cp311-cp311-linux_x86_64.whl"
 AMONG_PYPI = index(*PYPI)

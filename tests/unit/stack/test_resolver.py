@@ -174,6 +174,7 @@ def test_a_patch_the_bindings_do_not_work_with_is_not_taken() -> None:
         "torch-1.12.0-cp38-cp38-manylinux1_x86_64.whl",
         "intel_extension_for_pytorch-1.12.300-cp38-cp38-manylinux2014_x86_64.whl!",
         "oneccl_bind_pt-1.12.0+cpu-cp38-cp38-linux_x86_64.whl",
+        "setuptools-75.3.2-py3-none-any.whl",
     )
     plan = planned(resolve(StackRequest(stack="ipex-1.12"), {"n1": host("2.31", "3.8")}, old))
     assert (plan.torch, plan.oneccl) == ("1.12.0", "1.12.0+cpu")
@@ -323,7 +324,8 @@ def test_where_no_pythons_are_known_it_is_the_name() -> None:
 
 
 def test_which_projects_to_ask_for() -> None:
-    everything = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "intel-openmp", "uv")
+    ours = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "intel-openmp")
+    everything = (*ours, "setuptools", "uv")
     assert set(projects(NEWEST)) == {*everything, "numpy"}
     assert set(projects(StackRequest(torch="2.7"))) - {"numpy"} == set(everything)
     assert projects(StackRequest(stack="torch")) == ("torch", "impi-rt", "numpy", "uv")
