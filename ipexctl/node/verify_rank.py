@@ -59,6 +59,9 @@ def work(order: dict[str, Any]) -> None:
     said = {"rank": rank, "init": ready, "first": first, "again": again}
     sys.stdout.write(f"{MARK}{json.dumps(said)}\n")
     sys.stdout.flush()
+    # gloo's thread may still have to let go of the barrier's tensor, for which it needs Python's lock, and taking the
+    # group down waits for that thread with the lock held: for good. Seen with torch 2.5.
+    time.sleep(0.5)
     dist.destroy_process_group()
 
 
