@@ -22,7 +22,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Dict, Iterable
+from typing import Any, Callable, Dict, Iterable
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -113,8 +113,8 @@ class Web:
             raise Silence(f"the certificates pip is set to can't be read ({error.strerror or error})") from None
         return urllib.request.build_opener(proxies, urllib.request.HTTPSHandler(context=context), Redirects())
 
-    def page(self, url: str, timeout: float) -> tuple[str, str, str]:
-        """A page's own address, its type and its text."""
+    def page(self, url: str, timeout: float, heard: Callable[[], None] = lambda: None) -> tuple[str, str, str]:
+        """A page's own address, its type and its text. `heard` is called as soon as there is an answer at all."""
         bare, login = self.login(url)
         if urlsplit(bare).scheme not in ("http", "https"):
             raise Silence("its address begins with neither http:// nor https:// nor file://")
@@ -124,6 +124,7 @@ class Web:
             request.add_unredirected_header("Authorization", login)
         try:
             with self.opener(urlsplit(bare).hostname or "").open(request, timeout=timeout) as answer:
+                heard()
                 data = answer.read(PAGE)
                 if answer.headers.get("Content-Encoding", "").lower() == "gzip":
                     data = gzip.decompress(data)
@@ -305,7 +306,8 @@ class Asking:
         try:
             path = local_path(self.source["url"])
             if path is None:
-                found = links_of(*self.web.page(f"{self.source['url'].rstrip('/')}/{project}/", self.timeout))
+                place = f"{self.source['url'].rstrip('/')}/{project}/"
+                found = links_of(*self.web.page(place, self.timeout, self.first.set))
             else:
                 page = path / project / "index.html"
                 found = on_disk(page) if page.is_file() else []
