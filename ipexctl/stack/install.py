@@ -129,7 +129,7 @@ def _setup_again(course: Course, known: Existing) -> Setup | None:
                 "why": record.why,
                 "installer": record.installer,
             }
-            return Setup(record.name, lock, _recorded_installer(record), fields, interpreters)
+            return Setup(record.name, lock, None, fields, interpreters)
     return None
 
 
@@ -181,7 +181,8 @@ def _go_on(course: Course, record: EnvRecord, setup: Setup) -> InstallReport:
             course.done[host.name] = _host_install(course, setup, host, "ok", proof.to_json())
     prove_only(course, setup, unproved)
     _name_where_missing(course, setup, whole)
-    set_up(course, setup, rest)
+    if rest:  # only then: to know our own uv is to read all of it
+        set_up(course, replace(setup, installer=_recorded_installer(record)), rest)
     return course.report(stack=summary, lock=setup.lock, path=path)
 
 
