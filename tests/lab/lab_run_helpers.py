@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
+import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cli_helpers import IPEXCTL, ipexctl, processes_with
+from ipexctl.lab import ssh_argv
 from lab_helpers import ask
 from tiny_wheels import write_stack
 
@@ -65,7 +69,7 @@ def wheels_from_pypi(base: Path, *requirements: str) -> Path:
 def stack_with(wheels: Path, directory: Path) -> Path:
     """A wheelhouse: those wheels, and a torch that stands in for the real one."""
     write_stack(directory, torch="2.13.0", ipex=None, impi=None, python=PYTHON)
-    for wheel in wheels.glob("*.whl"):
+    for wheel in wheels.glob("impi_rt-*.whl"):
         with contextlib.suppress(FileExistsError):
             (directory / wheel.name).hardlink_to(wheel)
     return directory
@@ -204,20 +208,34 @@ def said_by(ran: Ran) -> dict[int, dict[str, Any]]:
 _installed: dict[str, Lab] = {}
 
 
-def lab_with_mpi(lab: Lab, base: Path, *options: object, trust: bool = True, wheels: tuple[str, ...] = ()) -> Lab:
+def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
     """That lab, with node0 let in everywhere and one environment on all; done once for each."""
     if lab.name in _installed:
         return lab
-    house = stack_with(wheels_from_pypi(base, IMPI, *wheels), base / f"house-{len(wheels)}")
+    house = stack_with(wheels_from_pypi(base, IMPI), base / "house")
     where = ("-H", lab.hostfile, *options)
-    if trust:
-        said = ipexctl("trust", *where)
-        assert said.rc == 0, said.err
-    named = [word for wheel in wheels for word in ("--with", wheel)]
-    said = ipexctl("install", *where, "--wheelhouse", house, "--offline", "--stack", "torch", *named, timeout=240)
+    said = ipexctl("trust", *where)
+    assert said.rc == 0, said.err
+    said = ipexctl("install", *where, "--wheelhouse", house, "--offline", "--stack", "torch", timeout=240)
     assert said.rc == 0, said.err + said.out
     _installed[lab.name] = lab
     return lab
+
+
+def bring_mpi(lab: Lab, wheel: Path, name: str) -> str:
+    """An MPI out of its wheel, in a directory of its own on every host."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(fileobj=packed, mode="w") as tree:
+        for entry in archive.infolist():
+            _, data, path = entry.filename.partition(".data/data/")
+            if data and not entry.is_dir():
+                member = tarfile.TarInfo(path)
+                member.size, member.mode = entry.file_size, 0o755
+                tree.addfile(member, archive.open(entry))
+    for host in lab.hosts:
+        command = f"mkdir -p {name} && tar -xf - -C {name}"
+        subprocess.run([*ssh_argv(host), command], input=packed.getvalue(), check=True, timeout=60)
+    return f"/home/{lab.hosts[0].user}/{name}"
 
 
 def session_dir(factory: pytest.TempPathFactory) -> Path:

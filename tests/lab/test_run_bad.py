@@ -60,7 +60,8 @@ def test_a_call_that_is_wrong_touches_no_host(cluster: Cluster, words: list[str]
     ("words", "said", "rc"),
     [
         (["--env", "other", "who.py"], "there is no environment other on node[1-3]", 1),
-        (["--mpi", "/nonexistent", "who.py"], "--mpi /nonexistent is none of Intel MPI, Open MPI and MPICH", 1),
+        (["--mpi", "/nonexistent", "who.py"], "--mpi /nonexistent is not there on node[1-3]", 1),
+        (["--mpi", "/bin/true", "who.py"], "--mpi /bin/true is none of Intel MPI, Open MPI and MPICH", 1),
         (["--python", "/no/python", "who.py"], "--python /no/python on node[1-3]: it is not there", 1),
         (["--python", "/etc/passwd", "who.py"], "--python /etc/passwd on node[1-3]: ", 1),
         (["--setup", "/no/setup", "who.py"], "--setup /no/setup is not there on node[1-3]", 1),
