@@ -216,7 +216,10 @@ def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
     where = ("-H", lab.hostfile, *options)
     said = ipexctl("trust", *where)
     assert said.rc == 0, said.err
-    said = ipexctl("install", *where, "--wheelhouse", house, "--offline", "--stack", "torch", timeout=240)
+    wheels = ("--wheelhouse", house, "--offline", "--stack", "torch")
+    # Another torch may lie where this machine's own pip looks.
+    no_others = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
+    said = ipexctl("install", *where, *wheels, env=no_others, timeout=240)
     assert said.rc == 0, said.err + said.out
     _installed[lab.name] = lab
     return lab
