@@ -12,6 +12,7 @@ from ipexctl.cli.options import Home, Output, Targets, shared
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
+    from ipexctl.stack.request import StackRequest
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -85,11 +86,21 @@ def versions(
     if output.json:
         show_json(report)
     else:
-        show_versions(report, quiet=output.quiet, no_color=output.no_color, options=_same_hosts(targets))
+        show_versions(report, quiet=output.quiet, no_color=output.no_color, options=_same_call(request, targets))
     raise typer.Exit(report.exit_code)
 
 
-def _same_hosts(targets: Targets) -> str:
-    """The words that choose the same hosts again, for what to type next."""
-    pairs = (("-H", targets.hostfile), ("--hosts", targets.hosts), ("-l", targets.limit))
-    return "".join(f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None)
+def _same_call(request: StackRequest, targets: Targets) -> str:
+    """The words that ask for the same again, of the same hosts, for what to type next."""
+    pairs = (
+        ("--torch", request.torch),
+        ("--stack", request.stack),
+        ("--ipex", request.ipex),
+        ("--oneccl", request.oneccl),
+        ("--python", request.python),
+        ("-H", targets.hostfile),
+        ("--hosts", targets.hosts),
+        ("-l", targets.limit),
+    )
+    words = [f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None]
+    return "".join(words) + (" --require-oneccl" if request.require_oneccl else "")

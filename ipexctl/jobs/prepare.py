@@ -12,6 +12,10 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import RankEnv
 from ipexctl.stack.existing import records_of
 from ipexctl.stack.obstacles import homes_differ
+from ipexctl.stack.plan import Refusal
+from ipexctl.stack.request import StackRequest
+from ipexctl.stack.resolver import resolve
+from ipexctl.stack.wheels import split_requirement
 from ipexctl.trust.known import config_for
 from ipexctl.trust.plan import words_for
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.wishes import RunWishes
     from ipexctl.remote.crew import Crew
     from ipexctl.stack.existing import EnvRecord
+    from ipexctl.stack.table import StackRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,28 @@ def environment_of(hosts: Sequence[Host], wishes: RunWishes, known: Known) -> Ra
         )
     record = found[hosts[0].name]
     return RankEnv.of(record, f"{known.home}/envs/{record.name}")
+
+
+def planned_environment(wishes: RunWishes, known: Known, rows: Sequence[StackRow]) -> tuple[RankEnv, str] | Refused:
+    """Where no host has it yet: the environment that install would make by the table, and a sentence that says so."""
+    plan = resolve(StackRequest(), known.facts, None, rows=rows)
+    if isinstance(plan, Refusal):
+        return Refused(
+            f"there is no environment {wishes.env}, and none can be made: {plan.reason}", plan.fix, plan.hosts
+        )
+    prefix = f"{known.home}/envs/{wishes.env}"
+    packages = {split_requirement(line)[0]: "" for line in plan.requirements}
+    packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
+    env = RankEnv(f"{prefix}/bin/python", prefix, wishes.env, packages, {}, (), ccl=plan.backend == "ccl")
+    said = (
+        f"the environment {wishes.env} isn't there yet: this is planned with {plan.row.name}, which install would take"
+    )
+    return env, said
+
+
+def has_environment(wishes: RunWishes, known: Known) -> bool:
+    """Whether any host has one of that name, in whatever state."""
+    return any(wishes.env in (env.name, *env.names) for facts in known.facts.values() for env in facts.software.envs)
 
 
 def ssh_config_of(hosts: Sequence[Host], known: Known, crew: Crew) -> str | None:

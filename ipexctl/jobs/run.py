@@ -15,7 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs import start as starting
 from ipexctl.jobs.places import check_places
-from ipexctl.jobs.prepare import Refused, environment_of, look, ssh_config_of
+from ipexctl.jobs.prepare import Refused, environment_of, has_environment, look, planned_environment, ssh_config_of
 from ipexctl.jobs.record import Register, RunRecord, new_id
 from ipexctl.jobs.ways import check_ways
 from ipexctl.launch.job import job_of
@@ -24,6 +24,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.remote.command import Command
 from ipexctl.remote.session import capture
+from ipexctl.stack.user_rows import known_rows
 from ipexctl.sync.project import data_patterns
 from ipexctl.sync.root import root_for
 from ipexctl.sync.sync import sync_tree
@@ -110,7 +111,7 @@ def plan_run(
     found = check_places(hosts, wishes, crew)
     if isinstance(found, Refused):
         return found
-    env = found.env or environment_of(hosts, wishes, known)
+    env = found.env or _environment(hosts, wishes, known, say=say, dry_run=dry_run)
     if isinstance(env, Refused):
         return env
     config = ssh_config_of(hosts, known, crew)
@@ -143,6 +144,20 @@ def plan_run(
         return tree
     plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
     return plan, known, env
+
+
+def _environment(
+    hosts: Sequence[Host], wishes: RunWishes, known: Known, *, say: Say, dry_run: bool
+) -> RankEnv | Refused:
+    """The one that is there; to show a plan, one that could be."""
+    if not dry_run or has_environment(wishes, known):
+        return environment_of(hosts, wishes, known)
+    planned = planned_environment(wishes, known, known_rows(os.environ))
+    if isinstance(planned, Refused):
+        return planned
+    env, said = planned
+    say(f"note: {said}")
+    return env
 
 
 def begin(

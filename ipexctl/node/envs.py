@@ -240,7 +240,7 @@ def users_of(paths: list[str]) -> list[int]:
 
 
 def remove(request: dict[str, Any]) -> dict[str, Any]:
-    """Remove environments, each wholly or not at all; a name goes with its environment."""
+    """Remove environments, each wholly or not at all; one that has other names yet loses this name alone."""
     removed: list[str] = []
     failed: dict[str, str] = {}
     for name in request["names"]:
@@ -257,6 +257,9 @@ def remove(request: dict[str, Any]) -> dict[str, Any]:
 
 def remove_one(home: Path, env: Path, name: str) -> list[str]:
     links = [link for link in entries_of(home / "envs") if target(link) == env.name]
+    if env.is_dir() and name != env.name and len(links) > 1:
+        (home / "envs" / name).unlink()
+        return [name]
     if env.is_dir():
         pids = users_of([str(env), os.path.realpath(str(env)), *map(str, links)])
         if pids:

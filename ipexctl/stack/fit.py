@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import TIERS, X86
+from ipexctl.stack.plan import Refusal
 from ipexctl.stack.table import minor, version_key
 
 if TYPE_CHECKING:
@@ -224,6 +225,21 @@ def _none_common(title: str, kinds: Mapping[Profile, tuple[str, ...]], pythons: 
         f"no Python that {title} is built for ({_built_for(pythons)}) is on all hosts: {has}",
         lacking,
         f"install Python {wanted} on {few(lacking)}",
+    )
+
+
+def without_python(python: str, kinds: Mapping[Profile, tuple[str, ...]]) -> Refusal | None:
+    """Hosts that are known not to have the one that was asked for."""
+    lacking = {kind: names for kind, names in kinds.items() if kind.pythons is not None and python not in kind.pythons}
+    if not lacking:
+        return None
+    kind, names = next(iter(lacking.items()))
+    everyone = tuple(name for each in lacking.values() for name in each)
+    has = f"Python {', '.join(sorted(kind.pythons or (), key=version_key))}" if kind.pythons else "no Python of use"
+    return Refusal(
+        f"there is no Python {python} on {few(everyone)} ({few(names)}: {has})",
+        f"install it there, or leave --python {python} out",
+        everyone,
     )
 
 

@@ -18,7 +18,7 @@ from ipexctl.stack.lock import Lock, Wheel
 from ipexctl.stack.locking import uv_for_node
 from ipexctl.stack.look import look, say_how_much, summary_of
 from ipexctl.stack.names import env_directory
-from ipexctl.stack.obstacles import homes_differ
+from ipexctl.stack.obstacles import homes_differ, obstacle
 from ipexctl.stack.plan import Refusal
 from ipexctl.stack.progress import Said, unwatched
 from ipexctl.stack.report import HostInstall, StackSummary
@@ -78,7 +78,12 @@ def _begin(course: Course, decided: Supplied) -> InstallReport:
     say_how_much(course, decided, by=fetches if decided.by_node0 else "they come through this machine")
     if course.wishes.dry_run:
         for host in course.there:
-            course.done[host.name] = HostInstall(host, "changed", "", "", name, lock.packages, seconds=course.seconds)
+            if wrong := obstacle(course.facts[host.name], lock):
+                course.end(host, HostError(*wrong))
+            else:
+                course.done[host.name] = HostInstall(
+                    host, "changed", "", "", name, lock.packages, seconds=course.seconds
+                )
         return course.report(stack=summary, lock=lock, path=f"{course.home}/envs/{course.wishes.name}")
     setup = Setup(
         name=name,

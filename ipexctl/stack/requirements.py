@@ -93,6 +93,12 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
     for line in lines:
         asked = Requirement(line)
         version = held.get(normal(asked.name))
+        if version is None and normal(asked.name) in held:
+            return UserError(
+                f"{line} (from {origins.get(line, '--with')}): {plan.row.name} is without {asked.name}, and one built "
+                "for another torch fails at import",
+                fix="leave it out, or ask for a row that has it: ipexctl versions; such as --stack ipex-2.8",
+            )
         if version is None or (asked.marker and not asked.marker.evaluate(_target(plan.python))):
             continue
         public = Version(version).public

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.stack import because
-from ipexctl.stack.fit import Misfit, has_isa, interpreters_for, misfit, misfits, profiles, span
+from ipexctl.stack.fit import Misfit, has_isa, interpreters_for, misfit, misfits, profiles, span, without_python
 from ipexctl.stack.plan import Refusal, StackPlan
 from ipexctl.stack.table import rows as packaged_rows
 from ipexctl.stack.table import version_key
@@ -89,6 +89,8 @@ def resolve(
     if isinstance(wish, Refusal):
         return wish
     cluster = _Cluster(hosts, profiles(hosts), Wheels(obtainable))
+    if wish.python is not None and (lacking := without_python(wish.python, cluster.kinds)):
+        return lacking
     tried: list[tuple[Variant, Misfit]] = []
     for variant in wish.variants:
         found = _fit(variant, wish, cluster)

@@ -60,8 +60,11 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
     well = [host for host in hosts if _has_room(course, setup, host)]
     if not well:
         return
+    setup = _with_damage(course, setup, well)
     places = _places(course, setup)
-    source = _stocked(course, setup, places, well)
+    source: Place | None = places[course.first.name]
+    if any(_lacks(course, setup, host) for host in well):
+        source = _stocked(course, setup, places, well)
     if source is None:
         return
     leaders = _leaders(course, well)
@@ -75,16 +78,16 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
     with Spreader(course.crew, source, blobs, ssh_config=config, on_progress=moved) as spreader:
 
         def make(host: Host, session: Session) -> BuildResult:
-            way = spreader.bring(places[host.name], session, timeout=course.wishes.timeout)
-            if way == "here" and not isinstance(session, LocalSession):
-                course.uplink += setup.lock.size
+            if _lacks(course, setup, host):
+                way = spreader.bring(places[host.name], session, timeout=course.wishes.timeout)
+                if way == "here" and not isinstance(session, LocalSession):
+                    course.uplink += setup.lock.size
             result = _build(course, setup, host, session)
-            if result.state == "there":
-                result = _made_anew(course, setup, host, session) or result
             built[host.name] = result
             if result.state == "there":
                 _note_request(course, setup, host, session)
-            _prove(course, setup, host, session, changed=result.state == "built")
+            named = _is_named(course, setup, host)
+            _prove(course, setup, host, session, changed=result.state == "built" or not named)
             return result
 
         for done in course.crew.each(leaders, make):
@@ -93,6 +96,28 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
                 course.watch(Ended(done.host.name, done.error.reason, ok=False))
     _verify_followers(course, setup, well, leaders, built)
     _drop_wheels(course, setup, [h for h in leaders if h.name in built and not _same_store(course, h, source.host)])
+
+
+def _with_damage(course: Course, setup: Setup, hosts: Sequence[Host]) -> Setup:
+    """What is there by that name may be damaged, where nobody has looked at it yet: it is made anew."""
+    there = [host for host in hosts if not _lacks(course, setup, host)]
+    found = {
+        done.host.name: done.result.build
+        for done in course.crew.each(there, lambda host, session: _check(course, setup, host, session))
+        if done.result is not None and not done.result.ok
+    }
+    return replace(setup, broken={**setup.broken, **found})
+
+
+def _lacks(course: Course, setup: Setup, host: Host) -> bool:
+    """Whether the environment has to be made there: one that seems to be there is looked at first."""
+    envs = course.facts[host.name].software.envs
+    return host.name in setup.broken or not any(env.name == setup.name and env.runs for env in envs)
+
+
+def _is_named(course: Course, setup: Setup, host: Host) -> bool:
+    envs = course.facts[host.name].software.envs
+    return any(env.name == setup.name and course.wishes.name in env.names for env in envs)
 
 
 def _stocked(course: Course, setup: Setup, places: Mapping[str, Place], well: list[Host]) -> Place | None:
@@ -118,15 +143,6 @@ def _stocked(course: Course, setup: Setup, places: Mapping[str, Place], well: li
         else:
             return places[host.name]
     return None
-
-
-def _made_anew(course: Course, setup: Setup, host: Host, session: Session) -> BuildResult | None:
-    """What is there by that name may be damaged, where nobody has looked at it yet."""
-    found = _check(course, setup, host, session)
-    if found.ok:
-        return None
-    broken = {**setup.broken, host.name: found.build}
-    return _build(course, replace(setup, broken=broken), host, session)
 
 
 def _drop_wheels(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from ipexctl.remote import stores
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.stores import Blob, Download, Place, Web
 from ipexctl.stack import resolver
+from ipexctl.stack.fit import few
 from ipexctl.stack.indexes import (
     BESIDES,
     PYPI,
@@ -95,7 +96,10 @@ def _from_directories(course: Course, sources: Sources, projects: tuple[str, ...
     """From the wheelhouse and other places of wheels that the call names; no index is asked."""
     here = course.here
     try:
-        places = sources_for(sources, PipSettings(no_index=True))
+        settings = (
+            pip_settings(here.session, here.python, cancel=course.crew.cancel) if sources.offline else PipSettings()
+        )
+        places = sources_for(sources, replace(settings, no_index=True))
         asked = ask(here.session, here.python, places, projects, PipSettings(), cancel=course.crew.cancel)
         _tell_silent(course, asked.obtainable, by_node0=False)
         decided = resolver.resolve(course.wishes.env.stack, course.facts, asked.obtainable, rows=course.wishes.rows)
@@ -157,8 +161,11 @@ def _besides(course: Course) -> tuple[Source, ...]:
 
 def _tell_silent(course: Course, obtainable: Obtainable, *, by_node0: bool) -> None:
     where = course.first.name if by_node0 else "this machine"
+    reasons: dict[str, list[str]] = {}
     for silent in obtainable.silent:
-        course.notes.append(f"{silent.source} did not answer to {where}: {silent.reason}")
+        reasons.setdefault(silent.reason, []).append(silent.source)
+    for reason, sources in reasons.items():
+        course.notes.append(f"no answer to {where} from {few(sources, 3)}: {reason}")
 
 
 def _locked(course: Course, plan: StackPlan, asked: Asked, *, by_node0: bool) -> Supplied:

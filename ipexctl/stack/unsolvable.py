@@ -183,7 +183,8 @@ def _clash(text: str, scene: _Scene) -> HostError | UserError | None:
 def _missing(text: str, scene: _Scene) -> HostError | None:
     """What nobody has."""
     if found := _PRERELEASE.search(text):
-        reason = f"there are only pre-releases of {scene.told(found[1], found[1])}"
+        told = scene.told(found[1], found[1])
+        reason = f"of {told} only pre-releases have a wheel that fits; others may be source alone"
         return HostError(reason, f"name one exactly: --with '{found[1]}=={found[2]}'")
     if found := _ABSENT.search(text):
         name, spec = found[1], next((need.spec for need in scene.needs if need.whom == found[1]), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +146,10 @@ def _say_end(report: InstallReport) -> None:
     statuses = {done.status for done in report.hosts}
     if report.dry_run:
         say("nothing was installed (--dry-run)")
+    elif not report.hosts and report.path is not None and report.lock is not None:
+        count = len(report.lock.wheels)
+        say(f"{count} wheels and what unpacks them are in {printable(report.path)}")
+        say(f"next, where the nodes are: ipexctl install --wheelhouse {shlex.quote(report.path)} --offline")
     elif report.hosts and statuses == {"ok"}:
         say("nothing to do: it is there on every host")
     elif statuses & {"failed", "unreachable"} and report.refusal is None:

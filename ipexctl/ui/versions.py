@@ -105,7 +105,7 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
     for note in plan.notes:
         lines += _wrapped(f"  note: {note}")
     if options is not None:
-        lines.append(f"  next: ipexctl install --stack {plan.row.name}{options}")
+        lines.append(f"  next: ipexctl install{options}")
     return lines
 
 
