@@ -69,9 +69,13 @@ def supply(course: Course, *, node0_may: bool = True) -> Supplied | Refusal:
         if isinstance(alone, Supplied):
             return alone
     if sources.offline:
-        if isinstance(alone, HostError):
-            raise alone
-        return alone or _from_directories_or_raise(course, sources, projects)
+        found = _from_directories(course, sources, projects, and_pips=True)
+        if isinstance(found, Supplied):
+            return found
+        why = found if alone is None else alone  # of two failures that of what the call names
+        if isinstance(why, HostError):
+            raise why
+        return why
     here_only = not node0_may or any(directory_of(word) is not None for word in _named(sources))
     asked, by_node0 = _ask_here(course, sources, projects) if here_only else _ask_where_best(course, sources, projects)
     _tell_silent(course, asked.obtainable, by_node0=by_node0)
@@ -85,20 +89,15 @@ def _named(sources: Sources) -> tuple[str, ...]:
     return (*((sources.wheelhouse,) if sources.wheelhouse else ()), *sources.find_links)
 
 
-def _from_directories_or_raise(course: Course, sources: Sources, projects: tuple[str, ...]) -> Supplied | Refusal:
-    found = _from_directories(course, sources, projects)
-    if isinstance(found, HostError):
-        raise found
-    return found
-
-
-def _from_directories(course: Course, sources: Sources, projects: tuple[str, ...]) -> Supplied | Refusal | HostError:
-    """From the wheelhouse and other places of wheels that the call names; no index is asked."""
+def _from_directories(
+    course: Course, sources: Sources, projects: tuple[str, ...], *, and_pips: bool = False
+) -> Supplied | Refusal | HostError:
+    """From the wheelhouse and other places of wheels that the call names, or pip's settings; no index is asked."""
     here = course.here
     try:
-        settings = (
-            pip_settings(here.session, here.python, cancel=course.crew.cancel) if sources.offline else PipSettings()
-        )
+        settings = PipSettings()
+        if and_pips:
+            settings = pip_settings(here.session, here.python, cancel=course.crew.cancel)
         places = sources_for(sources, replace(settings, no_index=True))
         asked = ask(here.session, here.python, places, projects, PipSettings(), cancel=course.crew.cancel)
         _tell_silent(course, asked.obtainable, by_node0=False)
