@@ -287,6 +287,7 @@ def _tree(
         say(f"note: {note}")
     sent = sum(each.files_sent for each in report.hosts)
     if sent and not dry_run:
-        say(f"{report.files} files of {report.root}: {sent} brought, {report.seconds:.1f} s")
+        files = "1 file" if report.files == 1 else f"{report.files} files"
+        say(f"{files} of {report.root}: {sent} brought, {report.seconds:.1f} s")
     path = report.path or next((each.path for each in report.hosts if each.path), None)
     return path or f"{known.home}/code/{report.project}"
