@@ -1,0 +1,160 @@
+"""The examples, run as their docstrings say, on this machine with the stock stack: the same losses however many ranks.
+
+What Hugging Face's examples need beside that is not installed here; docs/examples.md has what they said when run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from test_real_wheels import leave_out, pip_says
+
+from cli_helpers import ipexctl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli_helpers import Ran
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DISK_NEEDED = 12e9
+SHORT = ("--samples", "640", "--epochs", "2", "--log-every", "2", "--dtype", "fp32")
+"""Ten steps an epoch, and a loss of every other one."""
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "RESTART_COUNT")
+LOSS = re.compile(r"epoch (\d+)/\d+ step (\d+)/\d+ loss (\d+\.\d+)")
+
+
+@dataclass(frozen=True)
+class Stock:
+    """This machine as the cluster, with an environment of its own."""
+
+    home: Path
+    python: Path
+
+    def run(self, project: Path, *words: str, **env: str) -> Ran:
+        options = ("--hosts", "localhost", "--home", self.home, "--cwd", project, "--plain")
+        return ipexctl("run", *options, *words, cwd=project, env=env, timeout=120)
+
+    def alone(self, script: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """As somebody would who has no ipexctl."""
+        clean = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
+        return subprocess.run(
+            [str(self.python), str(script), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env={**clean, "OMP_NUM_THREADS": "1", **env},
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
+    home = tmp_path_factory.mktemp("home")
+    free = shutil.disk_usage(home).free
+    if free < DISK_NEEDED:
+        leave_out(f"{free / 1e9:.0f} GB are free in {home}; {DISK_NEEDED / 1e9:.0f} are needed")
+    if not pip_says("index", "versions", "impi-rt"):
+        leave_out("pip reaches no index that has impi-rt: no network to PyPI")
+    there = ("--hosts", "localhost", "--home", home)
+    made = ipexctl("install", *there, "--torch", "2.13", "--json", timeout=540)
+    assert made.rc == 0, made.err
+    yield Stock(home, Path(json.loads(made.out)["path"], "bin", "python"))
+    shutil.rmtree(home)  # gigabytes, which pytest would keep for three more sessions
+
+
+def copied(source: Path, to: Path) -> Path:
+    """A project of its own: the examples write beside themselves."""
+    return Path(shutil.copytree(source, to / "examples"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("checkpoints")))
+
+
+@pytest.fixture(scope="module")
+def truth(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], float]:
+    """The losses of one process."""
+    single = stock.alone(copied(EXAMPLES, tmp_path_factory.mktemp("single")) / "train_digits.py", "--fresh", *SHORT)
+    assert single.returncode == 0, single.stderr
+    return losses(single.stdout)
+
+
+@pytest.fixture(scope="module")
+def killed(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose training was killed between step 6, which it saved, and step 8, which it did not."""
+    script = copied(EXAMPLES, tmp_path_factory.mktemp("killed")) / "train_digits.py"
+    dying = script.with_name("dying.py")
+    dying.write_text(
+        "import os, runpy, signal, torch\n"
+        "save = torch.save\n"
+        "def save_or_die(state, where):\n"
+        "    if state['step'] == 8: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    save(state, where)\n"
+        "torch.save = save_or_die\n"
+        f"runpy.run_path({str(script)!r}, run_name='__main__')\n"
+    )
+    died = stock.alone(dying, *SHORT, "--fresh", "--save-every", "2")
+    assert died.returncode == -9, died.stderr
+    return script.parent
+
+
+def losses(said: str) -> dict[tuple[int, int], float]:
+    return {(int(epoch), int(step)): float(loss) for epoch, step, loss in LOSS.findall(said)}
+
+
+def test_two_and_three_ranks_have_the_losses_of_one_process(
+    stock: Stock, project: Path, truth: dict[tuple[int, int], float]
+) -> None:
+    """The example's optimizer is SGD: Adam would hide gradients that are off by a factor."""
+    assert len(truth) == 10
+    assert truth[2, 10] < truth[1, 2] - 0.1, "it learns nothing, so that equal losses say nothing"
+    for ranks in ("2", "3"):
+        shared = stock.run(project, "-n", ranks, "train_digits.py", *SHORT)
+        assert shared.rc == 0, shared.err
+        assert f"[0] ranks: {ranks}, over gloo" in shared.out
+        assert losses(shared.out) == pytest.approx(truth, abs=0.0015)
+
+
+def test_a_restarted_run_goes_on_at_the_same_losses_whatever_it_was_called_with_and_the_next_begins_anew(
+    stock: Stock, killed: Path, tmp_path: Path, truth: dict[tuple[int, int], float]
+) -> None:
+    script = copied(killed, tmp_path) / "train_digits.py"
+    rest = stock.alone(script, *SHORT, "--fresh", RESTART_COUNT="1")
+    assert "going on from step 6 " in rest.stdout, rest.stderr
+    assert losses(rest.stdout) == pytest.approx({at: loss for at, loss in truth.items() if at > (1, 6)}, abs=0.0015)
+    again = stock.alone(script, *SHORT, RESTART_COUNT="0")
+    assert losses(again.stdout) == pytest.approx(truth, abs=0.0015)
+
+
+def test_fresh_drops_the_checkpoint(stock: Stock, killed: Path, tmp_path: Path) -> None:
+    begun = stock.alone(copied(killed, tmp_path) / "train_digits.py", *SHORT, "--fresh")
+    assert begun.returncode == 0, begun.stderr
+    assert "going on" not in begun.stdout
+
+
+def test_a_checkpoint_made_with_other_settings_is_refused(stock: Stock, killed: Path, tmp_path: Path) -> None:
+    other = stock.alone(copied(killed, tmp_path) / "train_digits.py", *SHORT, "--batch", "32")
+    assert other.returncode != 0
+    assert "give the same, or --fresh" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+def test_inference_says_what_it_does_without_ipex(stock: Stock, project: Path) -> None:
+    ran = stock.run(project, "-n", "1", "inference.py", "--rounds", "1", "--batch", "1")
+    assert ran.rc == 0, ran.err
+    assert "no IPEX here: PyTorch alone" in ran.out
+    for name in ("resnet", "bert"):
+        assert re.search(rf"^\[0\] {name} +torch fp32 fused .* off by \de-0[5-9]$", ran.out, re.MULTILINE), ran.out
