@@ -70,11 +70,18 @@ class Classifier(BertForSequenceClassification):
 
 def model() -> Classifier:
     """BERT's shape, 0.4 M weights. No dropout, which is drawn by each rank for itself: losses can be compared."""
-    shape = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return Classifier(
-        BertConfig(vocab_size=VOCABULARY, max_position_embeddings=LENGTH, num_labels=2, **shape, **dropout)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=LENGTH,
+        num_labels=2,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=512,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
+    return Classifier(config)
 
 
 def understood(argv: list[str], known: set[str], backend: str | None) -> tuple[list[str], list[str]]:
