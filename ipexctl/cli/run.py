@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from ipexctl.stack.request import StackRequest
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+GOES_ON: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
+"""Ended well, or left to itself: there is nothing to clear away on the nodes."""
 
 
 class Backend(str, Enum):
@@ -230,9 +235,23 @@ def run_command(
     plan = begun.plan
     tell(f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}")
     code = watch_run(begun.record, View(plain, live, wishes.ranks, output.no_color, output.quiet))
+    _clear_away(code, hosts, begun.record, targets)
     if summary is not None:
         _write_summary(summary, begun.record, code, time.monotonic() - began)
     raise typer.Exit(code)
+
+
+def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:
+    from ipexctl.cli.hosts import reach_options
+    from ipexctl.jobs.run import clear_away
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.reach import Reach
+
+    if code in GOES_ON:
+        return
+    with Reach(reach_options(targets)) as reach, Crew(reach, Cancel(), forks=targets.forks) as crew:
+        clear_away(hosts, record, crew)
 
 
 def _show_plan(planned: tuple[LaunchPlan, object, object] | Refused, output: Output) -> int:

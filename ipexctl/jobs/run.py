@@ -234,6 +234,17 @@ def begin(
     return Begun(record, replace(plan, master_port=started.master_port), (*plan.notes, *started.notes))
 
 
+def clear_away(hosts: Sequence[Host], record: RunRecord, crew: Crew) -> None:
+    """A run that failed or was stopped early may not have reached every node: its token and secrets are taken off."""
+    used = [host for host in hosts if host.name in record.hosts]
+
+    def clear(host: Host, session: Session) -> None:
+        del host
+        capture(session, Command.argv("rm", "-f", f"{record.rundir}/job.json"), timeout=10)
+
+    list(crew.each(used, clear))  # a node that is lost keeps a token that opens nothing any more
+
+
 def _give_back(hosts: Sequence[Host], wishes: RunWishes, crew: Crew, run: str) -> None:
     """A run that doesn't begin holds no tree: the next sync may change it in place."""
     if not wishes.sync:
