@@ -263,6 +263,9 @@ class Build:
                     self._link()
             finally:
                 self.place.close()
+        else:
+            with contextlib.suppress(OSError):
+                self.place.clear()  # a builder may have died between the last rename and its own tidying up
         if self.request.get("drop_wheels"):
             self._drop()
         return {"state": state, "path": str(self.final), "seconds": round(time.monotonic() - began, 3)}
