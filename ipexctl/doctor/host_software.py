@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.host_context import few, heard, minor_of, package_command
+from ipexctl.stack.existing import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -173,6 +174,28 @@ def drift(facts: Facts) -> Iterator[Finding]:
             )
         elif fabric := _mpi_mismatch(env):
             yield fabric
+        elif replaced := _replaced(env):
+            yield replaced
+
+
+def _replaced(env: Env) -> Finding | None:
+    """What somebody's pip has changed since it was installed and verified; among the packages that are looked at."""
+    record = read_record(env.record)
+    if record is None:
+        return None
+    other = [
+        f"{name} is {env.packages[name]}, installed was {version}"
+        for name, version in record.packages.items()
+        if name in env.packages and env.packages[name] != version
+    ]
+    if not other:
+        return None
+    return Finding(
+        "env.drift",
+        "warn",
+        f"Environment {env.name[:40]} is not what was installed and verified: {few(other, 3)}",
+        "ipexctl install again puts it right; packages of your own: ipexctl install --with",
+    )
 
 
 def _mpi_mismatch(env: Env) -> Finding | None:

@@ -164,7 +164,7 @@ def left_out(row: StackRow, requirements: Sequence[str], wheels: Wheels) -> Iter
 
 
 def nobody(wheels: Wheels, what: str) -> str:
-    """`nobody in reach has X (asked: pypi.org; no answer from pytorch-extension.intel.com)`."""
+    """`nobody in reach has X (asked: PyPI; no answer from Intel's index)`."""
     asked = [f"asked: {few(wheels.sources, 3)}"] if wheels.sources else []
     if silent := wheels.silent:
         asked.append(f"no answer from {few(silent, 3)}")

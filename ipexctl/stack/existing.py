@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -14,6 +14,24 @@ if TYPE_CHECKING:
     from ipexctl.stack.request import EnvRequest
 
 SCHEMA: Final = "ipexctl.env/1"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFields:
+    """The part of env.json that is the same on every host; whoever builds adds the rest."""
+
+    row: str
+    python: str
+    requests: tuple[dict[str, Any], ...]
+    backend: str
+    module: str | None
+    retired: bool
+    mpi: str | None
+    why: str
+    installer: dict[str, Any] | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self), "requests": list(self.requests)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import capture
 from ipexctl.stack import environment
 from ipexctl.stack.course import Course, Wishes
-from ipexctl.stack.existing import find_existing
+from ipexctl.stack.existing import EnvFields, find_existing
 from ipexctl.stack.fit import interpreters_for, misfit
 from ipexctl.stack.lock import Lock, Wheel
 from ipexctl.stack.locking import uv_for_node
@@ -22,7 +22,7 @@ from ipexctl.stack.obstacles import homes_differ, obstacle
 from ipexctl.stack.plan import Refusal
 from ipexctl.stack.progress import Said, unwatched
 from ipexctl.stack.report import HostInstall, StackSummary
-from ipexctl.stack.setup import Setup, machine_token, prove_only, set_up
+from ipexctl.stack.setup import Setup, check_env, is_named, machine_token, prove_only, set_up
 from ipexctl.stack.supply import installer_of, supply
 from ipexctl.stack.wish import stacks
 
@@ -89,18 +89,17 @@ def _begin(course: Course, decided: Supplied) -> InstallReport:
         name=name,
         lock=lock,
         installer=decided.installer,
-        record={
-            "schema": "ipexctl.env/1",
-            "row": plan.row.name,
-            "python": plan.python,
-            "requests": [course.wishes.env.to_json()],
-            "backend": plan.backend,
-            "module": plan.row.module if plan.oneccl else None,
-            "retired": plan.row.retired,
-            "mpi": summary.mpi,
-            "why": plan.why,
-            "installer": decided.installer.to_json() if decided.installer else None,
-        },
+        record=EnvFields(
+            row=plan.row.name,
+            python=plan.python,
+            requests=(course.wishes.env.to_json(),),
+            backend=plan.backend,
+            module=plan.row.module if plan.oneccl else None,
+            retired=plan.row.retired,
+            mpi=summary.mpi,
+            why=plan.why,
+            installer=decided.installer.to_json() if decided.installer else None,
+        ).to_json(),
         interpreters=plan.interpreters,
         asked=decided.asked,
         by_node0=decided.by_node0,
@@ -122,18 +121,17 @@ def _setup_again(course: Course, known: Existing) -> Setup | None:
         host = next(host for host in course.there if host.name == name)
         lock = _read_lock(course, host, record)
         if lock is not None:
-            fields = {
-                "schema": "ipexctl.env/1",
-                "row": record.row,
-                "python": record.python,
-                "requests": list(record.requests),
-                "backend": record.backend,
-                "module": record.module,
-                "retired": row.retired,
-                "mpi": record.mpi,
-                "why": record.why,
-                "installer": record.installer,
-            }
+            fields = EnvFields(
+                row=record.row,
+                python=record.python,
+                requests=record.requests,
+                backend=record.backend,
+                module=record.module,
+                retired=row.retired,
+                mpi=record.mpi,
+                why=record.why,
+                installer=record.installer,
+            ).to_json()
             return Setup(record.name, lock, None, fields, interpreters)
     return None
 
@@ -192,18 +190,8 @@ def _go_on(course: Course, record: EnvRecord, setup: Setup) -> InstallReport:
 
 
 def _check_all(course: Course, setup: Setup) -> dict[str, CheckResult]:
-    def look(host: Host, session: Session) -> CheckResult:
-        return environment.check(
-            session,
-            course.python(host, setup.interpreters[host.name]),
-            home=course.home,
-            name=setup.name,
-            digest=setup.lock.digest,
-            cancel=course.crew.cancel,
-        )
-
     found: dict[str, CheckResult] = {}
-    for done in course.crew.each(course.there, look):
+    for done in course.crew.each(course.there, lambda host, session: check_env(course, setup, host, session)):
         if done.error is not None:
             course.end(done.host, done.error)
         elif done.result is not None:
@@ -220,15 +208,11 @@ def _name_where_missing(course: Course, setup: Setup, hosts: Sequence[Host]) -> 
     """The environment may be there under another name only."""
     name = course.wishes.name
 
-    def is_named(host: Host) -> bool:
-        envs = course.facts[host.name].software.envs
-        return any(env.name == setup.name and name in env.names for env in envs)
-
     def give(host: Host, session: Session) -> None:
         python = course.python(host, setup.interpreters[host.name])
         environment.link(session, python, home=course.home, name=setup.name, links=(name,), cancel=course.crew.cancel)
 
-    for done in course.crew.each([host for host in hosts if not is_named(host)], give):
+    for done in course.crew.each([host for host in hosts if not is_named(course, setup, host)], give):
         if done.error is not None:
             course.end(done.host, done.error, setup.name)
         elif (before := course.done[done.host.name]).status == "ok":

@@ -63,7 +63,7 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
     setup = _with_damage(course, setup, well)
     places = _places(course, setup)
     source: Place | None = places[course.first.name]
-    if any(_lacks(course, setup, host) for host in well):
+    if any(lacks(course, setup, host) for host in well):
         source = _stocked(course, setup, places, well)
     if source is None:
         return
@@ -78,7 +78,7 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
     with Spreader(course.crew, source, blobs, ssh_config=config, on_progress=moved) as spreader:
 
         def make(host: Host, session: Session) -> BuildResult:
-            if _lacks(course, setup, host):
+            if lacks(course, setup, host):
                 way = spreader.bring(places[host.name], session, timeout=course.wishes.timeout)
                 if way == "here" and not isinstance(session, LocalSession):
                     course.uplink += setup.lock.size
@@ -86,7 +86,7 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
             built[host.name] = result
             if result.state == "there":
                 _note_request(course, setup, host, session)
-            named = _is_named(course, setup, host)
+            named = is_named(course, setup, host)
             _prove(course, setup, host, session, changed=result.state == "built" or not named)
             return result
 
@@ -100,22 +100,23 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
 
 def _with_damage(course: Course, setup: Setup, hosts: Sequence[Host]) -> Setup:
     """What is there by that name may be damaged, where nobody has looked at it yet: it is made anew."""
-    there = [host for host in hosts if not _lacks(course, setup, host)]
+    there = [host for host in hosts if not lacks(course, setup, host)]
     found = {
         done.host.name: done.result.build
-        for done in course.crew.each(there, lambda host, session: _check(course, setup, host, session))
+        for done in course.crew.each(there, lambda host, session: check_env(course, setup, host, session))
         if done.result is not None and not done.result.ok
     }
     return replace(setup, broken={**setup.broken, **found})
 
 
-def _lacks(course: Course, setup: Setup, host: Host) -> bool:
+def lacks(course: Course, setup: Setup, host: Host) -> bool:
     """Whether the environment has to be made there: one that seems to be there is looked at first."""
     envs = course.facts[host.name].software.envs
     return host.name in setup.broken or not any(env.name == setup.name and env.runs for env in envs)
 
 
-def _is_named(course: Course, setup: Setup, host: Host) -> bool:
+def is_named(course: Course, setup: Setup, host: Host) -> bool:
+    """Whether the name of this call points at the environment there."""
     envs = course.facts[host.name].software.envs
     return any(env.name == setup.name and course.wishes.name in env.names for env in envs)
 
@@ -191,6 +192,8 @@ def prove_only(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
 
 
 def _has_room(course: Course, setup: Setup, host: Host) -> bool:
+    if not lacks(course, setup, host):
+        return True
     found = obstacle(course.facts[host.name], setup.lock)
     if found is not None:
         course.end(host, HostError(*found))
@@ -286,7 +289,8 @@ def _note_request(course: Course, setup: Setup, host: Host, session: Session) ->
     )
 
 
-def _check(course: Course, setup: Setup, host: Host, session: Session) -> CheckResult:
+def check_env(course: Course, setup: Setup, host: Host, session: Session) -> CheckResult:
+    """Whether the environment is there, and as its lock says."""
     return environment.check(
         session,
         course.python(host, setup.interpreters.get(host.name)),
@@ -301,7 +305,7 @@ def _prove(course: Course, setup: Setup, host: Host, session: Session, *, change
     """Verify the environment as it is on this host now, and note the host's end."""
     began = time.monotonic()
     course.watch(Stepped(host.name, "verifying"))
-    found = _check(course, setup, host, session)
+    found = check_env(course, setup, host, session)
     if not found.ok:
         raise HostError(f"the environment {setup.name} isn't whole: {found.wrong[0]}", "ipexctl install again")
     result = environment.verify_env(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from install_helpers import PYTHON, Cluster
 from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, down, mend_host, system, up
+from tiny_wheels import write_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ipexctl.lab import Lab, LabHost
 
@@ -42,6 +46,24 @@ def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
 def lab3(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     """Three plain hosts that all tests share: leave them as you found them."""
     return make_lab(LabSpec(hosts=3))
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def cluster(lab: Lab) -> Iterator[Cluster]:
+    """The module's own lab, and a home on it that one test has to itself; every fault is mended after the test."""
+    yield Cluster(lab, f"/home/ipex/ours{next(_numbers)}")
+    for host in lab.hosts:
+        mend_host(host)
+
+
+@pytest.fixture
+def wheelhouse(tmp_path: Path) -> Path:
+    """A whole stack in small wheels."""
+    write_stack(tmp_path, python=PYTHON)
+    return tmp_path
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -10,38 +9,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from install_helpers import PYTHON, Cluster, statuses
+from install_helpers import PYTHON, statuses
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import corrupt, write_stack, write_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+    from install_helpers import Cluster
     from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return make_lab(LabSpec(hosts=3, name=f"install-{os.getpid()}"))
-
-
-@pytest.fixture
-def cluster(lab: Lab) -> Iterator[Cluster]:
-    yield Cluster(lab, f"/home/ipex/ours{next(_numbers)}")
-    for host in lab.hosts:
-        mend_host(host)
-
-
-@pytest.fixture
-def wheelhouse(tmp_path: Path) -> Path:
-    write_stack(tmp_path, python=PYTHON)
-    return tmp_path
 
 
 def test_one_call_gives_every_host_the_same_verified_environment(cluster: Cluster, wheelhouse: Path) -> None:

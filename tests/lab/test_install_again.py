@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import time
@@ -11,38 +10,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli_helpers import IPEXCTL
-from install_helpers import PYTHON, Cluster, statuses
+from install_helpers import PYTHON, statuses
 from ipexctl.lab import LabSpec, break_host, mend_host
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+    from install_helpers import Cluster
     from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
-_numbers = itertools.count(200)
 CHANGED = {"node1": "changed", "node2": "changed"}
 
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return make_lab(LabSpec(hosts=2, name=f"install-again-{os.getpid()}"))
-
-
-@pytest.fixture
-def cluster(lab: Lab) -> Iterator[Cluster]:
-    yield Cluster(lab, f"/home/ipex/ours{next(_numbers)}")
-    for host in lab.hosts:
-        mend_host(host)
-
-
-@pytest.fixture
-def wheelhouse(tmp_path: Path) -> Path:
-    write_stack(tmp_path, python=PYTHON)
-    return tmp_path
 
 
 def test_a_wheelhouse_mends_an_environment_whose_wheels_were_pruned(cluster: Cluster, wheelhouse: Path) -> None:

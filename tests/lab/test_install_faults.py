@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -22,25 +21,17 @@ from simple_index import SimpleIndex
 from tiny_wheels import write_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-_numbers = itertools.count(100)
 
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return make_lab(LabSpec(hosts=2, name=f"install-faults-{os.getpid()}"))
-
-
-@pytest.fixture
-def cluster(lab: Lab) -> Iterator[Cluster]:
-    yield Cluster(lab, f"/home/ipex/ours{next(_numbers)}")
-    for host in lab.hosts:
-        mend_host(host)
 
 
 @pytest.fixture

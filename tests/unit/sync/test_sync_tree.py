@@ -20,13 +20,12 @@ from env_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.remote.node_script import text_of
-from ipexctl.sync import bring, nodes, sync
+from ipexctl.sync import bring, sync
 from ipexctl.sync.decide import decide
 from ipexctl.sync.project import read_project
-from ipexctl.sync.sync import lease_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.sync.decide import Decision
@@ -274,59 +273,6 @@ def test_any_names_and_any_change_of_a_tree(
             assert found == wanted
 
 
-def hold(place: Place, run: str, state: str | None = "running") -> None:
-    """What a run leaves on node0: its lease is there already."""
-    if state is not None:
-        put(place.home, f"runs/{run}/status.json", json.dumps({"state": state}))
-
-
-def test_a_tree_that_a_run_uses_is_left_as_it_is(place: Place) -> None:
-    put(place.root, "train.py", "1")
-    first = place.synced(lease="r1")
-    assert (place.tree / ".ipexctl/leases/r1").exists()
-    assert lease_path(first.path or "", "r1") == str(place.tree / ".ipexctl/leases/r1")
-    hold(place, "r1")
-    assert place.synced(lease="r2").path == first.path, "nothing changes, so they can share it"
-    hold(place, "r2", "ok")
-    put(place.root, "train.py", "2")
-    report = place.sync(lease="r3")
-    (second,) = report.hosts
-    assert (second.generation, second.path) == (2, f"{first.path}.gen2")
-    assert any("r1" in note and "r2" not in note for note in report.notes)
-    assert place.there() == {"train.py": "1"}
-    hold(place, "r3", "failed")
-    hold(place, "r1", "ok")
-    third = place.synced()
-    assert (third.generation, third.path) == (1, first.path)
-    assert place.there() == {"train.py": "2"}
-
-
-def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_that_never_came(place: Place) -> None:
-    put(place.root, "train.py", "0")
-    place.sync(lease="r1")
-    lease = place.tree / ".ipexctl/leases/r1"
-
-    def generation() -> int | None:
-        put(place.root, "train.py", str(time.monotonic_ns()))
-        done = place.synced(dry_run=True)
-        return done.generation
-
-    assert generation() == 2, "it is about to start"
-    made = json.loads(lease.read_text())
-    lease.write_text(json.dumps({**made, "made": time.time() - 3600}))
-    assert generation() == 1, "it never started"
-    put(place.home, "runs/r1/job.json", "{}")
-    assert generation() == 2, "its ranks run here"
-    lease.write_text(json.dumps({**made, "boot": "another"}))
-    assert generation() == 1, "the machine was started anew"
-    lease.write_text(json.dumps(made))
-    supervisor = {"host": os.uname().nodename, "pid": os.getpid()}
-    put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": supervisor}))
-    assert generation() == 2
-    put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": {**supervisor, "pid": 2**22}}))
-    assert generation() == 1, "its supervisor is gone"
-
-
 def test_two_projects_don_t_meet(place: Place, tmp_path: Path) -> None:
     put(place.root, "a", "1")
     other = Place(tmp_path / "other" / "project", place.home)
@@ -357,60 +303,6 @@ def test_a_dry_run_says_what_would_be_and_touches_nothing(place: Place) -> None:
     assert (done.would_send, done.would_delete) == (("a",), ("b",))
     assert place.there() == {"a": "1", "b": "1"}
     assert not list((place.tree / ".ipexctl/leases").iterdir())
-
-
-def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) -> None:
-    """The script ends itself at its n-th change of the filesystem."""
-    put(place.root, "a", "1")
-    put(place.root, "gone", "1")
-    put(place.root, "dir/b", "1")
-    place.sync()
-    kept = put(place.tree, "ckpt.pt", "weights")
-    original = text_of("tree_put")
-    steps = 0
-    try:
-        for steps in range(1, 40):
-            put(place.root, "a", f"{steps}")
-            put(place.root, f"new-{steps}/c", f"c{steps}")
-            (place.root / "gone").unlink(missing_ok=True)
-            deadly = original.replace("import types\n", f"import types\n{DEADLY.format(steps=steps)}", 1)
-            nodes._command.cache_clear()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(nodes, "text_of", _scripts(deadly))
-                (done,) = place.sync().hosts
-            nodes._command.cache_clear()
-            if done.status == "changed":
-                break
-            assert done.status == "failed"
-            place.synced()
-            assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
-            shutil.rmtree(place.root / f"new-{steps}")
-            put(place.root, "gone", "back")
-            place.synced()
-            assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
-    finally:
-        nodes._command.cache_clear()
-    assert steps > 8
-    assert kept.read_text() == "weights"
-
-
-def _scripts(put: str) -> Callable[[str], str]:
-    return lambda name: put if name == "tree_put" else text_of(name)
-
-
-DEADLY = """
-import os as _os
-_left = [{steps}]
-def _counted(real):
-    def call(*args, **more):
-        _left[0] -= 1
-        if _left[0] <= 0:
-            _os.kill(_os.getpid(), 9)
-        return real(*args, **more)
-    return call
-for _name in ("replace", "rename", "unlink", "rmdir", "mkdir", "chmod", "symlink"):
-    setattr(_os, _name, _counted(getattr(_os, _name)))
-"""
 
 
 def test_much_for_many_travels_as_blobs_and_leaves_none(
