@@ -10,6 +10,8 @@ import termios
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.remote.outcome import Cancelled
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
@@ -27,7 +29,10 @@ class Interrupt:
 
 @contextmanager
 def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
-    """Throw the switch on the first signal; on the second, leave as the signal would have it."""
+    """Throw the switch on the first signal; on the second, leave as the signal would have it.
+
+    A step that was stopped before any host's own outcome could say so ends the call with the signal's code.
+    """
     came = Interrupt()
 
     def handle(number: int, _: FrameType | None) -> None:
@@ -45,6 +50,10 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
         yield came
+    except Cancelled:
+        if came.code is None:
+            raise
+        raise SystemExit(came.code) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

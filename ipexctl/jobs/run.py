@@ -23,6 +23,7 @@ from ipexctl.launch.plan import LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.remote.command import Command
+from ipexctl.remote.outcome import TimedOut, Unreachable
 from ipexctl.remote.session import capture
 from ipexctl.stack.user_rows import known_rows
 from ipexctl.sync.project import data_patterns
@@ -114,7 +115,10 @@ def plan_run(
     env = found.env or _environment(hosts, wishes, known, say=say, dry_run=dry_run)
     if isinstance(env, Refused):
         return env
-    config = ssh_config_of(hosts, known, crew)
+    try:
+        config = ssh_config_of(hosts, known, crew)
+    except (Unreachable, TimedOut) as error:
+        return Refused(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,), unreachable=True)
     plan = plan_launch(
         LaunchRequest(
             hosts=tuple(hosts),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +17,11 @@ from ipexctl.remote.stores import Place
 from ipexctl.stack.fit import usable_pythons
 from ipexctl.stack.names import DEFAULT
 from ipexctl.stack.obstacles import takes_wheels
+from ipexctl.stack.progress import Timed
 from ipexctl.stack.report import HostInstall, InstallReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.remote.crew import Crew
@@ -101,6 +103,13 @@ class Course:
     def home(self) -> str:
         """Our directory, absolute: the same on every host by now."""
         return next(facts.home.path for facts in self.facts.values() if facts.home is not None)
+
+    @contextmanager
+    def timed(self, host: str, what: str) -> Iterator[None]:
+        """Tell whoever watches what the body took."""
+        began = time.monotonic()
+        yield
+        self.watch(Timed(host, what, time.monotonic() - began))
 
     @property
     def seconds(self) -> float:

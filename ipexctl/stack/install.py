@@ -190,8 +190,12 @@ def _go_on(course: Course, record: EnvRecord, setup: Setup) -> InstallReport:
 
 
 def _check_all(course: Course, setup: Setup) -> dict[str, CheckResult]:
+    def check(host: Host, session: Session) -> CheckResult:
+        with course.timed(host.name, "checked the environment"):
+            return check_env(course, setup, host, session)
+
     found: dict[str, CheckResult] = {}
-    for done in course.crew.each(course.there, lambda host, session: check_env(course, setup, host, session)):
+    for done in course.crew.each(course.there, check):
         if done.error is not None:
             course.end(done.host, done.error)
         elif done.result is not None:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.gather import gather
 from ipexctl.stack.indexes import TORCH_CPU
 from ipexctl.stack.obstacles import gigabytes
-from ipexctl.stack.progress import Said
+from ipexctl.stack.progress import Said, Timed
 from ipexctl.stack.report import HostInstall, StackSummary
 
 if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
     from ipexctl.stack.course import Course
     from ipexctl.stack.lock import Lock
     from ipexctl.stack.plan import StackPlan
@@ -22,7 +23,11 @@ def look(course: Course) -> None:
     if not course.hosts:
         return
     wishes = course.wishes
-    for answer in gather(course.hosts, course.crew, home=wishes.home, timeout=wishes.timeout):
+
+    def on_step(host: Host, step: str, seconds: float) -> None:
+        course.watch(Timed(host.name, step, seconds))
+
+    for answer in gather(course.hosts, course.crew, home=wishes.home, timeout=wishes.timeout, on_step=on_step):
         facts = answer.facts
         if facts is not None and answer.status == "ok" and facts.home is not None:
             course.facts[answer.host.name] = facts

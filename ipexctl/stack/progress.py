@@ -35,6 +35,15 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """A step is done, and what it took: for who asked to see each."""
+
+    host: str
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """A host is through, well or not."""
 
@@ -43,7 +52,7 @@ class Ended:
     ok: bool
 
 
-Event = Said | Moved | Stepped | Ended
+Event = Said | Moved | Stepped | Timed | Ended
 Watch = Callable[[Event], None]
 
 

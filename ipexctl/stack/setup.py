@@ -79,10 +79,12 @@ def set_up(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
 
         def make(host: Host, session: Session) -> BuildResult:
             if lacks(course, setup, host):
-                way = spreader.bring(places[host.name], session, timeout=course.wishes.timeout)
+                with course.timed(host.name, "got the wheels"):
+                    way = spreader.bring(places[host.name], session, timeout=course.wishes.timeout)
                 if way == "here" and not isinstance(session, LocalSession):
                     course.uplink += setup.lock.size
-            result = _build(course, setup, host, session)
+            with course.timed(host.name, "made the environment"):
+                result = _build(course, setup, host, session)
             built[host.name] = result
             if result.state == "there":
                 _note_request(course, setup, host, session)
@@ -251,7 +253,10 @@ def _ssh_config(course: Course, places: Mapping[str, Place]) -> str | None:
     if len(places) < 2:
         return None
     others = set(places) - {course.first.name}
-    return config_for(course.crew.session(course.first), course.home, others, cancel=course.crew.cancel)
+    try:
+        return config_for(course.crew.session(course.first), course.home, others, cancel=course.crew.cancel)
+    except HostError:
+        return None  # whoever is lost, or stopped, says so in its own step
 
 
 def _build(course: Course, setup: Setup, host: Host, session: Session, *, drop: bool = False) -> BuildResult:
@@ -305,7 +310,8 @@ def _prove(course: Course, setup: Setup, host: Host, session: Session, *, change
     """Verify the environment as it is on this host now, and note the host's end."""
     began = time.monotonic()
     course.watch(Stepped(host.name, "verifying"))
-    found = check_env(course, setup, host, session)
+    with course.timed(host.name, "checked the environment"):
+        found = check_env(course, setup, host, session)
     if not found.ok:
         raise HostError(f"the environment {setup.name} isn't whole: {found.wrong[0]}", "ipexctl install again")
     result = environment.verify_env(

@@ -77,7 +77,9 @@ def supply(course: Course, *, node0_may: bool = True) -> Supplied | Refusal:
             raise why
         return why
     here_only = not node0_may or any(directory_of(word) is not None for word in _named(sources))
-    asked, by_node0 = _ask_here(course, sources, projects) if here_only else _ask_where_best(course, sources, projects)
+    ask_them = _ask_here if here_only else _ask_where_best
+    with course.timed("", "asked the indexes"):
+        asked, by_node0 = ask_them(course, sources, projects)
     _tell_silent(course, asked.obtainable, by_node0=by_node0)
     decided = resolver.resolve(request, course.facts, asked.obtainable, rows=course.wishes.rows)
     if isinstance(decided, Refusal):
@@ -175,15 +177,16 @@ def _locked(course: Course, plan: StackPlan, asked: Asked, *, by_node0: bool) ->
     uv = uv_for_node(asked.obtainable, plan.glibc)
     maker = _maker(course, uv, asked, by_node0=by_node0)
     course.watch(Said(f"{plan.row.name} for Python {plan.python}: finding out what belongs to it"))
-    lock = make_lock(
-        maker,
-        plan,
-        asked,
-        extras=wishes.env.extras,
-        constraints=wishes.env.constraints,
-        origins=wishes.origins,
-        cancel=course.crew.cancel,
-    )
+    with course.timed("", "made the lock"):
+        lock = make_lock(
+            maker,
+            plan,
+            asked,
+            extras=wishes.env.extras,
+            constraints=wishes.env.constraints,
+            origins=wishes.origins,
+            cancel=course.crew.cancel,
+        )
     installer = installer_of(uv)
     if installer is not None and installer.size is None:
         (installer,) = sized(maker, (installer,), asked, course.crew.cancel)

@@ -14,16 +14,14 @@ from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote import stores
-from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import capture
 from ipexctl.remote.spread import Spreader
 from ipexctl.remote.stores import Blob, Place
 from ipexctl.sync.manifest import encode
 from ipexctl.sync.nodes import END, frame
 from ipexctl.sync.report import Moved, Said
-from ipexctl.trust.config import names_in
+from ipexctl.trust.known import config_for
 from ipexctl.trust.plan import words_for
 
 if TYPE_CHECKING:
@@ -164,7 +162,6 @@ class Bringer:
     def _ssh_config(self) -> str | None:
         """The config by which the first host reaches the others, where `trust` has been there for all of them."""
         first = self._cluster.hosts[0]
-        path = f"{self._cluster.answers[first.name].home}/ssh/config"
-        said = capture(self._crew.session(first), Command.argv("cat", path), timeout=30, cancel=self._crew.cancel)
-        known = names_in(said.stdout.decode(errors="replace")) if said.ended.ok else ()
-        return path if {host.name for host in self._cluster.hosts[1:]} <= set(known) else None
+        others = [host.name for host in self._cluster.hosts[1:]]
+        home = self._cluster.answers[first.name].home
+        return config_for(self._crew.session(first), home, others, cancel=self._crew.cancel)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.stack.obstacles import gigabytes
-from ipexctl.stack.progress import Ended, Moved, Said, Stepped
+from ipexctl.stack.progress import Ended, Moved, Said, Stepped, Timed
 from ipexctl.text import printable
 from ipexctl.ui.say import say
 
@@ -31,7 +31,7 @@ class InstallView:
         self._lines = _Lines(verbose=verbose)
         self._quiet = quiet
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._bars = _Bars(no_color=no_color) if terminal and not quiet else None
+        self._bars = _Bars(verbose=verbose, no_color=no_color) if terminal and not quiet else None
 
     def __enter__(self) -> InstallView:
         return self
@@ -63,6 +63,9 @@ class _Lines:
             say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
         elif isinstance(event, Moved):
             self._moved(event)
+        elif isinstance(event, Timed):
+            if self._verbose:
+                say(_timed(event))
         elif isinstance(event, Stepped) or self._verbose or not event.ok:
             say(f"{printable(event.host or HERE)}: {event.what}")
 
@@ -84,7 +87,8 @@ class _Lines:
 class _Bars:
     """rich's progress: a line a host, the total below."""
 
-    def __init__(self, *, no_color: bool) -> None:
+    def __init__(self, *, verbose: bool, no_color: bool) -> None:
+        self._verbose = verbose
         self._no_color = no_color
         self._lock = threading.Lock()
         self._progress: Progress | None = None
@@ -94,7 +98,12 @@ class _Bars:
 
     def show(self, event: Event) -> None:
         with self._lock:
+            if isinstance(event, Timed) and not self._verbose:
+                return
             progress = self._progress or self._start()
+            if isinstance(event, Timed):
+                progress.console.print(_timed(event), markup=False, highlight=False)
+                return
             if isinstance(event, Said):
                 progress.console.print(
                     f"{'warning: ' if event.warning else ''}{printable(event.text)}", markup=False, highlight=False
@@ -160,3 +169,7 @@ class _Bars:
         if self._whole is None:
             self._whole = progress.add_task("", host="total", what="", total=None)
         progress.update(self._whole, completed=done, total=sum(t or 0 for t in totals) if all(totals) else None)
+
+
+def _timed(event: Timed) -> str:
+    return f"{printable(event.host or HERE)}: {event.what} ({event.seconds:.3f} s)"

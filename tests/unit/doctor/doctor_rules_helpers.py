@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,22 @@ def env(name: str = "default", **packages: str) -> Env:
     }
     stack |= {"impi-rt": "2021.15.0"} | {key.replace("_", "-"): value for key, value in packages.items()}
     return Env(name, f"/home/me/.ipexctl/envs/{name}", "3.11", runs=True, packages=stack)
+
+
+def replaced(**packages: str) -> Env:
+    """An environment whose packages were others when it was installed."""
+    fields = {"row": "ipex-2.8", "python": "3.11", "interpreter": "/usr/bin/python3", "digest": "1", "backend": "gloo"}
+    now = env("ipex-2.8-12345678", **packages)
+    record = {
+        "schema": "ipexctl.env/1",
+        "name": now.name,
+        "requests": [],
+        "variables": {},
+        "prepended": [],
+        **fields,
+        "packages": {"torch": "2.8.0", "numpy": "2.3.0"},
+    }
+    return replace(now, record=json.dumps(record))
 
 
 def healthy(number: int = 1, **parts: Any) -> Facts:

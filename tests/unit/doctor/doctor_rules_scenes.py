@@ -18,6 +18,7 @@ from doctor_rules_helpers import (
     home,
     nic,
     recorded,
+    replaced,
     together,
     twins,
     variables,
@@ -198,6 +199,7 @@ SCENES: Final[Mapping[str, Scene]] = {**HOST, **CLUSTER}
 
 MORE: Final[tuple[tuple[str, Scene], ...]] = (
     ("home.read_only", lambda: changed(home=home(writable=False))),
+    ("env.drift", lambda: changed(software={"envs": (replaced(numpy="1.26.4"),)})),
     ("cpu.quota", lambda: changed(cpu={"quota": 3.5})),
     ("shm.small", lambda: changed(memory={"shm_size": 512 * MB, "shm_free": 512 * MB})),
     ("limits.memlock", lambda: changed(limits={"memlock": Limit(64 * 1024, 64 * 1024)})),

@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from doctor_rules_helpers import RECORDED, address, alone, changed, context, healthy, nic, recorded, together, twins
+from doctor_rules_helpers import (
+    RECORDED,
+    address,
+    alone,
+    changed,
+    context,
+    healthy,
+    nic,
+    recorded,
+    replaced,
+    together,
+    twins,
+)
 from doctor_rules_scenes import CLUSTER, HOST, MORE, SCENES
 
 from ipexctl.doctor.cluster_rules import ALL_IDS, CLUSTER_IDS, examine_cluster, merge_findings
@@ -210,3 +222,10 @@ def test_256_hosts_go_through_every_rule() -> None:
 def test_what_the_third_differs_in_names_the_third() -> None:
     assert found(twins(memory={"total": 1 << 36}), "cluster.mixed_memory").hosts == ("node3",)
     assert changed(memory={"limit": None}) == alone(healthy())
+
+
+def test_what_was_replaced_since_it_was_installed_is_drift() -> None:
+    assert "env.drift" not in {finding.id for finding in changed(software={"envs": (replaced(numpy="2.3.0"),)})}
+    drift = found(changed(software={"envs": (replaced(numpy="1.26.4"),)}), "env.drift")
+    assert "numpy is 1.26.4, installed was 2.3.0" in drift.message
+    assert drift.level == "warn"
