@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 
-from . import part_doctor, part_exec, part_install, part_startup, part_step, part_stream, part_tree, peers
+from . import part_doctor, part_exec, part_install, part_startup, part_step, part_stream, part_sync, part_tree, peers
 from .harness import Failed, clean_environment, say
 from .report import markdown, plain, put_between_markers
 from .rig import Rig, laboratory, leave_on_signals, scratch
@@ -32,6 +32,7 @@ PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "startup": part_startup.measure,
     "step": part_step.measure,
     "stream": part_stream.measure,
+    "sync": part_sync.measure,
     "tree": part_tree.measure,
 }
 PEERS: Final = Path("~/.cache/ipexctl/benchmark-peers")
@@ -78,8 +79,9 @@ def _parts(text: str) -> list[str]:
 
 
 def _measure(given: argparse.Namespace) -> None:
-    from_pypi = not {"exec", "doctor", "install"}.isdisjoint(given.only)
-    found = peers.find(given.peers.expanduser(), install=from_pypi, collections="install" in given.only)
+    from_pypi = not {"exec", "doctor", "install", "sync"}.isdisjoint(given.only)
+    synchronize = not {"install", "sync"}.isdisjoint(given.only)
+    found = peers.find(given.peers.expanduser(), install=from_pypi, collections=synchronize)
     if found.missing:
         say(f"left out, not installed here: {', '.join(found.missing)}")
     wanted = max(_hosts_for(part, given.hosts) for part in given.only)
@@ -100,7 +102,7 @@ def _measure(given: argparse.Namespace) -> None:
 
 
 def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
-    fixed = {"install": part_install.HOSTS, "tree": max(part_tree.COUNTS)}
+    fixed = {"install": part_install.HOSTS, "sync": part_sync.HOSTS, "tree": max(part_tree.COUNTS)}
     return max(counts) if part in ("exec", "doctor") else fixed.get(part, 1)
 
 

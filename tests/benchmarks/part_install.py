@@ -5,14 +5,13 @@ Bytes are counted on the wire between this machine and the hosts, both direction
 
 from __future__ import annotations
 
-import json
 import shutil
-import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .ansible import playbook
 from .harness import Contender, in_turns, median, ratio, say, spend
 from .report import Goal, Report
 from .rig import CONTENDERS, all_well, ipexctl_argv
@@ -89,24 +88,8 @@ def _contender(rig: Rig, house: Wheelhouse, name: str, count: int) -> Contender:
         argv: tuple[str, ...] = ("xargs", "-P8", "-I{}", "sh", str(CONTENDERS / "install.sh"), str(rig.peers["rsync"]))
         argv += (str(rig.peers["ssh"]), str(config), str(house.path), place, "{}", *house.pins)
         return Contender(name, argv, stdin="".join(f"{host}\n" for host in rig.names(count)).encode())
-    values = {
-        "wheelhouse": str(house.path),
-        "place": place,
-        "requirements": house.pins,
-        "ansible_python_interpreter": "/usr/bin/python3",
-    }
-    argv = (str(rig.peers.playbook), "-i", ",".join(rig.names(count)) + ",", "-f", "32", "-e", json.dumps(values))
-    settings = rig.scratch / "ansible.cfg"
-    settings.touch()
-    # Connections are kept within a call, as Ansible does by default, and not for the next call.
-    sockets = tempfile.mkdtemp(prefix="cp", dir=rig.scratch)
-    env = {
-        "ANSIBLE_CONFIG": str(settings),
-        "ANSIBLE_PIPELINING": "True",
-        "ANSIBLE_SSH_ARGS": f"-F {config} -o ControlMaster=auto -o ControlPersist=20s",
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
-    }
-    return Contender(name, (*argv, str(CONTENDERS / "install.yml")), env)
+    values = {"wheelhouse": str(house.path), "place": place, "requirements": house.pins}
+    return playbook(rig, name, "install.yml", values, count)
 
 
 def _clear(rig: Rig) -> None:

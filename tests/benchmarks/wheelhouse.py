@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .harness import Failed
+
+_IMPI = "impi-rt==2021.18.0"
 _SHARES = {"torch": 0.60, "ipex": 0.25, "impi": 0.15}
 
 
@@ -44,3 +48,18 @@ def make_wheelhouse(path: Path, size: int) -> Wheelhouse:
     write_wheel(path, "psutil", "7.1.0")
     write_wheel(path, "intel_openmp", "2024.1.2", data={"lib/libiomp5.so": "no library\n"})
     return Wheelhouse(path, ("--stack", "ipex-2.8"))
+
+
+def make_mpi_wheelhouse(path: Path) -> Wheelhouse:
+    """A real Intel MPI from PyPI beside a torch that is small: what starts ranks is real, what they compute isn't."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from tiny_wheels import write_stack
+
+    path.mkdir(parents=True)
+    argv = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(path), _IMPI]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"{_IMPI} can't be had from PyPI: {done.stderr.strip()[-200:]}")
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    write_stack(path, torch="2.13.0", ipex=None, impi=None, python=python)
+    return Wheelhouse(path, ("--stack", "torch"))

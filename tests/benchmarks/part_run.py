@@ -1,0 +1,157 @@
+"""From `ipexctl run` to rank 0's first line, beside a plain `ssh node0 mpiexec.hydra` of the same script.
+
+The project is there already and so is the environment: what is measured is the start. Processor time is that of this
+machine's processes and of all the hosts' together, and doesn't suffer from what else the machine does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.lab import processes
+
+from .harness import Contender, Failed, failure, in_turns, median, say, spend, started
+from .report import Goal, Report
+from .rig import ipexctl_argv
+from .wheelhouse import make_mpi_wheelhouse
+
+if TYPE_CHECKING:
+    from .rig import Rig
+
+HOSTS: Final = 3
+OURS, BARE, BARE_FAST = (
+    "ipexctl run",
+    "ssh node0 mpiexec.hydra",
+    "the same, with the key exchange `ipexctl trust` chooses",
+)
+AIM: Final = 1.5
+FILES: Final = 20
+PAUSE: Final = 1.0
+_SCRIPT: Final = """\
+import os
+print("first line of rank", os.environ["PMI_RANK"], flush=True)
+"""
+_FIRST: Final = b"first line of rank 0"
+_SLOW_KEX: Final = "-o KexAlgorithms=sntrup761x25519-sha512@openssh.com -o Ciphers=chacha20-poly1305@openssh.com"
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start: when rank 0's line came, when all was over, and the processor time and logins it took."""
+
+    first: float
+    wall: float
+    here: float
+    there: float
+    logins: int
+
+
+def measure(rig: Rig) -> Report:
+    hosts = rig.lab.hosts[:HOSTS]
+    house = make_mpi_wheelhouse(rig.scratch / "mpi-wheelhouse")
+    where = ("-H", str(rig.hostfile(HOSTS)))
+    for words in (("trust", *where), ("install", *where, "--wheelhouse", str(house.path), "--offline", *house.asked)):
+        spend(Contender("preparation", (*ipexctl_argv(), *words), {"PIP_FIND_LINKS": ""}), rig.env)
+    project = _project(rig.scratch / "project")
+    run = (*ipexctl_argv(), "run", *where, "--ppn", "1", "--cwd", str(project), str(project / "first.py"))
+    contenders = {OURS: Contender(OURS, run)}
+    _start(rig, contenders[OURS])
+    home = hosts[0].home
+    (tree,) = {line for _, line in rig.on_hosts("ls -d $HOME/.ipexctl/code/project-*", HOSTS)}
+    contenders |= {name: _bare(rig, name, home, f"{tree}/first.py") for name in (BARE, BARE_FAST)}
+    for contender in contenders.values():
+        _start(rig, contender)
+    figures = in_turns(list(contenders), rig.runs, lambda name: _start(rig, contenders[name]), PAUSE)
+    return _report(rig.runs, figures)
+
+
+def _project(path: Path) -> Path:
+    path.mkdir()
+    (path / "first.py").write_text(_SCRIPT)
+    for number in range(FILES):
+        (path / f"module_{number}.py").write_text(f"NUMBER = {number}\n")
+    return path
+
+
+def _bare(rig: Rig, name: str, home: str, script: str) -> Contender:
+    """As a person would by hand, who has `ipexctl trust` for the logins from node0."""
+    env = f"{home}/.ipexctl/envs/default"
+    options = _SLOW_KEX if name == BARE else ""
+    rig.on_hosts(
+        f"printf '#!/bin/sh\\nexec ssh {options} -F {home}/.ipexctl/ssh/config \"$@\"\\n' >bare-{len(name)}; "
+        f"chmod 755 bare-{len(name)}",
+        1,
+    )
+    hosts = ",".join(host.address for host in rig.lab.hosts[:HOSTS])
+    words = f"PATH={env}/bin:$PATH I_MPI_ROOT={env} I_MPI_PIN=0 mpiexec.hydra -bootstrap ssh -bootstrap-exec "
+    words += f"{home}/bare-{len(name)} -iface eth0 -hosts {hosts} -ppn 1 -n {HOSTS} {env}/bin/python {script}"
+    return Contender(name, (str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config), rig.names(1)[0], words))
+
+
+def _start(rig: Rig, contender: Contender) -> Start:
+    said, first = b"", 0.0
+    logins, there, begun = _logins(rig), _spent(rig), time.perf_counter()
+    with started(contender, rig.env, subprocess.PIPE) as (process, wait):
+        assert process.stdout is not None
+        while data := os.read(process.stdout.fileno(), 1 << 16):
+            said += data
+            if not first and _FIRST in said:
+                first = time.perf_counter() - begun
+        end = wait()
+    if end.code != 0:
+        raise failure(contender, end, said.decode(errors="replace"))
+    if not first or said.count(b"first line of rank") != HOSTS:
+        raise Failed(f"{contender.name} showed other lines than its ranks': {said!r}")
+    time.sleep(0.3)
+    found = Start(first, end.spent.wall, end.spent.cpu, _spent(rig) - there, _logins(rig) - logins)
+    say(f"run: {contender.name}: {found}")
+    return found
+
+
+def _spent(rig: Rig) -> float:
+    """Seconds of processor the hosts have used so far, those of processes that have ended among them."""
+    ticks = 0
+    for pids in processes.in_namespaces({host.netns for host in rig.lab.hosts[:HOSTS]}).values():
+        for pid in pids:
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            ticks += sum(int(field) for field in fields[11:15])
+    return ticks / _TICKS
+
+
+def _logins(rig: Rig) -> int:
+    """Connections all the hosts' sshds have taken so far."""
+    found = 0
+    for host in rig.lab.hosts[:HOSTS]:
+        pid = processes.init_of(host.netns)
+        text = Path(f"/proc/{pid}/net/snmp").read_text()
+        names, figures = (line.split() for line in re.findall(r"^Tcp: .*$", text, re.MULTILINE))
+        found += int(figures[names.index("PassiveOpens")])
+    return found
+
+
+def _report(runs: int, figures: dict[str, list[Start]]) -> Report:
+    rows = tuple(
+        (
+            name,
+            f"{median([each.first for each in starts]):.2f}",
+            f"{median([each.wall for each in starts]):.2f}",
+            f"{median([each.here for each in starts]):.2f}",
+            f"{median([each.there for each in starts]):.2f}",
+            f"{median([each.logins for each in starts]):.0f}",
+        )
+        for name, starts in figures.items()
+    )
+    more = median([ours.first - bare.first for ours, bare in zip(figures[OURS], figures[BARE], strict=True)])
+    goals = (Goal(f"rank 0's first line ≤ {AIM} s later than {BARE}'s", f"{more:.2f} s", more <= AIM),)
+    header = (f"{HOSTS} hosts", "first line s", "whole call s", "CPU s here", "CPU s of the hosts", "connections")
+    return Report(runs, header, rows, goals)
