@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 OF_NODE0: Final = ("supervise", "peers", "book", "launcher", "wire")
-OF_RANKS: Final = ("rank", "talk", "outbox", "processes", "wire")
+OF_RANKS: Final = ("rank", "surroundings", "talk", "outbox", "processes", "wire")
 _START_TIME: Final = 60.0
 
 

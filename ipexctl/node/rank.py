@@ -1,7 +1,8 @@
 """One rank of a run: finds out which it is, sets what was planned for it, starts the command, hands on what it prints.
 
-mpirun starts it as `PYTHON -I RUNDIR/rank.py RUNDIR/job.json`; it decides nothing. `wire.py`, `talk.py`, `outbox.py`
-and `processes.py` lie beside it. The job file, mode 0600, is one node's (or one shared home's) part of the run:
+mpirun starts it as `PYTHON -I RUNDIR/rank.py RUNDIR/job.json`; it decides nothing. `wire.py`, `talk.py`, `outbox.py`,
+`processes.py` and `surroundings.py` lie beside it. The job file, mode 0600, is one node's (or one shared home's) part
+of the run:
 
     {"id", "token": 64 hex digits, "supervisor": {"address", "port"}, "home", "rundir", "world_size",
      "master": {"addr", "port": null where the supervisor picks one}, "command": [word, …], "cwd",
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import signal
 import socket
 import subprocess
@@ -41,11 +41,6 @@ GRACE = 4.0
 DRAIN = 2.0
 """Seconds for what the command has left behind to let go of its streams."""
 NO_BEGIN, NO_SUPERVISOR = 111, 112
-
-RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
-STRAYS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
-STRAYS_OF = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 Json = Dict[str, Any]
 
 
@@ -58,8 +53,7 @@ def part(name: str) -> Any:
     return module
 
 
-class CannotBegin(Exception):
-    """Why this rank can't do its part."""
+surroundings = part("surroundings")
 
 
 class Rank:
@@ -123,7 +117,7 @@ class Rank:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
                 forget(self.path)
                 where = "{address}:{port}".format(**self.job["supervisor"])
-                raise CannotBegin(
+                raise surroundings.CannotBegin(
                     f"the supervisor at {where} can't be reached from here: {self.talk.why}; "
                     "is the port open between the nodes? (ipexctl doctor looks)"
                 )
@@ -138,7 +132,8 @@ class Rank:
             boxes[name] = self.outbox.Outbox(spill, int(starts.get(name) or 0))
         code, why = 127, ""
         try:
-            environ = self.environment()
+            master, attempt = self.welcome.get("master") or self.job["master"], int(self.who["attempt"] or 0)
+            environ = surroundings.environment(self.wire, self.job, self.rank, master, attempt)
             with self.processes.placed(self.plan, self.mismatches):
                 self.child = subprocess.Popen(
                     self.job["command"],
@@ -171,30 +166,6 @@ class Rank:
             self.streams.append(self.make_stream(b"E", open(os.devnull, "rb"), boxes["err"]))  # noqa: SIM115, PTH123
             self.ended(code, None)
         self.resume({})
-
-    def environment(self) -> dict[str, str]:
-        strays = {*STRAYS, *self.job.get("unset", ())}
-        environ = {k: v for k, v in os.environ.items() if k not in strays and not k.startswith(STRAYS_OF)}
-        account = pwd.getpwuid(os.getuid())  # mpirun hands on those of node0
-        environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
-        if self.job.get("setup"):
-            environ = self.wire.sourced(self.job["setup"], environ)
-            environ = {k: v for k, v in environ.items() if k not in strays}
-        prepended = self.job.get("prepended", [])
-        self.wire.with_variables(environ, self.job.get("variables", {}), prepended)
-        self.wire.with_variables(environ, self.plan.get("variables", {}), prepended)
-        master = self.welcome.get("master") or self.job["master"]
-        environ.update(
-            RANK=str(self.rank),
-            LOCAL_RANK=str(self.plan["local_rank"]),
-            WORLD_SIZE=str(self.job["world_size"]),
-            LOCAL_WORLD_SIZE=str(self.plan["local_size"]),
-            MASTER_ADDR=str(master["addr"]),
-            MASTER_PORT=str(master["port"]),
-            RESTART_COUNT=str(self.who["attempt"] or 0),
-            IPEXCTL_RUN=str(self.job["id"]),
-        )
-        return environ
 
     def resume(self, welcome: Json) -> None:
         """On a new connection: say everything that counts once more, and go on where the other side is."""
@@ -351,28 +322,16 @@ def complain(text: str) -> None:
     sys.stderr.flush()
 
 
-def which_rank(job: Json) -> int:
-    number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
-    if number is None:
-        raise CannotBegin(f"mpirun told this rank its number in none of {', '.join(RANKS)}")
-    if number not in job["ranks"]:
-        raise CannotBegin(f"mpirun started rank {number} here, where it wasn't planned")
-    size = next((os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()), None)
-    if size is not None and int(size) != job["world_size"]:
-        raise CannotBegin(f"mpirun says there are {size} ranks, and the plan {job['world_size']}")
-    return int(number)
-
-
 def main() -> NoReturn:
     path = sys.argv[1]
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             job: Json = json.load(file)
-        code = Rank(job, path, which_rank(job)).run()
+        code = Rank(job, path, surroundings.which_rank(job)).run()
     except (OSError, ValueError) as error:
         complain(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
         code = NO_BEGIN
-    except CannotBegin as error:
+    except surroundings.CannotBegin as error:
         complain(str(error))
         code = NO_BEGIN
     sys.exit(code)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ipexctl.jobs.start import OF_NODE0, OF_RANKS
 from ipexctl.remote.node_script import text_of
 
 STAND_IN = Path(__file__).parents[2] / "stand_ins" / "mpirun.py"
-SCRIPTS = ("supervise", "rank", "wire", "talk", "outbox", "processes", "peers", "book", "launcher")
+SCRIPTS = tuple(dict.fromkeys((*OF_NODE0, *OF_RANKS)))
 FINAL = ("ok", "failed", "stopped", "lost")
 
 
