@@ -64,6 +64,11 @@ class Pick:
     target: Target
     wheels: Mapping[str, Candidate]
 
+    @property
+    def is_for_cpus(self) -> bool:
+        """Its torch says so: on PyPI the plain version is the CUDA build."""
+        return self.pin(TORCH, self.torch).endswith("+cpu")
+
     def pin(self, project: str, version: str) -> str:
         """`2.8.0+cpu` where that is what somebody has."""
         found = self.wheels.get(project)
@@ -143,11 +148,12 @@ def _fit(variant: Variant, wish: Wish, cluster: _Cluster) -> _Fit | Misfit:
     if wrong is not None:
         return wrong
     targets = [Target(python, cluster.glibc or row.glibc) for python in common]
-    for target in targets:
-        pick = next(_picks(variant, wish, target, cluster), None)
-        if pick is not None:
-            return _missing_extra(row, pick, cluster.wheels) or _Fit(variant, pick)
-    return because.missing_wheels(variant, targets, cluster.wheels)
+    picks = [pick for target in targets if (pick := next(_picks(variant, wish, target, cluster), None)) is not None]
+    if not picks:
+        return because.missing_wheels(variant, targets, cluster.wheels)
+    # An older Python is no loss beside gigabytes of CUDA that no CPU will use.
+    pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
+    return _missing_extra(row, pick, cluster.wheels) or _Fit(variant, pick)
 
 
 def _picks(variant: Variant, wish: Wish, target: Target, cluster: _Cluster) -> Iterator[Pick]:

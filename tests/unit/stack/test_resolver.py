@@ -281,6 +281,17 @@ def test_an_older_python_where_the_wheels_are_for_that_one() -> None:
     assert plan.python == "3.11"
 
 
+def test_an_older_python_where_the_newer_ones_only_have_the_cuda_build() -> None:
+    wheels = index(
+        "torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl", "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    )
+    facts = {"a": host("2.36", "3.11", "3.12")}
+    plan = planned(resolve(StackRequest(torch="2.13", stack="torch"), facts, wheels))
+    assert (plan.python, plan.torch) == ("3.11", "2.13.0+cpu")
+    asked = planned(resolve(StackRequest(torch="2.13", stack="torch", python="3.12"), facts, wheels))
+    assert (asked.python, asked.torch) == ("3.12", "2.13.0")
+
+
 def test_the_python_that_is_asked_for() -> None:
     facts = {"a": host("2.36", "3.9", "3.11", "3.12")}
     assert planned(resolve(StackRequest(python="3.9"), facts, None)).python == "3.9"
