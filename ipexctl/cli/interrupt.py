@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import termios
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Leave = Callable[[str], None]
 
 
 class Interrupt:
@@ -35,32 +37,55 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
     """
     came = Interrupt()
 
-    def handle(number: int, _: FrameType | None) -> None:
+    def handle(number: int, leave: Leave) -> None:
         if came.code is None:
             came.code = 128 + number
             cancel.throw()
-            _whisper("stopping on every host (once more to leave at once)\n")
+            whisper("stopping on every host (once more to leave at once)\n")
         else:
+            leave("left without waiting: something may still be running on the hosts\n")
+
+    with heeding(handle):
+        try:
+            yield came
+        except Cancelled:
+            if came.code is None:
+                raise
+            raise SystemExit(came.code) from None
+
+
+@contextmanager
+def heeding(handle: Callable[[int, Leave], None]) -> Iterator[None]:
+    """While inside, Ctrl-C and friends go to `handle`, which may `leave` as the signal would have it, with a word.
+
+    Who was told to live through a closed terminal (nohup) does.
+    """
+
+    def take(number: int, _: FrameType | None) -> None:
+        def leave(text: str) -> None:
             signal.signal(number, signal.SIG_DFL)
             _restore(terminal)
-            _whisper("left without waiting: something may still be running on the hosts\n")
+            whisper(text)
             signal.raise_signal(number)
 
+        handle(number, leave)
+
     terminal = _terminal_state()
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    heeded = [number for number in _SIGNALS if number != signal.SIGHUP or not _is_ignored(number)]
+    before = {number: signal.signal(number, take) for number in heeded}
     try:
-        yield came
-    except Cancelled:
-        if came.code is None:
-            raise
-        raise SystemExit(came.code) from None
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         _restore(terminal)
 
 
-def _whisper(text: str) -> None:
+def _is_ignored(number: int) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
+
+
+def whisper(text: str) -> None:
     """Straight to the descriptor: the handler may have interrupted whoever holds a lock or a buffer of stderr's.
 
     A reader that doesn't read must not hold us up either.

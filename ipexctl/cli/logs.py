@@ -1,7 +1,8 @@
-"""`ipexctl logs`: what a run's ranks have printed, from node0's record."""
+"""`ipexctl logs`: what a run's ranks have printed, from node0's record, or from our copy where that is gone."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,12 @@ from ipexctl.cli.options import Output, shared
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.events import Event, Watch
+    from collections.abc import Sequence
+
+    from ipexctl.jobs.events import Event, Stream, Watch
+    from ipexctl.jobs.record import RunRecord
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.outcome import HostError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -32,7 +38,7 @@ def logs_command(
     Example: ipexctl logs last -r 0 -f
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.watch import host_failed, reach_of
+    from ipexctl.cli.watch import reach_of
     from ipexctl.jobs.follow import Follower
     from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.jobs.record import Register
@@ -45,17 +51,20 @@ def logs_command(
     record = Register().find(run)
     chosen = parse_ranks(ranks).within(record.world_size)
     wanted = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
+    streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     cancel = Cancel()
     code = 0
     with cancelling(cancel) as interrupt, reach_of(record) as reach:
         shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet)
+        watch = _lines_only(shown.watch, stderr, follow)
         follower = Follower(
             record,
             lambda cancel: reach.open(record.node0, cancel),
-            _lines_only(shown.watch, stderr, follow),
+            watch,
             cancel,
             ranks=wanted,
-            streams=("stderr",) if stderr else ("stdout", "stderr"),
+            streams=streams,
+            figures=10.0,
         )
         with shown:
             try:
@@ -63,10 +72,38 @@ def logs_command(
             except Cancelled:
                 code = interrupt.code or 0
             except HostError as error:
-                code = host_failed(record, error)
+                code = _from_copy(record, error, watch, cancel, wanted, streams)
     if shown.broken:
         raise OutputError(shown.broken)
     raise typer.Exit(code)
+
+
+def _from_copy(
+    record: RunRecord,
+    error: HostError,
+    watch: Watch,
+    cancel: Cancel,
+    ranks: Sequence[int] | None,
+    streams: Sequence[Stream],
+) -> int:
+    """What was kept here while the run was followed; node0's own exit code where that isn't all."""
+    from ipexctl.cli.watch import host_failed
+    from ipexctl.jobs.copies import read_copy
+    from ipexctl.jobs.events import Said
+    from ipexctl.jobs.record import Register
+    from ipexctl.remote.outcome import Unreachable
+
+    copy = read_copy(Register().directory / record.id)
+    if copy is None:
+        return host_failed(record, error)
+    seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
+    part = "" if copy.is_whole else f", as far as the run was followed: until {seen}"
+    watch(Said(f"{record.node0.name}: {error.reason}; from the copy on this machine{part}", not copy.is_whole))
+    for chunk in copy.chunks(ranks, streams):
+        if cancel.thrown:
+            break
+        watch(chunk)
+    return 0 if copy.is_whole else 3 if isinstance(error, Unreachable) else 1
 
 
 def _lines_only(watch: Watch, stderr: bool, follow: bool) -> Watch:

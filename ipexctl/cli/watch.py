@@ -5,27 +5,36 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.cli.interrupt import cancelling
+from ipexctl.cli.interrupt import heeding, whisper
 from ipexctl.errors import OutputError
-from ipexctl.jobs.events import Said, Status
-from ipexctl.jobs.follow import Follower
+from ipexctl.jobs.copies import Copy, read_copy
+from ipexctl.jobs.events import Ended, Said, Status
+from ipexctl.jobs.follow import Follower, run_exit_code
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
+from ipexctl.jobs.record import Register
 from ipexctl.jobs.stop import stop
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.reach import Reach, ReachOptions
 from ipexctl.ui.run_live import LiveRun, wants_live
 from ipexctl.ui.run_plain import PlainRun
-from ipexctl.ui.run_summary import left_lines
+from ipexctl.ui.run_summary import cut_short_lines, left_lines, not_stopped_lines
 from ipexctl.ui.say import say
 
 if TYPE_CHECKING:
-    from ipexctl.cli.interrupt import Interrupt
+    from ipexctl.cli.interrupt import Leave
+    from ipexctl.jobs.events import Event
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.session import Session
+
+_PATIENCE: Final = 8.0
+"""Seconds without an event until a run that was stopped is left, though its last lines aren't shown."""
+_SELDOM: Final = 10.0
+"""Seconds between two looks at figures that nobody sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +60,35 @@ def host_failed(record: RunRecord, error: HostError) -> int:
     return 3 if isinstance(error, Unreachable) else 1
 
 
-def watch_run(record: RunRecord, view: View) -> int:
-    """Show the run until it ends or is left; returns the exit code of the call."""
-    cancel = Cancel()
-    with cancelling(cancel) as interrupt, reach_of(record) as reach:
+def watch_run(record: RunRecord, view: View, *, session: Session | None = None) -> int:
+    """Show the run until it ends or is left; returns the exit code of the call.
+
+    `session` is one that is open to node0 already; it is closed here.
+    """
+    with reach_of(record) as reach:
+        watching = _Watching(record, reach, view, session)
         try:
-            return _Watching(record, reach, view, cancel, interrupt).run()
+            return watching.run()
         except HostError as error:
-            return host_failed(record, error)
+            code = host_failed(record, error)
+            return code if watching.code is None else watching.code
 
 
 class _Watching:
-    def __init__(self, record: RunRecord, reach: Reach, view: View, cancel: Cancel, interrupt: Interrupt) -> None:
+    """`code` is the exit code that a signal asked for."""
+
+    def __init__(self, record: RunRecord, reach: Reach, view: View, session: Session | None) -> None:
+        self.code: int | None = None
         self._record = record
         self._reach = reach
-        self._interrupt = interrupt
-        self._stopper: threading.Thread | None = None
-        self.shown: LiveRun | PlainRun
+        self._session = session
+        self._cancel = Cancel()
+        self._asked = threading.Event()
+        self._number = int(signal.SIGINT)
+        self._over = threading.Event()
+        self._heard_at = time.monotonic()
+        self._not_stopped = ""
+        self._shown: LiveRun | PlainRun
         if wants_live(os.environ, plain=view.plain, live=view.live):
             first = Status(
                 record.id,
@@ -78,58 +99,117 @@ class _Watching:
                 record.world_size,
                 record.started,
             )
-            self.shown = LiveRun(first, self._stop_aside, cancel.throw, ranks=view.ranks, no_color=view.no_color)
+            self._shown = LiveRun(first, self._asked.set, self._cancel.throw, ranks=view.ranks, no_color=view.no_color)
         else:
-            self.shown = PlainRun(cancel, ranks=view.ranks, no_color=view.no_color, quiet=view.quiet)
-        wanted = [rank for rank in range(record.world_size) if rank in view.ranks]
-        few = isinstance(self.shown, PlainRun) and not view.ranks.everyone
-        self._follower = Follower(record, self._open, self.shown.watch, cancel, ranks=wanted if few else None)
+            self._shown = PlainRun(self._cancel, ranks=view.ranks, no_color=view.no_color, quiet=view.quiet)
+        self._place = Register().directory / record.id
+        self._follower = Follower(
+            record,
+            self._open,
+            self._watch,
+            self._cancel,
+            copy=Copy(self._place),  # of all ranks, whichever are shown: brought afterwards, they would hold up the end
+            figures=0.5 if isinstance(self._shown, LiveRun) else _SELDOM,
+        )
 
     def run(self) -> int:
-        with self.shown:
-            code = self._follow()
-            if self._stopper is not None:
-                self._stopper.join(1.0)
-        if code is None and isinstance(self.shown, PlainRun):
-            say("\n".join(left_lines(self._record.id)))
-        if isinstance(self.shown, PlainRun) and self.shown.broken:
-            raise OutputError(self.shown.broken)
-        return code if code is not None else self._interrupt.code or 0
+        threading.Thread(target=self._stop_when_asked, name="stop", daemon=True).start()
+        with heeding(self._heed), self._shown:
+            ended = self._follow()
+        return self._say_after(ended)
 
-    def _follow(self) -> int | None:
-        """The call's exit code; None where the run was left to itself."""
+    def _follow(self) -> Ended | None:
+        """How the run ended; None where it was left before."""
         try:
-            return self._follower.follow().exit_code
+            return self._follower.follow()
         except Cancelled:
-            if self._interrupt.code in (None, 128 + signal.SIGHUP):
-                return None
-        self._follower.cancel = cancel = Cancel()
-        try:
-            self._stop(cancel)
-            self._follower.follow()
+            return None
         except HostError as error:
-            host_failed(self._record, error)
-            say(f"run {self._record.id} may go on: ipexctl stop {self._record.id}")
-        return self._interrupt.code
-
-    def _stop(self, cancel: Cancel) -> None:
-        session = self._open(cancel)
-        try:
-            stop(session, self._record, number=(self._interrupt.code or 143) - 128, cancel=cancel)
+            return self._show_copy(error)
         finally:
-            session.close()
+            self._over.set()
+
+    def _show_copy(self, error: HostError) -> Ended:
+        """For a run that is over, whose node0 is out of reach or has forgotten it."""
+        copy = read_copy(self._place)
+        if self._follower.status is not None or copy is None or not copy.is_whole:
+            raise error
+        self._watch(Said(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
+        for chunk in copy.chunks(None, ("stdout", "stderr")):
+            self._watch(chunk)
+        ended = Ended(run_exit_code(copy.status), copy.status)
+        self._watch(ended)
+        return ended
+
+    def _say_after(self, ended: Ended | None) -> int:
+        run = self._record.id
+        if ended is None and self._not_stopped:
+            say("\n".join(not_stopped_lines(run, self._not_stopped)))
+        elif ended is None and self.code not in (None, 128 + signal.SIGHUP):
+            say("\n".join(cut_short_lines(run)))
+        elif ended is None and (isinstance(self._shown, PlainRun) or not self._shown.detached):
+            say("\n".join(left_lines(run)))
+        if self.code is not None:
+            return self.code
+        if isinstance(self._shown, PlainRun) and self._shown.broken:
+            raise OutputError(self._shown.broken)
+        return 0 if ended is None else ended.exit_code
+
+    def _watch(self, event: Event) -> None:
+        self._shown.watch(event)
+        self._heard_at = time.monotonic()
 
     def _open(self, cancel: Cancel) -> Session:
-        return self._reach.open(self._record.node0, cancel)
+        session, self._session = self._session, None
+        return session or self._reach.open(self._record.node0, cancel)
 
-    def _stop_aside(self) -> None:
-        """The key for it was pressed: the view goes on, and shows how the run ends."""
+    def _heed(self, number: int, leave: Leave) -> None:
+        """The first signal stops the run, or leaves it; the second leaves at once. This interrupts whatever we do."""
+        if self.code is None:
+            self.code = 128 + number
+            if number == signal.SIGHUP or self._over.is_set():
+                self._cancel.throw()
+                return
+            self._number = number
+            self._asked.set()
+            if isinstance(self._shown, LiveRun):
+                self._shown.stopping()
+            else:
+                whisper("stopping on every host (once more to leave at once)\n")
+        elif number != signal.SIGHUP:  # a terminal that is closed while the run is being stopped changes nothing
+            if isinstance(self._shown, LiveRun):
+                self._shown.abandon()
+            run = self._record.id
+            leave(f"left at once; run {run} may go on: ipexctl stop {run}\n")
 
-        def work() -> None:
+    def _stop_when_asked(self) -> None:
+        """By a key or a signal. Meanwhile the run is followed further, and shows how it ends."""
+        while True:
+            self._asked.wait()
+            self._asked.clear()
             try:
-                self._stop(Cancel())
+                self._stop()
             except HostError as error:
-                self.shown.watch(Said(f"it could not be stopped: {error.reason}", True))
+                self._tell_not_stopped(f"{self._record.node0.name}: {error.reason}")
+            while self.code is not None and not self._over.wait(0.5):
+                if time.monotonic() - self._heard_at > _PATIENCE:
+                    self._cancel.throw()
 
-        self._stopper = threading.Thread(target=work, name="stop", daemon=True)
-        self._stopper.start()
+    def _stop(self) -> None:
+        cancel = Cancel()
+        session = self._reach.open(self._record.node0, cancel)
+        try:
+            stopped = stop(session, self._record, number=self._number, cancel=cancel)
+        finally:
+            session.close()
+        if not stopped.is_over:
+            raise HostError("it has been told, and is not over yet")
+
+    def _tell_not_stopped(self, reason: str) -> None:
+        if self.code is not None:
+            self._not_stopped = reason
+            self._cancel.throw()
+        else:
+            self._watch(Said(f"it could not be stopped: {reason}", True))
+            if isinstance(self._shown, LiveRun):
+                self._shown.not_stopping()

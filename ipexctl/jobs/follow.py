@@ -6,30 +6,36 @@ The run doesn't know who follows; leaving changes nothing for it.
 from __future__ import annotations
 
 import base64
+import json
 import time
+import zlib
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from ipexctl.jobs.copies import SHORT
 from ipexctl.jobs.events import Chunk, Ended, Said, read_status
 from ipexctl.remote.node_script import run_script
-from ipexctl.remote.outcome import Cancelled, Unreachable
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ipexctl.jobs.copies import Copy
     from ipexctl.jobs.events import Status, Stream, Watch
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
-SHORT: Final[Mapping[str, str]] = {"stdout": "out", "stderr": "err"}
 _LONG: Final[Mapping[str, Stream]] = {"out": "stdout", "err": "stderr"}
 _WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+_MOST: Final = 64 << 20
+"""Characters that one packed piece may hold."""
 
 
 class Follower:
     """One watcher's way through a run. `offsets` says how far it is, by rank and stream: `0.out`.
 
-    Who was stopped by `cancel` may go on with another one, from there.
+    `copy` is given all that comes, before `watch` is. `figures` are the seconds between two statuses where nothing but
+    figures has changed.
     """
 
     def __init__(
@@ -42,18 +48,24 @@ class Follower:
         ranks: Sequence[int] | None = None,
         streams: Sequence[Stream] = ("stdout", "stderr"),
         begin: Literal["start", "end"] = "start",
-        offsets: Mapping[str, int] | None = None,
+        copy: Copy | None = None,
+        figures: float = 0.5,
     ) -> None:
-        self.offsets = dict(offsets or {})
+        self.offsets: dict[str, int] = {}
         self.status: Status | None = None
+        self.document: Mapping[str, Any] = {}
+        """The status as node0 has it."""
         self._record = record
         self._open_session = open_session
         self._watch = watch
-        self.cancel = cancel
+        self._cancel = cancel
         self._ranks = None if ranks is None else list(ranks)
         self._streams = [SHORT[stream] for stream in streams]
         self._begin = begin
+        self._copy = copy
+        self._figures = figures
         self._heard = False
+        self._unpacker = zlib.decompressobj()
 
     def follow(self, *, to_the_end: bool = True) -> Ended:
         """Until the run has ended, or for all it has said so far; the last event is returned and was watched.
@@ -75,11 +87,14 @@ class Follower:
                     self._watch(Said(f"{name}: {error.reason}; the run goes on there, trying to reach it again", True))
                 self._rest(_WAITS[min(failures, len(_WAITS)) - 1])
             else:
+                if self._copy is not None:
+                    self._copy.finish(self.document)
+                    self._look_at_copy()
                 self._watch(ended)
                 return ended
 
     def _listen(self, to_the_end: bool) -> Ended:
-        session = self._open_session(self.cancel)
+        session = self._open_session(self._cancel)
         try:
             if self.status is not None:
                 self._watch(Said(f"{self._record.node0.name} is reached again"))
@@ -91,7 +106,9 @@ class Follower:
                 "ranks": self._ranks,
                 "streams": self._streams,
                 "follow": to_the_end,
+                "figures": self._figures,
             }
+            self._unpacker = zlib.decompressobj()
             last = run_script(
                 session,
                 self._record.python,
@@ -99,31 +116,56 @@ class Follower:
                 "follow",
                 request,
                 on_event=self._hear,
-                cancel=self.cancel,
+                cancel=self._cancel,
             )
         finally:
             session.close()
-        self.status = status = read_status(last["status"])
+        status = self._take_in(last["status"])
         if status.state == "failed" and status.first_failure is None and last["status"].get("reason"):
             self._watch(Said(_reason(last["status"]), True))
         return Ended(run_exit_code(status), status)
 
     def _hear(self, event: dict[str, Any]) -> None:
         self._heard = True
-        if event["event"] == "chunk":
-            rank, name = int(event["rank"]), str(event["stream"])
-            data = base64.b64decode(event["data"])
-            offset = int(event["offset"])
-            self.offsets[f"{rank}.{name}"] = offset + len(data)
-            self._watch(Chunk(rank, _LONG[name], data, offset))
-        elif event["event"] == "status":
-            self.status = read_status(event["status"])
-            self._watch(self.status)
+        if event["event"] != "packed":
+            return
+        try:
+            text = self._unpacker.decompress(base64.b64decode(event["data"]), _MOST)
+            said = [json.loads(line) for line in text.splitlines()]
+        except (ValueError, zlib.error) as error:
+            raise HostError(f"what came from there can't be read: {error}") from None
+        for each in said:
+            if each["event"] == "chunk":
+                self._take(int(each["rank"]), str(each["stream"]), int(each["offset"]), each["data"].encode("latin-1"))
+            elif each["event"] == "status":
+                self._watch(self._take_in(each["status"]))
+
+    def _take(self, rank: int, name: str, offset: int, data: bytes) -> None:
+        self.offsets[f"{rank}.{name}"] = offset + len(data)
+        if self._copy is not None:
+            self._copy.take(rank, _LONG[name], offset, data)
+            self._look_at_copy()
+        self._watch(Chunk(rank, _LONG[name], data, offset))
+
+    def _take_in(self, document: dict[str, Any]) -> Status:
+        self.document = document
+        self.status = read_status(document)
+        if self._copy is not None:
+            self._copy.note(document)
+            self._look_at_copy()
+        return self.status
+
+    def _look_at_copy(self) -> None:
+        """Where it can be written no further, that is said once, and it is left at that."""
+        if self._copy is not None and self._copy.broken is not None:
+            why = self._copy.broken.strerror or str(self._copy.broken)
+            where, self._copy = self._copy.directory, None
+            self._watch(Said(f"the run's copy in {where} is not written any further: {why}; node0 has it all", True))
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self.cancel.thrown:
+            if self._cancel.thrown:
                 raise Cancelled("stopped")
             time.sleep(0.05)
 

@@ -1,8 +1,10 @@
 """What a run says, as it says it: its output by offset and its status, as lines of JSON, until it has ended.
 
-    follow  {home, id, offsets: {"0.out": N, …} or null, from: "start" | "end", ranks: [N, …] or null, streams, follow}
-        → {"event": "chunk", "rank", "stream", "offset", "data": base64}
-        → {"event": "status", "status"}, {"event": "tick"}
+    follow  {home, id, offsets: {"0.out": N, …} or null, from: "start" | "end", ranks: [N, …] or null, streams, follow,
+             figures: seconds between two statuses where only figures change}
+        → {"event": "packed", "data": base64 of the next piece of one zlib stream, of lines of JSON}, in which there are
+            {"event": "chunk", "rank", "stream", "offset", "data": its bytes as latin-1}
+            {"event": "status", "status"}, {"event": "tick"}
         → {"event": "done", "status"}
 
 It reads the run's directory and nothing else: the run doesn't know who follows.
@@ -15,6 +17,7 @@ import json
 import os
 import sys
 import time
+import zlib
 from typing import Any, Dict, Iterator
 
 LOOK = 0.03
@@ -22,7 +25,12 @@ LOOK = 0.03
 LOOK_SELDOM = 0.08
 TICK = 10.0
 PIECE = 48 << 10
-STATUS = 0.5
+ROUND = 16
+"""Pieces of one file until the others have their turn, where somebody watches."""
+STATUS = 2.0
+"""Seconds between two looks whether the supervisor lives."""
+PACK = 1 << 18
+"""Characters that are packed at once."""
 FINAL = ("ok", "failed", "stopped", "lost")
 Json = Dict[str, Any]
 
@@ -44,14 +52,15 @@ class File:
         self._path = path
         self._number = -1
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self, most: int) -> Iterator[bytes]:
         """What has come since, in pieces."""
         if self._number < 0:
             try:
                 self._number = os.open(self._path, os.O_RDONLY)
             except OSError:
                 return
-        while os.fstat(self._number).st_size > self.offset:
+        while most > 0 and os.fstat(self._number).st_size > self.offset:
+            most -= 1
             data = os.pread(self._number, PIECE, self.offset)
             if not data:
                 return
@@ -59,8 +68,26 @@ class File:
             self.offset += len(data)
 
 
-def say(**fields: Any) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
+class Packer:
+    """What is said, many words at a time: lines of ranks are much alike, and the link to who follows may be slow."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.compressobj(1)
+        self._waiting: list[str] = []
+        self._size = 0
+
+    def say(self, **fields: Any) -> None:
+        line = json.dumps(fields) + "\n"
+        self._waiting.append(line)
+        self._size += len(line)
+        if self._size >= PACK:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting:
+            data = self._zlib.compress("".join(self._waiting).encode()) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
+            self._waiting, self._size = [], 0
+            say(event="packed", data=base64.b64encode(data).decode())
 
 
 def read_status(rundir: str) -> Json:
@@ -120,46 +147,83 @@ def files_of(request: Json, rundir: str, world_size: int) -> list[File]:
     return found
 
 
-def hand_on(files: list[File]) -> bool:
+def hand_on(files: list[File], packer: Packer, most: int = sys.maxsize) -> bool:
     moved = False
     for file in files:
-        for data in file.pieces():
-            text = base64.b64encode(data).decode()
-            say(event="chunk", rank=file.rank, stream=file.stream, offset=file.offset, data=text)
+        for data in file.pieces(most):
+            packer.say(
+                event="chunk", rank=file.rank, stream=file.stream, offset=file.offset, data=data.decode("latin-1")
+            )
             moved = True
     return moved
 
 
+class Statuses:
+    """The status as it changes: at once where the run or a rank did, now and then where only figures did."""
+
+    def __init__(self, rundir: str, every: float) -> None:
+        self._rundir, self._every = rundir, every
+        self._path = os.path.join(rundir, "status.json")  # noqa: PTH118
+        self._looked_at = self._said_at = 0.0
+        self._seen = 0
+        self._states: list[str] = []
+        self.now: Json = {}
+
+    def look(self, now: float) -> bool:
+        """True where it is to be said."""
+        try:
+            changed = os.stat(self._path).st_mtime_ns  # noqa: PTH116
+        except OSError:
+            changed = self._seen
+        if self.now and changed == self._seen and now - self._looked_at <= STATUS:
+            return False
+        is_new = changed != self._seen
+        self._seen, self._looked_at = changed, now
+        self.now = read_status(self._rundir)
+        states = [self.now["state"], *(row["state"] for row in self.now["ranks"])]
+        if states == self._states and not (is_new and now - self._said_at >= self._every):
+            return False
+        self._states, self._said_at = states, now
+        return True
+
+
 def follow(request: Json) -> Json:
     rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])  # noqa: PTH111, PTH118
-    status_path = os.path.join(rundir, "status.json")  # noqa: PTH118
-    status = read_status(rundir)
-    files = files_of(request, rundir, status["world_size"])
-    say(event="status", status=status)
-    parent, seen, said_at, looked_at = os.getppid(), 0, time.monotonic(), 0.0
+    statuses = Statuses(rundir, float(request.get("figures") or 0.0))
+    packer = Packer()
+    files: list[File] | None = None
+    parent, said_at = os.getppid(), time.monotonic()
     while True:
         now = time.monotonic()
-        try:
-            changed = os.stat(status_path).st_mtime_ns  # noqa: PTH116
-        except OSError:
-            changed = seen
         # The status first and the files after it: what a final status stands for is in the files by then.
-        if changed != seen or now - looked_at > STATUS * 4:
-            seen, looked_at = changed, now
-            status = read_status(rundir)
-            say(event="status", status=status)
-        moved = hand_on(files)
-        if status["state"] in FINAL or not request.get("follow", True):
-            return status
+        if statuses.look(now):
+            packer.say(event="status", status=statuses.now)
+        if files is None:
+            files = files_of(request, rundir, statuses.now["world_size"])
+        if not request.get("follow", True):
+            hand_on(files, packer)
+            packer.flush()
+            return statuses.now
+        moved = hand_on(files, packer, ROUND)
+        if statuses.now["state"] in FINAL:
+            while hand_on(files, packer, ROUND):
+                packer.flush()
+            packer.flush()
+            return statuses.now
         if moved:
             said_at = now
         elif now - said_at > TICK:
             said_at = now
-            say(event="tick")  # who has left is noticed by writing
-        sys.stdout.flush()
+            packer.say(event="tick")  # who has left is noticed by writing
+        packer.flush()
         if os.getppid() != parent:
             raise Failed("who followed is gone")
         time.sleep(LOOK if moved else LOOK_SELDOM)
+
+
+def say(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -172,7 +236,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return
     say(**last)
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 MOST: Final = 8 << 20
 """Bytes that may wait to be written; a host that brings more waits itself."""
+_GLANCE: Final = 0.1
+_LAST: Final = 1.0
+"""Seconds for a reader that is slow, once the switch is thrown."""
 
 
 class Pipe:
@@ -45,10 +48,14 @@ class Pipe:
             self._changed.notify_all()
 
     def finish(self, patience: float | None) -> None:
-        """Wait until everything is written, `patience` seconds at most."""
+        """Wait until everything is written, `patience` seconds at most; once the switch is thrown, not for long."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+        if patience is None:
+            while self._writer.is_alive() and not self._cancel.thrown:
+                self._writer.join(_GLANCE)
+            patience = _LAST
         self._writer.join(patience)
 
     def _wake(self) -> None:

@@ -119,6 +119,11 @@ class LiveRun:
         self.screen.controls.stopping = True
         self._anew = True
 
+    def not_stopping(self) -> None:
+        """It could not be stopped, so it goes on."""
+        self.screen.controls.stopping = False
+        self.screen.changed = True
+
     def abandon(self) -> None:
         """Give the terminal back now. For a signal handler that is about to end us where we stand."""
         self._suspended = True

@@ -52,6 +52,16 @@ def left_lines(run: str) -> list[str]:
     return [f"detached; run {run} goes on: ipexctl attach {run}", f"  to end it: ipexctl stop {run}"]
 
 
+def not_stopped_lines(run: str, reason: str) -> list[str]:
+    """For somebody who wanted to stop it, and left without knowing that it has."""
+    return [f"{printable(reason)}", f"run {run} may go on: ipexctl stop {run}"]
+
+
+def cut_short_lines(run: str) -> list[str]:
+    """The run has ended, and our own output didn't get that far."""
+    return [f"run {run} was stopped; not all it said was shown: ipexctl logs {run}"]
+
+
 def state_counts(ranks: list[RankStatus]) -> str:
     """`14 running, 2 failed`: the worst last, where the eye rests."""
     order = ("starting", "running", "ok", "stopped", "unknown", "lost", "failed")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,8 +54,12 @@ class Follow:
     def hear(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
         """Until the last word, or until that is true; then it is cut off as a lost connection would."""
         assert self.process.stdout is not None
+        unpacker = zlib.decompressobj()
         for line in self.process.stdout:
-            self.events.append(json.loads(line))
+            event = json.loads(line)
+            packed = event["event"] == "packed"
+            lines = unpacker.decompress(base64.b64decode(event["data"])).splitlines() if packed else [line]
+            self.events += [json.loads(each) for each in lines]
             if until(self):
                 self.process.kill()
                 break
@@ -67,14 +72,14 @@ class Follow:
         for event in self.events:
             if event["event"] == "chunk" and (event["rank"], event["stream"]) == (rank, stream):
                 assert end in (None, event["offset"])
-                piece = base64.b64decode(event["data"])
+                piece = event["data"].encode("latin-1")
                 data, end = data + piece, event["offset"] + len(piece)
         return data
 
     @property
     def offsets(self) -> dict[str, int]:
         return {
-            f"{event['rank']}.{event['stream']}": event["offset"] + len(base64.b64decode(event["data"]))
+            f"{event['rank']}.{event['stream']}": event["offset"] + len(event["data"])
             for event in self.events
             if event["event"] == "chunk"
         }
@@ -132,7 +137,7 @@ def test_a_line_is_told_when_it_is_printed_and_not_with_the_next_ones(make: Call
     def note(so_far: Follow) -> bool:
         event = so_far.last
         if event["event"] == "chunk":
-            delays.extend(time.time() - float(line) for line in base64.b64decode(event["data"]).split())
+            delays.extend(time.time() - float(line) for line in event["data"].split())
         return False
 
     follow.hear(note)
