@@ -29,6 +29,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "logs": "Print what a run's ranks have printed.",
     "attach": "Watch a run that goes on.",
     "stop": "End a run everywhere.",
+    "fetch": "Bring checkpoints, logs and other files of a run or a host here.",
     "exec": "Run one command on every host, and see its output live.",
     "trust": "Let node0 reach every node by ssh, as mpirun needs it.",
     "lab": "Make a cluster of real SSH hosts on this machine, break it, mend it.",

@@ -45,6 +45,12 @@ class RunRecord:
     connect_timeout: float = 10.0
     stores: tuple[str, ...] = ()
     """One host of each home, by its name: where the run has left files."""
+    nodes: tuple[Host, ...] = ()
+    """How each host was reached; records of older versions don't have it."""
+    ranks: tuple[str, ...] = ()
+    """The host of each rank."""
+    cwd: str = ""
+    """The ranks' working directory."""
 
     @property
     def rundir(self) -> str:
@@ -105,6 +111,14 @@ class Register:
             return records[-1]
         return _only(word, records)
 
+    def knows(self, word: str) -> bool:
+        """Whether that word means exactly one run; `find` says why not."""
+        try:
+            self.find(word)
+        except UserError:
+            return False
+        return True
+
     def remove(self, run: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self.directory / f"{run}.json").unlink()
@@ -123,20 +137,10 @@ def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
 
 
 def _to_json(record: RunRecord) -> dict[str, Any]:
-    host = record.node0
     return {
         "schema": SCHEMA,
         "id": record.id,
-        "node0": {
-            "name": host.name,
-            "address": host.address,
-            "user": host.user,
-            "port": host.port,
-            "internal": host.internal,
-            "identity": _text(host.identity),
-            "known_hosts": _text(host.known_hosts),
-            "ssh_config": _text(host.ssh_config),
-        },
+        "node0": _of_host(record.node0),
         "home": record.home,
         "python": record.python,
         "script": record.script,
@@ -147,6 +151,22 @@ def _to_json(record: RunRecord) -> dict[str, Any]:
         "host_keys": record.host_keys,
         "connect_timeout": record.connect_timeout,
         "stores": list(record.stores),
+        "nodes": [_of_host(host) for host in record.nodes],
+        "ranks": list(record.ranks),
+        "cwd": record.cwd,
+    }
+
+
+def _of_host(host: Host) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "address": host.address,
+        "user": host.user,
+        "port": host.port,
+        "internal": host.internal,
+        "identity": _text(host.identity),
+        "known_hosts": _text(host.known_hosts),
+        "ssh_config": _text(host.ssh_config),
     }
 
 
@@ -154,25 +174,27 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path.expanduser().absolute())
 
 
+def _host(said: dict[str, Any]) -> Host:
+    return Host(
+        name=said["name"],
+        address=said["address"],
+        user=said["user"],
+        port=said["port"],
+        internal=said["internal"],
+        identity=_path(said["identity"]),
+        known_hosts=_path(said["known_hosts"]),
+        ssh_config=_path(said["ssh_config"]),
+    )
+
+
 def _read(path: Path) -> RunRecord | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
             return None
-        node0 = data["node0"]
-        host = Host(
-            name=node0["name"],
-            address=node0["address"],
-            user=node0["user"],
-            port=node0["port"],
-            internal=node0["internal"],
-            identity=_path(node0["identity"]),
-            known_hosts=_path(node0["known_hosts"]),
-            ssh_config=_path(node0["ssh_config"]),
-        )
         return RunRecord(
             id=data["id"],
-            node0=host,
+            node0=_host(data["node0"]),
             home=data["home"],
             python=data["python"],
             script=data["script"],
@@ -183,6 +205,9 @@ def _read(path: Path) -> RunRecord | None:
             host_keys=data["host_keys"],
             connect_timeout=float(data["connect_timeout"]),
             stores=tuple(data["stores"]),
+            nodes=tuple(_host(host) for host in data.get("nodes", ())),
+            ranks=tuple(data.get("ranks", ())),
+            cwd=str(data.get("cwd", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

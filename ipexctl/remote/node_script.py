@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import io
 import json
+import shlex
 from importlib import resources
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
@@ -22,6 +23,23 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session, Stream
 
 _STDERR_KEPT = 8192
+_PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
+_TOO_OLD: Final = 97
+
+_BEGIN: Final = (
+    f"import sys\nif sys.version_info < (3, 8): sys.exit({_TOO_OLD})\nexec(compile(sys.argv[1], 'script', 'exec'))"
+)
+
+_FIND: Final = """\
+for python in {first} {pythons} {envs}; do
+  command -v "$python" >/dev/null 2>&1 || continue
+  "$python" -I -c {begin} {script}
+  code=$?
+  [ $code -eq {too_old} ] || exit $code
+done
+printf '%s\\n' '{{"event": "failed", "reason": "there is no Python 3.8 or newer", "fix": "ipexctl install says more"}}'
+"""
+"""Python is looked for in the same breath: to ask which there are would be a round trip of its own."""
 
 
 def _ignore(event: dict[str, Any]) -> None:
@@ -38,6 +56,24 @@ def node_command(python: str, script: str, action: str = "", *, label: str = "")
     """The script under that interpreter, isolated from the account's own Python settings."""
     words = (python, "-I", "-c", text_of(script), *([action] if action else []))
     return Command(Command.argv(*words).script, label or f"{script} {action}".strip())
+
+
+@functools.lru_cache(maxsize=64)
+def found_command(script: str, python: str, home: str, label: str) -> Command:
+    """The script under that interpreter, else under the first that is found and new enough."""
+    quoted = shlex.quote(home)
+    envs = (
+        f'"$HOME"{shlex.quote(home[1:])}/envs/*/bin/python' if home.startswith("~/") else f"{quoted}/envs/*/bin/python"
+    )
+    text = _FIND.format(
+        first=shlex.quote(python) if python else "",
+        pythons=_PYTHONS,
+        envs=envs,
+        begin=shlex.quote(_BEGIN),
+        script=shlex.quote(text_of(script)),
+        too_old=_TOO_OLD,
+    )
+    return Command(text, label)
 
 
 def run_script(
@@ -65,15 +101,16 @@ def run_asked(
     command: Command,
     request: Mapping[str, Any],
     *,
+    before: bytes = b"",
     stdin: BinaryIO | None = None,
     on_event: Callable[[dict[str, Any]], None] = _ignore,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> dict[str, Any]:
-    """As `run_script`, for a command that has such a script somewhere in it."""
+    """As `run_script`, for a command that has such a script somewhere in it, and reads what is `before` the request."""
     answer = _Answer(on_event)
-    line = json.dumps(request).encode() + b"\n"
-    fed = io.BytesIO(line) if stdin is None else cast("BinaryIO", _Behind(line, stdin))
+    line = before + json.dumps(request).encode() + b"\n"
+    fed = io.BytesIO(line) if stdin is None else cast("BinaryIO", FeedBehind(line, stdin))
     ended = session.run(command, answer.sink, stdin=fed, timeout=timeout, cancel=cancel)
     last = answer.last
     if last is not None and last.get("event") == "done" and ended.ok:
@@ -120,7 +157,7 @@ class _Answer:
         return lines[-1].strip() if lines else ""
 
 
-class _Behind(io.RawIOBase):
+class FeedBehind(io.RawIOBase):
     """A line, and a stream behind it."""
 
     def __init__(self, first: bytes, rest: BinaryIO) -> None:

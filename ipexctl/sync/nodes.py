@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
-import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from ipexctl.remote.command import Command
-from ipexctl.remote.node_script import run_asked, text_of
+from ipexctl.remote.node_script import found_command, run_asked, text_of
 from ipexctl.remote.outcome import HostError
 from ipexctl.sync.manifest import encode
 
@@ -23,42 +20,8 @@ if TYPE_CHECKING:
     from ipexctl.sync.manifest import Entry
     from ipexctl.sync.project import Project
 
-_PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
-_TOO_OLD: Final = 97
 _CHUNK: Final = 1 << 18
 END: Final = b'{"end": true}\n'
-
-_BEGIN: Final = (
-    f"import sys\nif sys.version_info < (3, 8): sys.exit({_TOO_OLD})\nexec(compile(sys.argv[1], 'tree', 'exec'))"
-)
-
-_FIND: Final = """\
-for python in {first} {pythons} {envs}; do
-  command -v "$python" >/dev/null 2>&1 || continue
-  "$python" -I -c {begin} {script}
-  code=$?
-  [ $code -eq {too_old} ] || exit $code
-done
-printf '%s\\n' '{{"event": "failed", "reason": "there is no Python 3.8 or newer", "fix": "ipexctl install says more"}}'
-"""
-"""Python is looked for in the same breath: to ask which there are would be a round trip of its own."""
-
-
-@functools.lru_cache(maxsize=64)
-def _command(script: str, python: str, home: str, label: str) -> Command:
-    quoted = shlex.quote(home)
-    envs = (
-        f'"$HOME"{shlex.quote(home[1:])}/envs/*/bin/python' if home.startswith("~/") else f"{quoted}/envs/*/bin/python"
-    )
-    text = _FIND.format(
-        first=shlex.quote(python) if python else "",
-        pythons=_PYTHONS,
-        envs=envs,
-        begin=shlex.quote(_BEGIN),
-        script=shlex.quote(text_of(script)),
-        too_old=_TOO_OLD,
-    )
-    return Command(text, label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +79,7 @@ class Order:
 def ask(
     session: Session, order: Order, *, dry_run: bool = False, timeout: float | None = None, cancel: Cancel | None = None
 ) -> Answer:
-    command = _command("tree", order.pythons.get(session.host.name, ""), order.home, "look at the tree")
+    command = found_command("tree", order.pythons.get(session.host.name, ""), order.home, "look at the tree")
     said = run_asked(session, command, {**order.to_json(), "dry_run": dry_run}, timeout=timeout, cancel=cancel)
     return Answer(
         said["home"],
@@ -162,7 +125,7 @@ def put(
         "blobs": list(blobs),
         "dry_run": dry_run,
     }
-    command = _command("tree_put", order.pythons.get(session.host.name, ""), order.home, "change the tree")
+    command = found_command("tree_put", order.pythons.get(session.host.name, ""), order.home, "change the tree")
     parcel = Parcel(os.fsencode(order.project.root), (packed, *contents, END))
     try:
         said = run_asked(session, command, request, stdin=cast("BinaryIO", parcel), timeout=timeout, cancel=cancel)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sync_helpers import Place, contents, put
 
+from ipexctl.remote import node_script
 from ipexctl.remote.node_script import text_of
-from ipexctl.sync import nodes
 from ipexctl.sync.sync import lease_path
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) 
             put(place.root, f"new-{steps}/c", f"c{steps}")
             (place.root / "gone").unlink(missing_ok=True)
             deadly = original.replace("import types\n", f"import types\n{DEADLY.format(steps=steps)}", 1)
-            nodes._command.cache_clear()
+            node_script.found_command.cache_clear()
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(nodes, "text_of", _scripts(deadly))
+                patch.setattr(node_script, "text_of", _scripts(deadly))
                 (done,) = place.sync().hosts
-            nodes._command.cache_clear()
+            node_script.found_command.cache_clear()
             if done.status == "changed":
                 break
             assert done.status == "failed"
@@ -111,7 +111,7 @@ def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) 
             place.synced()
             assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
     finally:
-        nodes._command.cache_clear()
+        node_script.found_command.cache_clear()
     assert steps > 8
     assert kept.read_text() == "weights"
 

@@ -1,0 +1,159 @@
+"""The verb behind `ipexctl fetch`: files of a run or of a host, brought here, gone on with where it broke off."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.jobs.fetched import Fetched, Trouble, goes_to
+from ipexctl.jobs.giving import Giving
+from ipexctl.jobs.landing import Landing
+from ipexctl.remote.node_script import FeedBehind, found_command
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.told import Told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import BinaryIO
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.fetched import Source, Watch
+    from ipexctl.jobs.record import RunRecord
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+
+_WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be brought, from which host, to where."""
+
+    host: Host
+    request: dict[str, Any]
+    dest: str
+    home: str
+    """Ours on the host, where environments with a Python may be."""
+    python: str = ""
+
+
+def order_of_run(
+    record: RunRecord, path: str | None, dest: str, *, rank: int | None, host: str | None, others: Sequence[Host]
+) -> Order:
+    """From node0, or from the host a rank was on, or the one that is named. Pure."""
+    if rank is not None:
+        if not 0 <= rank < record.world_size:
+            raise UserError(f"run {record.id} has no rank {rank}", fix=f"its ranks are 0 to {record.world_size - 1}")
+        if not record.ranks:
+            raise UserError(
+                f"which host rank {rank} of {record.id} was on isn't known here", fix="--from HOST names it"
+            )
+        host = record.ranks[rank]
+    chosen = record.node0
+    if host is not None and host != record.node0.name:
+        found = next((each for each in (*record.nodes, *others) if host in (each.name, each.address)), None)
+        if found is None:
+            raise UserError(
+                f"run {record.id} was on no host {quoted(host)}", fix=f"one of {', '.join(record.hosts) or 'its hosts'}"
+            )
+        chosen = found
+    request = {
+        "run": record.id,
+        "home": record.home,
+        "cwd": record.cwd or None,
+        "since": record.started,
+        "path": path,
+    }
+    return Order(chosen, request, dest, record.home, record.python)
+
+
+def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -> Order:
+    """From a host of the call's; a relative path is from the account's home there, as ssh has it. Pure."""
+    for host in hosts:
+        if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
+            return Order(host, {"base": "~", "path": source.path}, dest, home)
+    raise UserError(
+        f"{quoted(source.word)} is no run of this machine's and no host of this call's",
+        fix=f"ipexctl ps shows the runs; a host: --hosts {source.word}, or -H HOSTFILE",
+    )
+
+
+def fetch(order: Order, open_session: Callable[[], Session], watch: Watch, cancel: Cancel) -> Fetched:
+    """Bring it. A connection that breaks is made again, as long as each brings something; raises a HostError else."""
+    began, failures = time.monotonic(), 0
+    before: list[Giving] = []
+    while True:
+        giving = Giving(Told(), lambda single: _landing(order.dest, single), watch)
+        try:
+            _listen(order, open_session, giving, cancel)
+        except Unreachable as error:
+            before.append(giving)
+            failures = 1 if giving.received else failures + 1
+            if not any(each.received for each in before) or failures > len(_WAITS):
+                raise
+            watch(f"{order.host.name}: {error.reason}; trying to reach it again, to go on from there")
+            _rest(_WAITS[failures - 1], cancel)
+        else:
+            return _summed(order, [*before, giving], time.monotonic() - began)
+
+
+def _landing(dest: str, single: bool) -> tuple[Landing, str | None]:
+    root, name = goes_to(dest, single=single)
+    return Landing(root), name
+
+
+def _listen(order: Order, open_session: Callable[[], Session], giving: Giving, cancel: Cancel) -> None:
+    session = open_session()
+    told = giving.told
+    try:
+        command = found_command("give", order.python, order.home, f"give files of {order.host.name}")
+        line = json.dumps(order.request).encode() + b"\n"
+        ended = session.run(
+            command, giving.sink, stdin=cast("BinaryIO", FeedBehind(line, cast("BinaryIO", told))), cancel=cancel
+        )
+    finally:
+        told.end()
+        session.close()
+        if giving.landing is not None:
+            with giving.landing:
+                giving.landing.abandon()
+                giving.landing.close_directories()
+    last = giving.last
+    if last is not None and last.get("event") == "failed":
+        raise HostError(str(last.get("reason") or "it failed without saying why"), str(last.get("fix") or ""))
+    if not ended.ok or (last is None and giving.is_waiting):
+        raise HostError(f"{command.label} broke off ({ended})" + (f": {giving.complaint}" if giving.complaint else ""))
+
+
+def _rest(seconds: float, cancel: Cancel) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if cancel.thrown:
+            raise Cancelled("stopped")
+        time.sleep(0.05)
+
+
+def _summed(order: Order, parts: Sequence[Giving], seconds: float) -> Fetched:
+    brought = tuple(dict.fromkeys(name for each in parts for name in each.brought))
+    last = parts[-1]
+    return Fetched(
+        host=order.host.name,
+        source=last.source,
+        dest=order.dest,
+        brought=brought,
+        unchanged=len(set(last.unchanged) - set(brought)),
+        size=sum(each.size for each in parts),
+        received=sum(each.received for each in parts),
+        resumed=tuple(dict.fromkeys(name for each in parts for name in each.resumed)),
+        failed=tuple(dict.fromkeys((*last.failed, *_unsent(last)))),
+        left_out=tuple(last.left_out),
+        seconds=seconds,
+    )
+
+
+def _unsent(giving: Giving) -> list[Trouble]:
+    return [Trouble(name, "it wasn't sent") for name in giving.unsent]

@@ -1,0 +1,151 @@
+"""What is asked for by fetch, what a host says there is, and what became of it. Values and pure text.
+
+What a host says is not trusted: a name that leads out of where it is to go is refused here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Kind = Literal["d", "f", "l"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`RUN`, `RUN:PATH` or `HOST:PATH`, taken apart."""
+
+    word: str
+    path: str | None
+    """None: no colon, the run as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A thing a host has, and where it goes."""
+
+    index: int
+    parts: tuple[str, ...]
+    kind: Kind
+    mode: int
+    size: int
+    mtime: int
+    """Nanoseconds."""
+    target: str = ""
+    growing: bool = False
+    """It may have become longer while it was read, as logs do."""
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that could not be brought, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far it is: bytes that are here, of those that were missing."""
+
+    done: int
+    total: int
+    name: str
+
+
+Watch = Callable[[Moved | str], None]
+"""Somebody who shows progress, and hears a sentence now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """All that a call of fetch has done."""
+
+    host: str
+    source: str
+    """The path there."""
+    dest: str
+    brought: tuple[str, ...] = ()
+    unchanged: int = 0
+    size: int = 0
+    """Bytes of the files brought."""
+    received: int = 0
+    """Bytes that came over the network for it: less where something was here already."""
+    resumed: tuple[str, ...] = ()
+    failed: tuple[Trouble, ...] = ()
+    left_out: tuple[Trouble, ...] = ()
+    """What is no file, directory or link."""
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.failed else 0
+
+
+def parse_source(text: str) -> Source:
+    """A host may be an address in brackets, or an account's: `me@node2:out`, `[fe80::2]:out`."""
+    account, at, rest = text.rpartition("@") if "@" in text.partition(":")[0] else ("", "", text)
+    if rest.startswith("["):
+        word, closing, path = rest[1:].partition("]:")
+        if not closing:
+            raise UserError(f"{quoted(text)}: an address in brackets, a colon and a path", fix="'[fe80::2]:out/'")
+        word, colon = f"{account}{at}{word}", ":"
+    else:
+        word, colon, path = text.partition(":")
+    if not word:
+        raise UserError(
+            f"{quoted(text)} names no run and no host", fix="RUN:PATH or HOST:PATH; the last run: last:PATH"
+        )
+    if "\0" in text:
+        raise UserError(f"{quoted(text)} can't be a path")
+    if colon and not path:
+        raise UserError(f"{quoted(text)} names no path", fix=f"{word}:. is all of the directory; a run alone: {word}")
+    return Source(word, path if colon else None)
+
+
+def read_entry(said: Mapping[str, Any], index: int) -> Entry:
+    """An entry of a host's list, checked: raises a HostError for what no honest host says."""
+    try:
+        name, kind, to = said["n"], said["t"], said.get("to") or ""
+        numbers = [int(said[key]) for key in ("i", "m", "s", "mt")]
+    except (KeyError, TypeError, ValueError):
+        raise HostError("its list of files can't be read") from None
+    parts = tuple(name.split("/")) if isinstance(name, str) else ()
+    if not parts or any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise HostError(
+            f"it wants to write to {quoted(str(name)[:100])}: that leads out of where files are to go",
+            "nothing of it was written; look at that machine before you trust it",
+        )
+    if kind not in ("d", "f", "l") or numbers[0] != index or numbers[2] < 0 or not isinstance(to, str) or "\0" in to:
+        raise HostError("its list of files can't be read")
+    return Entry(index, parts, cast("Kind", kind), numbers[1] & 0o777, numbers[2], numbers[3], to, bool(said.get("g")))
+
+
+def renamed(entry: Entry, name: str) -> Entry:
+    """The one file that was asked for, under another name."""
+    return replace(entry, parts=(name,))
+
+
+def encoded(part: str) -> bytes:
+    """A name as it is on disks: hosts say names as UTF-8, with surrogates for what isn't."""
+    return part.encode("utf-8", "surrogateescape")
+
+
+def goes_to(dest: str, *, single: bool) -> tuple[str, str | None]:
+    """The directory everything goes into, and the name of a single file there; as cp has it."""
+    if single and not dest.endswith("/") and not os.path.isdir(dest):
+        return os.path.dirname(dest) or ".", os.path.basename(dest)
+    return dest or ".", None

@@ -1,0 +1,181 @@
+"""What a host says while it gives files, heard: its list, then the bytes of those that are wanted.
+
+The other end is `node/give.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.jobs.fetched import Moved, Trouble, read_entry, renamed
+from ipexctl.jobs.landing import NotPut
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.jobs.fetched import Entry, Watch
+    from ipexctl.jobs.landing import Landing, Want
+    from ipexctl.remote.session import Stream
+    from ipexctl.remote.told import Told
+
+_LONGEST: Final = 1 << 20
+"""A line of a list is a name and a few figures."""
+_PIECE: Final = 1 << 24
+_STDERR_KEPT: Final = 8192
+
+
+class Giving:
+    """One answer of a host. `land` says where what is listed goes, once it is known whether it is a single file."""
+
+    def __init__(self, told: Told, land: Callable[[bool], tuple[Landing, str | None]], watch: Watch) -> None:
+        self.source = ""
+        self.brought: list[str] = []
+        self.resumed: list[str] = []
+        self.failed: list[Trouble] = []
+        self.left_out: list[Trouble] = []
+        self.unchanged: list[str] = []
+        self.size = 0
+        self.received = 0
+        self.last: dict[str, Any] | None = None
+        self.landing: Landing | None = None
+        self.told, self._land, self._watch = told, land, watch
+        self._entries: list[Entry] = []
+        self._wants: dict[int, Want] = {}
+        self._line = bytearray()
+        self._stderr = b""
+        self._current: Want | None = None
+        self._piece = -1
+        """Bytes left of a piece; none is awaited where it is negative."""
+        self._here = 0
+        self._total = 0
+
+    def sink(self, stream: Stream, data: bytes) -> None:
+        """A HostError raised here ends the call: what this host says can't be followed any more."""
+        if stream == "stderr":
+            self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
+            return
+        view = memoryview(data)
+        while view:
+            view = self._in_line(view) if self._piece < 0 else self._in_pieces(view)
+
+    @property
+    def complaint(self) -> str:
+        lines = [line for line in self._stderr.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1].strip() if lines else ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """The host has said that there is more, and not that this is all."""
+        return self.landing is None or bool(self._wants) or self._current is not None
+
+    @property
+    def unsent(self) -> list[str]:
+        return [want.entry.name for want in self._wants.values()]
+
+    def _in_line(self, view: memoryview) -> memoryview:
+        block = bytes(view[:_LONGEST])
+        end = block.find(b"\n")
+        if end < 0:
+            self._line += block
+            if len(self._line) > _LONGEST:
+                raise HostError("what it says can't be read")
+            return view[len(block) :]
+        line = bytes(self._line) + block[:end]
+        self._line.clear()
+        try:
+            said = json.loads(line)
+            event = said["event"]
+        except (ValueError, KeyError, TypeError):
+            raise HostError("what it says can't be read") from None
+        self._hear(event, said)
+        return view[end + 1 :]
+
+    def _in_pieces(self, view: memoryview) -> memoryview:
+        if self._piece == 0:
+            missing = 4 - len(self._line)
+            self._line += view[:missing]
+            if len(self._line) == 4:
+                self._piece = int.from_bytes(self._line, "big")
+                self._line.clear()
+                if self._piece > _PIECE:
+                    raise HostError("what it says can't be read")
+                self._piece = self._piece or -1
+            return view[missing:]
+        data = view[: self._piece]
+        assert self.landing is not None
+        assert self._current is not None
+        self.landing.write(data)
+        self._piece -= len(data)
+        self.received += len(data)
+        self._here += len(data)
+        self._watch(Moved(self._here, max(self._total, self._here), self._current.entry.name))
+        return view[len(data) :]
+
+    def _hear(self, event: object, said: dict[str, Any]) -> None:
+        if event == "entry" and self.landing is None:
+            self._entries.append(read_entry(said, len(self._entries)))
+        elif event == "note":
+            notes = self.left_out if said.get("warning") else self.failed
+            notes.append(Trouble(str(said.get("n")), str(said.get("reason"))))
+        elif event == "listed" and self.landing is None:
+            self._listed(str(said.get("from")), said.get("single") is True and len(self._entries) == 1)
+        elif event == "file" and self._current is None:
+            self._begin(said)
+        elif event == "whole" and self._current is not None:
+            self._finish(said)
+        elif event == "lost" and said.get("i") in self._wants:
+            self.failed.append(Trouble(self._wants.pop(said["i"]).entry.name, str(said.get("reason"))))
+        elif event in ("done", "failed"):
+            self.last = said
+        else:
+            raise HostError("what it says can't be read")
+
+    def _listed(self, source: str, single: bool) -> None:
+        self.source = source
+        self.landing, name = self._land(single)
+        if name is not None:
+            self._entries = [renamed(self._entries[0], name)]
+        for entry in self._entries:
+            try:
+                want = self.landing.consider(entry)
+            except NotPut as error:
+                self.failed.append(Trouble(entry.name, str(error)))
+                continue
+            if want is not None:
+                self._wants[entry.index] = want
+            elif entry.kind != "d":
+                self.unchanged.append(entry.name)
+        self._total = sum(want.entry.size - want.have for want in self._wants.values())
+        wants = [[number, want.have, want.known] for number, want in self._wants.items()]
+        if wants:
+            self.told.tell_it(json.dumps({"wants": wants}).encode() + b"\n")
+        self.told.end()
+
+    def _begin(self, said: dict[str, Any]) -> None:
+        want = self._wants.pop(said["i"], None)
+        if want is None:
+            raise HostError("it sends a file nobody asked for")
+        checked = read_entry({**said, "n": want.entry.name, "t": "f"}, want.entry.index)
+        at, entry = int(said["at"]), replace(want.entry, size=checked.size, mode=checked.mode, mtime=checked.mtime)
+        assert self.landing is not None
+        self._total += want.have - at
+        self._current = replace(want, entry=entry)
+        self.landing.begin(entry, at, want)
+        if at:
+            self.resumed.append(entry.name)
+        self._piece = 0
+
+    def _finish(self, said: dict[str, Any]) -> None:
+        assert self.landing is not None
+        assert self._current is not None
+        entry, self._current = self._current.entry, None
+        try:
+            self.landing.finish(said.get("hash"), changed=bool(said.get("changed")))
+        except NotPut as error:
+            self.failed.append(Trouble(entry.name, str(error)))
+            return
+        self.brought.append(entry.name)
+        self.size += entry.size
