@@ -59,6 +59,8 @@ class HostPlan:
     ranks: tuple[RankPlan, ...]
     iface: str | None
     """The interface that carries the address; None where we can't see one."""
+    tier: str | None = None
+    """What its processor can do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def _settings(scene: Scene) -> tuple[Setting, ...]:
 
 def _hosts(scene: Scene) -> tuple[HostPlan, ...]:
     return tuple(
-        HostPlan(member.name, member.address, member.word, _ranks(scene, member), member.iface)
+        HostPlan(member.name, member.address, member.word, _ranks(scene, member), member.iface, member.facts.cpu.tier)
         for member in scene.members
     )
 

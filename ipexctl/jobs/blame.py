@@ -1,0 +1,204 @@
+"""Who failed first and what is named as its cause: its own last words, or of all ranks' the best. Pure."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.jobs.causes import Cause, Words, cause_of, raised
+from ipexctl.jobs.causes_launch import LAUNCH
+from ipexctl.jobs.causes_machine import MACHINE
+from ipexctl.jobs.causes_network import NETWORK
+from ipexctl.jobs.causes_script import SCRIPT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ipexctl.jobs.account import Account, Row
+
+TABLE: Final = (*LAUNCH, *MACHINE, *SCRIPT, *NETWORK)
+_WITHOUT_ASIDES: Final = tuple(known for known in TABLE if known.weight != "aside")
+_ASKED: Final = 16
+"""Other ranks whose words are searched for a better cause."""
+_IN_WORDS: Final[Mapping[int, str]] = {
+    signal.SIGSEGV: "crashed (SIGSEGV, a segmentation fault)",
+    signal.SIGILL: "was ended by SIGILL, an illegal instruction",
+    signal.SIGBUS: "was ended by SIGBUS, a bus error",
+    signal.SIGABRT: "aborted itself (SIGABRT)",
+    signal.SIGFPE: "was ended by SIGFPE, an arithmetic error",
+    signal.SIGKILL: "was ended by SIGKILL, by no one of ours",
+    signal.SIGTERM: "was ended by SIGTERM, by no one of ours",
+    signal.SIGXCPU: "was ended by SIGXCPU: its processor time was used up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first failure."""
+
+    rank: int | None
+    host: str
+    kind: str
+    exit_code: int | None
+    signal: int | None
+    oom: bool
+    at: float | None
+    after: float | None
+    """Seconds the run had lasted."""
+
+
+def first_of(account: Account) -> First | None:
+    said = account.first_failure
+    if said is None:
+        return None
+    rank, at = said.get("rank"), said.get("at")
+    row = account.row(rank) if isinstance(rank, int) else None
+    kind = str(said.get("kind") or "")
+    after = max(0.0, at - account.started) if isinstance(at, int | float) and account.started else None
+    return First(
+        rank if isinstance(rank, int) else None,
+        str(said.get("host") or (row.host if row else "")),
+        kind,
+        _whole(said.get("exit_code")),
+        _whole(said.get("signal")),
+        kind == "oom" or bool(said.get("oom")) or bool(row and row.oom),
+        at if isinstance(at, int | float) else None,
+        after,
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def how_it_ended(first: First) -> str:
+    if first.oom:
+        return "was killed by the kernel: out of memory"
+    if first.kind == "stuck":
+        return "raised an exception, and never got out of its interpreter"
+    if first.kind == "not-begun":
+        return "never began"
+    if first.kind == "lost" or (first.exit_code is None and first.signal is None):
+        return "is not heard any more"
+    if first.signal:
+        return _IN_WORDS.get(first.signal) or f"was ended by {signal_name(first.signal)}"
+    return f"ended with exit code {first.exit_code}"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def choose(account: Account, first: First | None, *, hung: bool = False) -> Cause | None:
+    """The first failure's own, unless that only follows from something; then the best that anybody said."""
+    scene = account.scene
+    own: Cause | None = None
+    if first is not None and first.rank is not None:
+        told = _by_kind(account, first)
+        if told is not None:
+            return told
+        words = account.words_of(first.rank)
+        own = cause_of(words, scene, _WITHOUT_ASIDES) or raised(words, scene)
+        if own is not None and own.order == _VAGUE_BEHIND:
+            own = raised(words, scene) or own
+        if own is not None and own.is_good:
+            return own
+    if first is None or (first.exit_code is None and first.signal is None):
+        of_mpirun = cause_of(scene.mpirun, scene, _WITHOUT_ASIDES)
+        if of_mpirun is not None:
+            return of_mpirun
+    better = _of_others(account, first)
+    if better is not None:
+        return better
+    if hung or own is not None:
+        aside = _aside(account)
+        own = own or aside
+    if own is not None:
+        return own
+    if first is not None and first.kind == "lost":
+        return _gone(first)
+    return _by_itself(account, first) if first is not None else None
+
+
+_VAGUE_BEHIND: Final = 3
+
+
+def _by_kind(account: Account, first: First) -> Cause | None:
+    run, host, rank = account.id, first.host, first.rank
+    if not first.oom:
+        return None
+    return Cause(
+        "memory.oom",
+        f"{host} ran out of memory, and the kernel killed rank {rank} to have some again",
+        "a smaller batch, fewer ranks on a node (--ppn), fewer DataLoader workers; what it was doing: "
+        f"ipexctl logs {run} -r {rank}",
+        "likely",
+        rank,
+        host,
+    )
+
+
+def _gone(first: First) -> Cause:
+    return Cause(
+        "node.lost",
+        f"{first.host} is down, its link is cut, or everything on it stands still: rank {first.rank} was not heard "
+        "any more",
+        f"is it up? ipexctl doctor --limit {first.host}; without it: ipexctl run --limit '!{first.host}' …",
+        "possible",
+        first.rank,
+        first.host,
+    )
+
+
+def _by_itself(account: Account, first: First) -> Cause | None:
+    if first.exit_code is None or first.signal:
+        return None
+    return Cause(
+        "script.exited",
+        f"rank {first.rank} chose exit code {first.exit_code} itself and printed no exception: sys.exit, or a "
+        "program it started",
+        f"all it said: ipexctl logs {account.id} -r {first.rank}",
+        "possible",
+        first.rank,
+        first.host,
+    )
+
+
+def _of_others(account: Account, first: First | None) -> Cause | None:
+    """Those that failed by themselves, in the order of time, before those that we ended."""
+    rows = [row for row in account.rows if first is None or row.rank != first.rank]
+    rows = [row for row in rows if row.state != "ok"]
+    rows.sort(key=lambda row: (row.state not in ("failed", "lost"), row.ended_at or float("inf"), row.rank))
+    best: Cause | None = None
+    for row in _unlike(rows, account)[:_ASKED]:
+        words = account.words_of(row.rank)
+        if row.state not in ("failed", "lost"):  # it was ended by our signal
+            words = Words(words.rank, words.host, words.out, words.err)
+        cause = cause_of(words, account.scene, _WITHOUT_ASIDES)
+        if cause is None or not cause.is_good:
+            cause = raised(words, account.scene) if cause is None else None
+        if cause is not None and (best is None or cause.order < best.order):
+            best = cause
+    return best
+
+
+def _unlike(rows: Iterable[Row], account: Account) -> list[Row]:
+    """One of each that printed the same."""
+    found: dict[object, Row] = {}
+    for row in rows:
+        words = account.words_of(row.rank)
+        found.setdefault((words.out, words.err, row.state), row)
+    return list(found.values())
+
+
+def _aside(account: Account) -> Cause | None:
+    asides = [known for known in TABLE if known.weight == "aside"]
+    for row in _unlike(account.rows, account)[:_ASKED]:
+        found = cause_of(account.words_of(row.rank), account.scene, asides)
+        if found is not None:
+            return found
+    return None

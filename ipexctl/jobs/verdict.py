@@ -1,0 +1,281 @@
+"""From what node0 keeps of a run to why it ended: the first failure, its last words, the likely cause. Pure.
+
+Nothing is asked of a host here, and nothing is printed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.blame import First, choose, first_of, how_it_ended
+from ipexctl.jobs.causes import bare, shortened
+from ipexctl.jobs.ranks import fold_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.jobs.account import Account, Row
+    from ipexctl.jobs.causes import Cause, Words
+
+LINES: Final = 30
+_OF_STDOUT: Final = 10
+"""Of those, so many are kept for stdout where both have much to say."""
+_FIGURES: Final = re.compile(r"0x[0-9a-f]+|\d+")
+What = Literal["same", "failed", "ended", "ok", "lost", "not-begun", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One of the last lines; `stream` is stdout, stderr, or mpirun's own log."""
+
+    stream: Literal["stdout", "stderr", "mpirun", "supervisor"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Ranks of which the same can be said."""
+
+    what: What
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a run ended, or that it hasn't."""
+
+    id: str
+    state: str
+    headline: str
+    first: First | None = None
+    cause: Cause | None = None
+    lines: tuple[Line, ...] = ()
+    whose: str = ""
+    """Whose lines they are."""
+    others: tuple[Others, ...] = ()
+    notes: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    """Commands to type."""
+
+
+def judge(account: Account) -> Verdict:
+    """The one that fits how the run stands."""
+    by_state: dict[str, Callable[[Account], Verdict]] = {
+        "failed": _failed,
+        "lost": _lost,
+        "stopped": _stopped,
+        "ok": _well,
+    }
+    return by_state.get(account.state, _going_on)(account)
+
+
+def _failed(account: Account) -> Verdict:
+    run, took = account.id, account.took
+    first = first_of(account)
+    after = f" after {lasted(took)}" if took is not None else ""
+    words = account.words_of(first.rank) if first is not None and first.rank is not None else None
+    if _is_over_time(account, first):
+        return Verdict(
+            run,
+            "failed",
+            f"run {run} was ended{after}: {account.reason or 'its time limit was over'}",
+            first,
+            None,
+            notes=_notes(account),
+            others=_others(account, None),
+            next=(f"ipexctl logs {run}", "ipexctl run --time-limit S … gives it more; scripts go on from a checkpoint"),
+        )
+    if first is None or words is None:
+        lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(account.scene.mpirun.err, LINES))
+        return Verdict(
+            run,
+            "failed",
+            f"run {run} failed{after}: {account.reason or 'no rank says why'}",
+            first,
+            choose(account, None),
+            lines,
+            "mpirun",
+            _others(account, None),
+            _notes(account),
+            (f"ipexctl logs {run}",),
+        )
+    cause = choose(account, first)
+    headline = f"run {run} failed{after}: rank {first.rank} on {first.host} {how_it_ended(first)}"
+    return Verdict(
+        run,
+        "failed",
+        headline,
+        first,
+        cause,
+        last_lines(words),
+        f"rank {first.rank}",
+        _others(account, first),
+        _notes(account),
+        (f"ipexctl logs {run} -r {first.rank}",),
+    )
+
+
+def _is_over_time(account: Account, first: First | None) -> bool:
+    if first is not None and first.kind:
+        return first.kind == "time-limit"
+    return first is None and account.exit_code == 124 and "time limit" in account.reason
+
+
+def _lost(account: Account) -> Verdict:
+    run, notes = account.id, list(_notes(account))
+    took = f" after {lasted(account.took)}" if account.took is not None else ""
+    if account.boot is not None and account.started is not None and account.boot > account.started:
+        why = f"node0 ({account.node0}) was started anew meanwhile"
+    else:
+        why = f"its supervisor on node0 ({account.node0}) died: killed by somebody, or by the kernel for want of memory"
+        notes.append(f"on {account.node0}, as root: dmesg -T | grep -i kill shows whether the kernel did it")
+    lines = tuple(Line("supervisor", bare(line)) for line in _without_blanks(account.supervise, LINES))
+    cause = choose(account, None, hung=True)
+    return Verdict(
+        run,
+        "lost",
+        f"run {run} is lost{took}: {why}; its ranks end themselves within a minute",
+        None,
+        cause,
+        lines,
+        "the supervisor" if lines else "",
+        _others(account, None),
+        tuple(notes),
+        (f"ipexctl logs {run}",),
+    )
+
+
+def _stopped(account: Account) -> Verdict:
+    by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM"}.get(account.exit_code or 0, "by a signal")
+    after = f" after {lasted(account.took)}" if account.took is not None else ""
+    headline = f"run {account.id} was stopped{after}, {by}"
+    logs = (f"ipexctl logs {account.id}",)
+    return Verdict(account.id, "stopped", headline, others=_others(account, None), notes=_notes(account), next=logs)
+
+
+def _well(account: Account) -> Verdict:
+    after = f" after {lasted(account.took)}" if account.took is not None else ""
+    headline = f"run {account.id} ended well{after}: {_size(account)}"
+    return Verdict(account.id, "ok", headline, notes=_notes(account), next=(f"ipexctl logs {account.id}",))
+
+
+def _going_on(account: Account) -> Verdict:
+    """Nothing has ended it. A silent one may hang."""
+    run = account.id
+    age = f", {lasted(account.now - account.started)}" if account.started and account.now else ""
+    doing = {"starting": "is starting", "running": "is running"}.get(account.state, f"is {account.state}")
+    headline = f"run {run} {doing}{age}: {_size(account)}"
+    silent = account.silent
+    cause = None
+    after: tuple[str, ...] = (f"ipexctl attach {run}",)
+    if silent is not None:
+        headline += f"; no rank has said anything for {lasted(silent)}" if silent else "; no rank says anything"
+        cause = choose(account, None, hung=True)
+        after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
+    return Verdict(run, account.state, headline, None, cause, others=(), notes=_notes(account), next=after)
+
+
+def last_lines(words: Words, most: int = LINES) -> tuple[Line, ...]:
+    """Of stdout, then of stderr: where both have many, two thirds are stderr's."""
+    err = _without_blanks(words.err, most)
+    out = _without_blanks(words.out, most)
+    for_out = max(most - len(err), min(len(out), _OF_STDOUT))
+    out = out[len(out) - min(len(out), for_out) :]
+    err = err[max(0, len(err) - (most - len(out))) :]
+    return (*(Line("stdout", bare(line)) for line in out), *(Line("stderr", bare(line)) for line in err))
+
+
+def _without_blanks(lines: Sequence[str], most: int) -> list[str]:
+    kept = list(lines)
+    while kept and not kept[-1].strip():
+        kept.pop()
+    return kept[-most:]
+
+
+def _others(account: Account, first: First | None) -> tuple[Others, ...]:
+    """What the rest was doing, said once for all of whom it's true."""
+    groups: dict[tuple[What, str], list[Row]] = {}
+    chief = first.rank if first is not None else None
+    own = _exception(account.words_of(chief)) if chief is not None else None
+    for row in account.rows:
+        if row.rank != chief:
+            groups.setdefault(_of_row(account, row, own, first), []).append(row)
+    found = []
+    for (what, sentence), rows in groups.items():
+        ranks = tuple(row.rank for row in rows)
+        hosts = tuple(dict.fromkeys(row.host for row in rows))
+        who = f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_ranks(ranks)} on {fold(hosts)}"
+        found.append(Others(what, ranks, hosts, f"{who} {sentence}"))
+    return tuple(found)
+
+
+def _exception(words: Words) -> str | None:
+    """What it raised, but for figures: addresses and ports differ among ranks that said the same."""
+    return None if words.exception is None else _FIGURES.sub("N", ": ".join(words.exception))
+
+
+def _of_row(account: Account, row: Row, own: str | None, first: First | None) -> tuple[What, str]:
+    words = account.words_of(row.rank)
+    if own is not None and _exception(words) == own:
+        return "same", "printed the same"
+    if row.state == "failed":
+        how = how_it_ended(First(row.rank, row.host, "", row.exit_code, row.signal, row.oom, None, None))
+        why = f": {shortened(': '.join(words.exception), 100)}" if words.exception else ""
+        return "failed", f"{how}{' after it' if first is not None else ''}{why}"
+    if row.state == "ok":
+        return "ok", "ended well"
+    if row.state == "lost":
+        return "lost", "is not heard any more" if first is not None else "was lost"
+    if row.pid is None and row.state in ("starting", "stopped"):
+        return "not-begun", "had not begun"
+    if row.state == "stopped":
+        return "ended", "ran, and was ended by ipexctl after it" if first is not None else "was ended by ipexctl"
+    return "running", f"was {row.state}"
+
+
+def _notes(account: Account) -> tuple[str, ...]:
+    notes = []
+    if account.restarts:
+        times = "once" if len(account.restarts) == 1 else f"{len(account.restarts)} times"
+        reasons = "; ".join(dict.fromkeys(account.restarts))
+        notes.append(f"it had been started again {times} before, after: {shortened(reasons, 300)}")
+    lost = {row.rank: row.lost for row in account.rows if row.lost}
+    if lost:
+        total, ranks = sum(lost.values()), fold_ranks(lost)
+        notes.append(
+            f"{total:,} bytes of the output of rank{'s' * (len(lost) > 1)} {ranks} are missing: a disk was full; the "
+            "place is marked in the log"
+        )
+    if account.unwritten:
+        notes.append(f"{account.unwritten} events are missing from node0's record: its disk was full")
+    for row in account.rows:
+        notes.extend(f"rank {row.rank} on {row.host}: {text}" for text in row.mismatch[:1])
+        if len(notes) > 6:
+            break
+    return tuple(notes)
+
+
+def _size(account: Account) -> str:
+    ranks, nodes = len(account.rows), len(account.scene.hosts)
+    return f"{ranks} rank{'s' * (ranks != 1)} on {nodes} node{'s' * (nodes != 1)}"
+
+
+def lasted(seconds: float) -> str:
+    """`0.4 s`, `45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
+    if seconds < 1:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"

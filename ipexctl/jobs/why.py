@@ -1,0 +1,111 @@
+"""Why a run ended: node0 is asked for its record, and where that can't be, this machine's copy speaks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.account import read_account
+from ipexctl.jobs.verdict import Verdict, judge, lasted
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_script import run_script, text_of
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.jobs.account import Account
+    from ipexctl.jobs.record import RunRecord
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+
+TIME: Final = 60.0
+_FINAL: Final = ("ok", "failed", "stopped", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A verdict, and whether it was to be had at all."""
+
+    record: RunRecord
+    verdict: Verdict
+    is_known: bool = True
+    """Whether what ended the run is known, or that it goes on."""
+
+
+def why(
+    record: RunRecord,
+    open_session: Callable[[], Session],
+    runs: Path,
+    cancel: Cancel,
+    *,
+    timeout: float | None = TIME,
+) -> Answer:
+    """Ask node0; where it can't be reached, what lies in `runs`, the register's directory.
+
+    Raises a HostError where node0 was reached and knows nothing of the run.
+    """
+    try:
+        session = open_session()
+        try:
+            account = _ask(session, record, record.python, record.home, timeout, cancel)
+        finally:
+            session.close()
+    except Cancelled:
+        raise
+    except (Unreachable, TimedOut) as error:
+        return _from_here(record, runs, error, cancel)
+    return Answer(record, judge(account))
+
+
+def _ask(
+    session: Session,
+    record: RunRecord,
+    python: str,
+    home: str,
+    timeout: float | None,
+    cancel: Cancel,
+    *,
+    copy: bool = False,
+) -> Account:
+    request: dict[str, Any] = {"home": home, "id": record.id, "library": text_of("follow"), "copy": copy}
+    said = run_script(session, python, "account", "read", request, timeout=timeout, cancel=cancel)
+    return read_account(said, record.node0.name)
+
+
+def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:
+    """The copy of a run that was followed has all of it, or its beginning."""
+    unreachable = f"node0 ({record.node0.name}) can't be reached: {error.reason}"
+    again = (error.fix,) if error.fix else ()
+    account = None
+    if (runs / record.id / "status.json").exists():
+        session = LocalSession(Host(name="localhost", address="localhost"))
+        try:
+            account = _ask(session, record, sys.executable, str(runs.parent), TIME, cancel, copy=True)
+        except HostError:
+            account = None
+        finally:
+            session.close()
+    if account is not None and account.state in _FINAL:
+        verdict = judge(account)
+        return Answer(record, replace(verdict, notes=(*verdict.notes, f"{unreachable}; this is from the copy here")))
+    return Answer(record, _unknown(record, account, unreachable, again), is_known=False)
+
+
+def _unknown(record: RunRecord, account: Account | None, unreachable: str, fix: tuple[str, ...]) -> Verdict:
+    notes = []
+    if record.started:
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
+        size = f"{record.world_size} rank{'s' * (record.world_size != 1)}"
+        notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
+    if account is not None:
+        after = f"{lasted(account.now - account.started)} after its start, " if account.now and account.started else ""
+        notes.append(f"when it was last seen from here, {after}it was {account.state}")
+    headline = f"what became of run {record.id} is not known here: {unreachable}"
+    logs = (f"ipexctl logs {record.id}",) if account is not None else ()
+    return Verdict(record.id, "unknown", headline, notes=tuple(notes), next=(*fix, f"ipexctl why {record.id}", *logs))

@@ -1,0 +1,177 @@
+"""What a run's directory on node0 tells of how it ended: status, events, the last lines of every rank and of mpirun.
+
+    read  {home, id, copy} → {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …],
+                              "supervise": [line, …], "events": [{…}, …], "texts": {key: base64 of zlib},
+                              "ranks": {"0": {"out": key, "err": key}, …}}
+
+`library` in the request is the text of `follow.py`, which knows how a status is read. With `copy` the directory is what
+was brought from node0 earlier: its status is taken as it stands, and `now` is when it was written. What several ranks
+have printed alike crosses the wire once. A line is as a terminal would end up showing it, and cut where it is endless.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import sys
+import time
+import types
+import zlib
+from typing import Any, Dict
+
+MUCH = 8 << 20
+"""Bytes read back of a rank that failed: one line may be a megabyte."""
+SOME = 256 << 10
+"""The same of any other rank, where they are few."""
+ALL = 32 << 20
+"""The same of all others together."""
+LEAST = 4 << 10
+LINES, FEW_LINES = 400, 120
+LONGEST = 2000
+"""Bytes of a line that are kept."""
+EVENTS = 400
+KEPT = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint")
+FINAL_BADLY = ("failed", "lost")
+Json = Dict[str, Any]
+
+
+def library(text: str) -> Any:
+    """A script beside this one, as a module."""
+    module = types.ModuleType("follow")
+    exec(compile(text, "follow", "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
+def last_state(line: bytes) -> bytes:
+    """What a terminal would show of a line that `\\r` took back to its beginning."""
+    bare = line.rstrip(b"\r")
+    return bare[bare.rfind(b"\r") + 1 :]
+
+
+def clipped(line: bytes, longest: int = LONGEST) -> bytes:
+    if len(line) <= longest:
+        return line
+    half = longest // 2
+    return line[:half] + b" [... %d bytes ...] " % (len(line) - 2 * half) + line[-half:]
+
+
+def tail(path: str, most: int, lines: int) -> list[bytes]:
+    """The last lines of a file; none where it isn't there."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - most)
+            file.seek(start)
+            data = file.read(most)
+    except OSError:
+        return []
+    found = data.split(b"\n")
+    if not found[-1]:
+        found.pop()
+    if start and len(found) > 1:  # the first may have begun before
+        found = found[1:]
+    return [clipped(last_state(line)) for line in found[-lines:]]
+
+
+def text_lines(path: str, lines: int = 80) -> list[str]:
+    return [line.decode(errors="replace") for line in tail(path, SOME, lines)]
+
+
+def events_of(path: str) -> list[Json]:
+    """What has happened, the oldest first; where there is too much of it, both ends."""
+    found = []
+    for line in tail(path, MUCH, 100000):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            found.append(event)
+    half = EVENTS // 2
+    return found if len(found) <= EVENTS else found[:half] + found[-half:]
+
+
+def plan_of(path: str) -> Json:
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            plan = json.load(file)
+        tiers = {host["name"]: host.get("tier") for host in plan.get("hosts") or ()}
+        return {"tiers": tiers, **{name: plan.get(name) for name in KEPT}}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return {}
+
+
+def boot_time() -> float | None:
+    """When this machine was started, in seconds since the epoch."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123
+            return next((float(line.split()[1]) for line in file if line.startswith("btime ")), None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def copied(path: str, follow: Any) -> tuple[Json, float]:
+    """The status as it was last seen, and when: whether its run lives can't be told from here."""
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            return json.load(file), os.fstat(file.fileno()).st_mtime
+    except (OSError, ValueError) as error:
+        raise follow.Failed(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def suspects(status: Json) -> list[int]:
+    """The ranks whose words may say why: they are read at length."""
+    first = status.get("first_failure") or {}
+    rows = [row for row in status.get("ranks") or () if row.get("state") in FINAL_BADLY]
+    rows.sort(key=lambda row: row.get("rank") != first.get("rank"))
+    return [row["rank"] for row in rows][:16]
+
+
+def read(request: Json, follow: Any) -> Json:
+    rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])  # noqa: PTH111, PTH118
+    now = time.time()
+    if request.get("copy"):
+        status, now = copied(os.path.join(rundir, "status.json"), follow)  # noqa: PTH118
+    else:
+        status = follow.read_status(rundir)
+    ranks = [row["rank"] for row in status.get("ranks") or ()]
+    chief = set(suspects(status))
+    each = max(LEAST, min(SOME, ALL // max(1, 2 * len(ranks))))
+    texts: dict[str, str] = {}
+    found: Json = {}
+    for rank in ranks:
+        most, lines = (MUCH, LINES) if rank in chief else (each, FEW_LINES)
+        found[str(rank)] = {}
+        for name in ("out", "err"):
+            said = b"\n".join(tail(os.path.join(rundir, "ranks", f"{rank:04}.{name}"), most, lines))  # noqa: PTH118
+            key = hashlib.sha256(said).hexdigest()[:16]
+            if key not in texts:
+                texts[key] = base64.b64encode(zlib.compress(said)).decode()
+            found[str(rank)][name] = key
+    return {
+        "status": status,
+        "now": now,
+        "boot": None if request.get("copy") else boot_time(),
+        "plan": plan_of(os.path.join(rundir, "plan.json")),  # noqa: PTH118
+        "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),  # noqa: PTH118
+        "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),  # noqa: PTH118
+        "events": events_of(os.path.join(rundir, "events.jsonl")),  # noqa: PTH118
+        "texts": texts,
+        "ranks": found,
+    }
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.readline())
+    follow = library(request["library"])
+    try:
+        last = {"event": "done", **read(request, follow)}
+    except follow.Failed as failed:
+        last = {"event": "failed", "reason": failed.reason, "fix": failed.fix}
+    sys.stdout.write(json.dumps(last) + "\n")
+
+
+if __name__ == "__main__":
+    main()
