@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 OF_NODE0: Final = ("supervise", "peers", "book", "launcher", "wire")
-OF_RANKS: Final = ("rank", "surroundings", "talk", "outbox", "processes", "wire")
+OF_RANKS: Final = ("rank", "surroundings", "stacks", "talk", "outbox", "processes", "wire", "aside", "shim")
+SHIPPED_AS: Final = {"aside": "shim/sitecustomize", "shim": "shim/ipexctl_shim"}
+"""What the ranks' own Pythons find: a directory with nothing else in it."""
 _START_TIME: Final = 60.0
 
 
@@ -294,7 +296,7 @@ def _take_back(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> None:
 
 
 def _scripts(names: Sequence[str]) -> list[File]:
-    return [File(f"{name}.py", text_of(name).encode()) for name in names]
+    return [File(f"{SHIPPED_AS.get(name, name)}.py", text_of(name).encode()) for name in names]
 
 
 def _put(session: Session, directory: str, files: Sequence[File], cancel: Cancel) -> None:

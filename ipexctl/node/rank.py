@@ -64,6 +64,7 @@ class Rank:
         self.job, self.path, self.rank = job, path, rank
         self.plan: Json = job["ranks"][str(rank)]
         self.guard = self.processes.Guard()
+        self.stacks: Any = part("stacks").Stacks(self.processes, self.guard.pid, job["rundir"], job["command"])
         who = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
         self.who: Json = {**who, "attempt": None}
         self.make_stream = talk.Stream
@@ -133,7 +134,7 @@ class Rank:
         code, why = 127, ""
         try:
             master, attempt = self.welcome.get("master") or self.job["master"], int(self.who["attempt"] or 0)
-            environ = surroundings.environment(self.wire, self.job, self.rank, master, attempt)
+            environ = self.stacks.prepare(surroundings.environment(self.wire, self.job, self.rank, master, attempt))
             with self.processes.placed(self.plan, self.mismatches):
                 self.child = subprocess.Popen(
                     self.job["command"],
@@ -155,6 +156,7 @@ class Rank:
             why += "; is the project synced to this path? (ipexctl sync)" if missing else ""
         if self.child is not None:
             self.guard.watch(self.child.pid)
+            self.stacks.watch(self.child.pid)
             self.usage = self.processes.Usage(self.child.pid)
             self.streams = [
                 self.make_stream(b"O", self.child.stdout, boxes["out"]),
@@ -179,6 +181,8 @@ class Rank:
             self.talk.tell("start", pid=self.child.pid)
         for text in self.mismatches if self.streams else ():
             self.talk.tell("mismatch", text=text)
+        if self.stacks.stuck is not None:
+            self.talk.tell("stuck", **self.stacks.stuck)
         if self.exit is not None:
             self.talk.tell("exit", **self.exit)
 
@@ -195,12 +199,13 @@ class Rank:
         now = time.monotonic()
         self.talk.step(now)
         open_ones = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
-        readable, writable = self.wire.ready([wake, *open_ones, *self.talk.readers()], self.talk.writers(), wait)
+        readers = [wake, self.stacks.reader, *open_ones, *self.talk.readers()]
+        readable, writable = self.wire.ready(readers, self.talk.writers(), wait)
         if wake in readable:
             os.read(wake, 4096)
         now = time.monotonic()
         for number in readable:
-            if isinstance(number, int) and number != wake:
+            if isinstance(number, int) and number in open_ones:
                 open_ones[number].read(now)
         for message in self.talk.work(readable, writable):
             self.obey(message)
@@ -240,6 +245,8 @@ class Rank:
         if self.exit is not None and not self.swept and is_drained:
             self.sweep()
             self.send_on()
+        for t, fields in self.stacks.work(now):
+            self.talk.tell(t, **fields)
 
     def sweep(self) -> None:
         """Whatever the command has left behind goes with it; then the streams hold nothing more."""
@@ -268,6 +275,8 @@ class Rank:
                 self.stop(signal.SIGTERM)
 
     def ended(self, code: int, by: int | None) -> None:
+        if self.stacks.stuck is not None:  # that it could only be ended by a signal is not what was wrong
+            code, by = self.stacks.stuck["code"], None
         self.exit_code = code
         self.exit = {"code": code, "signal": by}
         self.drain_until = time.monotonic() + (DRAIN if self.stop_signal is None else 0.3)
@@ -287,6 +296,8 @@ class Rank:
             self.stop(int(message.get("signal", signal.SIGTERM)))
         elif kind == "signal":
             self.signal_child(int(message["signal"]))
+        elif kind == "dump":
+            self.stacks.dump(message.get("id"))
         elif kind == "forget":
             forget(self.path)
         elif kind == "bye":

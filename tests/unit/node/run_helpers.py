@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipexctl.jobs.start import OF_NODE0, OF_RANKS
+from ipexctl.jobs.start import OF_NODE0, OF_RANKS, SHIPPED_AS
 from ipexctl.remote.node_script import text_of
 
 STAND_IN = Path(__file__).parents[2] / "stand_ins" / "mpirun.py"
@@ -55,7 +55,9 @@ class Run:
         for name in SCRIPTS:
             text, (old, new) = text_of(name), self.patches.get(name, ("", ""))
             assert old in text
-            (self.rundir / f"{name}.py").write_text(text.replace(old, new) if old else text)
+            path = self.rundir / f"{SHIPPED_AS.get(name, name)}.py"
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            path.write_text(text.replace(old, new) if old else text)
         self.process = subprocess.Popen(
             [self.python, "-I", str(self.rundir / "supervise.py")],
             stdin=subprocess.PIPE,
