@@ -1,18 +1,20 @@
-"""Whether node0 gets into every node, and a connection through to it and back, before mpirun would hang on it."""
+"""What would go wrong under mpirun, asked before it: node0's ways to the nodes and back, the script's imports."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.modules import judge_modules, judge_syntax
 from ipexctl.jobs.prepare import Refused
-from ipexctl.remote.node_script import run_script
+from ipexctl.remote.node_script import run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.jobs.modules import Needs
     from ipexctl.jobs.prepare import Known
     from ipexctl.launch.request import RankEnv
     from ipexctl.remote.crew import Crew
@@ -25,19 +27,26 @@ _OPEN: Final = (
 )
 
 
-def check_ways(hosts: Sequence[Host], known: Known, env: RankEnv, config: str | None, crew: Crew) -> Refused | None:
-    """The first host is node0; asked of it in one round trip."""
+def check_ways(
+    hosts: Sequence[Host], known: Known, env: RankEnv, config: str | None, crew: Crew, needs: Needs | None = None
+) -> Refused | str:
+    """The first host is node0; asked of it in one round trip. A sentence, where something is in doubt.
+
+    Raises a FileError where the script's syntax is wrong.
+    """
     node0, *others = hosts
-    if not others:
-        return None
+    if not others and needs is None:
+        return ""
     words = {known.words[host.name]: host.name for host in others}
     how = ("-F", config) if config else ()
     request = {
-        "address": known.internal[node0.name],
+        "address": known.internal.get(node0.name, ""),
         "python": env.python,
         "ssh": ["ssh", *how, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
         "nodes": [{"word": word, "address": known.internal[name]} for word, name in words.items()],
         "seconds": _SECONDS,
+        "library": text_of("imports"),
+        "script": needs.question() if needs is not None else None,
     }
     try:
         said = run_script(
@@ -47,7 +56,13 @@ def check_ways(hosts: Sequence[Host], known: Known, env: RankEnv, config: str | 
         raise
     except HostError as error:
         return Refused(f"{node0.name}: {error.reason}", error.fix, (node0.name,), isinstance(error, Unreachable))
-    return judge(node0.name, known.internal, {words[word]: way for word, way in said["ways"].items()})
+    if needs is not None:
+        judge_syntax(needs.script, said["fault"])
+    ways = {words[word]: way for word, way in said["ways"].items()}
+    if refused := judge(node0.name, known.internal, ways):
+        return refused
+    lacking = {node0.name: said["lacking"], **{name: way["lacking"] for name, way in ways.items()}}
+    return judge_modules(needs, lacking) if needs is not None else ""
 
 
 def judge(node0: str, addresses: Mapping[str, str], ways: Mapping[str, Mapping[str, Any]]) -> Refused | None:

@@ -2,11 +2,13 @@
 
 Asked on node0, of each node; at once, as mpirun would.
 
-    {"address": node0's own, "python", "ssh": [word, …], "nodes": [{"word", "address"}, …], "seconds"}
-        → {"event": "done", "ways": {word: {"kind": "ok" | "login" | "back" | "there", "text"}}}
+    {"address": node0's own, "python", "ssh": [word, …], "nodes": [{"word", "address"}, …], "seconds",
+     "library": text of imports.py, "script": {"modules": [name, …], "own", "name", "source" or null}, or null}
+        → {"event": "done", "ways": {word: {"kind": "ok" | "login" | "back" | "there", "text", "lacking": [name, …]}},
+           "lacking": [name, …] on node0, "fault": what is wrong with the script's syntax, or null}
 
 `login`: ssh from here fails. `back`: from there no connection reaches a port of ours. `there`: from here none reaches
-a port of that node. The node's part goes in by ssh's stdin.
+a port of that node. The node's part goes in by ssh's stdin. With no nodes, node0 is asked about the script alone.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from typing import Any, Dict, Tuple
 
 MARK = "ipexctl-way "
@@ -28,7 +31,7 @@ Json = Dict[str, Any]
 THERE = """
 import json, socket, sys
 back, mine, seconds = (sys.argv[1], int(sys.argv[2])), sys.argv[3], float(sys.argv[4])
-said = {"back": None, "port": None}
+said = {"back": None, "port": None, "lacking": lacking(*json.loads(sys.argv[5])) if len(sys.argv) > 5 else []}
 try:
     socket.create_connection(back, seconds).close()
 except (OSError, socket.timeout) as error:
@@ -62,10 +65,14 @@ class Way:
     def __init__(self, request: Json, node: Json, port: int) -> None:
         self.request, self.node, self.port = request, node, port
         self.kind, self.text = "login", ""
+        self.lacking: list[str] = []
 
     def go(self) -> None:
         seconds = float(self.request["seconds"])
-        words = (self.request["python"], "-I", "-", self.request["address"], self.port, self.node["address"], seconds)
+        words = [self.request["python"], "-I", "-", self.request["address"], self.port, self.node["address"], seconds]
+        script = self.request["script"]
+        if script:
+            words.append(json.dumps([script["modules"], script["own"]]))
         line = " ".join(shlex.quote(str(word)) for word in words)
         argv = [*self.request["ssh"], "--", self.node["word"], line]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -79,7 +86,7 @@ class Way:
 
     def talk(self, process: Any, seconds: float) -> None:
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(THERE.encode())
+            process.stdin.write((self.request["library"] + THERE).encode())
             process.stdin.close()
         said = None
         for raw in process.stdout:
@@ -91,6 +98,7 @@ class Way:
             lines = process.stderr.read().decode(errors="replace").strip().splitlines()
             self.text = lines[-1] if lines else "ssh gave no reason"
             return
+        self.lacking = said["lacking"]
         self.kind, self.text = self.tried(said, seconds)
 
     def tried(self, said: Json, seconds: float) -> Tuple[str, str]:  # noqa: UP006
@@ -122,20 +130,41 @@ def listen(address: str) -> Any:
     return listener
 
 
+def look(request: Json) -> Json:
+    """What node0's own Python says of the script."""
+    script = request["script"]
+    if not script:
+        return {"lacking": [], "fault": None}
+    library = types.ModuleType("imports")
+    exec(compile(request["library"], "imports", "exec"), library.__dict__)  # noqa: S102
+    fault = library.fault(script["source"], script["name"]) if script["source"] is not None else None
+    return {"lacking": library.lacking(script["modules"], script["own"]), "fault": fault}
+
+
+def try_all(request: Json) -> Json:
+    if not request["nodes"]:
+        return look(request)
+    port = listen(request["address"]).getsockname()[1]
+    found = [Way(request, node, port) for node in request["nodes"]]
+    threads = [threading.Thread(target=way.go, daemon=True) for way in found]
+    for thread in threads:
+        thread.start()
+    here = look(request)
+    for thread in threads:
+        thread.join()
+    ways = {way.node["word"]: {"kind": way.kind, "text": way.text, "lacking": way.lacking} for way in found}
+    return {**here, "ways": ways}
+
+
 def main() -> None:
     request = json.loads(sys.stdin.readline())
-    if shutil.which(request["ssh"][0]) is None:
-        ways = {node["word"]: {"kind": "login", "text": "there is no ssh on it"} for node in request["nodes"]}
+    if request["nodes"] and shutil.which(request["ssh"][0]) is None:
+        text = "there is no ssh on it"
+        ways = {node["word"]: {"kind": "login", "text": text, "lacking": []} for node in request["nodes"]}
+        said = {**look(request), "ways": ways}
     else:
-        port = listen(request["address"]).getsockname()[1]
-        found = [Way(request, node, port) for node in request["nodes"]]
-        threads = [threading.Thread(target=way.go, daemon=True) for way in found]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        ways = {way.node["word"]: {"kind": way.kind, "text": way.text} for way in found}
-    sys.stdout.write(json.dumps({"event": "done", "ways": ways}) + "\n")
+        said = {"ways": {}, **try_all(request)}
+    sys.stdout.write(json.dumps({"event": "done", **said}) + "\n")
 
 
 if __name__ == "__main__":

@@ -147,24 +147,47 @@ def test_interfaces_may_be_called_otherwise_on_each_host(cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize(
-    ("script", "last"),
+    ("name", "text", "said"),
     [
-        ("def f(:\n", "SyntaxError: invalid syntax"),
-        ("\x7fELF\x02\x01", "SyntaxError: "),
-        ("import of_node1_alone\n", "ModuleNotFoundError: No module named 'of_node1_alone'"),
+        ("bad.py", "x = 1\ndef f(:\n", "bad.py:2: invalid syntax\n  def f(:\n        ^\n"),
+        ("old.py", "print 'so'\n", "old.py:1: SyntaxError: Missing parentheses in call to 'print'"),
+        ("prog", b"\x7fELF\x02\x01\0", "the script 'prog' is a program, not Python"),
+        ("go.sh", "#!/bin/sh\nls\n", "ipexctl run -- ./go.sh"),
+        ("notes.ipynb", "{}", "is a notebook"),
     ],
 )
-def test_a_script_python_cannot_run_shows_pythons_own_words(cluster: Cluster, script: str, last: str) -> None:
-    cluster.write("bad.py", script)
-    name = "of_node1_alone.py"
-    places = [".ipexctl/envs/default/lib/python3.11/site-packages"]
+def test_a_script_python_cannot_run_is_refused_and_nothing_copied(
+    cluster: Cluster, name: str, text: str | bytes, said: str
+) -> None:
+    cluster.write(name, text)
+    assert said in cluster.refused("--ppn", "1", name, rc=2)
+    assert cluster.project.name not in cluster.on(0, "ls .ipexctl/code 2>/dev/null; true").split()
+
+
+def test_a_module_that_one_node_lacks_is_named_with_that_node_and_the_line(cluster: Cluster) -> None:
+    place = ".ipexctl/envs/default/lib/python3.11/site-packages"
     for index in (0, 2):
-        cluster.on(index, f"touch {places[0]}/{name}")
-    ran = cluster.run("--ppn", "1", "bad.py", rc=1)
-    assert any(lines[-1].startswith(last) for lines in by_rank(ran.err).values()), ran.err
-    assert "ended with exit code 1" in ran.err
-    if "of_node1_alone" in script:
-        assert "rank 1 on node2 ended" in ran.err
+        cluster.on(index, f"echo 'NAME = 1' >{place}/only_there.py")
+    cluster.write("train.py", "import os\n\nimport only_there\nprint('it began')\n")
+    said = cluster.refused("--ppn", "1", "train.py")
+    assert "node2 lacks the module only_there that train.py imports (line 3)" in said
+    assert "ipexctl install --stack torch --with only_there" in said
+    assert "node2 lacks the module only_there" in cluster.refused("--ppn", "1", "-l", "node2", "train.py")
+    cluster.write("pkg/__main__.py", "import only_there\n")
+    assert "that pkg/__main__.py imports (line 1)" in cluster.refused("--ppn", "1", "-m", "pkg")
+    assert "node[1-3] lack the module nowhere that -m names" in cluster.refused("--ppn", "1", "-m", "nowhere.at_all")
+    assert sorted(by_rank(cluster.run("--ppn", "1", "-l", "!node2", "train.py").out)) == [0, 1]
+
+
+def test_a_module_that_may_be_found_all_the_same_is_said_and_the_run_begins(cluster: Cluster) -> None:
+    cluster.write("lib/only_here.py", "NAME = 'found'\n")
+    cluster.write("train.py", "import only_here\nprint(only_here.NAME)\n")
+    assert "node[1-3] lack the module only_here" in cluster.refused("--ppn", "1", "train.py")
+    ran = cluster.run("--ppn", "1", "-x", "PYTHONPATH=lib", "train.py")
+    assert by_rank(ran.out) == {rank: ["found"] for rank in range(3)}
+    assert "PYTHONPATH is exported, so it may be found" in ran.err
+    cluster.write("train.py", "import sys\nsys.path.append('lib')\nimport only_here\nprint(only_here.NAME)\n")
+    assert "it changes where Python looks (line 2)" in cluster.run("--ppn", "1", "train.py").err
 
 
 @pytest.mark.parametrize(("words", "code"), [(["nosuchcommand"], 127), (["/etc/passwd"], 126)])

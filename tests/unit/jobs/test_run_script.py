@@ -1,0 +1,197 @@
+"""A script that can't be run is known before a rank is started: no Python, wrong syntax, a module nobody has."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.jobs.modules import Needs, install_again, judge_modules, judge_syntax
+from ipexctl.jobs.needs import needs_of_module, needs_of_script
+from ipexctl.jobs.prepare import Refused
+from ipexctl.jobs.script import Import, Script, read_script
+from ipexctl.stack.existing import EnvRecord
+
+TRAIN = """\
+import os, torch.nn as nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+from . import sibling
+import of_two_minds
+
+if os.environ.get("FAST"):
+    import fast
+try:
+    import wandb, of_two_minds
+except ImportError:
+    wandb = None
+
+def later():
+    import plots, tqdm
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said", "fix"),
+    [
+        ("train", b"\x7fELF\x02\x01\0\0", "'train' is a program, not Python", "ipexctl run -- ./train"),
+        ("data.bin", b"abc\0def", "is a binary file", "-- ./data.bin"),
+        ("go.sh", b"#!/bin/sh\nls\n", "is for sh, as its first line says", "-- ./go.sh"),
+        ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n", "is for bash", "-- bin/go"),
+        ("go.pl", b"#! /usr/bin/perl -w\n1;", "is for perl", "-- ./go.pl"),
+        ("a.ipynb", b'{"cells": []}', "is a notebook", "nbconvert"),
+    ],
+)
+def test_what_is_no_python_is_refused_and_told_how_to_run_it(name: str, data: bytes, said: str, fix: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read_script(name, data)
+    assert said in refused.value.message
+    assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"#!/usr/bin/env python3\nimport os\n",
+        b"#!/usr/bin/env -S uv run --script\nimport os\n",
+        b"#!/bin/sh\n''''exec python3 \"$0\" \"$@\" # '''\nimport os\n",
+        b"\xef\xbb\xbfimport os\n",
+        b"# -*- coding: latin-1 -*-\nimport os; name = '\xe9'\n",
+    ],
+)
+def test_what_python_reads_is_python(data: bytes) -> None:
+    assert [each.module for each in read_script("train.py", data).imports] == ["os"]
+
+
+def test_archives_and_what_may_be_for_a_newer_python_are_left_to_the_hosts() -> None:
+    assert read_script("app.pyz", b"PK\x03\x04\0\0\0") == Script("app.pyz")
+    newer = read_script("train.py", b"import tqdm\nsome syntax of the future\n")
+    assert newer.imports == ()
+    assert newer.text is not None
+
+
+def test_only_what_the_script_cannot_begin_without_is_needed() -> None:
+    needed = read_script("train.py", TRAIN.encode()).imports
+    assert needed == (Import("os", 1), Import("torch", 1), Import("tqdm", 3))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sys.path.insert(0, 'lib')",
+        "sys.path += ['lib']",
+        "from sys import path",
+        "site.addsitedir('lib')",
+        "sys.modules['tqdm'] = None",
+        "os.system('pip install tqdm')",
+        "subprocess.run([sys.executable, '-m', 'pip', 'install', 'tqdm'])",
+    ],
+)
+def test_who_changes_where_python_looks_is_in_doubt(line: str) -> None:
+    assert (
+        "line 2" in read_script("train.py", f"import os, sys, site, subprocess\n{line}\nimport tqdm\n".encode()).doubt
+    )
+
+
+def test_a_word_about_pip_is_no_doubt() -> None:
+    text = '"""Needs: pip install tqdm."""\nimport tqdm, sys\nsys.exit(0)\n'
+    assert read_script("train.py", text.encode()).doubt == ""
+
+
+def test_modules_of_the_project_are_not_asked_for(tmp_path: Path) -> None:
+    for name in ("beside.py", "ext.cpython-311-x86_64-linux-gnu.so", "pkg/__init__.py", "scripts/own.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (tmp_path / "train.py").write_text("import beside, ext, pkg.deep, tqdm")
+    assert [each.module for each in needs_of_script("train.py", tmp_path / "train.py", tmp_path).modules] == ["tqdm"]
+    below = tmp_path / "scripts" / "train.py"
+    below.write_text("import own, beside")
+    needs = needs_of_script("scripts/train.py", below, tmp_path)
+    assert ([each.module for each in needs.modules], needs.elsewhere) == (["beside"], ("beside",))
+    said = judge_modules(needs, {"a": ["beside"]})
+    assert isinstance(said, Refused)
+    assert "-x PYTHONPATH=." in said.fix
+
+
+def test_a_module_is_found_in_the_project_or_asked_of_the_hosts(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text("import pkg.data, tqdm")
+    ours = needs_of_module("pkg.train", tmp_path)
+    assert ours is not None
+    assert (ours.script.name, [each.module for each in ours.modules]) == ("pkg/train.py", ["tqdm"])
+    theirs = needs_of_module("torch.distributed.run", tmp_path)
+    assert theirs is not None
+    said = judge_modules(theirs, {"a": ["torch"]})
+    assert isinstance(said, Refused)
+    assert said.reason == "a lacks the module torch that -m names"
+    assert needs_of_module("pkg.made_later", tmp_path) is None
+
+
+def needs(*modules: str, **more: Any) -> Needs:
+    imports = tuple(Import(module, line) for line, module in enumerate(modules, 4))
+    return Needs(Script("train.py"), imports, **more)
+
+
+def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> None:
+    said = judge_modules(needs("tqdm", "yaml", install="ipexctl install --torch 2.13"), {"n1": [], "n3": ["tqdm"]})
+    assert isinstance(said, Refused)
+    assert said.reason == "n3 lacks the module tqdm that train.py imports (line 4)"
+    assert said.fix == "ipexctl install --torch 2.13 --with tqdm"
+    both = judge_modules(needs("tqdm", "yaml"), {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]})
+    assert isinstance(both, Refused)
+    assert both.reason == "n[1-2] lack the modules tqdm and yaml that train.py imports (lines 4 and 5)"
+    assert both.fix == "ipexctl install --with tqdm --with pyyaml"
+    assert judge_modules(needs("tqdm"), {"n1": [], "n2": []}) == ""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fix"),
+    [
+        (needs("intel_extension_for_pytorch"), "ipexctl install --stack ipex"),
+        (needs("tomllib" if sys.version_info >= (3, 11) else "distutils"), "came with Python"),
+        (needs("cv2", own=False), "-m pip install opencv-python-headless"),
+    ],
+)
+def test_what_no_package_would_bring_is_said_otherwise(wanted: Needs, fix: str) -> None:
+    said = judge_modules(wanted, {"a": [wanted.modules[0].module]})
+    assert isinstance(said, Refused)
+    assert fix in said.fix
+
+
+def test_in_doubt_it_is_said_and_not_refused() -> None:
+    said = judge_modules(needs("tqdm", doubt="PYTHONPATH is exported"), {"a": ["tqdm"]})
+    assert said == "a lacks the module tqdm that train.py imports (line 4); PYTHONPATH is exported, so it may be found"
+
+
+def test_wrong_syntax_is_shown_as_a_hostfiles_wrong_line_is() -> None:
+    script = Script("train.py", "x = 1\ndef f(:\n")
+    fault = {"kind": "SyntaxError", "what": "invalid syntax", "line": 2, "column": 7, "python": "3.11"}
+    with pytest.raises(FileError) as wrong:
+        judge_syntax(script, fault)
+    assert wrong.value.message == "train.py:2: invalid syntax"
+    assert (wrong.value.text, wrong.value.column) == ("def f(:", 7)
+    assert "Python 3.11" in wrong.value.fix
+    judge_syntax(script, None)
+
+
+def test_the_command_that_makes_an_environment_again_repeats_what_was_asked() -> None:
+    asked = {"torch": "2.13", "stack": "torch", "python": None, "require_oneccl": True, "extras": ["peft>=0.17"]}
+    record = EnvRecord("e", "torch-2.13", "3.11", "", "", "gloo", (asked,), {}, {}, ())
+    said = "ipexctl install --env mine --torch 2.13 --stack torch --require-oneccl --with 'peft>=0.17'"
+    assert install_again(record, "mine") == said
+    assert install_again(None, "default") == "ipexctl install"
+
+
+def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(UserError, match=r"the script 'train.py' can't be read: Permission denied"):
+        needs_of_script("train.py", tmp_path / "train.py", tmp_path)
