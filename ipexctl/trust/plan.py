@@ -97,5 +97,5 @@ def nodes_for(hosts: Iterable[Host], seen: Mapping[str, Seen], internal: Mapping
 def files_to_write(nodes: Sequence[Node], node0: Seen) -> Files | None:
     """node0's config and known_hosts as they should be; None if they are."""
     before = Files(node0.config, node0.known_hosts)
-    files = render(nodes, f"{node0.ours}/ssh", before=before if node0.config else None)
+    files = render(nodes, f"{node0.ours}/ssh", before=before if node0.config else None, quick=node0.quick)
     return None if files == before else files

@@ -56,6 +56,8 @@ class Seen:
     litter: bool = False
     """Something of an earlier call of ours that ended without warning is beside authorized_keys."""
     client: bool = False
+    quick: bool = False
+    """node0's ssh lets a config prefer algorithms."""
     has_dir: bool = False
     key: str | None = None
     """Our public key on node0, empty if what lies there is no key."""
@@ -114,6 +116,7 @@ def read_seen(answer: bytes, *, server_key: str | None, port: int | None) -> See
         keys_mode=_permissions(text("ls.keys")),
         litter="litter" in words,
         client="client" in words,
+        quick="quick" in words,
         has_dir="dir" in words,
         key=" ".join(text("key").split()[:2]) if "key" in words else None,
         config=text("config"),

@@ -71,6 +71,9 @@ if [ -n "$3" ]; then
 fi
 if [ -n "$2" ]; then
     command -v ssh >/dev/null && command -v ssh-keygen >/dev/null && tell client yes
+    # Older clients know no ^, and would read no further.
+    ssh -G -F /dev/null -o KexAlgorithms=^curve25519-sha256 -o Ciphers=^aes128-gcm@openssh.com localhost \
+        >/dev/null 2>&1 </dev/null && tell quick yes
     [ ! -d "$ours/ssh" ] || tell dir "$(ls -ldn "$ours/ssh/.")"
     if [ -e "$ours/ssh/id_ed25519" ]; then
         tell key "$(ssh-keygen -y -P '' -f "$ours/ssh/id_ed25519" 2>/dev/null </dev/null)"

@@ -51,6 +51,14 @@ def test_the_config_has_a_block_a_node_and_nothing_of_the_users() -> None:
     assert files.known_hosts == "a,10.0.0.1 ssh-ed25519 KEY-a\nb,10.0.0.2 ssh-ed25519 KEY-b\n"
 
 
+def test_cheap_algorithms_are_preferred_only_where_node0s_ssh_understands_that() -> None:
+    (made,) = nodes_for([Host("a", "a")], {"a": SEEN}, {"a": "10.0.0.1"})
+    for quick in (False, True):
+        files = files_to_write([made], replace(SEEN, quick=quick))
+        assert files
+        assert ("\n  KexAlgorithms ^curve25519-sha256," in files.config) is quick
+
+
 def test_nodes_of_an_earlier_call_stay_and_those_of_this_one_are_new() -> None:
     before = render([node("a", "10.0.0.1"), node("b", "10.0.0.2")], "/h")
     after = render([node("a", "10.0.0.9"), node("c", "10.0.0.3")], "/h", before=before)
