@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
 
-OF_NODE0: Final = ("supervise", "peers", "book", "launcher", "wire")
+OF_NODE0: Final = ("supervise", "peers", "book", "launcher", "dumps", "wire")
 OF_RANKS: Final = ("rank", "surroundings", "stacks", "talk", "outbox", "processes", "wire", "aside", "shim")
 SHIPPED_AS: Final = {"aside": "shim/sitecustomize", "shim": "shim/ipexctl_shim"}
 """What the ranks' own Pythons find: a directory with nothing else in it."""
