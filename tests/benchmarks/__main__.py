@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 
-from . import part_doctor, part_exec, part_install, part_startup, part_step, part_stream, part_sync, part_tree, peers
+from . import (
+    part_doctor,
+    part_exec,
+    part_install,
+    part_startup,
+    part_step,
+    part_stream,
+    part_sync,
+    part_train,
+    part_tree,
+    peers,
+)
 from .harness import Failed, clean_environment, say
 from .report import markdown, plain, put_between_markers
 from .rig import Rig, laboratory, leave_on_signals, scratch
@@ -33,6 +44,7 @@ PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "step": part_step.measure,
     "stream": part_stream.measure,
     "sync": part_sync.measure,
+    "train": part_train.measure,
     "tree": part_tree.measure,
 }
 PEERS: Final = Path("~/.cache/ipexctl/benchmark-peers")
