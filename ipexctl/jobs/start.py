@@ -17,25 +17,29 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from ipexctl.errors import UserError
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_script import run_asked, run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
+    from ipexctl.jobs.prepare import Refused
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
 
-OF_NODE0: Final = ("supervise", "peers", "book", "launcher", "dumps", "wire")
+OF_NODE0: Final = ("supervise", "peers", "verdict", "silence", "book", "launcher", "alone", "dumps", "wire")
 OF_RANKS: Final = ("rank", "surroundings", "stacks", "talk", "outbox", "processes", "wire", "aside", "shim")
 SHIPPED_AS: Final = {"aside": "shim/sitecustomize", "shim": "shim/ipexctl_shim"}
 """What the ranks' own Pythons find: a directory with nothing else in it."""
 _START_TIME: Final = 60.0
+_LONGEST_START: Final = 120.0
+"""With the answer of `may_go`, which may be waiting for hosts that don't answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,12 @@ class NotStarted:
     """What kept the run from starting, by host; nothing of it runs anywhere."""
 
     errors: Mapping[str, HostError] = field(hash=False)
+    refused: Refused | None = None
+    """What was said against it when only the word to go was missing."""
+
+
+def _nothing_against_it() -> None:
+    """It may go."""
 
 
 class _Told(io.RawIOBase):
@@ -124,20 +134,27 @@ class _Told(io.RawIOBase):
         return self._lines.get()
 
 
-def start(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> Started | NotStarted:
-    """Bring all to the nodes and say go. The first host is node0; hosts without a job are left alone."""
+def start(
+    hosts: Sequence[Host], beginning: Beginning, crew: Crew, may_go: Callable[[], Refused | None] = _nothing_against_it
+) -> Started | NotStarted:
+    """Bring all to the nodes and say go. The first host is node0; hosts without a job are left alone.
+
+    `may_go` is asked when only the word is missing; until then no mpirun has been started.
+    """
     began = time.monotonic()
     node0, token = hosts[0], secrets.token_hex(32)
     told, errors = _Told(), dict[str, HostError]()
     port, went = 0, False
+    refused: Refused | None = None
 
     def listening(event: dict[str, Any]) -> None:
-        nonlocal port, went
+        nonlocal port, went, refused
         if event.get("event") != "listening":
             return
         port = int(event["port"])
         errors.update(_bring_jobs(hosts, beginning, token, port, crew))
-        if errors:
+        refused = None if errors else may_go()
+        if errors or refused:
             told.end()
         else:
             went = True
@@ -145,12 +162,10 @@ def start(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> Started | 
             told.end()
 
     try:
-        session = crew.session(node0)
-        files = [*_scripts(OF_NODE0), *beginning.files]
-        _put(session, beginning.rundir, files, crew.cancel)
+        files = _packed([*_scripts(OF_NODE0), *beginning.files])
         answer = run_asked(
-            session,
-            _supervisor(beginning),
+            crew.session(node0),
+            _supervisor(beginning, len(files)),
             {
                 "id": beginning.id,
                 "rundir": beginning.rundir,
@@ -159,9 +174,10 @@ def start(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> Started | 
                 "host": node0.name,
                 "ports": beginning.ports,
             },
+            before=files,
             stdin=cast("BinaryIO", told),
             on_event=listening,
-            timeout=_START_TIME,
+            timeout=_LONGEST_START,
             cancel=crew.cancel,
         )
     except HostError as error:
@@ -170,21 +186,27 @@ def start(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> Started | 
             _end_unheard(node0, beginning, crew)
         else:
             _take_back(hosts, beginning, crew)
-        return NotStarted(errors or {node0.name: error})
+        return NotStarted(errors or {node0.name: error}, refused)
+    except UserError:
+        told.end()
+        _take_back(hosts, beginning, crew)
+        raise
     return Started(
         int(answer["pid"]), port, int(answer["master_port"]), _notes(node0, beginning), time.monotonic() - began
     )
 
 
-def _supervisor(beginning: Beginning) -> Command:
-    """Out of the session's own scope where logind ends that with the session."""
+def _supervisor(beginning: Beginning, size: int) -> Command:
+    """Its files come first on stdin. Out of the session's own scope where logind ends that with the session."""
+    unpack = f"{_unpack(beginning.rundir, f'head -c {size} |')} || exit 1\n"
     words = shlex.join([beginning.python, "-I", f"{beginning.rundir}/supervise.py"])
+    label = f"start the supervisor in {beginning.rundir}"
     if beginning.logind is not None and beginning.logind.kill_user_processes:
         scope = "systemd-run --user --scope --quiet"
         return Command(
-            f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {words}; fi; exec {words}", "supervise"
+            f"{unpack}if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {words}; fi; exec {words}", label
         )
-    return Command(f"exec {words}", "supervise")
+    return Command(f"{unpack}exec {words}", label)
 
 
 def _notes(node0: Host, beginning: Beginning) -> tuple[str, ...]:
@@ -299,18 +321,26 @@ def _scripts(names: Sequence[str]) -> list[File]:
     return [File(f"{SHIPPED_AS.get(name, name)}.py", text_of(name).encode()) for name in names]
 
 
-def _put(session: Session, directory: str, files: Sequence[File], cancel: Cancel) -> None:
-    """Files into a directory of the node, made where it isn't, readable by nobody else; one round trip."""
+def _packed(files: Sequence[File]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for file in files:
             member = tarfile.TarInfo(file.name)
             member.size, member.mode, member.mtime = len(file.content), file.mode, int(time.time())
             archive.addfile(member, io.BytesIO(file.content))
-    packed.seek(0)
+    return packed.getvalue()
+
+
+def _unpack(directory: str, source: str = "") -> str:
+    """A directory of the node, made where it isn't, readable by nobody else."""
     where = shlex.quote(directory)
-    command = Command(f"umask 077; mkdir -p {where} && exec tar -xpof - -C {where}", f"make {directory}")
-    result = capture(session, command, stdin=packed, timeout=_START_TIME, cancel=cancel)
+    return f"umask 077; mkdir -p {where} && {source} tar -xpof - -C {where}"
+
+
+def _put(session: Session, directory: str, files: Sequence[File], cancel: Cancel) -> None:
+    """Files into such a directory; one round trip."""
+    command = Command(_unpack(directory), f"make {directory}")
+    result = capture(session, command, stdin=io.BytesIO(_packed(files)), timeout=_START_TIME, cancel=cancel)
     if not result.ended.ok:
         said = result.stderr.decode(errors="replace").strip().splitlines()
         raise HostError(f"could not {command.label}: {said[-1] if said else result.ended}")

@@ -26,6 +26,33 @@ def stat_of(pid: int) -> int | None:
         return None
 
 
+def first_status(request: Json, go: Json, restarts: int) -> Json:
+    """status.json as it is before anything has happened. What ended it is described in `verdict.py`, a silence in
+    `silence.py`; `attempts` are those before this one, each with its `reason` and `first_failure`."""
+    return {
+        "schema": "ipexctl.status/1",
+        "id": request["id"],
+        "state": "starting",
+        "started": time.time(),
+        "ended": None,
+        "exit_code": None,
+        "reason": "",
+        "supervisor": {"pid": os.getpid(), "start": stat_of(os.getpid()), "host": request["host"]},
+        "mpirun": {"pid": None, "exit_code": None, "tail": []},
+        "nodes": go["nodes"],
+        "world_size": go["world_size"],
+        "script": go["script"],
+        "env": go["env"],
+        "attempt": 0,
+        "restarts": restarts,
+        "attempts": [],
+        "master": dict(go["master"]),
+        "ranks": [],
+        "first_failure": None,
+        "silent": None,
+    }
+
+
 class Sink:
     """One stream of one rank, and the file it is in."""
 
@@ -35,6 +62,7 @@ class Sink:
         self.lines = 0
         self.lost = 0
         self.full = False
+        self._path = path
         self._size = 0
         self._host = host
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -64,6 +92,19 @@ class Sink:
             self._write(self._gap(offset - self.have))
             self.lost += offset - self.have
             self.have = offset
+
+    def note(self, line: str) -> None:
+        """A line of ours between what was said before and what will be; none where nothing was."""
+        if self._size:
+            self._write(b"" if self._ends_line() else b"\n")
+            self._write(line.encode(errors="replace") + b"\n")
+
+    def _ends_line(self) -> bool:
+        try:
+            with open(self._path, "rb") as file:  # noqa: PTH123
+                return os.pread(file.fileno(), 1, self._size - 1) == b"\n"
+        except OSError:
+            return True
 
     def _gap(self, size: int) -> bytes:
         return b"\n[ipexctl: %d bytes are missing here: there was no room for them on %s]\n" % (

@@ -11,9 +11,12 @@ import os
 import pwd
 import signal
 import subprocess
+import time
 from typing import Any, Dict
 
 KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
+LEAVE = 10.0
+"""Seconds for mpirun to leave once every rank has."""
 _PDEATHSIG = 1
 Json = Dict[str, Any]
 
@@ -41,15 +44,34 @@ class Launcher:
         finally:
             os.close(log)
         self.pid = self._process.pid
+        self.gone_at: float | None = None
+        self._all_over: float | None = None
 
     def has_ended(self) -> bool:
-        return self._process.poll() is not None
+        if self.gone_at is None and self._process.poll() is not None:
+            self.gone_at = time.monotonic()
+        return self.gone_at is not None
 
     @property
-    def exit_code(self) -> int | None:
-        """128+N where signal N ended it."""
+    def was_killed(self) -> bool:
+        """By a signal that it could not or did not catch."""
+        return (self._process.returncode or 0) < 0
+
+    @property
+    def ended_by(self) -> tuple[int | None, int | None]:
+        """Its exit code, 128+N where signal N ended it, and that signal."""
         code = self._process.returncode
-        return code if code is None or code >= 0 else 128 - code
+        return (code, None) if code is None or code >= 0 else (128 - code, -code)
+
+    def see_off(self, now: float, end_by: float | None, *, is_over: bool) -> None:
+        """It leaves by itself when all ranks have; where it doesn't, or they don't by then, its group is told to."""
+        if self._all_over is None and is_over:
+            self._all_over = now
+        is_late = end_by is not None and now > end_by + 1.0
+        patience = LEAVE if end_by is None else 0.3
+        if is_late or (self._all_over is not None and now - self._all_over > patience):
+            began = end_by + 1.0 if is_late and end_by is not None else (self._all_over or now) + patience
+            self.signal(signal.SIGKILL if now - began > 2.0 else signal.SIGTERM)
 
     def signal(self, number: int) -> None:
         """To all of its group, never by name."""

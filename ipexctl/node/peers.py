@@ -5,8 +5,8 @@ Loaded by `supervise.py`, which decides what follows from it.
 
 from __future__ import annotations
 
+import errno
 import os
-import signal
 import socket
 import time
 from typing import Any, Callable, Dict
@@ -22,6 +22,7 @@ LOOK = 1.0
 """Seconds between two looks for room on a full disk."""
 UNHEARD = 5.0
 """Seconds we may have been frozen ourselves before silence is held against nobody."""
+HUNG_UP = ("the other side hung up", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 Json = Dict[str, Any]
 FINAL = ("ok", "failed", "stopped", "lost")
 
@@ -39,18 +40,29 @@ class Peer:
         self.link: Any = None
         self.life: str | None = None
         self.gone_at: float | None = None
+        self.heard_at = time.monotonic()
+        self.hung_up = False
+        """Its connection was closed from there, which a host that is gone can't do."""
+        self.lost_at = 0.0
+        self.told: int | None = None
+        """The signal that what wraps it got, and not from us."""
+        self.printed_at: dict[str, float] = {}
+        """When each stream said something last."""
         self.exit: Json | None = None
         self.ends: dict[str, int] = {}
         """How much it had printed when it last said so."""
         self.is_over = False
         """Its exit is known, and all it printed is here."""
         self.stop_sent = False
-        self.row.update(pid=None, wrapper=None, state="starting", exit_code=None, signal=None, cpu=0.0, rss=0)
-        self.row.update(lines={"out": 0, "err": 0}, lost=0, mismatch=[])
+        self.row.update(pid=None, wrapper=None, state="starting", exit_code=None, signal=None, oom=None)
+        self.row.update(cpu=0.0, rss=0, process=None, waits_in=None, lines={"out": 0, "err": 0}, lost=0, mismatch=[])
 
     @property
     def is_done(self) -> bool:
         return self.is_over or self.row["state"] == "lost"
+
+    def quiet_for(self, now: float) -> float:
+        return now - (self.link.heard if self.link is not None else self.heard_at)
 
     def offsets(self) -> dict[str, int]:
         return {name: sink.have for name, sink in self.sinks.items()}
@@ -128,6 +140,7 @@ class Peers:
             if is_silent or (peer.gone_at is not None and now - peer.gone_at > BACK):
                 if peer.link is not None:
                     self._drop(peer.link)
+                peer.lost_at = (peer.gone_at or now) if peer.hung_up else peer.heard_at
                 lost.append(peer)
         return lost
 
@@ -191,8 +204,8 @@ class Peers:
     def _guarded(self, link: Any, work: Callable[[Any], None]) -> None:
         try:
             work(link)
-        except (self._wire.Broken, ValueError, KeyError, TypeError):
-            self._drop(link)
+        except (self._wire.Broken, ValueError, KeyError, TypeError) as broken:
+            self._drop(link, hung_up=str(broken) in HUNG_UP)
 
     def _read(self, link: Any) -> None:
         for kind, payload in link.receive():
@@ -212,6 +225,7 @@ class Peers:
     def _take(self, peer: Peer, name: str, payload: bytes) -> None:
         offset, data = self._wire.read_chunk(payload)
         was_full = peer.sinks[name].full
+        peer.printed_at[name] = time.monotonic()
         if peer.sinks[name].take(offset, data):
             self._fresh[peer.rank] = peer
         elif not was_full:
@@ -236,7 +250,7 @@ class Peers:
         del self._strangers[link]
         self._of[link] = peer
         link.most = self._wire.MOST
-        peer.link, peer.gone_at, peer.life = link, None, said["life"]
+        peer.link, peer.gone_at, peer.hung_up, peer.life = link, None, False, said["life"]
         peer.row["wrapper"] = said.get("pid")
         for sink in peer.sinks.values():
             sink.full = sink.full and self.disk_full
@@ -248,26 +262,9 @@ class Peers:
         proof = self._wire.proof(self._token, "supervisor", *nonces)
         link.send(self._wire.message("welcome", proof=proof, **fields))
 
-    def _drop(self, link: Any) -> None:
+    def _drop(self, link: Any, *, hung_up: bool = False) -> None:
         link.close()
         self._strangers.pop(link, None)
         peer = self._of.pop(link, None)
         if peer is not None and peer.link is link:
-            peer.link, peer.gone_at = None, time.monotonic()
-
-
-def words_of(exit_code: int | None, by: int | None) -> str:
-    """How a process ended, for people."""
-    if by:
-        try:
-            return f"ended by {signal.Signals(by).name}"
-        except ValueError:
-            return f"ended by signal {by}"
-    return f"exit code {exit_code}"
-
-
-def named(some: list[Peer]) -> str:
-    """`ranks 2, 3 on node2`."""
-    numbers = ", ".join(str(peer.rank) for peer in some[:8]) + (" …" if len(some) > 8 else "")
-    hosts = ", ".join(dict.fromkeys(peer.host for peer in some))
-    return f"rank{'s' * (len(some) > 1)} {numbers} on {hosts}"
+            peer.link, peer.gone_at, peer.heard_at, peer.hung_up = None, time.monotonic(), link.heard, hung_up

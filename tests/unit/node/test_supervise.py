@@ -122,8 +122,10 @@ def test_mpirun_that_ends_before_any_rank_began_is_quoted(make: Callable[..., Ru
     complaint = "import sys; print('Error: Unable to run bstrap_proxy on node2', file=sys.stderr); sys.exit(255)"
     run = make(FOR_EVER, launch=[sys.executable, "-c", complaint]).start()
     status = run.wait()
-    assert (status["state"], status["exit_code"], status["first_failure"]) == ("failed", 1, None)
-    assert "mpirun ended (exit code 255) before ranks 0, 1 on here began" in status["reason"]
+    assert (status["state"], status["exit_code"]) == ("failed", 1)
+    first = status["first_failure"]
+    assert (first["kind"], first["rank"], first["host"], first["ranks"]) == ("not-begun", None, None, [0, 1])
+    assert status["reason"] == "mpirun ended (exit code 255) before ranks 0-1 on here began"
     assert status["mpirun"]["tail"] == ["Error: Unable to run bstrap_proxy on node2"]
 
 
@@ -149,7 +151,8 @@ def test_mpirun_killed_ends_every_rank(make: Callable[..., Run]) -> None:
     os.kill(run.status["mpirun"]["pid"], signal.SIGKILL)
     status = run.wait()
     assert status["state"] == "failed"
-    assert "mpirun ended (exit code 137)" in status["reason"]
+    assert status["reason"] == "mpirun was ended by SIGKILL while ranks 0-1 on here ran"
+    assert (status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("mpirun", None)
     assert run.left() == []
 
 
