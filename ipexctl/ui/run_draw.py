@@ -62,7 +62,7 @@ def _totals(screen: RunScreen, width: int) -> Text:
     ranks = [row.status for row in screen.rows.values()]
     parts = [f"{screen.lines:,} lines", f"{screen.rate:,.0f}/s"]
     cpu, rss = sum(rank.cpu or 0 for rank in ranks), sum(rank.rss or 0 for rank in ranks)
-    if cpu:
+    if cpu >= 5:
         parts.append(f"{cpu / 100:,.1f} cores busy")
     if rss:
         parts.append(f"memory {_bytes(rss)}")
@@ -164,6 +164,8 @@ def _footer(screen: RunScreen, width: int) -> Text:
         return _fit(line, width)
     if controls.mode == "confirming":
         return _fit(Text("stop the run on every host? y/n", "bold yellow"), width)
+    if controls.stopping:
+        return _fit(Text("every rank is told to end; Ctrl-C once more leaves at once", "yellow"), width)
     if not controls.keys:
         return _fit(Text("Ctrl-C stops the run on every host", "dim"), width)
     text = Text()
@@ -222,7 +224,8 @@ def _wrapped(entry: Entry, width: int) -> list[Text]:
     pieces = _pieces(said, inner)
     rows = [prefix + pieces[0], *(Text(" " * indent) + piece for piece in pieces[1:_MOST_ROWS_OF_A_LINE])]
     if len(pieces) > _MOST_ROWS_OF_A_LINE:
-        rows[-1] = _fit(rows[-1].append(" " * 2), width - 2).append(" …", "dim")
+        rows[-1].truncate(width - 2, overflow="crop")
+        rows[-1].append(" …", "dim")
     return [_fit(row, width) for row in rows]
 
 

@@ -67,6 +67,7 @@ class Figures:
         self.speed = ""
         self._loss_from: int | None = None
         self._rest_from: int | None = None
+        self._step_in_words = False
 
     def read(self, rank: int, line: str, *, unfinished: bool = False) -> None:
         """A bar writes the same loss many times: there, only another value is a point."""
@@ -83,9 +84,12 @@ class Figures:
             self._read_progress(rank, line)
 
     def _read_progress(self, rank: int, line: str) -> None:
-        step, epoch, speed = _BAR.search(line) or _STEP.search(line), _EPOCH.search(line), _SPEED.search(line)
-        if step or epoch or speed:
-            self._rest_from = rank
+        bar, words, epoch, speed = (each.search(line) for each in (_BAR, _STEP, _EPOCH, _SPEED))
+        if (bar or words or epoch or speed) and rank != self._rest_from:
+            self._rest_from, self._step_in_words = rank, False
+        # A script with both has bars of other things, too: an epoch's, a download's.
+        self._step_in_words = self._step_in_words or bool(words and words[2] and not bar)
+        step = words if self._step_in_words and not bar else None if self._step_in_words else bar or words
         if step:
             self.step = int(step[1]), int(step[2]) if step[2] else None
         if epoch:

@@ -94,6 +94,8 @@ class NewestLines:
         self._pieces: list[bytes] = []
         self._size = 0
         self._taken = 0
+        self.is_bar = False
+        """Whether the line that hasn't ended is rewritten in its place."""
 
     def feed(self, data: bytes) -> None:
         self.lines += data.count(b"\n")
@@ -108,6 +110,7 @@ class NewestLines:
         parts = b"".join(self._pieces).rsplit(b"\n", most + 1)
         unfinished = parts.pop()
         rest = last_state(unfinished)[-_LONGEST_VIEWED:]
+        self.is_bar = b"\r" in unfinished or (self.is_bar and not parts)
         held = rest + b"\r" if unfinished.endswith(b"\r") else rest
         self._pieces, self._size = ([held], len(held)) if held else ([], 0)
         fresh, self._taken = self.lines - self._taken, self.lines

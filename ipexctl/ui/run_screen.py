@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LOOKED_AT: Final = 500
 """Lines that one tick takes in, over all ranks. More than that a second no eye follows, and rich would be busy."""
 _RATE_EVERY: Final = 0.5
+_STAYS: Final = 0.3
+"""Seconds after which a line without an end is shown: most are only on their way."""
 _GONE: Final = frozenset({"ok", "failed", "stopped", "lost"})
 
 
@@ -32,6 +34,8 @@ class Row:
     def __init__(self, rank: int) -> None:
         self.status = RankStatus(rank, "")
         self.last = ""
+        self.unfinished: tuple[str, float] | None = None
+        """What was printed of a line so far, and when that was seen."""
         self.rate = 0.0
         self.streams: dict[Stream, NewestLines] = {"stdout": NewestLines(), "stderr": NewestLines()}
         self._counted = 0
@@ -98,6 +102,10 @@ class RunScreen:
         most = max(2, _LOOKED_AT // max(1, len(touched)))
         for rank, stream in touched:
             self._look(rank, stream, most, now)
+        for row in self.rows.values():
+            if row.unfinished is not None and now - row.unfinished[1] >= _STAYS:
+                row.last, row.unfinished = row.unfinished[0], None
+                self.changed = True
         for text in self._said:
             self.folded.say(text, now)
         self._said = []
@@ -161,6 +169,7 @@ class RunScreen:
     def _look(self, rank: int, stream: Stream, most: int, now: float) -> None:
         row = self.rows[rank]
         lines, more, rest = row.streams[stream].take(most)
+        is_bar = row.streams[stream].is_bar
         self.left_out += more
         text = ""
         for line in lines:
@@ -170,7 +179,8 @@ class RunScreen:
         newest = bare(colored(rest)).strip()
         if newest:
             self.figures.read(rank, newest, unfinished=True)
-        row.last = newest or bare(text).strip() or row.last
+        row.unfinished = (newest, now) if newest and not is_bar else None
+        row.last = (newest if is_bar else "") or bare(text).strip() or row.last
 
     def _measure(self, now: float) -> None:
         if self._measured is None:
@@ -182,13 +192,21 @@ class RunScreen:
 
 
 def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
-    """As many as there is room for: what failed first, then who has most to say, in the order of their ranks."""
+    """As many as there is room for: what failed first, then who has most to say, some of every host.
+
+    They stand in the order of their ranks.
+    """
     if len(rows) <= room:
         return list(rows)
+    place_on_host: dict[int, int] = {}
+    hosts: dict[str, int] = {}
+    for row in rows:
+        place_on_host[row.status.rank] = hosts[row.status.host] = hosts.get(row.status.host, -1) + 1
 
-    def weight(row: Row) -> tuple[int, int, int]:
+    def weight(row: Row) -> tuple[int, int, int, int]:
         # By magnitude: ranks that are equally busy, more or less, would change places all the time.
-        return _trouble(row), -int(row.rate).bit_length(), row.status.rank
+        busy = 1 + max(0, int(row.rate).bit_length() - 1) // 3 if row.rate else 0
+        return _trouble(row), -busy, place_on_host[row.status.rank], row.status.rank
 
     chosen = sorted(rows, key=weight)[:room]
     return sorted(chosen, key=lambda row: (_trouble(row), row.status.rank))

@@ -81,3 +81,12 @@ def test_a_curve_never_is_wider_than_its_room(points: list[float], width: int, u
 
 def test_a_flat_curve_is_flat() -> None:
     assert sparkline([2.0, 2.0, 2.0], 9) == "▁▁▁"
+
+
+def test_a_scripts_own_count_of_steps_wins_over_the_bar_of_an_epoch() -> None:
+    figures = Figures()
+    figures.read(0, "epoch 1:  59%|#####     | 59/100 [00:05<00:05, 10.00it/s]", unfinished=True)
+    assert figures.step == (59, 100)
+    figures.read(0, "step 60/300 loss 1.84")
+    figures.read(0, "epoch 1:  61%|#####     | 61/100 [00:05<00:05, 10.00it/s]", unfinished=True)
+    assert figures.step == (60, 300)

@@ -81,6 +81,26 @@ def test_a_bar_is_one_line_in_its_ranks_row_and_not_in_the_stream() -> None:
     assert stream(screen) == []
 
 
+def test_a_line_on_its_way_is_not_shown_by_halves_and_one_that_stays_without_an_end_is() -> None:
+    screen = RunScreen(status(1))
+    screen.feed(Chunk(0, "stdout", b"loaded\nstep"))
+    screen.tick(100.0)
+    assert screen.rows[0].last == "loaded"
+    screen.feed(Chunk(0, "stdout", b" 7\nreading the data ..."))
+    screen.tick(100.1)
+    assert screen.rows[0].last == "step 7"
+    screen.tick(100.5)
+    assert screen.rows[0].last == "reading the data ..."
+
+
+def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
+    screen = RunScreen(status(2))
+    screen.controls.stopping = True
+    lines = plain(screen)
+    assert "stopping" in lines[0]
+    assert lines[-1] == "every rank is told to end; Ctrl-C once more leaves at once"
+
+
 def test_a_flood_is_counted_true_and_shown_in_part() -> None:
     screen = RunScreen(status(4))
     now = 100.0
@@ -105,13 +125,13 @@ def test_lines_a_second_are_measured_and_fall_to_nothing() -> None:
     assert screen.rate < 1
 
 
-def test_where_ranks_do_not_fit_those_in_trouble_come_first() -> None:
+def test_where_ranks_do_not_fit_those_in_trouble_come_first_then_who_talks_then_some_of_every_host() -> None:
     screen = RunScreen(status(64, r40="failed", r50="lost"))
     screen.feed(Chunk(63, "stdout", b"busy\n" * 100))
     screen.tick(100.0)
     screen.tick(101.0)
     rows = shown_rows(list(screen.rows.values()), 5)
-    assert [row.status.rank for row in rows] == [40, 50, 0, 1, 63]
+    assert [row.status.rank for row in rows] == [40, 50, 0, 4, 63]
     text = "\n".join(plain(screen, now=101.0))
     assert "and 57 more: 57 running, 0 lines/s" in text
     assert "62 running, 1 lost, 1 failed" in text
