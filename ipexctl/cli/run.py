@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.prepare import Refused
     from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.run import Planned
     from ipexctl.jobs.wishes import RunWishes
-    from ipexctl.launch.plan import LaunchPlan
     from ipexctl.remote.crew import Crew
     from ipexctl.stack.request import StackRequest
 
@@ -153,19 +153,15 @@ def run_command(
     """
     from ipexctl.cli.hosts import choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.watch import View, watch_run
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
-    from ipexctl.jobs import run as verb
-    from ipexctl.jobs.prepare import Refused
+    from ipexctl.jobs.project import find_place
     from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.jobs.wishes import RunWishes, check_wishes, read_exports
     from ipexctl.launch.request import LaunchOptions
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
-    from ipexctl.stack.request import StackRequest
-    from ipexctl.ui.run_summary import counted
     from ipexctl.ui.say import say, say_refused
 
     if module is None and not words:
@@ -202,7 +198,7 @@ def run_command(
     if home.iface is not None:
         InterfaceChoice(home.iface)
     check_wishes(wishes)
-    place = verb.find_place(wishes, Path.cwd())
+    place = find_place(wishes, Path.cwd())
     hosts = choose_hosts(targets)
     cancel = Cancel()
 
@@ -212,29 +208,40 @@ def run_command(
 
     began = time.monotonic()
     options = reach_options(targets)
-    with cancelling(cancel) as interrupt, Reach(options) as reach, Crew(reach, cancel, forks=targets.forks) as crew:
-        if install:
-            code = _install_first(wishes, StackRequest(torch, stack), hosts, crew, output)
-            if code:
-                raise typer.Exit(interrupt.code if interrupt.code is not None else code)
-        if dry_run:
-            planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True)
-            raise typer.Exit(_show_plan(planned, output))
-        way = verb.Way(options.host_keys, options.connect_timeout)
-        begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell)
-        if isinstance(begun, Refused):
-            say_refused(begun.reason, begun.fix)
-            raise typer.Exit(interrupt.code if interrupt.code is not None else begun.exit_code)
-    for note in begun.notes:
-        tell(f"note: {note}")
-    run = begun.record.id
-    if detach:
-        sys.stdout.write(f"{run}\n")
-        tell(f"it runs on {begun.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
-        raise typer.Exit(0)
-    plan = begun.plan
-    tell(f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}")
-    code = watch_run(begun.record, View(plain, live, wishes.ranks, output.no_color, output.quiet))
+    with Reach(options) as reach:
+        with cancelling(cancel) as interrupt, Crew(reach, cancel, forks=targets.forks) as crew:
+            crew.warm(hosts)
+            from ipexctl.jobs import run as verb  # a tenth of a second, while the hosts answer
+            from ipexctl.jobs.prepare import Refused
+            from ipexctl.stack.request import StackRequest
+
+            if install:
+                code = _install_first(wishes, StackRequest(torch, stack), hosts, crew, output)
+                if code:
+                    raise typer.Exit(interrupt.code if interrupt.code is not None else code)
+            if dry_run:
+                planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True)
+                raise typer.Exit(_show_plan(planned, output))
+            way = verb.Way(options.host_keys, options.connect_timeout)
+            begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell)
+            if isinstance(begun, Refused):
+                say_refused(begun.reason, begun.fix)
+                raise typer.Exit(interrupt.code if interrupt.code is not None else begun.exit_code)
+            from ipexctl.cli.watch import View, watch_run  # while the ranks are being started
+            from ipexctl.ui.run_summary import counted
+
+            session = None if detach else crew.hand_over(begun.record.node0)
+        for note in begun.notes:
+            tell(f"note: {note}")
+        run = begun.record.id
+        if detach:
+            sys.stdout.write(f"{run}\n")
+            tell(f"it runs on {begun.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
+            raise typer.Exit(0)
+        plan = begun.plan
+        tell(f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}")
+        view = View(plain, live, wishes.ranks, output.no_color, output.quiet)
+        code = watch_run(begun.record, view, session=session)
     _clear_away(code, hosts, begun.record, targets)
     if summary is not None:
         _write_summary(summary, begun.record, code, time.monotonic() - began)
@@ -254,7 +261,7 @@ def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Ta
         clear_away(hosts, record, crew)
 
 
-def _show_plan(planned: tuple[LaunchPlan, object, object] | Refused, output: Output) -> int:
+def _show_plan(planned: Planned | Refused, output: Output) -> int:
     from ipexctl.jobs.prepare import Refused
     from ipexctl.ui import launch_plan
     from ipexctl.ui.say import say_refused
@@ -263,9 +270,9 @@ def _show_plan(planned: tuple[LaunchPlan, object, object] | Refused, output: Out
         say_refused(planned.reason, planned.fix)
         return planned.exit_code
     if output.json:
-        launch_plan.show_json(planned[0])
+        launch_plan.show_json(planned.plan)
     else:
-        launch_plan.show_plan(planned[0], no_color=output.no_color)
+        launch_plan.show_plan(planned.plan, no_color=output.no_color)
     return 0
 
 

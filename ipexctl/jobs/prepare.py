@@ -12,11 +12,6 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import RankEnv
 from ipexctl.stack.existing import records_of
 from ipexctl.stack.obstacles import homes_differ
-from ipexctl.stack.plan import Refusal
-from ipexctl.stack.request import StackRequest
-from ipexctl.stack.resolver import resolve
-from ipexctl.stack.wheels import split_requirement
-from ipexctl.trust.known import config_for
 from ipexctl.trust.plan import words_for
 
 if TYPE_CHECKING:
@@ -123,6 +118,11 @@ def environment_of(hosts: Sequence[Host], wishes: RunWishes, known: Known) -> Ra
 
 def planned_environment(wishes: RunWishes, known: Known, rows: Sequence[StackRow]) -> tuple[RankEnv, str] | Refused:
     """Where no host has it yet: the environment that install would make by the table, and a sentence that says so."""
+    from ipexctl.stack.plan import Refusal  # these cost start-up, and are seldom needed
+    from ipexctl.stack.request import StackRequest
+    from ipexctl.stack.resolver import resolve
+    from ipexctl.stack.wheels import split_requirement
+
     plan = resolve(StackRequest(), known.facts, None, rows=rows)
     if isinstance(plan, Refusal):
         return Refused(
@@ -141,9 +141,3 @@ def planned_environment(wishes: RunWishes, known: Known, rows: Sequence[StackRow
 def has_environment(wishes: RunWishes, known: Known) -> bool:
     """Whether any host has one of that name, in whatever state."""
     return any(wishes.env in (env.name, *env.names) for facts in known.facts.values() for env in facts.software.envs)
-
-
-def ssh_config_of(hosts: Sequence[Host], known: Known, crew: Crew) -> str | None:
-    """What trust gave node0, where it covers these hosts; None: node0's own ssh has to find the way."""
-    others = [host.name for host in hosts[1:]]
-    return config_for(crew.session(hosts[0]), known.home, others, cancel=crew.cancel) if others else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
@@ -12,34 +13,36 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.names import quoted
 from ipexctl.jobs import start as starting
+from ipexctl.jobs.needs import completed
 from ipexctl.jobs.places import check_places
-from ipexctl.jobs.prepare import Refused, environment_of, has_environment, look, planned_environment, ssh_config_of
+from ipexctl.jobs.prepare import Refused, environment_of, has_environment, look, planned_environment
 from ipexctl.jobs.record import Register, RunRecord, new_id
 from ipexctl.jobs.ways import check_ways
 from ipexctl.launch.job import job_of
 from ipexctl.launch.plan import LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
+from ipexctl.remote.aside import Aside
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import TimedOut, Unreachable
 from ipexctl.remote.session import capture
-from ipexctl.stack.user_rows import known_rows
-from ipexctl.sync.project import data_patterns
-from ipexctl.sync.root import root_for
-from ipexctl.sync.sync import sync_tree
+from ipexctl.sync.project import data_patterns, read_project
+from ipexctl.sync.sync import sync_project
+from ipexctl.trust.known import config_in, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.prepare import Known
+    from ipexctl.jobs.project import Place
     from ipexctl.jobs.wishes import RunWishes
     from ipexctl.launch.plan import LaunchPlan
     from ipexctl.launch.request import RankEnv
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
+    from ipexctl.sync.project import Project
 
 Say = Callable[[str], None]
 """Somebody who tells the user how far it is."""
@@ -63,49 +66,35 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the project is here, and what the ranks execute in it."""
+class Planned:
+    """A run that could begin, with the project in its place."""
 
-    root: Path
-    below: str
-    """The working directory, from the root on."""
-    words: tuple[str, ...]
-    """The command, the script from the working directory on."""
+    plan: LaunchPlan
+    known: Known
+    env: RankEnv
+    may_go: Callable[[], Refused | None]
+    """Waits until the ways among the nodes have been tried."""
 
 
-def find_place(wishes: RunWishes, cwd: Path) -> Place:
-    """Refuses a script that isn't there before any host is touched."""
-    script = Path(wishes.script) if wishes.kind == "script" else None
-    if script is not None:
-        at = cwd / script
-        if not at.is_file():
-            what = "is a directory" if at.is_dir() else "is not there"
-            raise UserError(
-                f"the script {quoted(str(script))} {what}",
-                fix="its path from here; a module: -m NAME; a command: -- CMD",
-            )
-    if wishes.cwd is not None and not (cwd / wishes.cwd).is_dir():
-        raise UserError(
-            f"--cwd {quoted(str(wishes.cwd))} is no directory", fix="the project's directory on this machine"
-        )
-    root = root_for(script, wishes.cwd, cwd)
-    here = Path(os.path.normpath(cwd))
-    below = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
-    if script is None:
-        return Place(root, below, wishes.words)
-    at = Path(os.path.normpath(cwd / script))
-    if not at.is_relative_to(root):
-        raise UserError(
-            f"the script {quoted(str(script))} is not below {root}",
-            fix="--cwd names the directory that holds all of it",
-        )
-    return Place(root, below, (os.path.relpath(at, root / below), *wishes.words[1:]))
+class _Closed(Exception):
+    """What `may_go` says, where the project is still to be brought."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.reason)
+        self.refused = refused
 
 
 def plan_run(
     hosts: Sequence[Host], wishes: RunWishes, crew: Crew, place: Place, *, run: str, say: Say, dry_run: bool = False
-) -> tuple[LaunchPlan, Known, RankEnv] | Refused:
-    """All up to the plan; with `dry_run` nothing is copied."""
+) -> Planned | Refused:
+    """All up to the plan; with `dry_run` nothing is copied.
+
+    What takes a while and doesn't wait for the rest goes on aside: reading the project here, node0's ways there.
+    """
+    project = Aside(lambda: _read(wishes, place), "project") if wishes.sync else None
+    config_text = None
+    if len(hosts) > 1:
+        config_text = Aside(lambda: read_config(crew.session(hosts[0]), wishes.home, cancel=crew.cancel), "config")
     known = look(hosts, wishes, crew)
     if isinstance(known, Refused):
         return known
@@ -115,10 +104,12 @@ def plan_run(
     env = found.env or _environment(hosts, wishes, known, say=say, dry_run=dry_run)
     if isinstance(env, Refused):
         return env
-    try:
-        config = ssh_config_of(hosts, known, crew)
-    except (Unreachable, TimedOut) as error:
-        return Refused(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,), unreachable=True)
+    config = None
+    if config_text is not None:
+        try:
+            config = config_in(known.home, config_text.result(), [host.name for host in hosts[1:]])
+        except (Unreachable, TimedOut) as error:
+            return Refused(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,), unreachable=True)
     plan = plan_launch(
         LaunchRequest(
             hosts=tuple(hosts),
@@ -138,16 +129,25 @@ def plan_run(
     if isinstance(plan, LaunchRefusal):
         return Refused(plan.reason, plan.fix, plan.hosts)
     wishes.ranks.within(plan.world_size)
+    ways = Aside[Refused | str](lambda: "", "nothing")
     if not dry_run:
         used = [host for host in hosts if host.name in {each.name for each in plan.hosts}]
-        if refused := check_ways([hosts[0], *(h for h in used if h != hosts[0])], known, env, config, crew):
-            return refused
-    # Last, as it is the first thing to change anything there.
-    tree = _tree(hosts, wishes, crew, place, known, run=run, say=say, dry_run=dry_run)
+        needs = completed(place.needs, wishes, known, env) if place.needs is not None and wishes.sync else None
+        reached = [hosts[0], *(host for host in used if host != hosts[0])]
+        ways = Aside(lambda: check_ways(reached, known, env, config, crew, needs), "ways")
+
+    @functools.cache
+    def may_go() -> Refused | None:
+        said = ways.result()
+        if said and not isinstance(said, Refused):
+            say(f"note: {said}")
+        return said if isinstance(said, Refused) else None
+
+    tree = _tree(hosts, wishes, crew, project, place, known, may_go, run=run, say=say, dry_run=dry_run)
     if isinstance(tree, Refused):
         return tree
     plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
-    return plan, known, env
+    return Planned(plan, known, env, may_go)
 
 
 def _environment(
@@ -156,6 +156,8 @@ def _environment(
     """The one that is there; to show a plan, one that could be."""
     if not dry_run or has_environment(wishes, known):
         return environment_of(hosts, wishes, known)
+    from ipexctl.stack.user_rows import known_rows  # the table costs start-up, and is seldom needed
+
     planned = planned_environment(wishes, known, known_rows(os.environ))
     if isinstance(planned, Refused):
         return planned
@@ -184,7 +186,7 @@ def begin(
     if isinstance(planned, Refused):
         _give_back(hosts, wishes, crew, run)
         return planned
-    plan, known, env = planned
+    plan, known, env = planned.plan, planned.known, planned.env
     used = [host for host in hosts if host.name in {each.name for each in plan.hosts}]
     if hosts[0] not in used:
         used.insert(0, hosts[0])
@@ -206,6 +208,9 @@ def begin(
         host_keys=way.host_keys,
         connect_timeout=way.connect_timeout,
         stores=tuple(firsts.values()),
+        nodes=tuple(used),
+        ranks=tuple(each.host for each in sorted(plan.ranks, key=lambda each: each.rank)),
+        cwd=plan.cwd,
     )
     jobs = {host.name: job_of(plan, host, secrets) for host in plan.hosts}
     files = [starting.File(file.name, file.text.encode(), file.mode) for file in plan.files]
@@ -229,10 +234,17 @@ def begin(
     )
     register = Register()
     register.save(record)
-    started = starting.start(used, beginning, crew)
+    try:
+        started = starting.start(used, beginning, crew, planned.may_go)
+    except UserError:
+        register.remove(run)
+        _give_back(used, wishes, crew, run)
+        raise
     if isinstance(started, starting.NotStarted):
         register.remove(run)
         _give_back(used, wishes, crew, run)
+        if started.refused is not None:
+            return started.refused
         name, error = next(iter(started.errors.items()))
         return Refused(f"{name}: {error.reason}", error.fix, tuple(started.errors), error.status == "unreachable")
     return Begun(record, replace(plan, master_port=started.master_port), (*plan.notes, *started.notes))
@@ -262,34 +274,47 @@ def _give_back(hosts: Sequence[Host], wishes: RunWishes, crew: Crew, run: str) -
     list(crew.each(hosts, release))  # where a host is lost, its lease runs out by itself
 
 
+def _read(wishes: RunWishes, place: Place) -> Project:
+    excludes = (*wishes.excludes, *data_patterns(place.root, [Path(each) for each in wishes.data]))
+    return read_project(place.root, excludes, home=wishes.home, allow_big=wishes.allow_big)
+
+
 def _tree(
     hosts: Sequence[Host],
     wishes: RunWishes,
     crew: Crew,
+    project: Aside[Project] | None,
     place: Place,
     known: Known,
+    may_go: Callable[[], Refused | None],
     *,
     run: str,
     say: Say,
     dry_run: bool,
 ) -> str | Refused:
-    """The project's directory on the hosts."""
-    if not wishes.sync:
+    """The project's directory on the hosts. Nothing of it is changed before it is known that the run may go."""
+    if project is None:
         return str(place.root)
-    excludes = (*wishes.excludes, *data_patterns(place.root, [Path(each) for each in wishes.data]))
-    report = sync_tree(
-        place.root,
-        hosts,
-        crew,
-        known.facts,
-        home=wishes.home,
-        excludes=excludes,
-        iface=wishes.iface,
-        timeout=wishes.timeout,
-        allow_big=wishes.allow_big,
-        dry_run=dry_run,
-        lease=None if dry_run else run,
-    )
+
+    def before_change() -> None:
+        if refused := may_go():
+            raise _Closed(refused)
+
+    try:
+        report = sync_project(
+            project.result(),
+            hosts,
+            crew,
+            known.facts,
+            home=wishes.home,
+            iface=wishes.iface,
+            timeout=wishes.timeout,
+            dry_run=dry_run,
+            lease=None if dry_run else run,
+            before_change=before_change,
+        )
+    except _Closed as closed:
+        return closed.refused
     bad = [each for each in report.hosts if each.status in ("failed", "unreachable")]
     if bad:
         return Refused(

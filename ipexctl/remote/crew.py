@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.outcome import Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,10 @@ T = TypeVar("T")
 
 
 class Crew:
-    """Opens a host's session when a step first needs it, keeps it for the next, and closes all at the end."""
+    """Opens a host's session when a step first needs it, keeps it for the next, and closes all at the end.
+
+    A host that could not be reached is not dialled a second time.
+    """
 
     def __init__(self, reach: Reach, cancel: Cancel, *, forks: int) -> None:
         self.cancel = cancel
@@ -30,12 +34,13 @@ class Crew:
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
         self._sessions: dict[str, Session] = {}
+        self._lost: dict[str, Unreachable] = {}
 
     def __enter__(self) -> Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for session in self._sessions.values():
+        for session in tuple(self._sessions.values()):
             with contextlib.suppress(OSError, EOFError):
                 session.close()
 
@@ -44,9 +49,28 @@ class Crew:
         with self._lock:
             opening = self._opening.setdefault(host.name, threading.Lock())
         with opening:
+            if host.name in self._lost:
+                raise self._lost[host.name]
             if host.name not in self._sessions:
-                self._sessions[host.name] = self._reach.open(host, self.cancel)
+                try:
+                    self._sessions[host.name] = self._reach.open(host, self.cancel)
+                except Unreachable as error:
+                    self._lost[host.name] = error
+                    raise
             return self._sessions[host.name]
+
+    def warm(self, hosts: Sequence[Host]) -> None:
+        """Begin to open their sessions while the caller does something else. What fails is told to who needs it."""
+
+        def open_all() -> None:
+            for _ in fan_out(hosts, self.session, forks=self._forks, cancel=self.cancel):
+                pass
+
+        threading.Thread(target=open_all, name="warm", daemon=True).start()
+
+    def hand_over(self, host: Host) -> Session | None:
+        """The host's session, where there is one, for somebody who closes it himself."""
+        return self._sessions.pop(host.name, None)
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Done[T]]:
         """One step on many hosts at once, each host's end as it comes."""

@@ -16,7 +16,7 @@ from ipexctl.sync.project import read_project, remember, remembered
 from ipexctl.sync.report import Said, Stepped, Synced, SyncReport, unwatched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.facts.facts import Facts
@@ -34,6 +34,10 @@ MUCH: Final = 8_000_000
 """Bytes. Less than that is sent to every host by ourselves: the first host would have to answer before the others."""
 _ROUNDS: Final = 4
 """How often a host may say that it lacks something still: once is the rule, where nobody remembers what it has."""
+
+
+def _at_once() -> None:
+    """Nobody has anything against it."""
 
 
 def sync_tree(
@@ -75,11 +79,16 @@ def sync_project(
     timeout: float | None = None,
     dry_run: bool = False,
     lease: str | None = None,
+    before_change: Callable[[], None] = _at_once,
 ) -> SyncReport:
-    """The same for a project that has been read."""
+    """The same for a project that has been read.
+
+    `before_change` is called when the hosts have answered and something is to be brought; what it raises ends the sync.
+    """
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
     order = Order(home, project, None if dry_run else lease, pythons=pythons)
-    return _Sync(order, hosts, crew, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run).run()
+    sync = _Sync(order, hosts, crew, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
+    return sync.run(before_change)
 
 
 def lease_path(tree: str, run: str) -> str:
@@ -117,7 +126,7 @@ class _Sync:
         self._frames: dict[frozenset[str], bytes] = {}
         self._packing = threading.Lock()
 
-    def run(self) -> SyncReport:
+    def run(self, before_change: Callable[[], None]) -> SyncReport:
         self._ask(self.hosts)
         reason = homes_differ({name: answer.home for name, answer in self.answers.items()})
         if reason is not None:
@@ -132,6 +141,7 @@ class _Sync:
         for host in decision.whole:
             self._end_whole(host, decision.generation)
         if decision.leaders:
+            before_change()
             self._note_generation(decision)
             self._deliver(decision)
         if not self.dry_run and any(done.status == "changed" for done in self.done.values()):

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
 def config_for(session: Session, home: str, names: Iterable[str], *, cancel: Cancel | None = None) -> str | None:
     """The config's path on node0, where it has all of these hosts; raises a HostError where node0 is lost."""
-    path = f"{home}/ssh/config"
-    said = capture(session, Command.argv("cat", path), timeout=30, cancel=cancel)
-    known = names_in(said.stdout.decode(errors="replace")) if said.ended.ok else ()
-    return path if set(names) <= set(known) else None
+    return config_in(home, read_config(session, home, cancel=cancel), names)
+
+
+def read_config(session: Session, home: str, *, cancel: Cancel | None = None) -> str:
+    """Its text, empty where there is none; `home` may be below the account's: `~/…`."""
+    place = home[2:] if home.startswith("~/") else home
+    said = capture(session, Command.argv("cat", "--", f"{place}/ssh/config"), timeout=30, cancel=cancel)
+    return said.stdout.decode(errors="replace") if said.ended.ok else ""
+
+
+def config_in(home: str, text: str, names: Iterable[str]) -> str | None:
+    """Its path, where that text has all of these hosts."""
+    return f"{home}/ssh/config" if set(names) <= set(names_in(text)) else None

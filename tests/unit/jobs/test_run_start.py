@@ -8,8 +8,12 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import pytest
+
+from ipexctl.errors import UserError
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.prepare import Refused
 from ipexctl.jobs.start import Beginning, NotStarted, Started, merged, start
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
@@ -62,24 +66,30 @@ class Node:
         self.scripts.append(command.script)
         if self.lost:
             raise Unreachable("the connection was lost")
-        if "tar -x" in command.script:
+        if "supervise.py" in command.script:
             assert stdin is not None
-            with tarfile.open(fileobj=io.BytesIO(stdin.read())) as archive:
-                for member in archive:
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    self.files[member.name] = content.read()
-                    self.modes[member.name] = member.mode
-        elif "supervise.py" in command.script:
-            assert stdin is not None
-            self.files["request"] = stdin.read()
+            size = int(command.script.partition("head -c ")[2].split()[0])
+            came = stdin.read()
+            self._unpack(came[:size])
+            self.files["request"] = came[size:]
             sink("stdout", b'{"event": "listening", "port": 4242}\n')
             line = stdin.read()
             if not line:
                 return Ended(1)
             self.go = json.loads(line)
             sink("stdout", b'{"event": "done", "pid": 7, "master_port": 29999}\n')
+        elif "tar -x" in command.script:
+            assert stdin is not None
+            self._unpack(stdin.read())
         return Ended(0)
+
+    def _unpack(self, packed: bytes) -> None:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            for member in archive:
+                content = archive.extractfile(member)
+                assert content is not None
+                self.files[member.name] = content.read()
+                self.modes[member.name] = member.mode
 
     def close(self) -> None: ...
 
@@ -96,11 +106,11 @@ class Crew:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
 
 
-def begin(crew: Crew, **more: Any) -> Started | NotStarted:
+def begin(crew: Crew, may_go: Callable[[], Refused | None] = lambda: None, **more: Any) -> Started | NotStarted:
     jobs = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
     given: dict[str, Any] = {"jobs": jobs, "argv": ["mpiexec.hydra"], "launcher_env": {}, **more}
     beginning = Beginning(id="r", home="/h o", python="/e/bin/python", bind="10.0.0.1", **given)
-    return start(HOSTS, beginning, crew)  # type: ignore[arg-type]
+    return start(HOSTS, beginning, crew, may_go)  # type: ignore[arg-type]
 
 
 def test_every_home_gets_its_job_with_port_and_token_by_stdin() -> None:
@@ -149,6 +159,27 @@ def test_a_host_that_is_lost_keeps_the_run_from_going_and_what_was_brought_is_ta
     assert list(outcome.errors) == ["b"]
     assert crew.nodes["a"].go == {}
     assert "rm -rf '/h o/runs/r'" in crew.nodes["a"].scripts
+
+
+def test_a_run_that_may_not_go_leaves_nothing() -> None:
+    crew = Crew()
+    outcome = begin(crew, lambda: Refused("no way"))
+    assert isinstance(outcome, NotStarted)
+    assert outcome.refused == Refused("no way")
+    assert crew.nodes["a"].go == {}
+    for node in crew.nodes.values():
+        assert "rm -rf '/h o/runs/r'" in node.scripts
+
+
+def test_a_call_that_turns_out_to_be_wrong_leaves_nothing_either() -> None:
+    def wrong() -> Refused | None:
+        raise UserError("a syntax error")
+
+    crew = Crew()
+    with pytest.raises(UserError):
+        begin(crew, wrong)
+    assert crew.nodes["a"].go == {}
+    assert "rm -rf '/h o/runs/r'" in crew.nodes["b"].scripts
 
 
 def test_where_logind_ends_processes_the_supervisor_gets_a_scope_and_the_user_a_word() -> None:

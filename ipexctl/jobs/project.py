@@ -1,0 +1,61 @@
+"""The project on this machine: where its root is, and what the ranks execute in it. No host is touched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.jobs.needs import needs_of_module, needs_of_script
+from ipexctl.sync.root import root_for
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.modules import Needs
+    from ipexctl.jobs.wishes import RunWishes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the project is here, and what the ranks execute in it."""
+
+    root: Path
+    below: str
+    """The working directory, from the root on."""
+    words: tuple[str, ...]
+    """The command, the script from the working directory on."""
+    needs: Needs | None = None
+    """What of it the hosts' Python has to have; None where we don't bring it."""
+
+
+def find_place(wishes: RunWishes, cwd: Path) -> Place:
+    """Refuses a script that isn't there, or is no Python, before any host is touched."""
+    script = Path(wishes.script) if wishes.kind == "script" else None
+    if script is not None:
+        at = cwd / script
+        if not at.is_file():
+            what = "is a directory" if at.is_dir() else "is not there"
+            raise UserError(
+                f"the script {quoted(str(script))} {what}",
+                fix="its path from here; a module: -m NAME; a command: -- CMD",
+            )
+    if wishes.cwd is not None and not (cwd / wishes.cwd).is_dir():
+        raise UserError(
+            f"--cwd {quoted(str(wishes.cwd))} is no directory", fix="the project's directory on this machine"
+        )
+    root = root_for(script, wishes.cwd, cwd)
+    here = Path(os.path.normpath(cwd))
+    below = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+    if script is None:
+        needs = needs_of_module(wishes.script, root / below) if wishes.kind == "module" else None
+        return Place(root, below, wishes.words, needs)
+    at = Path(os.path.normpath(cwd / script))
+    if not at.is_relative_to(root):
+        raise UserError(
+            f"the script {quoted(str(script))} is not below {root}",
+            fix="--cwd names the directory that holds all of it",
+        )
+    needs = needs_of_script(str(script), at, root / below)
+    return Place(root, below, (os.path.relpath(at, root / below), *wishes.words[1:]), needs)
