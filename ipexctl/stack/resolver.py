@@ -100,7 +100,9 @@ def resolve(
     for variant in wish.variants:
         found = _fit(variant, wish, cluster)
         if isinstance(found, _Fit):
-            return _plan(found, tried, wish, cluster, table)
+            if better := _for_cpus(found, wish, cluster, table):
+                tried.append((variant, Misfit("only its CUDA build can be had")))
+            return _plan(better or found, tried, wish, cluster, table)
         tried.append((variant, found))
     return _refuse(request, tried, wish, cluster, table)
 
@@ -154,6 +156,15 @@ def _fit(variant: Variant, wish: Wish, cluster: _Cluster) -> _Fit | Misfit:
     # An older Python is no loss beside gigabytes of CUDA that no CPU will use.
     pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
     return _missing_extra(row, pick, cluster.wheels) or _Fit(variant, pick)
+
+
+def _for_cpus(found: _Fit, wish: Wish, cluster: _Cluster, table: Sequence[StackRow]) -> _Fit | None:
+    """Where nobody says which torch: a maintained one for CPUs, rather than a newer one with gigabytes of CUDA."""
+    if wish.named or found.variant.row.ipex or found.pick.is_for_cpus or not cluster.wheels.asked:
+        return None
+    maintained = {row.name for row in table if not (row.ipex or row.retired)}
+    others = (_fit(variant, wish, cluster) for variant in wish.variants if variant.row.name in maintained)
+    return next((other for other in others if isinstance(other, _Fit) and other.pick.is_for_cpus), None)
 
 
 def _picks(variant: Variant, wish: Wish, target: Target, cluster: _Cluster) -> Iterator[Pick]:

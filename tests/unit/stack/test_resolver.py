@@ -292,6 +292,18 @@ def test_an_older_python_where_the_newer_ones_only_have_the_cuda_build() -> None
     assert (asked.python, asked.torch) == ("3.12", "2.13.0")
 
 
+def test_an_older_torch_where_the_newer_ones_only_have_the_cuda_build_and_nobody_says_which() -> None:
+    name = "torch-{}-cp311-cp311-manylinux_2_28_x86_64.whl"
+    wheels = index(*(name.format(version) for version in ("2.15.0", "2.14.1", "2.13.0+cpu", "2.12.1+cpu", "2.8.0+cpu")))
+    facts = {"a": host("2.36", "3.11")}
+    plan = planned(resolve(StackRequest(stack="torch"), facts, wheels))
+    assert (plan.row.name, plan.torch) == ("torch-2.13", "2.13.0+cpu")
+    assert "torch-2.15: only its CUDA build can be had" in plan.why
+    assert planned(resolve(StackRequest(stack="torch-2.15"), facts, wheels)).torch == "2.15.0"
+    retired_only = index(*(name.format(version) for version in ("2.15.0", "2.8.0+cpu")))
+    assert planned(resolve(StackRequest(stack="torch"), facts, retired_only)).torch == "2.15.0"
+
+
 def test_the_python_that_is_asked_for() -> None:
     facts = {"a": host("2.36", "3.9", "3.11", "3.12")}
     assert planned(resolve(StackRequest(python="3.9"), facts, None)).python == "3.9"
