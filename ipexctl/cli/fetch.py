@@ -62,11 +62,12 @@ def fetch_command(
             done = fetch(order, lambda: reach.open(order.host, cancel), view.watch, cancel)
         except Cancelled:
             view.stop()
-            say_failed(order, "stopped", "the same command goes on from there", as_json=output.json)
+            stopped = HostError("stopped", "the same command goes on from there")
+            say_failed(order, stopped, as_json=output.json)
             raise typer.Exit(interrupt.code or 1) from None
         except HostError as error:
             view.stop()
-            say_failed(order, error.reason, error.fix, as_json=output.json)
+            say_failed(order, error, as_json=output.json)
             raise typer.Exit(3 if error.status == "unreachable" else 1) from None
     if output.json:
         show_json(done)

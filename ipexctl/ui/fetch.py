@@ -16,6 +16,7 @@ from ipexctl.ui.say import say
 if TYPE_CHECKING:
     from ipexctl.jobs.fetch import Order
     from ipexctl.jobs.fetched import Fetched, Moved, Trouble
+    from ipexctl.remote.outcome import HostError
 
 _DRAWN: Final = 0.1
 _SAID: Final = 5.0
@@ -129,17 +130,10 @@ def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
 
 
-def say_failed(order: Order, reason: str, fix: str, *, as_json: bool) -> None:
+def say_failed(order: Order, error: HostError, *, as_json: bool) -> None:
     """Nothing more can be brought. What has come stays, and the next call goes on with it."""
-    say(f"{printable(order.host.name)}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+    reason, fix = printable(error.reason), printable(error.fix)
+    say(f"{printable(order.host.name)}: {reason}" + (f"\n  {fix}" if fix else ""))
     if as_json:
-        _write(
-            {
-                "schema": "ipexctl.fetch/1",
-                "status": "failed",
-                "host": order.host.name,
-                "dest": printable(order.dest),
-                "reason": printable(reason),
-                "fix": printable(fix),
-            }
-        )
+        said = {"host": order.host.name, "dest": printable(order.dest), "reason": reason, "fix": fix}
+        _write({"schema": "ipexctl.fetch/1", "status": error.status, **said})
