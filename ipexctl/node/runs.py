@@ -1,7 +1,9 @@
-"""The runs that node0 has a record of: listed, stopped, and cleared of what only a run under way needs.
+"""The runs that node0 has a record of: listed, stopped, asked where they are, and cleared of what needs no keeping.
 
     list   {home, ids: [id, …] or null}              → {"event": "done", "runs": {id: status or null}}
     stop   {home, id, wait: seconds, signal}         → {"event": "done", "status", "was": its state before}
+    dump   {home, id, ranks: [N, …] or null, wait}   → {"event": "done", "status", "dump": as `dumps.py` writes it,
+                                                        null where the run is over}
     clear  {home, id}                                → {"event": "done"}, the job file with token and secrets is gone
 
 `library` in the request is the text of `follow.py`, which knows how a status is read.
@@ -62,6 +64,42 @@ class Runs:
             status = self._follow.read_status(rundir)
         return {"status": status, "was": was}
 
+    def dump(self) -> Json:
+        """Ask the supervisor for all ranks' stacks, and wait for the answer; others may be asking at the same time."""
+        rundir = os.path.join(self._place, self._request["id"])  # noqa: PTH118
+        status = self._follow.read_status(rundir)
+        supervisor = status["supervisor"]
+        if status["state"] in self._follow.FINAL:
+            return {"status": status, "dump": None}
+        if not is_caught(supervisor["pid"], signal.SIGUSR1):
+            raise self._follow.Failed("the run was started by an older ipexctl, and can't be asked where it is")
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.json"
+        answer = os.path.join(rundir, "stacks", f"dump-{name}")  # noqa: PTH118
+        try:
+            self._ask(os.path.join(rundir, "stacks"), name)  # noqa: PTH118
+            os.kill(supervisor["pid"], signal.SIGUSR1)
+        except PermissionError:
+            raise self._follow.Failed("the run belongs to another account") from None
+        except OSError as error:
+            raise self._follow.Failed(f"it can't be asked: {error.strerror}") from None
+        until = time.monotonic() + float(self._request.get("wait", 10))
+        while not os.path.exists(answer):  # noqa: PTH110
+            if not self._follow.is_alive(supervisor):
+                return {"status": self._follow.read_status(rundir), "dump": None}
+            if time.monotonic() > until:
+                raise self._follow.Failed("the run's supervisor doesn't answer; is the disk full there?")
+            time.sleep(0.02)
+        with open(answer, encoding="utf-8") as file:  # noqa: PTH123
+            return {"status": status, "dump": json.load(file)}
+
+    def _ask(self, place: str, name: str) -> None:
+        os.makedirs(place, mode=0o700, exist_ok=True)  # noqa: PTH103
+        aside = os.path.join(place, name)  # noqa: PTH118
+        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            json.dump({"ranks": self._request.get("ranks")}, file)
+        os.replace(aside, os.path.join(place, f"ask-{name}"))  # noqa: PTH105, PTH118
+
     def clear(self) -> Json:
         path = os.path.join(self._place, self._request["id"], "job.json")  # noqa: PTH118
         try:
@@ -73,11 +111,21 @@ class Runs:
         return {}
 
 
+def is_caught(pid: int, number: int) -> bool:
+    """Whether a process has a handler for that signal; it would die of it otherwise."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:  # noqa: PTH123
+            masks = dict(line.split(":", 1) for line in file if line.startswith("Sig"))
+    except OSError:
+        return False
+    return bool(int(masks.get("SigCgt", "0"), 16) >> (number - 1) & 1)
+
+
 def main() -> None:
     request = json.loads(sys.stdin.readline())
     follow = library(request["library"])
     runs = Runs(follow, request)
-    actions = {"list": runs.list, "stop": runs.stop, "clear": runs.clear}
+    actions = {"list": runs.list, "stop": runs.stop, "dump": runs.dump, "clear": runs.clear}
     try:
         last = {"event": "done", **actions[sys.argv[1]]()}
     except follow.Failed as failed:

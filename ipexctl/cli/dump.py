@@ -1,0 +1,62 @@
+"""`ipexctl dump`: where every rank of a run is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ipexctl.cli.options import Output, shared
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(no_args_is_help=True)
+@shared(Output)
+def dump_command(
+    output: Output,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+    ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Only these: 0, 0-3,8.")] = "all",
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Every call of every thread and process, not the main threads alone.")
+    ] = False,
+) -> None:
+    """Show the Python stack of every rank of a run that goes on: ranks at the same place together, the odd ones first.
+
+    \b
+    Example: ipexctl dump last
+    """
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.watch import host_failed, reach_of
+    from ipexctl.jobs.dump import Over, dump
+    from ipexctl.jobs.ranks import parse_ranks
+    from ipexctl.jobs.record import Register
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.outcome import HostError
+    from ipexctl.ui.dump import show, show_json, show_over
+
+    record = Register().find(run)
+    chosen = parse_ranks(ranks).within(record.world_size)
+    wanted = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
+    cancel = Cancel()
+    with cancelling(cancel) as interrupt, reach_of(record) as reach:
+        try:
+            session = reach.open(record.node0, cancel)
+            try:
+                found = dump(session, record, wanted, cancel)
+            finally:
+                session.close()
+        except HostError as error:
+            if output.json:
+                show_json(None, record.id, f"{record.node0.name}: {error.reason}")
+            raise typer.Exit(interrupt.code or host_failed(record, error)) from None
+    if isinstance(found, Over):
+        if output.json:
+            show_json(None, record.id, f"the run has ended: {found.status.state}")
+        show_over(found, record.id)
+        raise typer.Exit(1)
+    if output.json:
+        show_json(found, record.id)
+    else:
+        show(found, record.id, everything=everything, quiet=output.quiet, no_color=output.no_color)
+    raise typer.Exit(0 if found.is_whole else 1)

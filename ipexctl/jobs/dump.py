@@ -1,0 +1,216 @@
+"""Where every rank of a run is: asked of node0, read, and folded where ranks agree.
+
+What a node's processes say is text of py-spy's or of faulthandler's; here it becomes values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.jobs.events import read_status
+from ipexctl.jobs.stop import run_on_node0
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.jobs.events import Status
+    from ipexctl.jobs.record import RunRecord
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+
+WAIT: Final = 10.0
+_THREAD: Final = re.compile(r"(?P<current>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])?.*:")
+_FRAME: Final = re.compile(r'  File (?P<file>".*"|\S.*), line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
+_STANDARD: Final = re.compile(r".*/lib/python3\.\d+t?/")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call. `file` is as the process has it."""
+
+    function: str
+    file: str
+    line: int | None
+
+    @property
+    def place(self) -> str:
+        """The file as a person knows it: from its package on, where it is a library's."""
+        for sign in _LIBRARIES:
+            if sign in self.file:
+                return self.file.rpartition(sign)[2]
+        return _STANDARD.sub("", self.file)
+
+    @property
+    def key(self) -> tuple[str, str, int | None]:
+        """Equal on nodes with other homes, and whoever has told it: py-spy puts the class before a method's name."""
+        return self.function.rpartition(".")[2], self.place, self.line
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """The calls of a thread, the innermost first."""
+
+    name: str
+    frames: tuple[Frame, ...]
+    is_main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A Python of a rank. Without threads, `why` says what kept it from telling."""
+
+    pid: int
+    name: str
+    state: str
+    """As in /proc: R, S, D …"""
+    wchan: str
+    """What of the kernel's it waits in."""
+    how: str
+    threads: tuple[Thread, ...]
+    why: str
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Those of its main thread."""
+        return next((thread.frames for thread in self.threads if thread.is_main), ())
+
+
+@dataclass(frozen=True, slots=True)
+class RankStacks:
+    """A rank's Pythons, the command's own first. None at all: `why` says so."""
+
+    rank: int
+    host: str
+    state: str
+    processes: tuple[Process, ...]
+    why: str = ""
+
+    @property
+    def told_by(self) -> Process | None:
+        """The process that says where it is: a launcher that waits for the one it has started doesn't."""
+        for process, following in zip(self.processes, (*self.processes[1:], None), strict=True):
+            frames = process.frames
+            if following is None or not following.frames or not frames or frames[0].place != "subprocess.py":
+                return process if frames else None
+        return None
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Where it is."""
+        return self.told_by.frames if self.told_by is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that are at the same place."""
+
+    ranks: tuple[RankStacks, ...]
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return self.ranks[0].frames
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What all ranks that were asked have said."""
+
+    at: float
+    ranks: tuple[RankStacks, ...]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The fewer they are, the earlier: it is the odd one out that one is looking for."""
+        found: dict[object, list[RankStacks]] = {}
+        for rank in self.ranks:
+            if rank.frames:
+                found.setdefault(tuple(frame.key for frame in rank.frames), []).append(rank)
+        return tuple(
+            Group(tuple(ranks)) for ranks in sorted(found.values(), key=lambda each: (len(each), each[0].rank))
+        )
+
+    @property
+    def mute(self) -> tuple[RankStacks, ...]:
+        """Those nothing is known of."""
+        return tuple(rank for rank in self.ranks if not rank.frames)
+
+    @property
+    def is_whole(self) -> bool:
+        """Every rank that goes on has told."""
+        return all(rank.state != "running" for rank in self.mute)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """There is nothing left to ask."""
+
+    status: Status
+
+
+def dump(session: Session, record: RunRecord, ranks: Sequence[int] | None, cancel: Cancel | None = None) -> Dump | Over:
+    """Ask node0, which asks the ranks; raises a HostError."""
+    answer = run_on_node0(session, record, "dump", {"ranks": ranks, "wait": WAIT}, cancel)
+    if answer["dump"] is None:
+        return Over(read_status(answer["status"]))
+    return read_dump(answer["dump"])
+
+
+def read_dump(document: Mapping[str, Any]) -> Dump:
+    return Dump(float(document["at"]), tuple(_rank(row) for row in document["ranks"]))
+
+
+def _rank(row: Mapping[str, Any]) -> RankStacks:
+    processes = tuple(_process(each) for each in row.get("processes") or ())
+    why = str(row.get("why") or "")
+    if not processes and not why:
+        why = "it has no process any more"
+    return RankStacks(int(row["rank"]), str(row["host"]), str(row["state"]), processes, why)
+
+
+def _process(row: Mapping[str, Any]) -> Process:
+    pid, how, why = int(row["pid"]), str(row["how"]), str(row["why"])
+    try:
+        threads = read_pyspy(row["text"], pid) if how == "py-spy" else read_faulthandler(row["text"])
+    except (ValueError, KeyError, TypeError):
+        threads, why = (), f"{how} said what can't be read"
+    return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, why)
+
+
+def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
+    """`py-spy dump --json`; raises ValueError, KeyError or TypeError where it is something else."""
+    found = []
+    for thread in json.loads(text):
+        name = str(thread.get("thread_name") or "")
+        frames = tuple(
+            Frame(str(each["name"]), str(each["filename"]), each["line"] or None) for each in thread["frames"]
+        )
+        found.append(Thread(name, frames, thread.get("os_thread_id") == pid or name == "MainThread"))
+    return _with_main(found)
+
+
+def read_faulthandler(text: str) -> tuple[Thread, ...]:
+    """What faulthandler writes on a signal. It begins with the youngest thread and ends with the main one."""
+    found: list[tuple[str, list[Frame]]] = []
+    for line in text.splitlines():
+        if match := _THREAD.fullmatch(line):
+            found.append((match["name"] or match["id"], []))
+        elif (match := _FRAME.fullmatch(line)) and found:
+            number = int(match["line"]) if match["line"].isdigit() else None
+            found[-1][1].append(Frame(match["function"], match["file"].strip('"'), number))
+    threads = [Thread(name, tuple(frames)) for name, frames in found]
+    return _with_main([*threads[:-1], replace(threads[-1], is_main=True)] if threads else [])
+
+
+def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
+    """The main thread first. py-spy that couldn't read the numbers of threads doesn't say which that is."""
+    if threads and not any(thread.is_main for thread in threads):
+        likely = next(
+            (thread for thread in threads if thread.frames and thread.frames[-1].function == "<module>"), None
+        )
+        likely = likely or threads[-1]
+        threads = [replace(thread, is_main=thread is likely) for thread in threads]
+    return tuple(sorted(threads, key=lambda thread: not thread.is_main))

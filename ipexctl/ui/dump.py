@@ -1,0 +1,243 @@
+"""What `ipexctl dump` shows: where ranks are, a heading for all that are at the same place; or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.dump import Dump
+from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.text import printable
+from ipexctl.ui.run_summary import counted
+from ipexctl.ui.say import say, wants_color
+from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ipexctl.jobs.dump import Frame, Group, Over, Process, RankStacks
+
+_INNER, _OUTER = 16, 6
+"""Of a stack deeper than both, so many calls of each end are shown."""
+_NAMES: Final = 32
+_STATES: Final = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "stuck in the kernel",
+    "T": "stopped",
+    "t": "stopped",
+    "I": "idle",
+}
+
+
+class Page:
+    """Lines that fit, in the colours that are wanted."""
+
+    def __init__(self, *, no_color: bool = False) -> None:
+        self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+        self._colored = wants_color(sys.stdout, os.environ, no_color=no_color)
+        self._lines: list[str] = []
+
+    def put(self, text: str = "", color: str = "") -> None:
+        text = printable(text)
+        if len(text) > self.width:
+            text = text[: self.width - 1] + "…"
+        self._lines.append(f"\x1b[{color}m{text}\x1b[0m" if color and self._colored and text else text)
+
+    def show(self) -> None:
+        encoding = sys.stdout.encoding or "utf-8"
+        text = "".join(f"{line}\n" for line in self._lines)
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+
+
+def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
+    page = Page(no_color=no_color)
+    asked, groups = len(dump.ranks), dump.groups
+    page.put(f"{counted(asked, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first")
+    for why, ranks in _by_words(dump.mute).items():
+        page.put()
+        page.put(f"{_named(ranks)} ({len(ranks)} of {asked}): no stack", "1;33")
+        page.put(f"  {why}")
+    for group in groups:
+        page.put()
+        is_odd = len(groups) > 1 and group is not groups[-1]
+        place = group.frames[0].function
+        page.put(f"{_named(group.ranks)} ({len(group.ranks)} of {asked}): {place}", "1;31" if is_odd else "1")
+        page.put(f"  {_circumstances(group)}", "2")
+        _put_frames(page, group.frames, whole=everything)
+        if everything:
+            _put_others(page, group)
+        elif besides := _besides(group):
+            page.put(f"  besides {besides}: --all shows them", "2")
+    page.show()
+    if not quiet and (verdict := _verdict(dump)):
+        say(verdict + f"\n  what they said last: ipexctl logs {run} -r {_odd(dump)}" if _odd(dump) else verdict)
+
+
+def _verdict(dump: Dump) -> str:
+    groups, odd = dump.groups, _odd(dump)
+    if len(groups) == 1 and not dump.mute and len(dump.ranks) > 1:
+        return f"all {len(dump.ranks)} ranks are at the same place"
+    if not odd:
+        return ""
+    most = len(groups[-1].ranks)
+    is_one = odd.isdigit()
+    return f"rank{'' if is_one else 's'} {odd} {'is' if is_one else 'are'} elsewhere than the other {most}"
+
+
+def _odd(dump: Dump) -> str:
+    """Who isn't where most are; empty where there is no most."""
+    groups = dump.groups
+    if len(groups) < 2 or 2 * len(groups[-1].ranks) <= sum(len(group.ranks) for group in groups):
+        return ""
+    return fold_ranks(rank.rank for group in groups[:-1] for rank in group.ranks)
+
+
+def _named(ranks: Sequence[RankStacks]) -> str:
+    """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
+    hosts = fold(list(dict.fromkeys(rank.host for rank in ranks)))
+    return f"rank{'s' if len(ranks) > 1 else ''} {fold_ranks(rank.rank for rank in ranks)} on {hosts}"
+
+
+def _by_words(ranks: Iterable[RankStacks]) -> dict[str, list[RankStacks]]:
+    found: dict[str, list[RankStacks]] = {}
+    for rank in ranks:
+        found.setdefault(_why(rank), []).append(rank)
+    return found
+
+
+def _why(rank: RankStacks) -> str:
+    if rank.why or not rank.processes:
+        return rank.why
+    first = rank.processes[0]
+    return f"{first.why or 'it has no Python frame'}; it is {_state(first)}"
+
+
+def _state(process: Process) -> str:
+    word = _STATES.get(process.state, f"in state {process.state}")
+    return f"{word} in {process.wchan}" if process.wchan and process.state != "R" else word
+
+
+def _circumstances(group: Group) -> str:
+    told = [process for rank in group.ranks if (process := rank.told_by) is not None]
+    states = Counter(_state(process) for process in told)
+    words = [", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in states.most_common())]
+    if len(told) == 1:
+        words.insert(0, f"pid {told[0].pid}")
+    how = " and ".join(dict.fromkeys(process.how for process in told))
+    return ", ".join([*words, f"by {how}"])
+
+
+def _put_frames(page: Page, frames: Sequence[Frame], *, whole: bool, indent: str = "  ") -> None:
+    is_deep = not whole and len(frames) > _INNER + _OUTER + 1
+    shown = [*frames[:_INNER], *frames[-_OUTER:]] if is_deep else list(frames)
+    width = min(_NAMES, max((len(frame.function) for frame in shown), default=0))
+    for index, frame in enumerate(shown):
+        if is_deep and index == _INNER:
+            page.put(f"{indent}… {len(frames) - _INNER - _OUTER} calls more: --all shows them", "2")
+        line = "" if frame.line is None else f":{frame.line}"
+        room = page.width - len(indent) - 2 - max(width, len(frame.function)) - len(line)
+        place = frame.place if len(frame.place) <= max(room, 12) else "…" + frame.place[-max(room, 12) + 1 :]
+        page.put(f"{indent}{frame.function.ljust(width)}  {place}{line}")
+
+
+def _others(rank: RankStacks) -> list[tuple[str, tuple[Frame, ...]]]:
+    """All but what the heading stands for: who, and where."""
+    found = []
+    for process in rank.processes:
+        for thread in process.threads:
+            if thread.is_main and process is rank.told_by:
+                continue
+            is_same = process is rank.told_by
+            whose = "" if is_same else f"process {process.name}"
+            which = "" if thread.is_main else f"thread {thread.name}"
+            found.append((", ".join(filter(None, (whose, which))), thread.frames))
+    return found
+
+
+def _besides(group: Group) -> str:
+    processes = sum(len(rank.processes) - 1 for rank in group.ranks)
+    threads = sum(len(process.threads) - 1 for rank in group.ranks for process in rank.processes if process.threads)
+    words = [f"{processes:,} more process{'es' if processes > 1 else ''}"] if processes else []
+    words += [counted(threads, "thread")] if threads else []
+    return " and ".join(words)
+
+
+def _put_others(page: Page, group: Group) -> None:
+    found: dict[object, list[tuple[RankStacks, str, tuple[Frame, ...]]]] = {}
+    for rank in group.ranks:
+        for who, frames in _others(rank):
+            key = (who.partition(" ")[0], tuple(frame.key for frame in frames))
+            found.setdefault(key, []).append((rank, who, frames))
+    for several in found.values():
+        rank, who, frames = several[0]
+        ranks = list(dict.fromkeys(each[0].rank for each in several))
+        many = f" ({len(several)})" if len(several) > len(ranks) else ""
+        page.put(f"  {who}{many} of rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}:")
+        if frames:
+            _put_frames(page, frames, whole=True, indent="    ")
+        else:
+            page.put("    no Python frame")
+    for rank in group.ranks:
+        for process in rank.processes:
+            if not process.threads:
+                page.put(f"  process {process.name} (pid {process.pid}) of rank {rank.rank}: no stack: {process.why}")
+
+
+def show_over(over: Over, run: str) -> None:
+    words = "has ended well" if over.status.state == "ok" else f"has ended: {over.status.state}"
+    say(f"run {run} {words}, and nothing of it is left to ask\n  how it ended: ipexctl why {run}")
+
+
+def show_json(dump: Dump | None, run: str, reason: str = "") -> None:
+    """Without a dump, the reason there is none."""
+    sys.stdout.write(json.dumps(as_json(dump or Dump(time.time(), ()), run, reason), indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.dump/1",
+        "id": run,
+        "at": dump.at,
+        "reason": reason,
+        "groups": [
+            {"ranks": [rank.rank for rank in group.ranks], "frames": _frames(group.frames)} for group in dump.groups
+        ],
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "host": rank.host,
+                "state": rank.state,
+                "reason": _why(rank) if not rank.frames else "",
+                "processes": [_process(process) for process in rank.processes],
+            }
+            for rank in dump.ranks
+        ],
+    }
+
+
+def _process(process: Process) -> dict[str, Any]:
+    return {
+        "pid": process.pid,
+        "name": process.name,
+        "state": process.state,
+        "wchan": process.wchan,
+        "by": process.how or None,
+        "reason": process.why,
+        "threads": [
+            {"name": thread.name, "main": thread.is_main, "frames": _frames(thread.frames)}
+            for thread in process.threads
+        ],
+    }
+
+
+def _frames(frames: Iterable[Frame]) -> list[dict[str, Any]]:
+    return [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in frames]
