@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.prepare import Refused
+    from ipexctl.jobs.refused import Refused
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
 
 OF_NODE0: Final = ("supervise", "peers", "verdict", "silence", "book", "launcher", "alone", "dumps", "wire")
-OF_RANKS: Final = ("rank", "surroundings", "stacks", "talk", "outbox", "processes", "wire", "aside", "shim")
+OF_RANKS: Final = ("rank", "surroundings", "stacks", "talk", "outbox", "processes", "oom", "wire", "aside", "shim")
 SHIPPED_AS: Final = {"aside": "shim/sitecustomize", "shim": "shim/ipexctl_shim"}
 """What the ranks' own Pythons find: a directory with nothing else in it."""
 _START_TIME: Final = 60.0

@@ -92,6 +92,17 @@ class Stat:
         self.rss = int(fields[21]) * _PAGE
 
 
+def doing(pid: int) -> tuple[str | None, str | None]:
+    """A process' state (R, S, D …), and where in the kernel it waits, as far as that is told."""
+    try:
+        state: str | None = Stat(pid).state
+        with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            where = file.read().strip()
+    except (OSError, IndexError):
+        return None, None
+    return state, where if where not in ("", "0") else None
+
+
 def everyone() -> list[Stat]:
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208

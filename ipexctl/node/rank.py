@@ -1,8 +1,8 @@
 """One rank of a run: finds out which it is, sets what was planned for it, starts the command, hands on what it prints.
 
 mpirun starts it as `PYTHON -I RUNDIR/rank.py RUNDIR/job.json`; it decides nothing. `wire.py`, `talk.py`, `outbox.py`,
-`processes.py` and `surroundings.py` lie beside it. The job file, mode 0600, is one node's (or one shared home's) part
-of the run:
+`processes.py`, `oom.py` and `surroundings.py` lie beside it. The job file, mode 0600, is one node's (or one shared
+home's) part of the run:
 
     {"id", "token": 64 hex digits, "supervisor": {"address", "port"}, "home", "rundir", "world_size",
      "master": {"addr", "port": null where the supervisor picks one}, "command": [word, …], "cwd",
@@ -29,7 +29,7 @@ from typing import Any, Dict, NoReturn
 
 CONNECT = 20.0
 """Seconds for the first connection."""
-LOST = 55.0
+LOST = 50.0
 """Seconds without a word of the supervisor's until it is given up; then the command is ended."""
 BEAT = 2.0
 REFUSED = 8.0
@@ -67,7 +67,7 @@ class Rank:
         self.stacks: Any = part("stacks").Stacks(self.processes, self.guard.pid, job["rundir"], job["command"])
         who = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
         self.who: Json = {**who, "attempt": None}
-        self.make_stream = talk.Stream
+        self.make_stream, self.make_oom = talk.Stream, part("oom").OutOfMemory
         self.talk: Any = talk.Talk(self.wire, job, self.who, self.resume)
         self.welcome: Json = {}
         self.streams: list[Any] = []
@@ -80,8 +80,11 @@ class Rank:
         self.stop_signal: int | None = None
         self.kill_at = self.drain_until = float("inf")
         self.beat_at = 0.0
-        self.swept = self.told_end = self.bye = False
+        self.swept = self.told_end = self.bye = self.killed = False
         self.lost = self.signalled = False
+        self.told: int | None = None
+        """The signal that somebody other than the supervisor has sent us."""
+        self.oom: Any = None
         self._signals: list[int] = []
 
     def run(self) -> int:
@@ -94,6 +97,7 @@ class Rank:
         self.meet(wake)
         if self.welcome.get("stop"):  # the run ended while we were on our way
             self.swept = True
+            self.stop_signal = signal.SIGTERM
             self.ended(128 + signal.SIGTERM, signal.SIGTERM)
         else:
             self.begin()
@@ -158,6 +162,7 @@ class Rank:
             self.guard.watch(self.child.pid)
             self.stacks.watch(self.child.pid)
             self.usage = self.processes.Usage(self.child.pid)
+            self.oom = self.make_oom(self.child.pid)
             self.streams = [
                 self.make_stream(b"O", self.child.stdout, boxes["out"]),
                 self.make_stream(b"E", self.child.stderr, boxes["err"]),
@@ -171,6 +176,9 @@ class Rank:
 
     def resume(self, welcome: Json) -> None:
         """On a new connection: say everything that counts once more, and go on where the other side is."""
+        if welcome and self.who["attempt"] not in (None, welcome.get("attempt", 0)):
+            self.give_up("the run was begun once more without it")
+            return
         if welcome:
             self.welcome = welcome
             self.who["attempt"] = welcome.get("attempt", 0)
@@ -183,6 +191,8 @@ class Rank:
             self.talk.tell("mismatch", text=text)
         if self.stacks.stuck is not None:
             self.talk.tell("stuck", **self.stacks.stuck)
+        if self.told is not None:
+            self.talk.tell("told", signal=self.told)
         if self.exit is not None:
             self.talk.tell("exit", **self.exit)
 
@@ -233,13 +243,16 @@ class Rank:
             cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
             lost = sum(stream.box.lost for stream in self.streams)
             ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
-            self.talk.tell("beat", cpu=round(cpu, 1), rss=rss, lost=lost, **ends)
+            state, waits = self.processes.doing(self.child.pid) if self.child and self.exit is None else (None, None)
+            self.talk.tell("beat", cpu=round(cpu, 1), rss=rss, lost=lost, process=state, waits=waits, **ends)
+            if self.oom is not None:
+                self.oom.look(now)
         patience = LEAVE if self.swept and self.signalled else REFUSED if self.talk.is_refused else LOST
         if now - self.talk.heard > patience and not self.lost:
-            self.lost = True
-            self.stop(signal.SIGTERM)
+            self.give_up(self.talk.why)
         if now >= self.kill_at:
             self.kill_at = now + 1.0
+            self.killed = True
             self.processes.kill_below(signal.SIGKILL, self.guard.pid)
         is_drained = now >= self.drain_until or not any(stream.open for stream in self.streams)
         if self.exit is not None and not self.swept and is_drained:
@@ -247,6 +260,11 @@ class Rank:
             self.send_on()
         for t, fields in self.stacks.work(now):
             self.talk.tell(t, **fields)
+
+    def give_up(self, why: str) -> None:
+        """There is no supervisor for us any more."""
+        self.lost, self.talk.why = True, why
+        self.stop(signal.SIGTERM)
 
     def sweep(self) -> None:
         """Whatever the command has left behind goes with it; then the streams hold nothing more."""
@@ -272,13 +290,18 @@ class Rank:
                 self.signal_child(number)
             else:
                 self.signalled = True
+                if self.stop_signal is None and self.exit is None and not self.lost:
+                    self.told = number
+                    self.talk.tell("told", signal=number)
                 self.stop(signal.SIGTERM)
 
     def ended(self, code: int, by: int | None) -> None:
         if self.stacks.stuck is not None:  # that it could only be ended by a signal is not what was wrong
             code, by = self.stacks.stuck["code"], None
         self.exit_code = code
-        self.exit = {"code": code, "signal": by}
+        is_own = self.stop_signal is None or (by == signal.SIGKILL and not self.killed)
+        oom = self.oom.verdict() if self.oom is not None and is_own and by == signal.SIGKILL else None
+        self.exit = {"code": code, "signal": by, "own": is_own, "oom": oom}
         self.drain_until = time.monotonic() + (DRAIN if self.stop_signal is None else 0.3)
         self.talk.tell("exit", **self.exit)
 

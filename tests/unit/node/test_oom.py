@@ -1,0 +1,134 @@
+"""A kill for want of memory is told by the counter that counts it, of cgroup v1 or v2, or by the kernel's own words."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.remote.node_script import text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PID = 4711
+GB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def oom() -> Any:
+    module = types.ModuleType("oom")
+    exec(compile(text_of("oom"), "oom", "exec"), module.__dict__)
+    return module
+
+
+class Machine:
+    """A /proc and a hierarchy of cgroups as a kernel would show them."""
+
+    def __init__(self, base: Path, cgroup: str, mounts: list[str]) -> None:
+        self.base = base
+        for name in (str(PID), "self"):
+            (base / "proc" / name).mkdir(parents=True)
+        self.proc = str(base / "proc")
+        self.move(cgroup)
+        (base / "proc/self/mountinfo").write_text("".join(f"{mount}\n" for mount in mounts))
+
+    def move(self, cgroup: str) -> None:
+        (self.base / f"proc/{PID}/cgroup").write_text(cgroup)
+
+    def put(self, path: str, text: str) -> None:
+        file = self.base / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def of_version_2(base: Path, path: str = "/user.slice/job") -> Machine:
+    mount = f"30 24 0:26 / {base}/cg rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+    machine = Machine(base, f"0::{path}\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw", mount])
+    machine.put(f"cg{path}/memory.events", "low 0\nhigh 0\nmax 7\noom 1\noom_kill 1\n")
+    return machine
+
+
+def of_version_1(base: Path, path: str = "/job", root: str = "/") -> Machine:
+    mount = f"35 30 0:31 {root} {base}/cg/memory rw - cgroup cgroup rw,memory"
+    other = f"36 30 0:32 / {base}/cg/cpu rw - cgroup cgroup rw,cpu"
+    machine = Machine(base, f"5:cpu:/\n4:memory:{path}\n0::/\n", [other, mount])
+    inside = path[len(root.rstrip("/")) :]
+    machine.put(f"cg/memory{inside}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    return machine
+
+
+def test_a_counter_of_version_2_that_went_up_tells_and_the_least_limit_above_is_the_one(
+    oom: Any, tmp_path: Path
+) -> None:
+    machine = of_version_2(tmp_path)
+    machine.put("cg/user.slice/job/memory.max", "max\n")
+    machine.put("cg/user.slice/memory.max", f"{2 * GB}\n")
+    watched = oom.OutOfMemory(PID, machine.proc)
+    assert watched.verdict() is None
+    machine.put("cg/user.slice/job/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\n")
+    assert watched.verdict() == {"by": "cgroup", "limit": 2 * GB}
+
+
+@pytest.mark.parametrize(
+    ("path", "root"), [("/job", "/"), ("/docker/abc", "/docker/abc"), ("/docker/abc/x", "/docker")]
+)
+def test_a_counter_of_version_1_is_found_in_a_container_too(oom: Any, tmp_path: Path, path: str, root: str) -> None:
+    machine = of_version_1(tmp_path, path, root)
+    inside = path[len(root.rstrip("/")) :]
+    machine.put(f"cg/memory{inside}/memory.limit_in_bytes", f"{GB}\n")
+    watched = oom.OutOfMemory(PID, machine.proc)
+    machine.put(f"cg/memory{inside}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    assert watched.verdict() == {"by": "cgroup", "limit": GB}
+
+
+def test_a_limit_that_is_none_is_not_told_as_a_number(oom: Any, tmp_path: Path) -> None:
+    machine = of_version_1(tmp_path)
+    machine.put("cg/memory/job/memory.limit_in_bytes", "9223372036854771712\n")
+    watched = oom.OutOfMemory(PID, machine.proc)
+    machine.put("cg/memory/job/memory.oom_control", "oom_kill 1\n")
+    assert watched.verdict() == {"by": "cgroup", "limit": None}
+
+
+def test_a_process_that_moved_is_looked_for_where_it_is(oom: Any, tmp_path: Path) -> None:
+    machine = of_version_2(tmp_path)
+    watched = oom.OutOfMemory(PID, machine.proc)
+    machine.put("cg/scope/memory.events", "oom_kill 5\n")
+    machine.put("cg/scope/memory.max", f"{GB}\n")
+    machine.move("0::/scope\n")
+    watched.look(1000.0)
+    assert watched.verdict() is None
+    machine.put("cg/scope/memory.events", "oom_kill 6\n")
+    machine.put("cg/memory.events", "oom_kill 0\n")
+    machine.move("0::/\n")  # what the kernel says of one that is dead
+    watched.look(1001.0)
+    assert watched.verdict() == {"by": "cgroup", "limit": GB}
+
+
+def test_a_kill_of_long_ago_is_not_taken_for_this_one(oom: Any, tmp_path: Path) -> None:
+    machine = of_version_2(tmp_path)
+    watched = oom.OutOfMemory(PID, machine.proc)
+    machine.put("cg/user.slice/job/memory.events", "oom_kill 2\n")
+    for at in (10_000.0, 10_030.0, 10_100.0):
+        watched.look(at)
+    assert watched.verdict() is None
+
+
+def test_where_nothing_can_be_read_nothing_is_claimed(oom: Any, tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
+    assert oom.OutOfMemory(PID, machine.proc).verdict() is None
+    assert oom.OutOfMemory(PID, str(tmp_path / "nowhere")).verdict() is None
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"Memory cgroup out of memory: Killed process 4711 (python3) total-vm:217320kB, anon-rss:58240kB", "cgroup"),
+        (b"Out of memory: Killed process 4711 (python3) total-vm:217320kB", "machine"),
+        (b"Memory cgroup out of memory: Killed process 47110 (python3)", None),
+        (b"python3[4711]: segfault at 0 ip 0 sp 0 error 4", None),
+    ],
+)
+def test_the_kernels_words_are_understood(oom: Any, line: bytes, said: str | None) -> None:
+    assert oom.killed_by_log(b"eth0: link up\n" + line + b"\noom_reaper: reaped process 4711", PID) == said
