@@ -10,3 +10,11 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() else " " if c == "\t" or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text
     )
+
+
+def readable(size: float) -> str:
+    """Bytes, as people say them."""
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= step:
+            return f"{size / step:.1f} {unit}"
+    return f"{size:.0f} bytes"

@@ -27,7 +27,7 @@ def dump_command(
     Example: ipexctl dump last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.watch import host_failed, reach_of
+    from ipexctl.cli.reached import host_failed, reach_of
     from ipexctl.jobs.dump import Over, dump
     from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.jobs.record import Register

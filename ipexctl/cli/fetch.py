@@ -80,7 +80,7 @@ def fetch_command(
 def _order(source: Source, dest: str, rank: int | None, host: str | None, targets: Targets) -> tuple[Order, Reach]:
     """What the word before the colon is: a run of this machine's, unless the call names hosts and one is called so."""
     from ipexctl.cli.hosts import choose_hosts, reach_options
-    from ipexctl.cli.watch import reach_of
+    from ipexctl.cli.reached import reach_of
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.jobs.fetch import order_of_host, order_of_run
     from ipexctl.jobs.record import Register

@@ -38,7 +38,7 @@ def logs_command(
     Example: ipexctl logs last -r 0 -f
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.watch import reach_of
+    from ipexctl.cli.reached import reach_of
     from ipexctl.jobs.follow import Follower
     from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.jobs.record import Register
@@ -87,7 +87,7 @@ def _from_copy(
     streams: Sequence[Stream],
 ) -> int:
     """What was kept here while the run was followed; node0's own exit code where that isn't all."""
-    from ipexctl.cli.watch import host_failed
+    from ipexctl.cli.reached import host_failed
     from ipexctl.jobs.copies import read_copy
     from ipexctl.jobs.events import Said
     from ipexctl.jobs.record import Register

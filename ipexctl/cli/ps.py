@@ -24,7 +24,7 @@ def ps_command(
     Example: ipexctl ps
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.watch import reach_of
+    from ipexctl.cli.reached import reach_of
     from ipexctl.jobs.ps import look
     from ipexctl.jobs.record import Register
     from ipexctl.remote.cancel import Cancel

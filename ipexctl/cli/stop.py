@@ -24,7 +24,7 @@ def stop_command(
     Example: ipexctl stop last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.watch import host_failed, reach_of
+    from ipexctl.cli.reached import host_failed, reach_of
     from ipexctl.jobs.record import Register
     from ipexctl.jobs.stop import stop
     from ipexctl.remote.cancel import Cancel

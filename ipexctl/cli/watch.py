@@ -7,9 +7,10 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.cli.interrupt import heeding, whisper
+from ipexctl.cli.reached import host_failed, reach_of
 from ipexctl.errors import OutputError
 from ipexctl.jobs.copies import Copy, read_copy
 from ipexctl.jobs.events import Ended, Said, Status
@@ -18,8 +19,8 @@ from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.jobs.record import Register
 from ipexctl.jobs.stop import stop
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
-from ipexctl.remote.reach import Reach, ReachOptions
+from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.reach import Reach
 from ipexctl.ui.run_live import LiveRun, wants_live
 from ipexctl.ui.run_plain import PlainRun
 from ipexctl.ui.run_summary import cut_short_lines, left_lines, not_stopped_lines
@@ -46,18 +47,6 @@ class View:
     ranks: RankSet = EVERY_RANK
     no_color: bool = False
     quiet: bool = False
-
-
-def reach_of(record: RunRecord) -> Reach:
-    """By the way it was reached when it was started."""
-    policy: Any = record.host_keys
-    return Reach(ReachOptions(connect_timeout=record.connect_timeout, host_keys=policy))
-
-
-def host_failed(record: RunRecord, error: HostError) -> int:
-    """Say what node0 could not do, and return the contract's exit code."""
-    say(f"{record.node0.name}: {error.reason}" + (f"\n  {error.fix}" if error.fix else ""))
-    return 3 if isinstance(error, Unreachable) else 1
 
 
 def watch_run(record: RunRecord, view: View, *, session: Session | None = None) -> int:

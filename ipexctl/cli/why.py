@@ -23,7 +23,7 @@ def why_command(
     Example: ipexctl why last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.watch import host_failed, reach_of
+    from ipexctl.cli.reached import host_failed, reach_of
     from ipexctl.jobs.record import Register
     from ipexctl.jobs.why import why
     from ipexctl.remote.cancel import Cancel

@@ -134,6 +134,17 @@ def read_entry(said: Mapping[str, Any], index: int) -> Entry:
     return Entry(index, parts, cast("Kind", kind), numbers[1] & 0o777, numbers[2], numbers[3], to, bool(said.get("g")))
 
 
+def as_it_is_now(entry: Entry, said: Mapping[str, Any]) -> Entry:
+    """A file, as it was when it was opened: it may have changed since it was listed."""
+    try:
+        size, mode, mtime = int(said["s"]), int(said["m"]) & 0o777, int(said["mt"])
+    except (KeyError, TypeError, ValueError):
+        raise HostError("what it says of a file can't be read") from None
+    if (size, mode, mtime) == (entry.size, entry.mode, entry.mtime):
+        return entry
+    return replace(entry, size=max(size, 0), mode=mode, mtime=mtime)
+
+
 def renamed(entry: Entry, name: str) -> Entry:
     """The one file that was asked for, under another name."""
     return replace(entry, parts=(name,))

@@ -6,10 +6,9 @@ The other end is `node/give.py`.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.fetched import Moved, Trouble, read_entry, renamed
+from ipexctl.jobs.fetched import Moved, Trouble, as_it_is_now, read_entry, renamed
 from ipexctl.jobs.landing import NotPut
 from ipexctl.remote.outcome import HostError
 
@@ -46,7 +45,7 @@ class Giving:
         self._wants: dict[int, Want] = {}
         self._line = bytearray()
         self._stderr = b""
-        self._current: Want | None = None
+        self._current: Entry | None = None
         self._piece = -1
         """Bytes left of a piece; none is awaited where it is negative."""
         self._here = 0
@@ -57,9 +56,9 @@ class Giving:
         if stream == "stderr":
             self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
             return
-        view = memoryview(data)
-        while view:
-            view = self._in_line(view) if self._piece < 0 else self._in_pieces(view)
+        at = 0
+        while at < len(data):
+            at = self._in_line(data, at) if self._piece < 0 else self._in_pieces(data, at)
 
     @property
     def complaint(self) -> str:
@@ -75,15 +74,15 @@ class Giving:
     def unsent(self) -> list[str]:
         return [want.entry.name for want in self._wants.values()]
 
-    def _in_line(self, view: memoryview) -> memoryview:
-        block = bytes(view[:_LONGEST])
-        end = block.find(b"\n")
+    def _in_line(self, data: bytes, at: int) -> int:
+        """Up to where it is heard; a line may come in pieces."""
+        end = data.find(b"\n", at)
+        if (end if end >= 0 else len(data)) - at + len(self._line) > _LONGEST:
+            raise HostError("what it says can't be read")
         if end < 0:
-            self._line += block
-            if len(self._line) > _LONGEST:
-                raise HostError("what it says can't be read")
-            return view[len(block) :]
-        line = bytes(self._line) + block[:end]
+            self._line += data[at:]
+            return len(data)
+        line = bytes(self._line) + data[at:end]
         self._line.clear()
         try:
             said = json.loads(line)
@@ -91,28 +90,28 @@ class Giving:
         except (ValueError, KeyError, TypeError):
             raise HostError("what it says can't be read") from None
         self._hear(event, said)
-        return view[end + 1 :]
+        return end + 1
 
-    def _in_pieces(self, view: memoryview) -> memoryview:
+    def _in_pieces(self, data: bytes, at: int) -> int:
         if self._piece == 0:
-            missing = 4 - len(self._line)
-            self._line += view[:missing]
+            end = at + 4 - len(self._line)
+            self._line += data[at:end]
             if len(self._line) == 4:
                 self._piece = int.from_bytes(self._line, "big")
                 self._line.clear()
                 if self._piece > _PIECE:
                     raise HostError("what it says can't be read")
                 self._piece = self._piece or -1
-            return view[missing:]
-        data = view[: self._piece]
+            return end
+        piece = memoryview(data)[at : at + self._piece]
         assert self.landing is not None
         assert self._current is not None
-        self.landing.write(data)
-        self._piece -= len(data)
-        self.received += len(data)
-        self._here += len(data)
-        self._watch(Moved(self._here, max(self._total, self._here), self._current.entry.name))
-        return view[len(data) :]
+        self.landing.write(piece)
+        self._piece -= len(piece)
+        self.received += len(piece)
+        self._here += len(piece)
+        self._watch(Moved(self._here, max(self._total, self._here), self._current.name))
+        return at + len(piece)
 
     def _hear(self, event: object, said: dict[str, Any]) -> None:
         if event == "entry" and self.landing is None:
@@ -158,11 +157,10 @@ class Giving:
         want = self._wants.pop(said["i"], None)
         if want is None:
             raise HostError("it sends a file nobody asked for")
-        checked = read_entry({**said, "n": want.entry.name, "t": "f"}, want.entry.index)
-        at, entry = int(said["at"]), replace(want.entry, size=checked.size, mode=checked.mode, mtime=checked.mtime)
+        at, entry = int(said["at"]), as_it_is_now(want.entry, said)
         assert self.landing is not None
         self._total += want.have - at
-        self._current = replace(want, entry=entry)
+        self._current = entry
         self.landing.begin(entry, at, want)
         if at:
             self.resumed.append(entry.name)
@@ -171,7 +169,7 @@ class Giving:
     def _finish(self, said: dict[str, Any]) -> None:
         assert self.landing is not None
         assert self._current is not None
-        entry, self._current = self._current.entry, None
+        entry, self._current = self._current, None
         try:
             self.landing.finish(said.get("hash"), changed=bool(said.get("changed")))
         except NotPut as error:

@@ -132,9 +132,11 @@ class Landing:
         number = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(number).st_size < at:
+            size = os.fstat(number).st_size
+            if size < at:
                 raise NotPut("what was here of it has changed; fetch it again")
-            os.ftruncate(number, at)
+            if size > at:
+                os.ftruncate(number, at)
             os.lseek(number, at, os.SEEK_SET)
         except OSError as error:
             os.close(number)

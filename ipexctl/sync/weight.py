@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.sync.ignore import pattern_for
+from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,13 +34,6 @@ class Heavy:
     def __str__(self) -> str:
         count = f" in {self.files:,} files" if self.is_directory else ""
         return f"{self.path}{'/' * self.is_directory} ({readable(self.size)}{count})"
-
-
-def readable(size: float) -> str:
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= step:
-            return f"{size / step:.1f} {unit}"
-    return f"{size:.0f} bytes"
 
 
 def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tuple[Heavy, ...]:

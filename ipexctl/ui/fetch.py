@@ -9,8 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.sync.weight import readable
-from ipexctl.text import printable
+from ipexctl.text import printable, readable
 from ipexctl.ui.say import say
 
 if TYPE_CHECKING:

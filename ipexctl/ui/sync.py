@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.sync.report import Said, Stepped
-from ipexctl.sync.weight import readable
-from ipexctl.text import printable
+from ipexctl.text import printable, readable
 from ipexctl.ui.say import say, wants_color
 
 if TYPE_CHECKING:

@@ -1,0 +1,206 @@
+"""`ipexctl fetch` over real connections: after kill -9, over links that break, of any rank, beside rsync."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import IPEXCTL, ipexctl, processes_with
+from ipexctl.hosts.detect import read_hosts_file
+from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.lab import LabSpec
+from lab_helpers import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    lab = make_lab(LabSpec(hosts=2, name=f"fetch-{os.getpid()}"))
+    for index, host in enumerate(lab.hosts):
+        made = f"mkdir -p work/ck && head -c 200000000 /dev/urandom >work/ck/big.pt && echo {index} >work/ck/of"
+        assert ask(host, made, timeout=100).rc == 0
+    return lab
+
+
+class Scene:
+    """A run that was on both hosts, as the register knows it."""
+
+    def __init__(self, lab: Lab, base: Path) -> None:
+        self.lab = lab
+        self.out = base / "out"
+        self.env = {"XDG_STATE_HOME": str(base / "state")}
+        self.hosts = tuple(read_hosts_file(lab.hostfile))
+        home = lab.hosts[0].home
+        self.record = RunRecord(
+            "train-1120-120000-abcd",
+            self.hosts[0],
+            f"{home}/.ipexctl",
+            "",
+            started=time.time(),
+            world_size=2,
+            hosts=tuple(host.name for host in self.hosts),
+            nodes=self.hosts,
+            ranks=tuple(host.name for host in self.hosts),
+            cwd=f"{home}/work",
+        )
+        Register(base / "state/ipexctl/runs").save(self.record)
+
+    def digest(self, path: str, index: int = 0) -> str:
+        return ask(self.lab.hosts[index], f"sha256sum < {path}").out.split()[0]
+
+    def begin(self, *args: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*IPEXCTL, "fetch", *map(str, args)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **self.env},
+        )
+
+    def part_beyond(self, size: int) -> Path:
+        """What is on its way, once so much of it is here."""
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            for part in self.out.glob(".ipexctl-*.part"):
+                if part.stat().st_size > size:
+                    return part
+            time.sleep(0.005)
+        raise AssertionError(list(self.out.iterdir()))
+
+
+@pytest.fixture
+def scene(lab: Lab, tmp_path: Path) -> Scene:
+    return Scene(lab, tmp_path)
+
+
+def local_digest(path: Path) -> str:
+    return subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True).stdout.split()[0]
+
+
+def test_killed_in_its_middle_the_next_call_goes_on_and_is_right(scene: Scene) -> None:
+    killed = scene.begin("last:ck/", scene.out)
+    scene.part_beyond(50_000_000)
+    killed.kill()
+    killed.communicate()
+    (part,) = scene.out.glob(".ipexctl-*.part")
+    begun = part.stat().st_size
+    ran = ipexctl("fetch", "last:ck/", scene.out, "--json", env=scene.env)
+    said = json.loads(ran.out)
+    assert ran.rc == 0, ran.err
+    assert said["resumed"] == ["big.pt"]
+    assert said["received_bytes"] <= 200_000_002 - begun
+    assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
+    assert sorted(path.name for path in scene.out.iterdir()) == ["big.pt", "of"]
+    ran = ipexctl("fetch", "last:ck/", scene.out, env=scene.env)
+    assert ran.out == f"{scene.out}: nothing to bring, 2 files there already\n"
+    assert ran.seconds < 5
+
+
+def test_ctrl_c_leaves_what_has_come_and_nothing_running_there(scene: Scene) -> None:
+    stopped = scene.begin("last:ck/big.pt", f"{scene.out}/")
+    scene.part_beyond(20_000_000)
+    stopped.send_signal(signal.SIGINT)
+    out, err = stopped.communicate(timeout=30)
+    assert stopped.returncode == 130
+    assert b"the same command goes on from there" in err
+    assert b"Traceback" not in err
+    assert out == b""
+    assert processes_with(scene.lab, "hand_over") == []
+    assert ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", env=scene.env).rc == 0
+    assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
+
+
+def test_a_connection_that_is_cut_is_made_again(scene: Scene) -> None:
+    fetching = scene.begin("last:ck/big.pt", f"{scene.out}/", "--json")
+    scene.part_beyond(50_000_000)
+    # The sshd of this one connection: its children are the sessions.
+    cut = "kill -9 $(ps -o ppid= -p $(pgrep -f hand_over | head -1) | tr -d ' ')"
+    ask(scene.lab.hosts[0], cut, as_root=True)
+    out, err = fetching.communicate(timeout=60)
+    said = json.loads(out)
+    assert fetching.returncode == 0, err
+    assert b"to go on from there" in err
+    assert said["resumed"] == ["big.pt"]
+    assert said["received_bytes"] == 200_000_000
+    assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
+
+
+def test_the_node_of_a_rank_and_a_host_by_its_name(scene: Scene) -> None:
+    for index, words in enumerate((["last:ck/of"], ["last:ck/of", "-r", "1"], ["last:ck/of", "--from", "node2"])):
+        ran = ipexctl("fetch", *words, f"{scene.out}{index}", env=scene.env)
+        assert ran.rc == 0, ran.err
+    ran = ipexctl("fetch", "-H", scene.lab.hostfile, "node2:work/ck/o*", f"{scene.out}3/", env=scene.env)
+    assert ran.rc == 0, ran.err
+    read = [Path(f"{scene.out}{index}").read_text() for index in range(3)]
+    assert read == ["0\n", "1\n", "1\n"]
+    assert Path(f"{scene.out}3/of").read_text() == "1\n"
+
+
+def test_what_is_wrong_is_said_with_what_to_type(scene: Scene) -> None:
+    ran = ipexctl("fetch", "last:chekpoints/", scene.out, env=scene.env)
+    assert ran.rc == 1
+    assert "there is no" in ran.err
+    assert "there is: ck" in ran.err
+    ran = ipexctl("fetch", "nosuch:x", scene.out, env=scene.env)
+    assert ran.rc == 2
+    assert "--hosts nosuch" in ran.err
+    ran = ipexctl("fetch", "--hosts", "10.77.255.254", "10.77.255.254:x", scene.out, "--connect-timeout", 1, "--json")
+    assert ran.rc == 3
+    assert json.loads(ran.out)["status"] == "unreachable"
+    assert not scene.out.exists()
+
+
+def test_a_full_disk_here_is_told_and_what_has_come_is_kept(scene: Scene) -> None:
+    scene.out.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", scene.out], check=True)
+    try:
+        ran = ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", env=scene.env)
+        assert ran.rc == 1
+        assert "No space left" in ran.err
+        assert "it goes on from here" in ran.err
+        subprocess.run(["mount", "-o", "remount,size=400m", scene.out], check=True)
+        ran = ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", "--json", env=scene.env)
+        assert json.loads(ran.out)["resumed"] == ["big.pt"], ran.err
+        assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
+    finally:
+        subprocess.run(["umount", scene.out], check=True)
+
+
+@pytest.mark.parametrize("what", ["big", "small"])
+def test_it_is_as_fast_as_rsync(scene: Scene, what: str) -> None:
+    made = {
+        "big": "head -c 500000000 /dev/urandom >big",
+        "small": "mkdir -p small && cd small && for i in $(seq 2000); do mkdir -p d$((i%20)); "
+        "head -c 8000 /dev/urandom >d$((i%20))/f$i; done",
+    }
+    assert ask(scene.lab.hosts[0], made[what], timeout=100).rc == 0
+    took: dict[str, list[float]] = {"rsync": [], "fetch": []}
+    env = {**os.environ, **scene.env}
+    for turn in range(3):
+        calls: dict[str, list[str | Path]] = {
+            "rsync": ["rsync", "-a", "-e", f"ssh -F {scene.lab.ssh_config}", f"node1:{what}", scene.out / f"r{turn}/"],
+            "fetch": [*IPEXCTL, "fetch", "-H", scene.lab.hostfile, f"node1:{what}", scene.out / f"f{turn}/"],
+        }
+        scene.out.mkdir(exist_ok=True)
+        for name, call in calls.items():
+            began = time.monotonic()
+            subprocess.run(call, env=env, check=True, capture_output=True, timeout=100)
+            took[name].append(time.monotonic() - began)
+    rsync, fetch = statistics.median(took["rsync"]), statistics.median(took["fetch"])
+    print(f"{what}: rsync {rsync:.2f} s, fetch {fetch:.2f} s")
+    assert fetch < 1.3 * rsync + 0.3
+    subprocess.run(["diff", "-r", scene.out / "r0" / what, scene.out / "f0" / what], check=True)
