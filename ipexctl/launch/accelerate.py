@@ -1,0 +1,274 @@
+"""A configuration that `accelerate config` wrote, of any generation, as wishes of ours. Pure.
+
+What a key becomes for the ranks is in `accelerate_words`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.hosts.yaml_tree import YamlTree, is_null
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ipexctl.hosts.yaml_tree import Entry
+    from ipexctl.launch.request import LaunchOptions
+
+CPU_KINDS: Final = ("NO", "MULTI_CPU")
+NESTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "ipex_config": ("ipex", "ipex_enabled", "ipex_fusion_enabled", "use_xpu"),
+    "mpirun_config": ("mpirun_hostfile", "mpirun_ccl"),
+    "dynamo_config": (
+        "dynamo_backend",
+        "dynamo_mode",
+        "dynamo_use_fullgraph",
+        "dynamo_use_dynamic",
+        "dynamo_use_regional_compilation",
+    ),
+}
+"""Section → what stands in it. Copied from a web page, a file often lacks the indentation of these."""
+OLD_DYNAMO: Final = "dynamo_backend"
+"""It stood at the top before there was a section for it."""
+USED: Final = (
+    "compute_environment",
+    "debug",
+    "distributed_type",
+    "enable_cpu_affinity",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "mixed_precision",
+    "num_machines",
+    "num_processes",
+    "use_cpu",
+    "fp16",
+)
+PASSED_OVER: Final = (
+    "command_file",
+    "commands",
+    "deepspeed_config",
+    "downcast_bf16",
+    "fp8_config",
+    "fsdp_config",
+    "gpu_ids",
+    "main_training_function",
+    "megatron_lm_config",
+    "parallelism_config",
+    "rdzv_backend",
+    "same_network",
+    "tpu_env",
+    "tpu_name",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "tpu_vm",
+    "tpu_zone",
+)
+"""What means nothing on CPUs, or is answered by one command that starts all ranks."""
+_YES: Final = ("true", "yes", "on", "y", "1")
+_NO: Final = ("false", "no", "off", "n", "0", "")
+PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
+
+
+@dataclass(frozen=True, slots=True)
+class AccelerateConfig:
+    """What such a file asks for, as far as it concerns ranks on CPUs."""
+
+    path: str
+    hostfile: str | None = None
+    processes: int | None = None
+    machines: int = 1
+    main_ip: str | None = None
+    main_port: int | None = None
+    ccl_workers: int | None = None
+    mixed_precision: str = "no"
+    ipex: bool | None = None
+    """None: the file says nothing, and accelerate takes IPEX where it is installed."""
+    ipex_enabled: bool | None = None
+    """The word of accelerate 0.19 alone."""
+    debug: bool = False
+    cpu_affinity: bool = False
+    dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """`backend`, `mode`, `use_fullgraph` …"""
+    notes: tuple[str, ...] = ()
+
+
+def read_accelerate(text: str, path: str) -> AccelerateConfig:
+    """YAML or JSON. Raises a FileError that names the line, where it is none or asks for what isn't a CPU."""
+    tree = YamlTree(text, path)
+    if tree.root is None:
+        raise UserError(f"{path} is empty", fix="accelerate config writes one")
+    return _Reader(tree, path).read()
+
+
+def options_of(config: AccelerateConfig, options: LaunchOptions, hosts: int) -> LaunchOptions:
+    """Ours, with what the file says wherever the command line says nothing."""
+    n = config.processes if options.n is None and options.ppn is None else options.n
+    ppn = options.ppn
+    if ppn is None and n is not None and options.n is None and config.machines > 1:
+        ppn = max(1, n // min(config.machines, hosts))
+    return replace(
+        options,
+        n=n,
+        ppn=ppn,
+        master_port=options.master_port or config.main_port,
+    )
+
+
+def remarks(config: AccelerateConfig, hosts: int, node0: Collection[str]) -> tuple[str, ...]:
+    """What is to be said of the file beside these hosts. `node0`: all names and addresses the first of them has."""
+    said = list(config.notes)
+    if config.machines > hosts:
+        said.append(f"{config.path} says num_machines: {config.machines}, and there are {hosts}: all ranks go there")
+    if config.main_ip and config.main_ip not in node0:
+        said.append(
+            f"main_process_ip {config.main_ip} of {config.path} is not the first host: rank 0 runs there, "
+            "so MASTER_ADDR is its address"
+        )
+    return tuple(said)
+
+
+class _Reader:
+    """One file, key by key."""
+
+    def __init__(self, tree: YamlTree, path: str) -> None:
+        self._tree, self._path = tree, path
+        assert tree.root is not None
+        entries = tree.entries(tree.root, "an accelerate config")
+        self._top = {entry.key: entry for entry in entries}
+        self._notes: list[str] = []
+        self._nested = {section: self._section(section) for section in NESTED}
+
+    def read(self) -> AccelerateConfig:
+        self._refuse_other_machines()
+        self._name_unknown()
+        nested = self._nested
+        precision = self._precision()
+        if self._top.keys() & {"machine_rank"} and (self._whole(self._top["machine_rank"]) or 0) > 0:
+            self._notes.append("machine_rank is passed over: one command starts the ranks of all machines")
+        dynamo = {
+            key.removeprefix("dynamo_"): self._tree.text(entry.value) for key, entry in nested["dynamo_config"].items()
+        }
+        if (old := self._top.get(OLD_DYNAMO)) is not None:
+            dynamo.setdefault("backend", self._tree.text(old.value))
+        ipex, enabled = nested["ipex_config"].get("ipex"), nested["ipex_config"].get("ipex_enabled")
+        hostfile = nested["mpirun_config"].get("mpirun_hostfile")
+        workers = nested["mpirun_config"].get("mpirun_ccl")
+        return AccelerateConfig(
+            path=self._path,
+            hostfile=self._tree.text(hostfile.value) or None if hostfile else None,
+            processes=self._count("num_processes"),
+            machines=self._count("num_machines") or 1,
+            main_ip=self._text("main_process_ip") or None,
+            main_port=self._port(),
+            ccl_workers=self._whole(workers) if workers else None,
+            mixed_precision=precision,
+            ipex=self._flag(ipex) if ipex else None,
+            ipex_enabled=self._flag(enabled) if enabled else None,
+            debug=self._top_flag("debug"),
+            cpu_affinity=self._top_flag("enable_cpu_affinity"),
+            dynamo={name: value for name, value in dynamo.items() if value},
+            notes=tuple(self._notes),
+        )
+
+    def _section(self, name: str) -> dict[str, Entry]:
+        """What stands below that key, and what ought to and stands at the top."""
+        entry = self._top.get(name)
+        found: dict[str, Entry] = {}
+        if entry is not None and not is_null(entry.value):
+            found = {each.key: each for each in self._tree.entries(entry.value, name)}
+        strays = [
+            key for key in NESTED[name] if key in self._top and (name, key) != ("dynamo_config", "dynamo_backend")
+        ]
+        if strays:
+            verb = "belongs" if len(strays) == 1 else "belong"
+            self._notes.append(f"{', '.join(strays)} {verb} below {name} in {self._path}, indented: read as if so")
+        return {**{key: self._top[key] for key in strays}, **found}
+
+    def _refuse_other_machines(self) -> None:
+        environment = self._top.get("compute_environment")
+        if environment is not None and (where := self._tree.text(environment.value)) != "LOCAL_MACHINE":
+            raise self._tree.error(
+                environment.value, f"{quoted(where)} is not a machine one logs into", fix="LOCAL_MACHINE"
+            )
+        kind = self._top.get("distributed_type")
+        if kind is None:
+            return
+        named = self._tree.text(kind.value).upper()
+        if named in ("FALSE", ""):  # `NO` without quotes is YAML's word for false
+            named = "NO"
+        if named not in CPU_KINDS:
+            raise self._tree.error(
+                kind.value,
+                f"{quoted(named)} is not for CPUs",
+                fix="MULTI_CPU, and use_cpu: true; accelerate config asks for both",
+            )
+
+    def _name_unknown(self) -> None:
+        known = (*USED, *PASSED_OVER, *NESTED, *(key for keys in NESTED.values() for key in keys))
+        for key in self._top:
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                meant = f"; did you mean {near[0]}?" if near else ""
+                self._notes.append(f"{self._path} has {quoted(key)}, which no accelerate knows: passed over{meant}")
+
+    def _precision(self) -> str:
+        entry = self._top.get("mixed_precision")
+        if entry is None:
+            said = "fp16" if self._top_flag("fp16") else "no"
+        else:
+            said = self._tree.text(entry.value).lower()
+            said = "no" if said in (*_NO, "null") else said
+        if entry is not None and said not in PRECISIONS:
+            raise self._tree.error(entry.value, f"{quoted(said)} is no precision", fix=", ".join(PRECISIONS))
+        if said in ("fp16", "fp8"):
+            self._notes.append(f"mixed_precision {said} needs another kind of processor: on CPUs it is bf16, or no")
+        return said
+
+    def _text(self, key: str) -> str:
+        entry = self._top.get(key)
+        return self._tree.text(entry.value).strip() if entry is not None else ""
+
+    def _port(self) -> int | None:
+        """0 means a free one, for accelerate as for us."""
+        entry = self._top.get("main_process_port")
+        port = self._whole(entry) if entry is not None else None
+        if entry is not None and port is not None and port > 65535:
+            raise self._tree.error(entry.value, f"{port} is no port", fix="1 to 65535, or 0 for a free one")
+        return port or None
+
+    def _count(self, key: str) -> int | None:
+        """-1 is accelerate's word for: whoever calls says it."""
+        entry = self._top.get(key)
+        number = self._whole(entry, least=-1) if entry is not None else None
+        if entry is not None and number == 0:
+            raise self._tree.error(entry.value, f"{key} is 0", fix="at least 1")
+        return None if number == -1 else number
+
+    def _whole(self, entry: Entry, least: int = 0) -> int | None:
+        said = self._tree.text(entry.value).strip()
+        if not said or said.lower() == "null":
+            return None
+        try:
+            number = int(said)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise self._tree.error(entry.value, f"{entry.key} is a whole number, not {quoted(said)}")
+        return number
+
+    def _top_flag(self, key: str) -> bool:
+        entry = self._top.get(key)
+        return self._flag(entry) if entry is not None else False
+
+    def _flag(self, entry: Entry) -> bool:
+        said = self._tree.text(entry.value).strip().lower()
+        if said in _YES:
+            return True
+        if said in _NO:
+            return False
+        raise self._tree.error(entry.value, f"{entry.key} is true or false, not {quoted(said)}")

@@ -1,0 +1,203 @@
+"""What accelerate's configurations ask for, of every generation, and what their ranks find set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.launch.accelerate import options_of, read_accelerate, remarks
+from ipexctl.launch.accelerate_words import misunderstandings, words_of
+from ipexctl.launch.request import LaunchOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.launch.accelerate import AccelerateConfig
+
+ALONE = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: 'NO'
+downcast_bf16: 'no'
+ipex_config:
+  ipex: true
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 1
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: true
+"""
+SPREAD = """\
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_CPU
+downcast_bf16: 'no'
+dynamo_config:
+  dynamo_backend: INDUCTOR
+ipex_config:
+  ipex: true
+machine_rank: 0
+main_process_ip: 192.168.20.2
+main_process_port: 29511
+main_training_function: main
+mixed_precision: bf16
+mpirun_config:
+  mpirun_ccl: '1'
+  mpirun_hostfile: /home/me/hostfile
+num_machines: 4
+num_processes: 16
+rdzv_backend: static
+same_network: true
+use_cpu: true
+"""
+FLAT = """\
+distributed_type: MULTI_CPU
+ipex_config:
+ipex: true
+mpirun_config:
+mpirun_ccl: 2
+mpirun_hostfile: hosts
+num_machines: 2
+num_processes: 4
+use_cpu: true
+"""
+OLD = {"accelerate": "0.34.2", "intel-extension-for-pytorch": "2.3.0"}
+NEW = {"accelerate": "1.14.0"}
+
+
+def read(text: str) -> AccelerateConfig:
+    return read_accelerate(text, "default_config.yaml")
+
+
+def words(config: AccelerateConfig, packages: Mapping[str, str]) -> dict[str, str | None]:
+    return {setting.name: setting.value for setting in words_of(config, packages)}
+
+
+def test_the_file_for_one_machine() -> None:
+    config = read(ALONE)
+    assert (config.processes, config.machines, config.hostfile, config.ipex) == (1, 1, None, True)
+    assert config.mixed_precision == "bf16"
+    assert config.notes == ()
+
+
+def test_the_file_for_several_machines_with_mpirun() -> None:
+    config = read(SPREAD)
+    assert (config.processes, config.machines, config.hostfile) == (16, 4, "/home/me/hostfile")
+    assert (config.main_ip, config.main_port, config.ccl_workers) == ("192.168.20.2", 29511, 1)
+    assert config.dynamo == {"backend": "INDUCTOR"}
+    options = options_of(config, LaunchOptions(), hosts=4)
+    assert (options.n, options.ppn, options.master_port) == (16, 4, 29511)
+
+
+def test_the_command_line_wins_over_the_file() -> None:
+    options = options_of(read(SPREAD), LaunchOptions(n=2, master_port=4000), hosts=4)
+    assert (options.n, options.ppn, options.master_port) == (2, None, 4000)
+    assert options_of(read(SPREAD), LaunchOptions(ppn=1), hosts=4).n is None
+
+
+def test_lost_indentation_is_read_with_a_word() -> None:
+    config = read(FLAT)
+    assert (config.ipex, config.ccl_workers, config.hostfile) == (True, 2, "hosts")
+    assert config.notes == (
+        "ipex belongs below ipex_config in default_config.yaml, indented: read as if so",
+        "mpirun_hostfile, mpirun_ccl belong below mpirun_config in default_config.yaml, indented: read as if so",
+    )
+
+
+def test_the_oldest_words() -> None:
+    config = read("distributed_type: MULTI_CPU\nfp16: true\ndynamo_backend: 'NO'\nipex_config: {ipex_enabled: true}\n")
+    assert config.ipex_enabled is True
+    assert config.mixed_precision == "fp16"
+    assert config.notes == ("mixed_precision fp16 needs another kind of processor: on CPUs it is bf16, or no",)
+    assert words(config, {"accelerate": "0.19.0"})["IPEX_ENABLED"] == "true"
+
+
+def test_an_unquoted_no_is_a_kind_and_a_precision() -> None:
+    config = read("distributed_type: NO\nmixed_precision: no\nnum_processes: -1\n")
+    assert (config.mixed_precision, config.processes) == ("no", None)
+
+
+def test_json_is_read_too() -> None:
+    assert read('{"distributed_type": "MULTI_CPU", "num_processes": 3}').processes == 3
+
+
+def test_the_words_of_each_generation() -> None:
+    old = words(read(SPREAD), OLD)
+    assert old == {
+        "ACCELERATE_MIXED_PRECISION": "bf16",
+        "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
+        "ACCELERATE_DYNAMO_MODE": "default",
+        "ACCELERATE_DYNAMO_USE_FULLGRAPH": "False",
+        "ACCELERATE_DYNAMO_USE_DYNAMIC": "False",
+        "CCL_WORKER_COUNT": "1",
+        "ACCELERATE_USE_IPEX": "true",
+    }
+    new = words(read(SPREAD), NEW)
+    assert "ACCELERATE_USE_IPEX" not in new
+    assert new["ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"] == "False"
+
+
+def test_ipex_that_is_installed_and_not_asked_for_is_left_alone_as_accelerate_leaves_it() -> None:
+    assert words(read("distributed_type: MULTI_CPU\n"), OLD)["ACCELERATE_USE_IPEX"] == "false"
+    assert "ACCELERATE_USE_IPEX" not in words(read(ALONE), {"accelerate": "0.34.2"})
+
+
+def test_what_this_accelerate_can_not_do_is_said() -> None:
+    said = misunderstandings(read(SPREAD), NEW)
+    assert said[0].startswith("accelerate 1.14.0 knows no IPEX (default_config.yaml: ipex)")
+    assert said[1].startswith("accelerate 1.14.0 knows no oneCCL")
+    assert misunderstandings(read(SPREAD), OLD) == ()
+    assert "asks for IPEX" in misunderstandings(read(ALONE), {"accelerate": "1.2.0"})[0]
+    assert "has no accelerate" in misunderstandings(read(ALONE), {})[0]
+
+
+def test_what_the_hosts_say_otherwise_is_said() -> None:
+    assert remarks(read(SPREAD), 4, ("node1", "192.168.20.2")) == ()
+    few, elsewhere = remarks(read(SPREAD), 2, ("node1",))
+    assert few == "default_config.yaml says num_machines: 4, and there are 2: all ranks go there"
+    assert elsewhere.startswith("main_process_ip 192.168.20.2 of default_config.yaml is not the first host")
+
+
+def test_machine_rank_is_passed_over_with_a_word() -> None:
+    assert "machine_rank is passed over" in read("machine_rank: 1\n").notes[0]
+
+
+def test_an_unknown_key_is_passed_over_with_a_word() -> None:
+    (note,) = read("num_procesess: 4\n").notes
+    assert note.endswith("which no accelerate knows: passed over; did you mean num_processes?")
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "line"),
+    [
+        ("distributed_type: MULTI_GPU\n", "is not for CPUs", 1),
+        ("use_cpu: true\ndistributed_type: DEEPSPEED\n", "is not for CPUs", 2),
+        ("compute_environment: AMAZON_SAGEMAKER\n", "is not a machine one logs into", 1),
+        ("num_processes: four\n", "num_processes is a whole number", 1),
+        ("num_processes: 0\n", "num_processes is 0", 1),
+        ("main_process_port: 99999\n", "99999 is no port", 1),
+        ("mixed_precision: bf17\n", "is no precision", 1),
+        ("debug: perhaps\n", "debug is true or false", 1),
+        ("num_machines: 2\nnum_machines: 3\n", "is there twice", 2),
+        ("- a\n- b\n", "must be a mapping", 1),
+        ("a: b: c\n", "YAML:", 1),
+        ("ipex_config:\n\tipex: true\n", "YAML:", 2),
+    ],
+)
+def test_what_can_not_be_meant_is_refused_where_it_stands(text: str, said: str, line: int) -> None:
+    with pytest.raises(FileError) as refused:
+        read(text)
+    assert said in str(refused.value)
+    assert refused.value.line == line
+
+
+def test_an_empty_file_is_none() -> None:
+    with pytest.raises(UserError, match="is empty"):
+        read("")
