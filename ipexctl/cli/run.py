@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.prepare import Refused
     from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.refused import Refused
     from ipexctl.jobs.run import Planned
     from ipexctl.jobs.wishes import RunWishes
     from ipexctl.remote.crew import Crew
@@ -212,7 +212,7 @@ def run_command(
         with cancelling(cancel) as interrupt, Crew(reach, cancel, forks=targets.forks) as crew:
             crew.warm(hosts)
             from ipexctl.jobs import run as verb  # a tenth of a second, while the hosts answer
-            from ipexctl.jobs.prepare import Refused
+            from ipexctl.jobs.refused import Refused
             from ipexctl.stack.request import StackRequest
 
             if install:
@@ -262,7 +262,7 @@ def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Ta
 
 
 def _show_plan(planned: Planned | Refused, output: Output) -> int:
-    from ipexctl.jobs.prepare import Refused
+    from ipexctl.jobs.refused import Refused
     from ipexctl.ui import launch_plan
     from ipexctl.ui.say import say_refused
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.prepare import Refused
+from ipexctl.jobs.refused import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

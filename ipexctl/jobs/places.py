@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.parse_software import parse_mpi
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.prepare import Refused
+from ipexctl.jobs.refused import Refused
 from ipexctl.launch.request import RankEnv
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_script import text_of

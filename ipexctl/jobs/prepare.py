@@ -9,6 +9,7 @@ from ipexctl.facts.gather import gather
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.refused import Refused
 from ipexctl.launch.request import RankEnv
 from ipexctl.stack.existing import records_of
 from ipexctl.stack.obstacles import homes_differ
@@ -23,20 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.crew import Crew
     from ipexctl.stack.existing import EnvRecord
     from ipexctl.stack.table import StackRow
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Why the run doesn't begin: nothing was started anywhere."""
-
-    reason: str
-    fix: str = ""
-    hosts: tuple[str, ...] = ()
-    unreachable: bool = False
-
-    @property
-    def exit_code(self) -> int:
-        return 3 if self.unreachable else 1
 
 
 @dataclass(frozen=True, slots=True)

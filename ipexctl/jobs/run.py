@@ -16,8 +16,9 @@ from ipexctl.errors import UserError
 from ipexctl.jobs import start as starting
 from ipexctl.jobs.needs import completed
 from ipexctl.jobs.places import check_places
-from ipexctl.jobs.prepare import Refused, environment_of, has_environment, look, planned_environment
+from ipexctl.jobs.prepare import environment_of, has_environment, look, planned_environment
 from ipexctl.jobs.record import Register, RunRecord, new_id
+from ipexctl.jobs.refused import Refused
 from ipexctl.jobs.ways import check_ways
 from ipexctl.launch.job import job_of
 from ipexctl.launch.plan import LaunchRefusal, to_json

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.modules import judge_modules, judge_syntax
-from ipexctl.jobs.prepare import Refused
+from ipexctl.jobs.refused import Refused
 from ipexctl.remote.node_script import run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 

@@ -9,7 +9,7 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.jobs import places, ways
-from ipexctl.jobs.prepare import Refused
+from ipexctl.jobs.refused import Refused
 from ipexctl.jobs.wishes import RunWishes, check_wishes
 from ipexctl.launch.request import Export, LaunchOptions
 

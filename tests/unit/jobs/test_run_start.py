@@ -13,7 +13,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.prepare import Refused
+from ipexctl.jobs.refused import Refused
 from ipexctl.jobs.start import Beginning, NotStarted, Started, merged, start
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
