@@ -26,6 +26,7 @@ _THREAD: Final = re.compile(r"(?P<current>Current thread|Thread) (?P<id>0x[0-9a-
 _FRAME: Final = re.compile(r'  File (?P<file>".*"|\S.*), line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = re.compile(r".*/lib/python3\.\d+t?/")
+_PROJECT: Final = re.compile(r".*/code/[^/]+-[0-9a-f]{8}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """The file as a person knows it: from its package on, where it is a library's."""
+        """The file as a person knows it: within the project, from its package on where it is a library's."""
         for sign in _LIBRARIES:
             if sign in self.file:
                 return self.file.rpartition(sign)[2]
-        return _STANDARD.sub("", self.file)
+        return _PROJECT.sub("", _STANDARD.sub("", self.file))
 
     @property
     def key(self) -> tuple[str, str, int | None]:

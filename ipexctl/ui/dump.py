@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -50,6 +51,11 @@ class Page:
             text = text[: self.width - 1] + "…"
         self._lines.append(f"\x1b[{color}m{text}\x1b[0m" if color and self._colored and text else text)
 
+    def tell(self, sentence: str, indent: str) -> None:
+        """A sentence takes the lines it needs."""
+        for line in textwrap.wrap(sentence, self.width - len(indent)):
+            self.put(indent + line)
+
     def show(self) -> None:
         encoding = sys.stdout.encoding or "utf-8"
         text = "".join(f"{line}\n" for line in self._lines)
@@ -64,7 +70,7 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
     for why, ranks in _by_words(dump.mute).items():
         page.put()
         page.put(f"{_named(ranks)} ({len(ranks)} of {asked}): no stack", "1;33")
-        page.put(f"  {why}")
+        page.tell(why, "  ")
     for group in groups:
         page.put()
         is_odd = len(groups) > 1 and group is not groups[-1]
@@ -157,7 +163,7 @@ def _others(rank: RankStacks) -> list[tuple[str, tuple[Frame, ...]]]:
                 continue
             is_same = process is rank.told_by
             whose = "" if is_same else f"process {process.name}"
-            which = "" if thread.is_main else f"thread {thread.name}"
+            which = "" if thread.is_main else "thread" if thread.name.startswith("0x") else f"thread {thread.name}"
             found.append((", ".join(filter(None, (whose, which))), thread.frames))
     return found
 
@@ -188,7 +194,7 @@ def _put_others(page: Page, group: Group) -> None:
     for rank in group.ranks:
         for process in rank.processes:
             if not process.threads:
-                page.put(f"  process {process.name} (pid {process.pid}) of rank {rank.rank}: no stack: {process.why}")
+                page.tell(f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.why}", "  ")
 
 
 def show_over(over: Over, run: str) -> None:
