@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _FINAL = ("ok", "failed", "stopped", "lost")
+_BUSY = 50.0
+"""Percent of a core from which on a rank is at work, or spins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,19 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class At:
+    """What a rank was at when nobody had said anything for long."""
+
+    rank: int
+    host: str
+    last: str = ""
+    """Its last line."""
+    is_busy: bool = False
+    waits_in: str = ""
+    """The kernel's word for where it sleeps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """All that is known of a run."""
 
@@ -53,7 +68,9 @@ class Account:
     """By node0's clock, as are the others."""
     boot: float | None = None
     silent: float | None = None
-    """Seconds for which no rank has said anything, where that was reported; 0 where how long isn't known."""
+    """Seconds for which no rank has said anything, where that was reported."""
+    at: tuple[At, ...] = ()
+    """What each rank of such a run was at."""
     first_failure: Mapping[str, Any] | None = field(default=None, hash=False)
     restarts: tuple[str, ...] = ()
     """What each attempt before the last ended with."""
@@ -93,8 +110,9 @@ def read_account(document: Mapping[str, Any], node0: str) -> Account:
         now=now,
         boot=_number(document.get("boot")),
         silent=_silent(status, now),
+        at=_at(status),
         first_failure=first if isinstance(first, dict) else None,
-        restarts=tuple(str(each.get("after") or "") for each in events if each.get("event") == "restart"),
+        restarts=_attempts(status, events),
         unwritten=_whole(status.get("unwritten_events")) or 0,
         supervise=_lines(document.get("supervise")),
     )
@@ -130,7 +148,7 @@ def _scene(
     return Scene(
         run=str(status.get("id") or ""),
         words=tuple(words),
-        mpirun=Words(None, node0, (), log),
+        mpirun=Words(None, node0, (), (*log, str(status.get("reason") or ""))),
         plan=plan,
         master=_dict(status.get("master")),
         tiers={str(host): str(tier) for host, tier in _dict(plan.get("tiers")).items() if tier},
@@ -154,14 +172,31 @@ def _row(said: Mapping[str, Any], exits: Mapping[Any, float | None]) -> Row:
 
 
 def _silent(status: Mapping[str, Any], now: float | None) -> float | None:
-    """A length, or when it began, alone or as `since`; nothing for a run that has ended."""
-    said = status.get("silent")
-    if not said or status.get("state") in _FINAL:
+    since = _number(_dict(status.get("silent")).get("since"))
+    if since is None or now is None or status.get("state") in _FINAL:
         return None
-    number = _number(said.get("since") or said.get("seconds") if isinstance(said, dict) else said)
-    if number is None or isinstance(said, bool):
-        return 0.0
-    return max(0.0, now - number) if number > 1e8 and now is not None else number
+    return max(0.0, now - since)
+
+
+def _at(status: Mapping[str, Any]) -> tuple[At, ...]:
+    rows = [row for row in _list(_dict(status.get("silent")).get("ranks")) if isinstance(row, dict)]
+    return tuple(
+        At(
+            _whole(row.get("rank")) or 0,
+            str(row.get("host") or ""),
+            str(row.get("last") or ""),
+            (_number(row.get("cpu")) or 0.0) > _BUSY,
+            str(row.get("waits_in") or ""),
+        )
+        for row in rows
+    )
+
+
+def _attempts(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    noted = [each for each in _list(status.get("attempts")) if isinstance(each, dict)]
+    if noted:
+        return tuple(str(each.get("reason") or "") for each in noted)
+    return tuple(str(each.get("after") or "") for each in events if each.get("event") == "restart")
 
 
 def _unpacked(text: object) -> tuple[str, ...]:

@@ -43,6 +43,10 @@ class First:
     exit_code: int | None
     signal: int | None
     oom: bool
+    limit: int | None
+    """Bytes it was allowed, where that was less than the machine has."""
+    ranks: tuple[int, ...]
+    """All that are meant."""
     at: float | None
     after: float | None
     """Seconds the run had lasted."""
@@ -55,6 +59,8 @@ def first_of(account: Account) -> First | None:
     rank, at = said.get("rank"), said.get("at")
     row = account.row(rank) if isinstance(rank, int) else None
     kind = str(said.get("kind") or "")
+    oom = said.get("oom")
+    ranks = said.get("ranks")
     after = max(0.0, at - account.started) if isinstance(at, int | float) and account.started else None
     return First(
         rank if isinstance(rank, int) else None,
@@ -62,7 +68,9 @@ def first_of(account: Account) -> First | None:
         kind,
         _whole(said.get("exit_code")),
         _whole(said.get("signal")),
-        kind == "oom" or bool(said.get("oom")) or bool(row and row.oom),
+        kind == "oom" or bool(oom) or bool(row and row.oom),
+        _whole(oom.get("limit")) if isinstance(oom, dict) else None,
+        tuple(each for each in ranks if isinstance(each, int)) if isinstance(ranks, list) else (),
         at if isinstance(at, int | float) else None,
         after,
     )
@@ -75,11 +83,7 @@ def _whole(value: object) -> int | None:
 def how_it_ended(first: First) -> str:
     if first.oom:
         return "was killed by the kernel: out of memory"
-    if first.kind == "stuck":
-        return "raised an exception, and never got out of its interpreter"
-    if first.kind == "not-begun":
-        return "never began"
-    if first.kind == "lost" or (first.exit_code is None and first.signal is None):
+    if first.exit_code is None and first.signal is None:
         return "is not heard any more"
     if first.signal:
         return _IN_WORDS.get(first.signal) or f"was ended by {signal_name(first.signal)}"
@@ -109,7 +113,7 @@ def choose(account: Account, first: First | None, *, hung: bool = False) -> Caus
             return own
     if first is None or (first.exit_code is None and first.signal is None):
         of_mpirun = cause_of(scene.mpirun, scene, _WITHOUT_ASIDES)
-        if of_mpirun is not None:
+        if of_mpirun is not None and of_mpirun.is_good:
             return of_mpirun
     better = _of_others(account, first)
     if better is not None:
@@ -120,7 +124,7 @@ def choose(account: Account, first: First | None, *, hung: bool = False) -> Caus
     if own is not None:
         return own
     if first is not None and first.kind == "lost":
-        return _gone(first)
+        return _gone(account, first)
     return _by_itself(account, first) if first is not None else None
 
 
@@ -131,9 +135,10 @@ def _by_kind(account: Account, first: First) -> Cause | None:
     run, host, rank = account.id, first.host, first.rank
     if not first.oom:
         return None
+    limited = f" ({size_of(first.limit)} were allowed there)" if first.limit else ""
     return Cause(
         "memory.oom",
-        f"{host} ran out of memory, and the kernel killed rank {rank} to have some again",
+        f"{host} ran out of memory{limited}, and the kernel killed rank {rank} to have some again",
         "a smaller batch, fewer ranks on a node (--ppn), fewer DataLoader workers; what it was doing: "
         f"ipexctl logs {run} -r {rank}",
         "likely",
@@ -142,16 +147,42 @@ def _by_kind(account: Account, first: First) -> Cause | None:
     )
 
 
-def _gone(first: First) -> Cause:
+def _gone(account: Account, first: First) -> Cause:
+    if first.rank is None:
+        return Cause(
+            "node.cut_off",
+            f"node0 ({account.node0}) lost every other node at once: its link is cut, or the network among them",
+            "ipexctl doctor looks at the network among the nodes; then run it again",
+            "possible",
+        )
+    if "hung up" in account.reason:
+        return Cause(
+            "node.wrapper_killed",
+            f"what wraps rank {first.rank} was killed on {first.host}, and not by ipexctl: by somebody, or by the "
+            "kernel for want of memory",
+            f"on {first.host}, as root: dmesg -T | grep -i kill; then run it again",
+            "possible",
+            first.rank,
+            first.host,
+        )
     return Cause(
         "node.lost",
-        f"{first.host} is down, its link is cut, or everything on it stands still: rank {first.rank} was not heard "
-        "any more",
+        f"{first.host} is down, its link is cut, or everything on it stands still",
         f"is it up? ipexctl doctor --limit {first.host}; without it: ipexctl run --limit '!{first.host}' …",
         "possible",
         first.rank,
         first.host,
     )
+
+
+def size_of(size: int) -> str:
+    """`2.0 GB`, in the 1024s that limits are given in."""
+    value = float(size)
+    for unit in ("bytes", "KB", "MB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GB"
 
 
 def _by_itself(account: Account, first: First) -> Cause | None:

@@ -28,6 +28,8 @@ _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?$")
 _THEIRS: Final = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
 _ERR_LINES, _OUT_LINES = 40, 15
+_SAID_AFTER: Final = 60
+"""Lines that an exception and what dies of it may take; behind more of them it was handled."""
 _ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "anywhere": 2, "vague": 3, "follows": 4, "raised": 5}
 _ASIDE: Final = 6
 
@@ -178,8 +180,10 @@ class Cause:
 
 
 class _Fields(dict[str, Any]):
+    """What a pattern has not caught is left general."""
+
     def __missing__(self, key: str) -> str:
-        return f"({key})"
+        return {"node": "a node", "path": "a file", "what": "it"}.get(key, "something")
 
 
 _OF_SHELLS: Final = frozenset({129, 132, 134, 135, 136, 137, 139, 152})
@@ -193,11 +197,14 @@ def bare(line: str) -> str:
 
 
 def _last_exception(lines: Sequence[str]) -> int | None:
-    """Where the last traceback begins, with those it was raised from."""
+    """Where the last traceback begins, with those it was raised from; none where the rank went on after it."""
     starts = [at for at, line in enumerate(lines) if line.startswith((_TRACEBACK, _FATAL))]
     if not starts:
         return None
     start = starts[-1]
+    said = next((at for at in range(start + 1, len(lines)) if lines[at] and not lines[at][0].isspace()), len(lines))
+    if len(lines) - said > _SAID_AFTER:
+        return None
     for before in reversed(starts[:-1]):
         if not any(line.startswith(_CHAINED) for line in lines[before:start]):
             break
@@ -255,8 +262,9 @@ def raised(words: Words, scene: Scene) -> Cause | None:
     at = f" ({words.place})" if words.place else ""
     what = f"{kind}: {said}" if said else kind
     sentence = f"the script raised {shortened(what)}{at}"
-    fix = f"all of rank {words.rank}'s output: ipexctl logs {scene.run} -r {words.rank}"
-    return Cause("script.raised", sentence, fix, "likely", words.rank, words.host, _ORDER["raised"])
+    fix = f"mend that, and run it again; all that rank {words.rank} said: ipexctl logs {scene.run} -r {words.rank}"
+    sure: Confidence = "likely" if words.exit_code in (1, None) else "possible"
+    return Cause("script.raised", sentence, fix, sure, words.rank, words.host, _ORDER["raised"])
 
 
 def shortened(text: str, most: int = 160) -> str:

@@ -271,6 +271,31 @@ LAUNCH: Final = (
         tell=_rank_killed,
     ),
     Known(
+        "mpi.cant_start",
+        (r"mpirun can't be started(?: again)?: (?P<why>.*)",),
+        "mpirun can't be started on {host}: {why}",
+        "ipexctl install brings one; ipexctl doctor shows which there are; another: --mpi PATH",
+        "vague",
+    ),
+    Known(
+        "mpi.ended",
+        (r"mpirun ended \(ended by (?P<by>SIG\w+)\)", r"mpirun was told to end"),
+        "mpirun itself was ended on {host}, and not by ipexctl: by another session of yours, or by the kernel for want "
+        "of memory",
+        "on {host}, as root: dmesg -T | grep -i kill; then run it again",
+        "vague",
+        "possible",
+    ),
+    Known(
+        "run.not_begun",
+        (r"did not begin within (?P<seconds>[\d.]+) s",),
+        "ranks were not there {seconds} s after mpirun's start: a login that hangs, a home that does, or a machine "
+        "with too much to do",
+        "ipexctl doctor tries the logins from node0, and the homes",
+        "vague",
+        "possible",
+    ),
+    Known(
         "mpi.downstream",
         (r"Downstream from host (?P<node>\S+) exited abnormally",),
         "mpirun lost its daemon on {node}: it was killed there, or the ssh that held it broke",

@@ -85,7 +85,7 @@ def _segfault(found: Found) -> tuple[str, str] | None:
         f"rank {words.rank} crashed in a library{at}",
         (
             "packages built for another torch do that: ipexctl envs shows what is there; is it always this node? "
-            f"--limit '!{words.host}'"
+            f"ipexctl run --limit '!{words.host}'"
         ),
     )
 

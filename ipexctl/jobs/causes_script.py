@@ -26,22 +26,21 @@ _PACKAGES: Final = {
 _OUR_BINDINGS: Final = ("oneccl_bindings_for_pytorch", "oneccl_bind_pt", "torch_ccl")
 
 
-def _where(found: Found) -> tuple[str, tuple[str, ...]]:
-    """`on node2, and not on node1`, with those that said nothing of it."""
-    hosts = found.hosts
-    quiet = tuple(host for host in found.scene.hosts if host not in hosts)
-    if len(found.scene.hosts) == 1:
-        return f"on {hosts[0]}", ()
-    if not quiet:
-        return "on every node of this run", ()
-    return f"on {fold(hosts)}; {fold(quiet)} didn't say so", quiet
+def _who_has_none(found: Found, what: str) -> tuple[str, tuple[str, ...]]:
+    """`node2 has no …`, with those that said nothing of it."""
+    hosts, everyone = found.hosts, found.scene.hosts
+    quiet = tuple(host for host in everyone if host not in hosts)
+    if len(everyone) > 1 and not quiet:
+        return f"no node of this run has a {what}", ()
+    verb = "has" if len(hosts) == 1 else "have"
+    doubt = f"; {fold(quiet)} didn't say so, or had not come that far" if quiet else ""
+    return f"{fold(hosts)} {verb} no {what}{doubt}", quiet
 
 
 def _no_module(found: Found) -> tuple[str, str]:
     module = found.groups["module"]
     top = module.split(".")[0]
-    where, quiet = _where(found)
-    sentence = f"Python finds no module named {module} {where}"
+    sentence, quiet = _who_has_none(found, f"Python module named {module}")
     if top in _OUR_BINDINGS:
         return sentence, "ipexctl install --require-oneccl brings oneCCL's bindings; without them: --backend gloo"
     if top in ("torch", "intel_extension_for_pytorch"):
@@ -54,12 +53,12 @@ def _no_module(found: Found) -> tuple[str, str]:
 
 def _no_file(found: Found) -> tuple[str, str]:
     path = found.groups["path"]
-    where, _ = _where(found)
+    sentence, _ = _who_has_none(found, f"file {path}")
     return (
-        f"{path} is not there {where}",
+        sentence,
         (
-            "below the project it comes along with ipexctl sync; other data: the same path on every node, checked "
-            f"by run --data DIR; who has it: ipexctl exec -- ls -d {path}"
+            "below the project it comes along with ipexctl sync; other data: the same path on every node, checked by "
+            f"run --data DIR; who has it: ipexctl exec -- ls -d {path}"
         ),
     )
 
@@ -89,7 +88,7 @@ def _argument(found: Found) -> tuple[str, str]:
     return (
         f"the transformers or accelerate that is installed knows no argument {name}",
         hints.get(name, "its documentation of that version has the name") + "; another version: "
-        "ipexctl install --with 'transformers==4.57'",
+        "ipexctl install --with 'transformers<5'",
     )
 
 
@@ -138,14 +137,12 @@ SCRIPT: Final = (
         ),
         "a package was built for NumPy 1, and NumPy 2 is installed",
         "ipexctl install --with 'numpy<2', with what was given before",
-        "anywhere",
     ),
     Known(
         "stack.old_glibc",
         (r"version `(?P<what>GLIBC(?:XX)?_[\d.]+)' not found",),
         "a package needs a newer system than {host} has ({what})",
         "ipexctl install takes only what runs on all nodes; ipexctl doctor shows each one's glibc",
-        "anywhere",
     ),
     Known(
         "script.no_program",

@@ -6,7 +6,7 @@ Nothing is asked of a host here, and nothing is printed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
@@ -17,7 +17,7 @@ from ipexctl.jobs.ranks import fold_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ipexctl.jobs.account import Account, Row
+    from ipexctl.jobs.account import Account, At, Row
     from ipexctl.jobs.causes import Cause, Words
 
 LINES: Final = 30
@@ -62,6 +62,9 @@ class Verdict:
     next: tuple[str, ...] = ()
     """Commands to type."""
 
+    def then(self, *commands: str) -> Verdict:
+        return replace(self, next=commands)
+
 
 def judge(account: Account) -> Verdict:
     """The one that fits how the run stands."""
@@ -75,49 +78,33 @@ def judge(account: Account) -> Verdict:
 
 
 def _failed(account: Account) -> Verdict:
-    run, took = account.id, account.took
-    first = first_of(account)
-    after = f" after {lasted(took)}" if took is not None else ""
-    words = account.words_of(first.rank) if first is not None and first.rank is not None else None
+    run, first = account.id, first_of(account)
+    after = f" after {lasted(account.took)}" if account.took is not None else ""
     if _is_over_time(account, first):
-        return Verdict(
-            run,
-            "failed",
-            f"run {run} was ended{after}: {account.reason or 'its time limit was over'}",
-            first,
-            None,
-            notes=_notes(account),
-            others=_others(account, None),
-            next=(f"ipexctl logs {run}", "ipexctl run --time-limit S … gives it more; scripts go on from a checkpoint"),
+        headline = f"run {run} was ended{after}: {account.reason or 'its time limit was over'}"
+        more = "ipexctl run --time-limit S … gives it more; a script goes on from its own checkpoint"
+        logs = f"ipexctl logs {run}"
+        return Verdict(run, "failed", headline, first, others=_others(account, None), notes=_notes(account)).then(
+            logs, more
         )
-    if first is None or words is None:
-        lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(account.scene.mpirun.err, LINES))
-        return Verdict(
-            run,
-            "failed",
-            f"run {run} failed{after}: {account.reason or 'no rank says why'}",
-            first,
-            choose(account, None),
-            lines,
-            "mpirun",
-            _others(account, None),
-            _notes(account),
-            (f"ipexctl logs {run}",),
-        )
+    words = account.words_of(first.rank) if first is not None and first.rank is not None else None
     cause = choose(account, first)
-    headline = f"run {run} failed{after}: rank {first.rank} on {first.host} {how_it_ended(first)}"
-    return Verdict(
-        run,
-        "failed",
-        headline,
-        first,
-        cause,
-        last_lines(words),
-        f"rank {first.rank}",
-        _others(account, first),
-        _notes(account),
-        (f"ipexctl logs {run} -r {first.rank}",),
-    )
+    if first is None or words is None:
+        headline = f"run {run} failed{after}: {account.reason or 'no rank says why'}"
+        own = [line for line in account.scene.mpirun.err if line != account.reason]
+        lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(own, LINES))
+        verdict = Verdict(run, "failed", headline, first, cause, lines, "mpirun on node0")
+        return replace(verdict, others=_others(account, first), notes=_notes(account)).then(f"ipexctl logs {run}")
+    is_told = first.kind in _TOLD or (first.kind == "signal" and len(first.ranks) > 1)
+    said = account.reason if is_told and account.reason else f"rank {first.rank} on {first.host} {how_it_ended(first)}"
+    headline = f"run {run} failed{after}: {said}"
+    verdict = Verdict(run, "failed", headline, first, cause, last_lines(words), f"rank {first.rank}")
+    logs = f"ipexctl logs {run} -r {first.rank}"
+    return replace(verdict, others=_others(account, first), notes=_notes(account)).then(logs)
+
+
+_TOLD: Final = ("lost", "not-begun", "mpirun", "stuck")
+"""What the supervisor's own sentence tells better."""
 
 
 def _is_over_time(account: Account, first: First | None) -> bool:
@@ -174,10 +161,28 @@ def _going_on(account: Account) -> Verdict:
     cause = None
     after: tuple[str, ...] = (f"ipexctl attach {run}",)
     if silent is not None:
-        headline += f"; no rank has said anything for {lasted(silent)}" if silent else "; no rank says anything"
+        headline += f"; no rank has said anything for {lasted(silent)}"
         cause = choose(account, None, hung=True)
         after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
-    return Verdict(run, account.state, headline, None, cause, others=(), notes=_notes(account), next=after)
+    return Verdict(run, account.state, headline, None, cause, others=_at(account), notes=_notes(account), next=after)
+
+
+def _at(account: Account) -> tuple[Others, ...]:
+    """What each rank of a silent run is at, said once for all of whom it's true."""
+    groups: dict[str, list[At]] = {}
+    for at in account.at:
+        last = f"said last: {shortened(bare(at.last), 200)}" if at.last else "said nothing yet"
+        does = "busy" if at.is_busy else f"asleep in {at.waits_in}" if at.waits_in else "idle"
+        groups.setdefault(f"({does}) {last}", []).append(at)
+    found = []
+    for sentence, rows in groups.items():
+        ranks, hosts = tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows))
+        found.append(Others("running", ranks, hosts, f"{_who(ranks, hosts)} {sentence}"))
+    return tuple(found)
+
+
+def _who(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_ranks(ranks)} on {fold(hosts)}"
 
 
 def last_lines(words: Words, most: int = LINES) -> tuple[Line, ...]:
@@ -201,16 +206,16 @@ def _others(account: Account, first: First | None) -> tuple[Others, ...]:
     """What the rest was doing, said once for all of whom it's true."""
     groups: dict[tuple[What, str], list[Row]] = {}
     chief = first.rank if first is not None else None
+    meant = {chief, *(first.ranks if first is not None else ())}
     own = _exception(account.words_of(chief)) if chief is not None else None
     for row in account.rows:
-        if row.rank != chief:
+        if row.rank not in meant or (row.rank != chief and chief is None):
             groups.setdefault(_of_row(account, row, own, first), []).append(row)
     found = []
     for (what, sentence), rows in groups.items():
         ranks = tuple(row.rank for row in rows)
         hosts = tuple(dict.fromkeys(row.host for row in rows))
-        who = f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_ranks(ranks)} on {fold(hosts)}"
-        found.append(Others(what, ranks, hosts, f"{who} {sentence}"))
+        found.append(Others(what, ranks, hosts, f"{_who(ranks, hosts)} {sentence}"))
     return tuple(found)
 
 
@@ -224,18 +229,20 @@ def _of_row(account: Account, row: Row, own: str | None, first: First | None) ->
     if own is not None and _exception(words) == own:
         return "same", "printed the same"
     if row.state == "failed":
-        how = how_it_ended(First(row.rank, row.host, "", row.exit_code, row.signal, row.oom, None, None))
+        how = how_it_ended(
+            First(row.rank, row.host, "", row.exit_code, row.signal, row.oom, None, (row.rank,), None, None)
+        )
         why = f": {shortened(': '.join(words.exception), 100)}" if words.exception else ""
         return "failed", f"{how}{' after it' if first is not None else ''}{why}"
     if row.state == "ok":
         return "ok", "ended well"
     if row.state == "lost":
-        return "lost", "is not heard any more" if first is not None else "was lost"
+        return "lost", "left off without a word"
     if row.pid is None and row.state in ("starting", "stopped"):
         return "not-begun", "had not begun"
     if row.state == "stopped":
-        return "ended", "ran, and was ended by ipexctl after it" if first is not None else "was ended by ipexctl"
-    return "running", f"was {row.state}"
+        return "ended", "ran until ipexctl ended the rest" if first is not None else "ran until the end"
+    return "running", f"left as {row.state}"
 
 
 def _notes(account: Account) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ SCHEMA: Final = "ipexctl.why/1"
 _WIDE: Final = 100
 """Sentences are no longer than that, however wide the terminal."""
 _ROWS_OF_A_LINE: Final = 3
-_PIPED: Final = 2000
+_PIPED: Final = 500
 _HEADINGS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
 _SURE: Final = {"likely": "likely cause", "possible": "possible cause"}
 
@@ -110,9 +110,15 @@ def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Itera
         for line in _folded(f"{_SURE[cause.confidence]}{of}: {cause.sentence}", columns, ""):
             yield f"{bold}{line}{plain}"
         yield from _folded(cause.fix, columns, "  ")
-    if verdict.next:
+    after = [command for command in verdict.next if cause is None or not _holds(cause.fix, command)]
+    if after:
         yield ""
-        yield from _folded(f"next: {'; '.join(verdict.next)}", columns, "")
+        yield from _folded(f"next: {'; '.join(after)}", columns, "")
+
+
+def _holds(fix: str, command: str) -> bool:
+    """Whether it was just named."""
+    return any(part.strip() == command for piece in fix.split("; ") for part in (piece, piece.rpartition(": ")[2]))
 
 
 def _last_lines(lines: Sequence[Line], whose: str, columns: int, dim: str, plain: str) -> Iterator[str]:

@@ -1,0 +1,386 @@
+"""Why a run ended: every known text gives its cause, misleading ones never win, and each state has its answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from known_texts import SECTIONS, TEXTS, account, page, verdict_of
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.account import read_account
+from ipexctl.jobs.blame import TABLE
+from ipexctl.jobs.record import RunRecord
+from ipexctl.jobs.verdict import LINES, judge, lasted
+from ipexctl.jobs.why import Answer
+from ipexctl.ui.why import as_json, end_words, lines_of
+
+if TYPE_CHECKING:
+    from known_texts import Text
+
+    from ipexctl.jobs.verdict import Verdict
+
+DOCS = Path(__file__).parents[3] / "docs"
+FAILED = {"state": "failed", "exit_code": 1}
+STOPPED = {"state": "stopped", "exit_code": 143, "signal": 15}
+FIRST = {"rank": 1, "host": "node2", "exit_code": 1, "signal": None, "at": 1012.0}
+NO_MODULE = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'frobnicate'"
+GONE = "Traceback (most recent call last):\nRuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.3]:4725"
+OTHERS_OWN = {
+    "memory.oom",
+    "node.lost",
+    "node.wrapper_killed",
+    "node.cut_off",
+    "script.raised",
+    "script.exited",
+}
+"""Causes that no row of the table stands for."""
+
+HEALTHY = "\n".join(
+    [
+        "[W socket.cpp:462] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "WARNING: no module named apex was looked for, which is optional: No module named 'apex'",
+        "Traceback (most recent call last):",
+        '  File "/p/train.py", line 3, in optional',
+        "ModuleNotFoundError: No module named 'flash_attn'",
+        "going on without flash attention",
+        "Killed 3 stale entries; Connection reset by peer was retried",
+        "OSError: [Errno 28] No space left on device (cache; retried elsewhere)",
+        *(f"epoch {n // 100} step {n}: loss nan" for n in range(600)),
+        "Illegal instructions in the text of a document are no instruction",
+        *(f"{n}%|####| {n}/100 [00:01<00:00, 99.9it/s]" for n in range(100)),
+    ]
+)
+
+
+def judged(ranks: list[tuple[dict[str, Any], str]], **more: Any) -> Verdict:
+    more.setdefault("first", FIRST)
+    return judge(read_account(account(ranks, **more), "node1"))
+
+
+def cause_id(verdict: Verdict) -> str | None:
+    return verdict.cause.id if verdict.cause else None
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text.id}-{abs(hash(text.text)) % 1000}")
+def test_every_known_text_gives_its_cause(text: Text) -> None:
+    cause = verdict_of(text).cause
+    assert cause is not None
+    assert cause.id == text.id
+    assert cause.sentence
+    assert cause.fix
+    assert "{" not in cause.sentence + cause.fix
+
+
+def test_every_row_has_a_text_and_an_id_of_its_own() -> None:
+    ids = [known.id for known in TABLE]
+    assert len(ids) == len(set(ids))
+    assert {text.id for text in TEXTS} == set(ids) | OTHERS_OWN
+    for texts in SECTIONS.values():
+        assert texts
+
+
+def test_the_page_of_known_texts_is_the_table() -> None:
+    assert (DOCS / "troubleshooting.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("state", ["ok", "running", "stopped"])
+def test_a_run_that_is_well_gets_no_cause(state: str) -> None:
+    row = {"state": state}
+    verdict = judged([(row, HEALTHY)] * 3, state=state, first=None, out=dict.fromkeys(range(3), HEALTHY))
+    assert verdict.cause is None
+
+
+def test_a_long_log_that_is_healthy_is_held_against_nobody() -> None:
+    first = {**FIRST, "exit_code": 3}
+    verdict = judged([(STOPPED, HEALTHY), ({**FAILED, "exit_code": 3}, HEALTHY)], first=first)
+    assert cause_id(verdict) == "script.exited"
+
+
+@pytest.mark.parametrize(
+    "misleading",
+    [text.text for text in TEXTS if text.id in {"peer.gone", "peer.timeout"}],
+)
+@pytest.mark.parametrize("better", [NO_MODULE, "Traceback (most recent call last):\nKeyError: 'labels'"])
+def test_what_follows_from_another_ranks_end_never_wins(misleading: str, better: str) -> None:
+    failed_first = judged([(FAILED, better), (FAILED, f"Traceback (most recent call last):\n{misleading}")])
+    assert cause_id(failed_first) == ("script.no_module" if better is NO_MODULE else "script.raised")
+    assert failed_first.cause is not None
+    assert failed_first.cause.rank == 0
+    ended = judged([(STOPPED, better), (FAILED, f"Traceback (most recent call last):\n{misleading}")])
+    assert cause_id(ended) == cause_id(failed_first)
+
+
+def test_the_first_failure_stands_where_its_own_words_say_why() -> None:
+    verdict = judged([(FAILED, NO_MODULE), (FAILED, "Traceback (most recent call last):\nKeyError: 'labels'")])
+    assert cause_id(verdict) == "script.raised"
+    assert verdict.cause is not None
+    assert verdict.cause.rank == 1
+
+
+def test_where_nobody_says_more_the_lost_peer_is_named() -> None:
+    assert cause_id(judged([(STOPPED, ""), (FAILED, GONE)])) == "peer.gone"
+
+
+def test_an_error_that_was_handled_gives_way_to_the_last_one() -> None:
+    said = (
+        f"{NO_MODULE}\ngoing on without it\nTraceback (most recent call last):\nOSError: [Errno 24] Too many open files"
+    )
+    assert cause_id(judged([(STOPPED, ""), (FAILED, said)])) == "limit.files"
+
+
+def test_what_an_exception_was_raised_from_counts() -> None:
+    said = (
+        "Traceback (most recent call last):\nOSError: [Errno 101] Network is unreachable\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\n"
+        "OSError: We couldn't connect to 'https://huggingface.co' to load the files"
+    )
+    assert cause_id(judged([(STOPPED, ""), (FAILED, said)])) == "hf.no_internet"
+    handled = (
+        f"{NO_MODULE}\n\nThe above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\nRuntimeError: Failed to import transformers.trainer"
+    )
+    assert cause_id(judged([(STOPPED, ""), (FAILED, handled)])) == "script.no_module"
+
+
+def test_torchs_own_prefix_and_colours_hide_nothing() -> None:
+    said = "\n".join(f"\x1b[31m[rank1]: {line}\x1b[0m" for line in NO_MODULE.splitlines())
+    verdict = judged([(STOPPED, ""), (FAILED, said)])
+    assert cause_id(verdict) == "script.no_module"
+    assert not any("\x1b" in line.text or "[rank1]" in line.text for line in verdict.lines)
+
+
+def test_a_module_missing_on_some_hosts_is_told_from_one_nobody_has() -> None:
+    some = judged([(STOPPED, ""), (FAILED, NO_MODULE), (STOPPED, "")])
+    nobody = judged([(FAILED, NO_MODULE)] * 3)
+    assert some.cause is not None
+    assert nobody.cause is not None
+    assert some.cause.sentence.startswith("node2 has no Python module named frobnicate; node[1,3] didn't say so")
+    assert "import frobnicate" in some.cause.fix
+    assert nobody.cause.sentence == "no node of this run has a Python module named frobnicate"
+
+
+def test_the_exception_of_the_script_is_named_with_its_line() -> None:
+    said = (
+        'Traceback (most recent call last):\n  File "/p/train.py", line 12, in <module>\n    main()\n'
+        '  File "/env/lib/python3.11/site-packages/torch/nn.py", line 9, in forward\n    x\n'
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x10 and 20x5)"
+    )
+    cause = judged([(STOPPED, ""), (FAILED, said)]).cause
+    assert cause is not None
+    assert cause.sentence == (
+        "the script raised RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x10 and 20x5) (train.py, line 12)"
+    )
+
+
+def test_a_shell_that_makes_128_and_n_of_a_signal_hides_it_from_nobody() -> None:
+    first = {**FIRST, "exit_code": 139}
+    assert cause_id(judged([(STOPPED, ""), ({**FAILED, "exit_code": 139}, "")], first=first)) == "process.crashed"
+
+
+def test_ranks_that_printed_the_same_are_folded_and_the_rest_is_told_of() -> None:
+    busy = "Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"
+    rows: list[tuple[dict[str, Any], str]] = [
+        (FAILED, busy),
+        (FAILED, busy),
+        (FAILED, busy),
+        ({"state": "ok"}, ""),
+        (STOPPED, ""),
+        (STOPPED, ""),
+    ]
+    said = [each.sentence for each in judged(rows).others]
+    assert said == [
+        "ranks 0,2 on node[1,3] printed the same",
+        "rank 3 on node1 ended well",
+        "ranks 4-5 on node[2-3] ran until ipexctl ended the rest",
+    ]
+
+
+def test_of_both_streams_thirty_lines_are_kept_and_known_apart() -> None:
+    many = "\n".join(f"line {n}" for n in range(100))
+    verdict = judged([(STOPPED, ""), (FAILED, many)], out={1: many})
+    assert [line.stream for line in verdict.lines] == ["stdout"] * 10 + ["stderr"] * 20
+    assert len(verdict.lines) == LINES
+    assert verdict.lines[-1].text == verdict.lines[9].text == "line 99"
+    alone = judged([(STOPPED, ""), (FAILED, "")], out={1: many + "\n\n\n"})
+    assert [line.text for line in alone.lines] == [f"line {n}" for n in range(70, 100)]
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ({"exit_code": 3}, "rank 1 on node2 ended with exit code 3"),
+        ({"signal": 9, "exit_code": 137}, "rank 1 on node2 was ended by SIGKILL, by no one of ours"),
+        ({"signal": 11, "exit_code": 139}, "rank 1 on node2 crashed (SIGSEGV, a segmentation fault)"),
+        ({"signal": 9, "kind": "oom"}, "rank 1 on node2 was killed by the kernel: out of memory"),
+        (
+            {"signal": 9, "oom": {"by": "cgroup", "limit": None}},
+            "rank 1 on node2 was killed by the kernel: out of memory",
+        ),
+        ({"signal": 64, "exit_code": 192}, "rank 1 on node2 was ended by SIGRTMAX"),
+        ({"exit_code": None, "kind": "lost"}, "node2 is not heard any more (rank 1)"),
+        ({"exit_code": None}, "rank 1 on node2 is not heard any more"),
+    ],
+)
+def test_the_first_line_says_who_where_how_and_when(first: dict[str, Any], said: str) -> None:
+    reason = "node2 is not heard any more (rank 1)" if first.get("kind") == "lost" else ""
+    verdict = judged([(STOPPED, ""), (FAILED, "")], first={**FIRST, **first}, reason=reason)
+    assert verdict.headline == f"run train-1 failed after 13 s: {said}"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"state": "ok", "status": {"exit_code": 0}}, "run train-1 ended well after 13 s: 2 ranks on 2 nodes"),
+        ({"state": "stopped", "status": {"exit_code": 130}}, "run train-1 was stopped after 13 s, by Ctrl-C"),
+        (
+            {"state": "stopped", "status": {"exit_code": 143}},
+            "run train-1 was stopped after 13 s, by ipexctl stop, or SIGTERM",
+        ),
+        ({"state": "running", "status": {"ended": None}}, "run train-1 is running, 8 min: 2 ranks on 2 nodes"),
+        (
+            {"state": "running", "status": {"ended": None}, "silent": {"since": 860.0, "after": 600.0, "ranks": []}},
+            "run train-1 is running, 8 min: 2 ranks on 2 nodes; no rank has said anything for 11 min",
+        ),
+        (
+            {"reason": "the time limit of 60 s is over", "status": {"exit_code": 124}},
+            "run train-1 was ended after 13 s: the time limit of 60 s is over",
+        ),
+        (
+            {"reason": "mpirun ended (exit code 255) before ranks 0-1 on node1, node2 began", "mpirun": ["hm"]},
+            "run train-1 failed after 13 s: mpirun ended (exit code 255) before ranks 0-1 on node1, node2 began",
+        ),
+    ],
+)
+def test_a_run_without_a_rank_to_blame_says_how_it_stands(more: dict[str, Any], said: str) -> None:
+    verdict = judged([({"state": more.get("state", "stopped")}, "")] * 2, first=None, **more)
+    assert verdict.headline == said
+    assert verdict.next
+
+
+def test_a_lost_run_tells_whether_its_node0_was_started_anew() -> None:
+    killed = judged([({"state": "lost"}, "")], state="lost", first=None, boot=10.0)
+    anew = judged([({"state": "lost"}, "")], state="lost", first=None, boot=1200.0)
+    assert "its supervisor on node0 (node1) died" in killed.headline
+    assert "node0 (node1) was started anew" in anew.headline
+
+
+def test_a_silent_run_tells_what_each_rank_was_at() -> None:
+    rows = [
+        {"rank": rank, "host": f"node{rank + 1}", "last": "epoch 3", "cpu": cpu, "waits_in": waits}
+        for rank, cpu, waits in ((0, 99.0, None), (1, 98.0, None), (2, 0.0, "futex_wait"))
+    ]
+    silent = {"since": 860.0, "after": 600.0, "ranks": rows}
+    verdict = judged([({"state": "running"}, "")] * 3, state="running", first=None, silent=silent)
+    assert [each.sentence for each in verdict.others] == [
+        "ranks 0-1 on node[1-2] (busy) said last: epoch 3",
+        "rank 2 on node3 (asleep in futex_wait) said last: epoch 3",
+    ]
+    assert verdict.next[0] == "ipexctl dump train-1"
+
+
+def test_attempts_lost_output_and_odd_placing_are_told() -> None:
+    rows = [(STOPPED, ""), ({**FAILED, "lost": 12345, "mismatch": ["only core 1 may be used here"]}, "")]
+    events = [{"event": "restart", "attempt": 1, "after": "rank 0 on node1 failed: exit code 3"}]
+    notes = judged(rows, events=events, status={"unwritten_events": 2}).notes
+    assert notes == (
+        "it had been started again once before, after: rank 0 on node1 failed: exit code 3",
+        "12,345 bytes of the output of rank 1 are missing: a disk was full; the place is marked in the log",
+        "2 events are missing from node0's record: its disk was full",
+        "rank 1 on node2: only core 1 may be used here",
+    )
+    attempts = [{"attempt": 0, "reason": "a"}, {"attempt": 1, "reason": "a"}]
+    assert judged(rows, status={"attempts": attempts}).notes[0].endswith("started again 2 times before, after: a")
+
+
+def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
+    first = {**FIRST, "exit_code": None, "kind": "lost", "ranks": [1, 4]}
+    rows: list[tuple[dict[str, Any], str]] = [
+        (STOPPED, ""),
+        ({"state": "lost"}, ""),
+        (STOPPED, ""),
+        (STOPPED, ""),
+        ({"state": "lost"}, ""),
+    ]
+    verdict = judged(rows, first=first, reason="node2 is not heard any more (ranks 1, 4)")
+    assert cause_id(verdict) == "node.lost"
+    assert [each.ranks for each in verdict.others] == [(0, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"status": None, "ranks": [], "texts": {"a": "no base64"}, "events": [1, None]},
+        {"status": {"id": 3, "state": "failed", "ranks": [{}, 7], "first_failure": {"rank": "x", "at": "y"}}},
+        {"status": {"state": "failed", "ranks": [{"rank": 0}], "first_failure": {"rank": 5, "exit_code": True}}},
+        {"status": {"state": "running", "silent": True}, "plan": None, "mpirun": "text"},
+        {"status": {"state": "no such state", "started": "then", "ended": []}},
+    ],
+)
+def test_a_record_that_is_damaged_is_judged_without_a_word_about_it(document: dict[str, Any]) -> None:
+    assert judge(read_account(document, "node1")).headline
+
+
+def answer(verdict: Verdict) -> Answer:
+    host = Host(name="node1", address="10.0.0.1")
+    return Answer(RunRecord("train-1", host, "/h", "/env/bin/python", script="train.py", hosts=("node1",)), verdict)
+
+
+def test_the_answer_fits_eighty_columns_and_begins_with_what_ended_it() -> None:
+    said = "x" * 100_000 + "\n" + NO_MODULE
+    verdict = judged([(STOPPED, ""), (FAILED, said), (STOPPED, "")])
+    lines = list(lines_of(answer(verdict), 80))
+    assert lines[0] == "run train-1 failed after 13 s: rank 1 on node2 ended with exit code 1"
+    assert all(len(line) <= 80 for line in lines if not line.startswith("  xxx"))
+    assert all(len(line) <= 240 for line in lines)
+    text = "\n".join(lines)
+    assert text.index("last lines of stderr") < text.index("likely cause: ") < text.index("next: ipexctl logs")
+    assert "\x1b" not in text
+    assert "\x1b[1m" in next(lines_of(answer(verdict), 80, colors=True))
+
+
+def test_what_would_move_the_cursor_is_never_printed() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, "\x1b[2J\x1b]0;title\x07\x9b1mbell\x07\tend")])
+    unknown = "\N{REPLACEMENT CHARACTER}"
+    shown = [line for line in lines_of(answer(verdict)) if "bell" in line]
+    assert shown == [f"  {unknown}1mbell{unknown}        end"]
+    assert "\x1b" not in json.dumps(as_json(answer(verdict)), ensure_ascii=False)
+
+
+def test_a_command_is_not_told_twice() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, "Traceback (most recent call last):\nKeyError: 'x'")])
+    text = "\n".join(lines_of(answer(verdict)))
+    assert text.count("ipexctl logs train-1 -r 1") == 1
+
+
+def test_the_document_has_what_the_contract_promises() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})
+    document = json.loads(json.dumps(as_json(answer(verdict))))
+    assert document["schema"] == "ipexctl.why/1"
+    assert document["run"]["id"] == "train-1"
+    assert document["state"] == "failed"
+    assert {"rank": 1, "host": "node2", "exit_code": 1}.items() <= document["first_failure"].items()
+    assert {"id", "sentence", "fix", "confidence"} <= document["cause"].keys()
+    assert document["lines"][0] == {"stream": "stdout", "text": "hello"}
+    assert document["others"][0]["ranks"] == [0]
+    well = as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
+    assert well["first_failure"] is None
+    assert well["cause"] is None
+
+
+def test_a_run_somebody_watched_ends_with_its_cause_and_the_way_to_more() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)])
+    assert end_words("train-1", verdict.cause)[0].startswith("  likely cause: node2 has no Python module named")
+    assert end_words("train-1", None) == ["  why, and what to do: ipexctl why train-1"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.42, "0.4 s"), (7, "7 s"), (89.6, "90 s"), (180, "3 min"), (11100, "3 h 5 min"), (187200, "2 d 4 h")],
+)
+def test_lengths_of_time_are_said_as_people_do(seconds: float, said: str) -> None:
+    assert lasted(seconds) == said
