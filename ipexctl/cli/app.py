@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "ps": "Show the runs started from this machine, and how they are.",
     "logs": "Print what a run's ranks have printed.",
     "attach": "Watch a run that goes on.",
+    "why": "Say what ended a run, the likely cause, and what to do.",
     "dump": "Show where every rank of a run is: its Python stack.",
     "stop": "End a run everywhere.",
     "fetch": "Bring checkpoints, logs and other files of a run or a host here.",

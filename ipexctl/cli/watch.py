@@ -140,9 +140,17 @@ class _Watching:
             say("\n".join(left_lines(run)))
         if self.code is not None:
             return self.code
+        if ended is not None and ended.status is not None and ended.status.state == "failed":
+            self._say_why()
         if isinstance(self._shown, PlainRun) and self._shown.broken:
             raise OutputError(self._shown.broken)
         return 0 if ended is None else ended.exit_code
+
+    def _say_why(self) -> None:
+        from ipexctl.jobs.why import cause_from_copy
+        from ipexctl.ui.why import end_words
+
+        say("\n".join(end_words(self._record.id, cause_from_copy(self._record, self._place.parent))))
 
     def _watch(self, event: Event) -> None:
         self._shown.watch(event)

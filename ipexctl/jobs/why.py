@@ -11,6 +11,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.account import read_account
 from ipexctl.jobs.verdict import Verdict, judge, lasted
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_script import run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.jobs.account import Account
+    from ipexctl.jobs.causes import Cause
     from ipexctl.jobs.record import RunRecord
-    from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
 TIME: Final = 60.0
@@ -78,19 +79,34 @@ def _ask(
     return read_account(said, record.node0.name)
 
 
+def cause_from_copy(record: RunRecord, runs: Path, *, timeout: float = 10.0) -> Cause | None:
+    """For a run that was just followed to its end: nothing is asked of node0 again."""
+    try:
+        account = _copied(record, runs, timeout, Cancel())
+    except HostError:
+        return None
+    return judge(account).cause if account is not None else None
+
+
+def _copied(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> Account | None:
+    """None where this machine has no copy. Raises a HostError where it can't be read."""
+    if not (runs / record.id / "status.json").exists():
+        return None
+    session = LocalSession(Host(name="localhost", address="localhost"))
+    try:
+        return _ask(session, record, sys.executable, str(runs.parent), timeout, cancel, copy=True)
+    finally:
+        session.close()
+
+
 def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:
     """The copy of a run that was followed has all of it, or its beginning."""
     unreachable = f"node0 ({record.node0.name}) can't be reached: {error.reason}"
     again = (error.fix,) if error.fix else ()
-    account = None
-    if (runs / record.id / "status.json").exists():
-        session = LocalSession(Host(name="localhost", address="localhost"))
-        try:
-            account = _ask(session, record, sys.executable, str(runs.parent), TIME, cancel, copy=True)
-        except HostError:
-            account = None
-        finally:
-            session.close()
+    try:
+        account = _copied(record, runs, TIME, cancel)
+    except HostError:
+        account = None
     if account is not None and account.state in _FINAL:
         verdict = judge(account)
         return Answer(record, replace(verdict, notes=(*verdict.notes, f"{unreachable}; this is from the copy here")))
