@@ -43,17 +43,58 @@ class RankStatus:
     signal: int | None = None
     out_lines: int | None = None
     err_lines: int | None = None
+    lost: int = 0
+    """Bytes it printed that there was no room for anywhere."""
+    oom: OutOfMemory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The kernel killed it for want of memory, and who says so."""
+
+    by: str
+    limit: int | None = None
+    """Bytes, where there was one below the machine's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first rank that failed: why the run ended."""
+    """Why the run ended: the first rank that failed, or none where none is to blame."""
 
-    rank: int
-    host: str
+    rank: int | None
+    host: str | None
     exit_code: int | None = None
     signal: int | None = None
     at: float | None = None
+    kind: str = ""
+    """exit, signal, oom, lost, stuck, not-begun, mpirun, time-limit."""
+    ranks: tuple[int, ...] = ()
+    """All that are meant: those of a node that was lost, those that never began."""
+    oom: OutOfMemory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SilentRank:
+    """What a rank was at when nobody had said a word for long."""
+
+    rank: int
+    host: str
+    last: str | None = None
+    """Its last line."""
+    cpu: float | None = None
+    process: str | None = None
+    """The state of its main process: R, S, D …"""
+    waits_in: str | None = None
+    """The kernel's word for where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """No rank has printed anything since then, and for longer than is usual."""
+
+    since: float
+    after: float
+    ranks: tuple[SilentRank, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +112,13 @@ class Status:
     exit_code: int | None = None
     ranks: tuple[RankStatus, ...] = ()
     first_failure: Failure | None = None
+    reason: str = ""
+    """Why it ended, in a sentence."""
+    attempt: int = 0
+    """How often it has been begun again."""
+    restarts: int = 0
+    """How often it may be."""
+    silent: Silence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +158,10 @@ def read_status(document: Mapping[str, Any]) -> Status:
         exit_code=_whole(document.get("exit_code")),
         ranks=ranks,
         first_failure=_failure(failure) if isinstance(failure, dict) else None,
+        reason=str(document.get("reason") or ""),
+        attempt=_whole(document.get("attempt")) or 0,
+        restarts=_whole(document.get("restarts")) or 0,
+        silent=_silence(document.get("silent")),
     )
 
 
@@ -127,17 +179,50 @@ def _rank(rank: Mapping[str, Any]) -> RankStatus:
         signal=_whole(rank.get("signal")),
         out_lines=_whole(counts.get("out")),
         err_lines=_whole(counts.get("err")),
+        lost=_whole(rank.get("lost")) or 0,
+        oom=_oom(rank.get("oom")),
     )
 
 
 def _failure(failure: Mapping[str, Any]) -> Failure:
+    ranks = failure.get("ranks")
+    numbers = [_whole(rank) for rank in ranks] if isinstance(ranks, list) else []
     return Failure(
-        rank=_whole(failure.get("rank")) or 0,
-        host=str(failure.get("host") or ""),
+        rank=_whole(failure.get("rank")),
+        host=_text(failure.get("host")),
         exit_code=_whole(failure.get("exit_code")),
         signal=_whole(failure.get("signal")),
         at=_number(failure.get("at")),
+        kind=str(failure.get("kind") or ""),
+        ranks=tuple(number for number in numbers if number is not None),
+        oom=_oom(failure.get("oom")),
     )
+
+
+def _oom(said: object) -> OutOfMemory | None:
+    return OutOfMemory(str(said.get("by") or ""), _whole(said.get("limit"))) if isinstance(said, dict) else None
+
+
+def _silence(said: object) -> Silence | None:
+    if not isinstance(said, dict):
+        return None
+    ranks = tuple(
+        SilentRank(
+            rank=_whole(row.get("rank")) or 0,
+            host=str(row.get("host") or ""),
+            last=_text(row.get("last")),
+            cpu=_number(row.get("cpu")),
+            process=_text(row.get("process")),
+            waits_in=_text(row.get("waits_in")),
+        )
+        for row in said.get("ranks") or ()
+        if isinstance(row, dict)
+    )
+    return Silence(_number(said.get("since")) or 0.0, _number(said.get("after")) or 0.0, ranks)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _state(value: object) -> State:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ipexctl.jobs.copies import SHORT
 from ipexctl.jobs.events import Chunk, Ended, Said, read_status
+from ipexctl.jobs.silence import silence_lines
 from ipexctl.remote.node_script import run_script
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
@@ -65,6 +66,8 @@ class Follower:
         self._copy = copy
         self._figures = figures
         self._heard = False
+        self._silent: float | None = None
+        """Since when, of the silence that has been told."""
         self._unpacker = zlib.decompressobj()
 
     def follow(self, *, to_the_end: bool = True) -> Ended:
@@ -121,8 +124,8 @@ class Follower:
         finally:
             session.close()
         status = self._take_in(last["status"])
-        if status.state == "failed" and status.first_failure is None and last["status"].get("reason"):
-            self._watch(Said(_reason(last["status"]), True))
+        if status.state == "failed" and (tail := _mpirun_said(last["status"])):
+            self._watch(Said(tail, True))
         return Ended(run_exit_code(status), status)
 
     def _hear(self, event: dict[str, Any]) -> None:
@@ -149,7 +152,10 @@ class Follower:
 
     def _take_in(self, document: dict[str, Any]) -> Status:
         self.document = document
-        self.status = read_status(document)
+        self.status = status = read_status(document)
+        if status.silent is not None and (self._silent is None or status.silent.since != self._silent):
+            self._watch(Said("\n".join(silence_lines(self._record.id, status.silent)), True))
+        self._silent = status.silent.since if status.silent is not None else None
         if self._copy is not None:
             self._copy.note(document)
             self._look_at_copy()
@@ -177,8 +183,8 @@ def run_exit_code(status: Status) -> int:
     return status.exit_code or 1
 
 
-def _reason(document: Mapping[str, Any]) -> str:
-    """Why a run failed that no rank's end explains, with mpirun's own words below."""
+def _mpirun_said(document: Mapping[str, Any]) -> str:
+    """The last words of mpirun's own, where it is what ended the run."""
     mpirun = cast("Mapping[str, Any]", document.get("mpirun") or {})
     tail = [f"  {line}" for line in mpirun.get("tail") or () if str(line).strip()]
-    return "\n".join([str(document["reason"]), *tail])
+    return "\n".join(["mpirun's last words:", *tail]) if tail else ""

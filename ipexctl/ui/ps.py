@@ -42,6 +42,8 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "started": (status.started if status else None) or record.started,
         "ended": status.ended if status else None,
         "exit_code": status.exit_code if status else None,
+        "attempt": status.attempt if status else 0,
+        "ended_by": printable(status.reason) if status else "",
         "first_failure": asdict(status.first_failure) if status and status.first_failure else None,
         "ranks": [asdict(rank) for rank in status.ranks] if status else [],
         "reason": printable(run.reason),
@@ -75,8 +77,8 @@ def _row(run: KnownRun, now: float) -> tuple[str, ...]:
         first = status.first_failure
         by = (
             f"rank {first.rank} on {first.host} {how_it_ended(first)}"
-            if first
-            else f"exit code {status.exit_code or 1}"
+            if first and first.rank is not None and first.kind in ("", "exit", "signal")
+            else printable(status.reason) or f"exit code {status.exit_code or 1}"
         )
         by = "its supervisor is gone" if status.state == "lost" else by
     day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"

@@ -136,7 +136,8 @@ class RunScreen:
     def last_lines(self, most: int) -> list[str]:
         """The last words for somebody whose screen is gone: of the rank that failed first, or of all."""
         first = self.status.first_failure
-        ranks = EVERY_RANK if first is None else RankSet((range(first.rank, first.rank + 1),))
+        rank = None if first is None else first.rank
+        ranks = EVERY_RANK if rank is None else RankSet((range(rank, rank + 1),))
         lines: list[str] = []
         for entry in newest(self.folded.entries, ranks):
             if len(lines) == most:

@@ -13,7 +13,21 @@ if TYPE_CHECKING:
 
 
 def end_lines(status: Status, exit_code: int) -> list[str]:
-    """One sentence where all went well; where not, also who was first and what to type."""
+    """One sentence where all went well; where not, also who was first, what is missing, and what to type."""
+    return [*_verdict(status, exit_code), *_gap_lines(status)]
+
+
+def _gap_lines(status: Status) -> list[str]:
+    gaps = [rank for rank in status.ranks if rank.lost]
+    if not gaps:
+        return []
+    size, ranks = sum(rank.lost for rank in gaps), fold_ranks(rank.rank for rank in gaps)
+    return [
+        f"  {counted(size, 'byte')} of what rank {ranks} printed are missing: there was no room for them on any disk"
+    ]
+
+
+def _verdict(status: Status, exit_code: int) -> list[str]:
     ran = f"run {printable(status.id)}"
     size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
@@ -26,16 +40,16 @@ def end_lines(status: Status, exit_code: int) -> list[str]:
             f"{ran} is lost{took}: its supervisor on node0 is gone and left no verdict",
             f"  what its ranks said until then: ipexctl logs {printable(status.id)}",
         ]
-    first = status.first_failure
-    if first is None:
-        return [
-            f"{ran} failed{took} with exit code {exit_code}: {size}",
-            f"  what its ranks said: ipexctl logs {printable(status.id)}",
-        ]
-    return [
-        f"{ran} failed{took}: rank {first.rank} on {printable(first.host)} {how_it_ended(first)}",
-        f"  all it said: ipexctl logs {printable(status.id)} -r {first.rank}",
-    ]
+    first, again = status.first_failure, f", begun {counted(status.attempt + 1, 'time')}" if status.attempt else ""
+    if first is not None and first.rank is not None and first.kind in ("", "exit", "signal"):
+        why = f": rank {first.rank} on {printable(first.host or '')} {how_it_ended(first)}"
+    else:
+        why = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
+    if first is None or first.rank is None:
+        look = f"  what its ranks said: ipexctl logs {printable(status.id)}"
+    else:
+        look = f"  all it said: ipexctl logs {printable(status.id)} -r {first.rank}"
+    return [f"{ran} failed{took}{again}{why}", look]
 
 
 def how_it_ended(rank: Failure | RankStatus) -> str:
