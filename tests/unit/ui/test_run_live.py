@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import pty
-import select
 import signal
-import struct
-import subprocess
 import sys
-import termios
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.ui.run_live import wants_live
+from terminals import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,69 +36,12 @@ WAIT = "over.wait(20)"
 END = 'time.sleep(0.5); view.watch(Ended(0, status("ok")))'
 
 
-class Shown:
-    """A program on a terminal of its own."""
-
-    def __init__(self, body: str) -> None:
-        self.ours, self._theirs = pty.openpty()
-        self.resize(80, 24)
-        self.before: list[Any] = termios.tcgetattr(self.ours)
-        self.seen = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM.format(body=body)],
-            stdin=self._theirs,
-            stdout=self._theirs,
-            stderr=self._theirs,
-            env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-
-    def until(self, done: Callable[[], bool], seconds: float = 20.0) -> bool:
-        end = time.monotonic() + seconds
-        while not done() and time.monotonic() < end:
-            if select.select([self.ours], [], [], 0.05)[0]:
-                with contextlib.suppress(OSError):
-                    self.seen += os.read(self.ours, 65536)
-        return done()
-
-    def until_seen(self, text: bytes) -> bool:
-        return self.until(lambda: text in self.seen)
-
-    def until_gone(self) -> int | None:
-        self.until(lambda: self.process.poll() is not None)
-        self.until(lambda: False, 0.1)
-        return self.process.poll()
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.ours, keys)
-
-    def resize(self, width: int, height: int) -> None:
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-
-    @property
-    def restored(self) -> bool:
-        return bool(
-            termios.tcgetattr(self.ours)[:6] == self.before[:6]
-            and self.seen.rfind(b"\x1b[?1049l") > self.seen.rfind(b"\x1b[?1049h")
-            and self.seen.rfind(b"\x1b[?25h") > self.seen.rfind(b"\x1b[?25l")
-            and self.seen.rfind(b"\x1b[?7h") > self.seen.rfind(b"\x1b[?7l")
-        )
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self.ours)
-        os.close(self._theirs)
-
-
 @pytest.fixture
 def show() -> Iterator[Callable[[str], Shown]]:
     made: list[Shown] = []
 
     def make(body: str) -> Shown:
-        made.append(Shown(body))
+        made.append(Shown([sys.executable, "-c", PROGRAM.format(body=body)]))
         return made[-1]
 
     yield make

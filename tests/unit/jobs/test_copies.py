@@ -1,0 +1,163 @@
+"""A run's copy on this machine: every byte once, whoever follows, and whole or said not to be."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import FakeSession
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.copies import Copy, read_copy, remove_copy, size_of_copy
+from ipexctl.jobs.events import Chunk, Ended, Said
+from ipexctl.jobs.follow import Follower
+from ipexctl.jobs.record import RunRecord
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.jobs.events import Event, Stream
+
+HOST = Host(name="node1", address="10.0.0.1")
+TEXT = b"".join(b"line %d \xff\r\n" % number for number in range(500))
+BOTH: tuple[Stream, ...] = ("stdout", "stderr")
+
+
+def document(state: str, size: int = 2) -> dict[str, Any]:
+    ranks = [{"rank": rank, "host": "node1", "state": state} for rank in range(size)]
+    return {"schema": "ipexctl.status/1", "id": "r1", "state": state, "world_size": size, "ranks": ranks, "odd": [1]}
+
+
+def kept(directory: Path, rank: int = 0) -> bytes:
+    copy = read_copy(directory)
+    assert copy is not None
+    return b"".join(chunk.data for chunk in copy.chunks([rank], ("stdout",)))
+
+
+def test_two_who_follow_at_once_write_every_byte_once(tmp_path: Path) -> None:
+    one, other = Copy(tmp_path / "r1"), Copy(tmp_path / "r1")
+    for start in range(0, len(TEXT), 700):
+        one.take(0, "stdout", start, TEXT[start : start + 700])
+    for start in range(0, len(TEXT), 333):
+        other.take(0, "stdout", start, TEXT[start : start + 333])
+        if start == 333 * 4:
+            one.finish(document("ok"))
+    other.finish(document("ok"))
+    assert kept(tmp_path / "r1") == TEXT
+    assert sorted(path.name for path in (tmp_path / "r1").iterdir()) == ["ranks", "status.json"]
+
+
+def test_who_comes_back_goes_on_where_the_copy_ends(tmp_path: Path) -> None:
+    for upto in (1000, 300, len(TEXT)):
+        copy = Copy(tmp_path / "r1")
+        copy.note(document("running"))
+        for start in range(0, upto, 100):
+            copy.take(0, "stdout", start, TEXT[start : min(upto, start + 100)])
+        copy.close()
+        assert copy.broken is None
+    assert kept(tmp_path / "r1") == TEXT
+
+
+def test_a_copy_is_whole_once_the_end_of_the_run_was_told_and_all_before_it(tmp_path: Path) -> None:
+    assert read_copy(tmp_path / "r1") is None
+    copy = Copy(tmp_path / "r1")
+    copy.note(document("running"))
+    copy.note(document("ok"))  # the last bytes are still to come
+    half = read_copy(tmp_path / "r1")
+    assert half is not None
+    assert not half.is_whole
+    copy.finish(document("ok"))
+    whole = read_copy(tmp_path / "r1")
+    assert whole is not None
+    assert whole.is_whole
+    assert json.loads((tmp_path / "r1" / "status.json").read_text()) == document("ok")
+
+
+def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "runs" / "r1")
+    copy.take(0, "stderr", 0, b"x")
+    copy.finish(document("ok"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "runs").rglob("*")}
+    assert modes == {"r1": 0o700, "ranks": 0o700, "0000.err": 0o600, "status.json": 0o600}
+
+
+def test_a_rank_that_said_nothing_has_no_file_and_is_read_as_silent(tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "r1")
+    copy.take(1, "stdout", 0, b"hello\n")
+    copy.finish(document("ok"))
+    read = read_copy(tmp_path / "r1")
+    assert read is not None
+    assert list(read.chunks(None, BOTH)) == [Chunk(1, "stdout", b"hello\n")]
+
+
+def test_more_streams_than_files_may_be_open_are_all_written(tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "r1")
+    for offset in range(3):
+        for rank in range(400):
+            copy.take(rank, "stdout", offset, b"abc"[offset : offset + 1])
+    copy.finish(document("ok", 400))
+    assert all(kept(tmp_path / "r1", rank) == b"abc" for rank in range(400))
+
+
+def test_a_removed_copy_is_gone_and_no_other_is(tmp_path: Path) -> None:
+    for run in ("r1", "r2"):
+        copy = Copy(tmp_path / run)
+        copy.take(0, "stdout", 0, b"x" * 5000)
+        copy.finish(document("ok"))
+    assert size_of_copy(tmp_path, "r1") >= 5000
+    remove_copy(tmp_path, "r1")
+    remove_copy(tmp_path, "r1")
+    assert size_of_copy(tmp_path, "r1") == 0
+    assert kept(tmp_path / "r2") == b"x" * 5000
+
+
+def following(tmp_path: Path, *events: dict[str, Any], last: dict[str, Any]) -> tuple[list[Event], Follower]:
+    packer = zlib.compressobj()
+    lines = []
+    for event in events:
+        data = packer.compress(json.dumps(event).encode() + b"\n") + packer.flush(zlib.Z_SYNC_FLUSH)
+        lines.append({"event": "packed", "data": base64.b64encode(data).decode()})
+    said = b"".join(json.dumps(line).encode() + b"\n" for line in [*lines, last])
+    watched: list[Event] = []
+    record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
+    copy = Copy(tmp_path / "r1")
+    return watched, Follower(record, lambda _: FakeSession(HOST, said), watched.append, Cancel(), copy=copy)
+
+
+def chunk(offset: int, data: bytes) -> dict[str, Any]:
+    return {"event": "chunk", "rank": 0, "stream": "out", "offset": offset, "data": data.decode("latin-1")}
+
+
+def test_what_is_followed_is_kept_as_it_came(tmp_path: Path) -> None:
+    status = {"event": "status", "status": document("running")}
+    pieces = [chunk(start, TEXT[start : start + 900]) for start in range(0, len(TEXT), 900)]
+    watched, follower = following(tmp_path, status, *pieces, last={"event": "done", "status": document("ok")})
+    assert follower.follow() == watched[-1]
+    assert b"".join(event.data for event in watched if isinstance(event, Chunk)) == TEXT
+    assert kept(tmp_path / "r1") == TEXT
+
+
+def test_a_full_disk_here_is_said_once_and_the_run_is_followed_on(tmp_path: Path) -> None:
+    place = tmp_path / "r1" / "ranks"
+    place.mkdir(parents=True)
+    (place / "0000.out").symlink_to("/dev/full")
+    pieces = [chunk(start, TEXT[start : start + 900]) for start in range(0, len(TEXT), 900)]
+    watched, follower = following(tmp_path, *pieces, last={"event": "done", "status": document("ok")})
+    follower.follow()
+    assert b"".join(event.data for event in watched if isinstance(event, Chunk)) == TEXT
+    (said,) = [event for event in watched if isinstance(event, Said)]
+    assert said.warning
+    assert "No space left on device" in said.text
+    assert isinstance(watched[-1], Ended)
+    assert read_copy(tmp_path / "r1") is None
+
+
+def test_what_comes_damaged_is_the_hosts_failure_and_no_traceback(tmp_path: Path) -> None:
+    _, follower = following(tmp_path, last={"event": "packed", "data": "AAAA"})
+    with pytest.raises(HostError, match="can't be read"):
+        follower.follow()

@@ -1,0 +1,289 @@
+"""A run on this machine, attached to: what is shown, what is kept, and what signals, keys and readers do to both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from run_helpers import Run
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.copies import read_copy
+from ipexctl.jobs.record import Register, RunRecord
+from terminals import Shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+IPEXCTL = (sys.executable, "-m", "ipexctl")
+COUNTS = "import time\nfor i in range({}):\n    print('number', i, flush=True)\n    time.sleep({})"
+STAYS = """\
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print('told to go', flush=True))
+print('here', flush=True)
+while True:
+    time.sleep(0.2)
+    print('still here', flush=True)
+"""
+
+
+@dataclass
+class Attached:
+    """A run in the register, and the calls that look at it."""
+
+    run: Run
+    state: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    @property
+    def copies(self) -> Path:
+        return self.state / "ipexctl" / "runs"
+
+    def call(self, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*IPEXCTL, *words], env=self.env, capture_output=True, timeout=timeout, check=False)
+
+    def begin(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([*IPEXCTL, *words], env=self.env, stdout=stdout, stderr=subprocess.PIPE)
+        self.processes.append(process)
+        return process
+
+    def show(self) -> Shown:
+        self.shown.append(Shown([*IPEXCTL, "attach", "last"], self.env))
+        return self.shown[-1]
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for shown in self.shown:
+            shown.close()
+        self.run.close()
+
+
+@pytest.fixture
+def attach(tmp_path: Path) -> Iterator[Callable[..., Attached]]:
+    made: list[Attached] = []
+
+    def make(command: str, size: int = 2) -> Attached:
+        run = Run(tmp_path / "home", command, size).start()
+        attached = Attached(run, tmp_path / "state")
+        host = Host(name="localhost", address="localhost")
+        record = RunRecord(
+            run.id, host, str(run.home), sys.executable, "count.py", world_size=size, started=time.time()
+        )
+        Register(attached.copies).save(record)
+        made.append(attached)
+        return attached
+
+    yield make
+    for attached in made:
+        attached.close()
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"number %d" % number for number in range(count)]
+
+
+def of_rank(out: bytes, rank: int) -> list[bytes]:
+    prefix = b"[%d] " % rank
+    return [line.removeprefix(prefix) for line in out.splitlines() if line.startswith(prefix)]
+
+
+def test_two_at_once_see_every_line_and_leave_one_whole_copy(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNTS.format(120, 0.02))
+    one = attached.begin("attach", "last")
+    time.sleep(0.8)
+    other = attached.begin("attach", "last")
+    for process in (one, other):
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert [of_rank(out, rank) for rank in (0, 1)] == [numbers(120)] * 2
+        assert b"ended well" in err
+    copy = read_copy(attached.copies / attached.run.id)
+    assert copy is not None
+    assert copy.is_whole
+    assert b"".join(chunk.data for chunk in copy.chunks([1], ("stdout",))).splitlines() == numbers(120)
+
+
+def test_a_copy_has_all_ranks_whichever_were_shown_and_serves_where_node0_has_forgotten(
+    attach: Callable[..., Attached],
+) -> None:
+    attached = attach("import sys\nprint('out \\xe9')\nprint('err', file=sys.stderr)", 3)
+    few = attached.call("attach", "last", "--ranks", "2")
+    assert (few.returncode, few.stdout.splitlines()) == (0, ["[2] out \xe9".encode()])
+    before = attached.call("logs", "last")
+    shutil.rmtree(attached.run.rundir)
+    logs, errors = attached.call("logs", "last"), attached.call("logs", "last", "--stderr", "-r", "1")
+    assert (logs.returncode, logs.stdout) == (0, before.stdout)
+    assert len(before.stdout.splitlines()) == 3
+    assert b"no record of this run there (any more); from the copy on this machine\n" in logs.stderr
+    assert errors.stdout == b"[1] err\n"
+    again = attached.call("attach", "last")
+    assert (again.returncode, sorted(again.stdout.splitlines())) == (0, sorted(before.stdout.splitlines()))
+    assert b"the copy on this machine" in again.stderr
+    assert b"ended well" in again.stderr
+
+
+def test_a_copy_that_is_not_whole_is_said_to_be_so(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNTS.format(1000, 0.05))
+    process = attached.begin("attach", "last")
+    assert process.stdout is not None
+    while process.stdout.readline() != b"[1] number 5\n":
+        assert process.poll() is None
+    process.kill()
+    attached.run.close()
+    shutil.rmtree(attached.run.rundir)
+    logs = attached.call("logs", "last")
+    assert logs.returncode == 1
+    assert of_rank(logs.stdout, 1)[:6] == numbers(6)
+    assert b"as far as the run was followed" in logs.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_stops_the_run_sees_how_it_ends(attach: Callable[..., Attached], number: int, code: int) -> None:
+    attached = attach(STAYS)
+    process = attached.begin("attach", "last")
+    assert process.stdout is not None
+    process.stdout.readline()
+    attached.run.wait_for(b"here", 1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert [of_rank(out, rank).count(b"told to go") for rank in (0, 1)] == [1, 1]
+    assert of_rank(out, 0)[-1] == b"still here"
+    assert b"once more to leave at once" in err
+    assert b"was stopped" in err
+    assert attached.run.status["state"] == "stopped"
+
+
+def test_ctrl_c_twice_leaves_at_once_and_says_that_the_run_may_go_on(attach: Callable[..., Attached]) -> None:
+    attached = attach(STAYS)
+    process = attached.begin("attach", "last")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < 2
+    assert process.returncode == -signal.SIGINT
+    assert f"run {attached.run.id} may go on: ipexctl stop {attached.run.id}\n".encode() in err
+
+
+def test_a_closed_terminal_leaves_the_run_to_itself_and_nohup_is_heeded(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNTS.format(60, 0.1))
+    process = attached.begin("attach", "last")
+    nohup = subprocess.Popen(
+        ["nohup", *IPEXCTL, "attach", "last"], env=attached.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    attached.processes.append(nohup)
+    for each in (process, nohup):
+        assert each.stdout is not None
+        each.stdout.readline()
+        each.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 129
+    assert b"goes on: ipexctl attach" in err
+    out, _ = nohup.communicate(timeout=60)
+    assert nohup.returncode == 0
+    assert of_rank(out, 0)[-1] == b"number 59"
+
+
+def test_the_live_view_goes_on_until_the_run_it_was_told_to_stop_has_ended(attach: Callable[..., Attached]) -> None:
+    attached = attach(STAYS)
+    shown = attached.show()
+    assert shown.until_seen(b"still here")
+    shown.type(b"\x03")
+    assert shown.until_seen(b"stopping")
+    assert shown.until_seen(b"Ctrl-C once more leaves at once")
+    assert shown.until_seen(b"told to go")
+    assert b"\x1b[?1049l" not in shown.seen
+    assert shown.until_gone() == 130
+    assert shown.restored
+    after = shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
+    assert b"still here" in after
+    assert b"was stopped" in after
+
+
+def test_the_live_view_left_by_ctrl_c_twice_gives_the_terminal_back(attach: Callable[..., Attached]) -> None:
+    attached = attach(STAYS)
+    shown = attached.show()
+    assert shown.until_seen(b"still here")
+    shown.type(b"\x03")
+    assert shown.until_seen(b"stopping")
+    shown.type(b"\x03")
+    assert shown.until_gone() == -signal.SIGINT
+    assert shown.restored
+    assert b"may go on: ipexctl stop" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
+
+
+def test_a_run_stopped_by_key_ends_the_call_as_ctrl_c_would(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNTS.format(1000, 0.05))
+    shown = attached.show()
+    assert shown.until_seen(b"number 5")
+    shown.type(b"s")
+    assert shown.until_seen(b"y/n")
+    shown.type(b"y")
+    assert shown.until_gone() == 130
+    assert shown.restored
+    assert attached.run.status["state"] == "stopped"
+
+
+def test_a_reader_that_left_leaves_the_run_to_itself(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNTS.format(40, 0.05))
+    process = attached.begin("attach", "last")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr is not None
+    assert b"goes on: ipexctl attach" in process.stderr.read()
+    assert attached.run.wait()["state"] == "ok"
+
+
+def test_a_full_disk_below_our_output_leaves_the_run_to_itself(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNTS.format(40, 0.05))
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = attached.begin("attach", "last", stdout=full)
+    os.close(full)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"No space left on device" in err
+    assert attached.run.wait()["state"] == "ok"
+
+
+def test_a_reader_that_does_not_read_holds_up_no_rank_and_gets_every_line(attach: Callable[..., Attached]) -> None:
+    attached = attach(f"for i in range(60000):\n    print('number', i, {'x' * 200!r})")
+    process = attached.begin("attach", "last")
+    assert attached.run.wait(60)["state"] == "ok"
+    assert process.poll() is None
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    for rank in (0, 1):
+        assert [int(line.split()[1]) for line in of_rank(out, rank)] == list(range(60000))
+
+
+def test_somebody_whose_pager_does_not_read_can_still_stop_the_run(attach: Callable[..., Attached]) -> None:
+    attached = attach("import time\nwhile True:\n    print('x' * 5000)\n    time.sleep(0.001)", 1)
+    process = attached.begin("attach", "last")
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(40) == 130
+    assert attached.run.status["state"] == "stopped"
+    assert process.stderr is not None
+    assert b"not all it said was shown" in process.stderr.read()
