@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.run import Planned
     from ipexctl.jobs.wishes import RunWishes
     from ipexctl.remote.crew import Crew
-    from ipexctl.stack.request import StackRequest
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -135,6 +134,16 @@ def run_command(
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", min=1, metavar="S", help="End it after so many seconds.")
     ] = None,
+    max_restarts: Annotated[
+        int, typer.Option("--max-restarts", min=0, metavar="N", help="Begin it again where a rank fails, so often.")
+    ] = 0,
+    hang_after: Annotated[
+        float, typer.Option("--hang-after", min=0, metavar="S", help="Report when all ranks are silent; 0: never.")
+    ] = 600.0,
+    accelerate_config: Annotated[
+        Path | None,
+        typer.Option("--accelerate-config", readable=False, metavar="FILE", help="What `accelerate config` wrote."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show ranks, variables with their reasons, the mpirun line; do nothing.")
     ] = False,
@@ -157,7 +166,7 @@ def run_command(
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.jobs.project import find_place
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.jobs.wishes import RunWishes, check_wishes, read_exports
+    from ipexctl.jobs.wishes import RunWishes, check_wishes, read_accelerate_file, read_exports
     from ipexctl.launch.request import LaunchOptions
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
@@ -167,21 +176,31 @@ def run_command(
     if module is None and not words:
         raise UserError("run what?", fix="ipexctl run SCRIPT.py, -m MODULE, or -- COMMAND")
     exports = read_exports(export or (), env_file or (), os.environ)
+    accelerate = read_accelerate_file(accelerate_config) if accelerate_config is not None else None
+    hosts = choose_hosts(targets, accelerate.hostfile if accelerate else None)
+    options = LaunchOptions(
+        n=n,
+        ppn=ppn,
+        backend=backend.value,
+        mpi=mpi,
+        bind=bind.value,
+        omp=omp,
+        ccl_workers=ccl_workers,
+        master_port=master_port,
+        time_limit=time_limit,
+        exports=exports.exports,
+    )
+    if accelerate is not None:
+        from ipexctl.launch.accelerate import options_of
+
+        options = options_of(accelerate, options, len(hosts))
     wishes = RunWishes(
         kind="module" if module is not None else "command" if ctx.obj["dashes"] else "script",
         words=(*((module,) if module is not None else ()), *(words or ())),
-        options=LaunchOptions(
-            n=n,
-            ppn=ppn,
-            backend=backend.value,
-            mpi=mpi,
-            bind=bind.value,
-            omp=omp,
-            ccl_workers=ccl_workers,
-            master_port=master_port,
-            time_limit=time_limit,
-            exports=exports.exports,
-        ),
+        options=options,
+        stack=stack,
+        torch=torch,
+        accelerate=accelerate,
         env=env,
         python=python,
         setup=setup,
@@ -193,13 +212,14 @@ def run_command(
         data=tuple(data or ()),
         allow_big=allow_big,
         timeout=targets.timeout,
+        restarts=max_restarts,
+        hang_after=hang_after,
         ranks=parse_ranks(ranks),
     )
     if home.iface is not None:
         InterfaceChoice(home.iface)
     check_wishes(wishes)
     place = find_place(wishes, Path.cwd())
-    hosts = choose_hosts(targets)
     cancel = Cancel()
 
     def tell(text: str) -> None:
@@ -207,22 +227,19 @@ def run_command(
             say(text)
 
     began = time.monotonic()
-    options = reach_options(targets)
-    with Reach(options) as reach:
+    reaching = reach_options(targets)
+    with Reach(reaching) as reach:
         with cancelling(cancel) as interrupt, Crew(reach, cancel, forks=targets.forks) as crew:
             crew.warm(hosts)
             from ipexctl.jobs import run as verb  # a tenth of a second, while the hosts answer
             from ipexctl.jobs.refused import Refused
-            from ipexctl.stack.request import StackRequest
 
-            if install:
-                code = _install_first(wishes, StackRequest(torch, stack), hosts, crew, output)
-                if code:
-                    raise typer.Exit(interrupt.code if interrupt.code is not None else code)
             if dry_run:
                 planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True)
                 raise typer.Exit(_show_plan(planned, output))
-            way = verb.Way(options.host_keys, options.connect_timeout)
+            if install and (code := _install_first(wishes, hosts, crew, output)):
+                raise typer.Exit(interrupt.code if interrupt.code is not None else code)
+            way = verb.Way(reaching.host_keys, reaching.connect_timeout)
             begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell)
             if isinstance(begun, Refused):
                 say_refused(begun.reason, begun.fix)
@@ -294,7 +311,6 @@ def _write_summary(path: Path, record: RunRecord, code: int, seconds: float) -> 
 
 def _install_first(
     wishes: RunWishes,
-    request: StackRequest,
     hosts: Sequence[Host],
     crew: Crew,
     output: Output,
@@ -303,13 +319,14 @@ def _install_first(
     from ipexctl.stack.course import Wishes
     from ipexctl.stack.install import install
     from ipexctl.stack.names import check_env_name
-    from ipexctl.stack.request import EnvRequest, Sources
+    from ipexctl.stack.request import EnvRequest, Sources, StackRequest
     from ipexctl.stack.user_rows import known_rows
     from ipexctl.stack.wanted import check_request
     from ipexctl.ui.install import show
     from ipexctl.ui.install_view import InstallView
 
     rows = known_rows(os.environ)
+    request = StackRequest(wishes.torch, wishes.stack)
     check_request(request, rows)
     wanted = Wishes(
         env=EnvRequest(request),

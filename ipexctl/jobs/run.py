@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from ipexctl.jobs.prepare import Known
     from ipexctl.jobs.project import Place
     from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.launch.accelerate import AccelerateConfig
     from ipexctl.launch.plan import LaunchPlan
-    from ipexctl.launch.request import RankEnv
+    from ipexctl.launch.request import LaunchOptions, RankEnv
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
     from ipexctl.sync.project import Project
@@ -105,12 +106,12 @@ def plan_run(
     env = found.env or _environment(hosts, wishes, known, say=say, dry_run=dry_run)
     if isinstance(env, Refused):
         return env
-    config = None
-    if config_text is not None:
-        try:
+    try:
+        config = None
+        if config_text is not None:
             config = config_in(known.home, config_text.result(), [host.name for host in hosts[1:]])
-        except (Unreachable, TimedOut) as error:
-            return Refused(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,), unreachable=True)
+    except (Unreachable, TimedOut) as error:
+        return Refused(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,), unreachable=True)
     plan = plan_launch(
         LaunchRequest(
             hosts=tuple(hosts),
@@ -123,12 +124,13 @@ def plan_run(
             rundir=f"{known.home}/runs/{run}",
             words=known.words,
             ssh_config=config,
-            options=wishes.options,
+            options=_options(wishes, env),
             mpi_seen=found.mpi,
         )
     )
     if isinstance(plan, LaunchRefusal):
         return Refused(plan.reason, plan.fix, plan.hosts)
+    plan = replace(plan, notes=(*plan.notes, *_remarks(wishes.accelerate, hosts, known, env)))
     wishes.ranks.within(plan.world_size)
     ways = Aside[Refused | str](lambda: "", "nothing")
     if not dry_run:
@@ -149,6 +151,29 @@ def plan_run(
         return tree
     plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
     return Planned(plan, known, env, may_go)
+
+
+def _options(wishes: RunWishes, env: RankEnv) -> LaunchOptions:
+    """What the ranks get from a configuration depends on the accelerate that is in their environment."""
+    if wishes.accelerate is None:
+        return wishes.options
+    from ipexctl.launch.accelerate_words import words_of
+
+    kept = wishes.options.ccl_workers is not None
+    words = words_of(wishes.accelerate, env.packages)
+    return replace(wishes.options, given=tuple(w for w in words if not (kept and w.name == "CCL_WORKER_COUNT")))
+
+
+def _remarks(config: AccelerateConfig | None, hosts: Sequence[Host], known: Known, env: RankEnv) -> tuple[str, ...]:
+    if config is None:
+        return ()
+    from ipexctl.launch.accelerate import remarks
+    from ipexctl.launch.accelerate_words import misunderstandings
+
+    node0 = hosts[0]
+    own = {each.address for nic in known.facts[node0.name].network.nics for each in nic.addresses}
+    named = {node0.name, node0.address, *own}
+    return (*remarks(config, len(hosts), named), *misunderstandings(config, env.packages))
 
 
 def _environment(
@@ -231,6 +256,7 @@ def begin(
         env=record.env,
         time_limit=plan.time_limit,
         restarts=wishes.restarts,
+        hang_after=wishes.hang_after,
         logind=known.facts[hosts[0].name].logind,
     )
     register = Register()

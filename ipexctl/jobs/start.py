@@ -78,6 +78,7 @@ class Beginning:
     env: str = ""
     time_limit: float | None = None
     restarts: int = 0
+    hang_after: float | None = None
     grace: float | None = None
     begin_within: float | None = None
     ports: tuple[int, int] | None = None
@@ -240,6 +241,7 @@ def _go(hosts: Sequence[Host], beginning: Beginning) -> dict[str, Any]:
         "grace": beginning.grace,
         "begin_within": beginning.begin_within,
         "restarts": beginning.restarts,
+        "hang_after": beginning.hang_after,
     }
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.launch.accelerate import AccelerateConfig
     from ipexctl.launch.request import CommandKind, LaunchOptions
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -45,6 +46,13 @@ class RunWishes:
     allow_big: bool = False
     timeout: float | None = None
     restarts: int = 0
+    hang_after: float = 600.0
+    """Seconds without a word of any rank's until that is reported; 0: never."""
+    stack: str | None = None
+    torch: str | None = None
+    """Which environment is to be made where it is missing."""
+    accelerate: AccelerateConfig | None = None
+    """A configuration of accelerate's; what it says of ranks and ports is in `options` already."""
     ranks: RankSet = EVERY_RANK
     """Which are to be shown."""
 
@@ -91,6 +99,18 @@ def read_exports(words: Iterable[str], files: Sequence[Path], environ: Mapping[s
             raise UserError(f"-x {name}: it isn't set here", fix=f"export {name}=…, or -x {name}=VALUE")
     exports = tuple(found.values())
     return Exports(exports, {export.name: export.value for export in exports if export.secret})
+
+
+def read_accelerate_file(path: Path) -> AccelerateConfig:
+    """What `accelerate config` wrote there."""
+    from ipexctl.launch.accelerate import read_accelerate
+
+    try:
+        text = path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UserError(f"--accelerate-config {path}: {said}", fix="the file that accelerate config wrote") from None
+    return read_accelerate(text, str(path))
 
 
 def _read_env_file(path: Path) -> dict[str, str]:
