@@ -171,7 +171,7 @@ class Giving:
         assert self._current is not None
         entry, self._current = self._current, None
         try:
-            self.landing.finish(said.get("hash"), changed=bool(said.get("changed")))
+            self.landing.finish(said.get("crc"), changed=bool(said.get("changed")))
         except NotPut as error:
             self.failed.append(Trouble(entry.name, str(error)))
             return

@@ -11,8 +11,9 @@ import fcntl
 import hashlib
 import os
 import stat
+import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetched import encoded
@@ -53,7 +54,7 @@ class _Begun:
     directory: int
     part: bytes
     number: int
-    digest: Any
+    crc: int
     at: int
     in_place: bool
     """Its bytes are in place already; its times and mode are not."""
@@ -67,8 +68,10 @@ class Landing:
     def __init__(self, root: str) -> None:
         self.root = root
         self._way: list[tuple[bytes, int]] = []
-        self._digests: dict[int, tuple[Any, bool]] = {}
+        self._sums: dict[int, tuple[int, bool]] = {}
         self._directories: list[Entry] = []
+        self._made: tuple[str, ...] | None = None
+        """The directory that was made last: what is in it is new."""
         self._file: _Begun | None = None
         try:
             os.makedirs(root, exist_ok=True)
@@ -94,6 +97,8 @@ class Landing:
                 self._directories.append(entry)
                 return None
             directory, name = self._enter(entry.parts[:-1]), encoded(entry.parts[-1])
+            if entry.kind == "f" and self._made == entry.parts[:-1]:
+                return Want(entry)
             there = _look(directory, name)
             if there is not None and stat.S_ISDIR(there.st_mode):
                 raise NotPut("there is a directory of that name here; move it away")
@@ -106,26 +111,26 @@ class Landing:
 
     def begin(self, entry: Entry, at: int, want: Want) -> None:
         """Its bytes come from there on: after those we have, or all of them."""
-        digest, in_place = self._digests.pop(entry.index, (None, False))
-        if at not in (0, want.have) or (at and digest is None):
+        crc, in_place = self._sums.pop(entry.index, (0, False))
+        if at not in (0, want.have):
             raise HostError("it goes on with a file elsewhere than it was told to")
-        digest = digest if at else hashlib.blake2b(digest_size=32)
+        crc = crc if at else 0
         name = encoded(entry.parts[-1])
         try:
             directory = self._enter(entry.parts[:-1])
             if at and in_place:
                 refused = "" if at == entry.size else "it changed while it was read; fetch it again"
                 number = os.open(name, _READING, dir_fd=directory)
-                self._file = _Begun(entry, directory, b"", number, digest, at, True, refused)
+                self._file = _Begun(entry, directory, b"", number, crc, at, True, refused)
                 return
             number = self._open_part(directory, _part(name), at, entry)
         except (OSError, NotPut) as error:
             why = str(error) if isinstance(error, NotPut) else str(_cause(error))
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise self._disk(error) from None
-            self._file = _Begun(entry, self._top, b"", -1, digest, at, False, why)
+            self._file = _Begun(entry, self._top, b"", -1, crc, at, False, why)
             return
-        self._file = _Begun(entry, directory, _part(name), number, digest, at, False)
+        self._file = _Begun(entry, directory, _part(name), number, crc, at, False)
 
     @staticmethod
     def _open_part(directory: int, part: bytes, at: int, entry: Entry) -> int:
@@ -156,7 +161,7 @@ class Landing:
         file.at += len(data)
         if file.refused:
             return
-        file.digest.update(data)
+        file.crc = zlib.crc32(data, file.crc)
         try:
             while data:
                 data = data[os.write(file.number, data) :]
@@ -173,7 +178,7 @@ class Landing:
                 raise NotPut(file.refused)
             if changed and not (entry.growing and file.at == entry.size):
                 raise NotPut("it changed while it was read; fetch it again")
-            if file.digest.hexdigest() != known or file.at != entry.size:
+            if file.crc != known or file.at != entry.size:
                 with contextlib.suppress(OSError):
                     os.unlink(file.part, dir_fd=file.directory)
                 raise NotPut("what arrived isn't what was sent; fetch it again")
@@ -214,7 +219,7 @@ class Landing:
         return Want(entry)
 
     def _partly(self, directory: int, name: bytes, entry: Entry, *, in_place: bool) -> Want:
-        digest, size = hashlib.blake2b(digest_size=32), 0
+        digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
         try:
             number = os.open(name, _READING, dir_fd=directory)
         except OSError:
@@ -222,10 +227,11 @@ class Landing:
         with os.fdopen(number, "rb", buffering=0) as file:
             while data := file.read(_READ):
                 digest.update(data)
+                crc = zlib.crc32(data, crc)
                 size += len(data)
         if not 0 < size <= entry.size:
             return Want(entry)
-        self._digests[entry.index] = (digest, in_place)
+        self._sums[entry.index] = (crc, in_place)
         return Want(entry, size, digest.hexdigest())
 
     @staticmethod
@@ -259,6 +265,7 @@ class Landing:
             above = self._way[-1][1] if self._way else self._top
             with contextlib.suppress(FileExistsError):
                 os.mkdir(names[depth], 0o755, dir_fd=above)
+                self._made = parts[: depth + 1]
             try:
                 number = os.open(names[depth], _READING | os.O_DIRECTORY, dir_fd=above)
             except OSError as error:

@@ -6,7 +6,7 @@
         → {"event": "listed", "from": path, "single": whether it is one file that was named}
     {"wants": [[i, have, hash of so many bytes or null], …]}
         → {"event": "file", "i", "at", "s", "m", "mt"}, pieces of a length in four bytes each, a length of nought,
-          {"event": "whole", "hash", "changed"}; or {"event": "lost", "i", "reason"}
+          {"event": "whole", "crc", "changed"}; or {"event": "lost", "i", "reason"}
         → {"event": "done"}
 
 A run without a path is its record and what it wrote in its working directory. A file of which the asker has the
@@ -24,6 +24,7 @@ import os
 import stat
 import struct
 import sys
+import zlib
 from typing import Any, Dict, Iterator, Tuple
 
 PIECE = 1 << 18
@@ -258,39 +259,40 @@ def hand_over(out: Out, number: int, path: bytes, have: int, known: str | None) 
         if not stat.S_ISREG(before.st_mode):
             out.say("lost", i=number, reason="it is no file any more")
             return
-        digest, at = hashlib.blake2b(digest_size=32), 0
+        at = crc = 0
         if have and known and have <= before.st_size:
-            at = read_on(file, digest, have)
-            if at != have or digest.hexdigest() != known:
-                os.lseek(file, 0, os.SEEK_SET)
-                digest, at = hashlib.blake2b(digest_size=32), 0
+            crc, found = sums_of(file, have)
+            at = have if found == known else os.lseek(file, 0, os.SEEK_SET)
+            crc = crc if at else 0
         mode, size = stat.S_IMODE(before.st_mode), before.st_size
         out.say("file", i=number, at=at, s=size, m=mode, mt=before.st_mtime_ns)
         while at < size:
             data = os.read(file, min(PIECE, size - at))
             if not data:
                 break
-            digest.update(data)
+            crc = zlib.crc32(data, crc)
             at += len(data)
             out.put(struct.pack(">I", len(data)))
             out.put(data)
         after = os.fstat(file)
         changed = at != size or (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns)
         out.put(struct.pack(">I", 0))
-        out.say("whole", hash=digest.hexdigest(), changed=changed)
+        out.say("whole", crc=crc, changed=changed)
     finally:
         os.close(file)
 
 
-def read_on(file: int, digest: Any, size: int) -> int:
-    done = 0
-    while done < size:
-        data = os.read(file, min(PIECE, size - done))
+def sums_of(file: int, size: int) -> tuple[int, str]:
+    """Of the beginning of a file. What it is known by is a hash; the sum over all of it only guards the way."""
+    digest, crc, left = hashlib.blake2b(digest_size=32), 0, size
+    while left:
+        data = os.read(file, min(PIECE, left))
         if not data:
             break
         digest.update(data)
-        done += len(data)
-    return done
+        crc = zlib.crc32(data, crc)
+        left -= len(data)
+    return crc, digest.hexdigest()
 
 
 def give(out: Out, request: Json) -> None:
