@@ -93,10 +93,10 @@ class RankStacks:
     @property
     def told_by(self) -> Process | None:
         """The process that says where it is: a launcher that waits for the one it has started doesn't."""
-        for process, following in zip(self.processes, (*self.processes[1:], None), strict=True):
-            frames = process.frames
-            if following is None or not following.frames or not frames or frames[0].place != "subprocess.py":
-                return process if frames else None
+        for index, process in enumerate(self.processes):
+            waits = bool(process.frames) and process.frames[0].place == "subprocess.py"
+            if not waits or not any(each.frames for each in self.processes[index + 1 : index + 2]):
+                return process if process.frames else None
         return None
 
     @property

@@ -1,0 +1,186 @@
+"""What py-spy and faulthandler say, read; ranks that are at the same place, folded; the odd ones first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.jobs.dump import Dump, Frame, Process, RankStacks, Thread, read_dump, read_faulthandler, read_pyspy
+from ipexctl.ui.dump import as_json, show
+
+RECORDED = Path(__file__).parent / "recorded"
+FEED = ("feed", "prog.py", 5)
+MODULE = ("<module>", "prog.py", 15)
+
+
+def keys(thread: Thread) -> list[tuple[str, str, int | None]]:
+    return [frame.key for frame in thread.frames]
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+def test_faulthandlers_last_thread_is_the_main_one(version: str) -> None:
+    main, feeder = read_faulthandler((RECORDED / f"faulthandler-{version}.txt").read_text())
+    assert main.is_main
+    assert keys(main) == [("forward", "prog.py", 10), MODULE]
+    assert not feeder.is_main
+    assert keys(feeder)[0] == FEED
+    assert [(name, file) for name, file, _ in keys(feeder)[1:]] == [
+        ("run", "threading.py"),
+        ("_bootstrap_inner", "threading.py"),
+        ("_bootstrap", "threading.py"),
+    ]
+
+
+def test_py_spy_tells_the_same() -> None:
+    main, feeder = read_pyspy((RECORDED / "py-spy-0.4.3.json").read_text(), 4711)
+    assert (main.is_main, main.name, feeder.name) == (True, "MainThread", "feeder")
+    assert keys(main) == [("forward", "prog.py", 10), MODULE]
+    same = read_faulthandler((RECORDED / "faulthandler-3.11.txt").read_text())
+    assert [keys(thread) for thread in same] == [keys(main), keys(feeder)]
+
+
+def test_a_thread_with_a_name_or_without_a_frame_is_read_too() -> None:
+    text = (
+        "Thread 0x00007f00 [pt_autograd_0] (most recent call first):\n  <no Python frame>\n\n"
+        'Current thread 0x00007f01 [python] (most recent call first):\n  File "<string>", line ??? in f\n'
+    )
+    main, other = read_faulthandler(text)
+    assert main.frames == (Frame("f", "<string>", None),)
+    assert (other.name, other.frames) == ("pt_autograd_0", ())
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("/home/a/.ipexctl/envs/e/lib/python3.11/site-packages/torch/nn/module.py", "torch/nn/module.py"),
+        ("/usr/lib/python3.13t/multiprocessing/queues.py", "multiprocessing/queues.py"),
+        ("/scratch/x/code/proj-0a1b2c3d/pkg/train.py", "pkg/train.py"),
+        ("/opt/site/train.py", "/opt/site/train.py"),
+    ],
+)
+def test_a_file_is_named_as_a_person_knows_it(file: str, place: str) -> None:
+    assert Frame("f", file, 1).place == place
+
+
+def process(*frames: tuple[str, str, int], pid: int = 1, state: str = "S", why: str = "") -> Process:
+    thread = Thread("MainThread", tuple(Frame(*frame) for frame in frames), is_main=True)
+    return Process(pid, "python", state, "", "faulthandler" if frames else "", (thread,) if frames else (), why)
+
+
+def rank(number: int, *frames: tuple[str, str, int], why: str = "") -> RankStacks:
+    return RankStacks(number, f"node{number // 2 + 1}", "running", (process(*frames, why=why),))
+
+
+REDUCE, LOAD, MAIN = (
+    ("all_reduce", "/x/site-packages/torch/d.py", 7),
+    ("load", "train.py", 3),
+    ("<module>", "train.py", 9),
+)
+
+
+def test_the_odd_one_out_comes_first() -> None:
+    dump = Dump(0.0, (*(rank(number, REDUCE, MAIN) for number in range(3)), rank(3, LOAD, MAIN)))
+    assert [[each.rank for each in group.ranks] for group in dump.groups] == [[3], [0, 1, 2]]
+    assert dump.is_whole
+
+
+def test_ranks_of_nodes_with_other_homes_are_at_the_same_place() -> None:
+    elsewhere = ("all_reduce", "/y/lib/python3.11/site-packages/torch/d.py", 7)
+    by_spy = ("Work.all_reduce", "/x/site-packages/torch/d.py", 7)
+    dump = Dump(0.0, (rank(0, REDUCE, MAIN), rank(1, elsewhere, MAIN), rank(2, by_spy, MAIN)))
+    assert len(dump.groups) == 1
+
+
+def test_a_launcher_that_waits_for_its_child_is_not_where_the_rank_is() -> None:
+    launcher, child = process(("wait", "/usr/lib/python3.11/subprocess.py", 1), MAIN), process(LOAD, MAIN, pid=2)
+    there = RankStacks(0, "node1", "running", (launcher, child))
+    assert there.told_by is child
+    alone = RankStacks(0, "node1", "running", (launcher,))
+    assert alone.told_by is launcher
+    mute = RankStacks(0, "node1", "running", (process(why="no answer"), child))
+    assert mute.told_by is None
+
+
+def document(*rows: dict[str, Any]) -> dict[str, Any]:
+    return {"at": 1.0, "ranks": [{"host": "node1", "state": "running", "why": "", **row} for row in rows]}
+
+
+def said(**more: Any) -> dict[str, Any]:
+    return {"pid": 7, "name": "python", "state": "S", "wchan": "", "how": "", "text": "", "why": "", **more}
+
+
+def test_what_cannot_be_read_is_said_of_its_rank_alone() -> None:
+    good = (RECORDED / "faulthandler-3.11.txt").read_text()
+    dump = read_dump(
+        document(
+            {"rank": 0, "processes": [said(how="py-spy", text='[{"thread_name": null}]')]},
+            {"rank": 1, "processes": [said(how="faulthandler", text=good)]},
+            {"rank": 2, "processes": None, "why": "its wrapper didn't answer within 8 s"},
+            {"rank": 3, "processes": [], "state": "ok"},
+        )
+    )
+    assert [each.rank for each in dump.mute] == [0, 2, 3]
+    assert not dump.is_whole
+    reasons = {row["rank"]: row["reason"] for row in as_json(dump, "run")["ranks"]}
+    assert reasons[0].startswith("py-spy said what can't be read")
+    assert reasons[1] == ""
+    assert "8 s" in reasons[2]
+    assert "no process" in reasons[3]
+
+
+def test_the_document_has_its_schema_and_is_json() -> None:
+    dump = Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN)))
+    told = json.loads(json.dumps(as_json(dump, "run-1")))
+    assert (told["schema"], told["id"], told["at"]) == ("ipexctl.dump/1", "run-1", 2.0)
+    assert told["groups"][1] == {
+        "ranks": [1],
+        "frames": [
+            {"function": "load", "file": "train.py", "line": 3},
+            {"function": "<module>", "file": "train.py", "line": 9},
+        ],
+    }
+    assert set(told["ranks"][0]["processes"][0]) == {"pid", "name", "state", "wchan", "by", "reason", "threads"}
+
+
+def test_sixteen_ranks_of_which_one_is_elsewhere_are_two_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = [rank(number, *((LOAD, MAIN) if number == 5 else (REDUCE, MAIN))) for number in range(16)]
+    show(Dump(0.0, tuple(ranks)), "train-1")
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert [line for line in lines if line.startswith("rank")] == [
+        "rank 5 on node3 (1 of 16): load",
+        "ranks 0-4,6-15 on node[1-8] (15 of 16): all_reduce",
+    ]
+    assert "  all_reduce  torch/d.py:7" in lines
+    assert "\x1b" not in out
+    assert err == "rank 5 is elsewhere than the other 15\n  what they said last: ipexctl logs train-1 -r 5\n"
+
+
+def test_ranks_without_a_stack_come_before_all_others(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Dump(0.0, (rank(0, REDUCE, MAIN), rank(1, why="it didn't answer within 2 s"))), "train-1", quiet=True)
+    out, err = capsys.readouterr()
+    heads = [line for line in out.splitlines() if line.startswith("rank ")]
+    assert heads == ["rank 1 on node1 (1 of 2): no stack", "rank 0 on node1 (1 of 2): all_reduce"]
+    assert "  it didn't answer within 2 s; it is sleeping" in out.splitlines()
+    assert err == ""
+
+
+def test_a_deep_stack_is_shown_at_both_ends_and_whole_where_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = Dump(0.0, (rank(0, *((f"f{number}", "train.py", number) for number in range(60))),))
+    show(deep, "train-1")
+    short = capsys.readouterr().out
+    assert "… 38 calls more: --all shows them" in short
+    assert "f15 " in short
+    assert "f16 " not in short
+    assert "f54 " in short
+    show(deep, "train-1", everything=True)
+    whole = capsys.readouterr().out
+    assert all(f"f{number} " in whole for number in range(60))
+
+
+def test_what_a_process_is_called_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Dump(0.0, (rank(0, ("f\x1b]0;x\x07", "a.py", 1)),)), "train-1")
+    assert "\x1b" not in capsys.readouterr().out
