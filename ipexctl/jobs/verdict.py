@@ -82,11 +82,9 @@ def _failed(account: Account) -> Verdict:
     after = f" after {lasted(account.took)}" if account.took is not None else ""
     if _is_over_time(account, first):
         headline = f"run {run} was ended{after}: {account.reason or 'its time limit was over'}"
-        more = "ipexctl run --time-limit S … gives it more; a script goes on from its own checkpoint"
-        logs = f"ipexctl logs {run}"
-        return Verdict(run, "failed", headline, first, others=_others(account, None), notes=_notes(account)).then(
-            logs, more
-        )
+        notes = (*_notes(account), "more time: ipexctl run --time-limit S …; a script goes on from its own checkpoint")
+        verdict = Verdict(run, "failed", headline, first, others=_others(account, None), notes=notes)
+        return verdict.then(f"ipexctl logs {run}")
     words = account.words_of(first.rank) if first is not None and first.rank is not None else None
     cause = choose(account, first)
     if first is None or words is None:
@@ -94,7 +92,9 @@ def _failed(account: Account) -> Verdict:
         own = [line for line in account.scene.mpirun.err if line != account.reason]
         lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(own, LINES))
         verdict = Verdict(run, "failed", headline, first, cause, lines, "mpirun on node0")
-        return replace(verdict, others=_others(account, first), notes=_notes(account)).then(f"ipexctl logs {run}")
+        nobody = not any(row.pid for row in account.rows)
+        after = "ipexctl doctor" if nobody else f"ipexctl logs {run}"
+        return replace(verdict, others=_others(account, first), notes=_notes(account)).then(after)
     is_told = first.kind in _TOLD or (first.kind == "signal" and len(first.ranks) > 1)
     said = account.reason if is_told and account.reason else f"rank {first.rank} on {first.host} {how_it_ended(first)}"
     headline = f"run {run} failed{after}: {said}"

@@ -102,7 +102,6 @@ def _copied(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> Ac
 def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:
     """The copy of a run that was followed has all of it, or its beginning."""
     unreachable = f"node0 ({record.node0.name}) can't be reached: {error.reason}"
-    again = (error.fix,) if error.fix else ()
     try:
         account = _copied(record, runs, TIME, cancel)
     except HostError:
@@ -110,10 +109,10 @@ def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
     if account is not None and account.state in _FINAL:
         verdict = judge(account)
         return Answer(record, replace(verdict, notes=(*verdict.notes, f"{unreachable}; this is from the copy here")))
-    return Answer(record, _unknown(record, account, unreachable, again), is_known=False)
+    return Answer(record, _unknown(record, account, unreachable, error.fix), is_known=False)
 
 
-def _unknown(record: RunRecord, account: Account | None, unreachable: str, fix: tuple[str, ...]) -> Verdict:
+def _unknown(record: RunRecord, account: Account | None, unreachable: str, fix: str) -> Verdict:
     notes = []
     if record.started:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
@@ -122,6 +121,8 @@ def _unknown(record: RunRecord, account: Account | None, unreachable: str, fix: 
     if account is not None:
         after = f"{lasted(account.now - account.started)} after its start, " if account.now and account.started else ""
         notes.append(f"when it was last seen from here, {after}it was {account.state}")
+    if fix:
+        notes.append(fix)
     headline = f"what became of run {record.id} is not known here: {unreachable}"
     logs = (f"ipexctl logs {record.id}",) if account is not None else ()
-    return Verdict(record.id, "unknown", headline, notes=tuple(notes), next=(*fix, f"ipexctl why {record.id}", *logs))
+    return Verdict(record.id, "unknown", headline, notes=tuple(notes), next=(*logs, f"ipexctl why {record.id}"))

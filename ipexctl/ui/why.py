@@ -109,11 +109,12 @@ def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Itera
             of = f" (by what rank {cause.rank} on {cause.host} said)"
         for line in _folded(f"{_SURE[cause.confidence]}{of}: {cause.sentence}", columns, ""):
             yield f"{bold}{line}{plain}"
-        yield from _folded(cause.fix, columns, "  ")
+        for clause in cause.fix.split("; "):
+            yield from _to_do(clause, columns)
     after = [command for command in verdict.next if cause is None or not _holds(cause.fix, command)]
     if after:
         yield ""
-        yield from _folded(f"next: {'; '.join(after)}", columns, "")
+        yield from (f"next: {printable(command)}" for command in after)
 
 
 def _holds(fix: str, command: str) -> bool:
@@ -137,6 +138,17 @@ def _cut(text: str, most: int) -> str:
         return text
     half = max(10, most // 2 - 2)
     return f"{text[:half]} … {text[-half:]}"
+
+
+def _to_do(clause: str, columns: int) -> Iterator[str]:
+    """Words, and a command behind them that stays in one piece: it is there to be copied."""
+    words, colon, command = clause.rpartition(": ")
+    if not columns or len(clause) + 2 <= columns or not command.startswith("ipexctl "):
+        yield from _folded(clause, columns, "  ")
+        return
+    if words:
+        yield from _folded(words + colon.rstrip(), columns, "  ")
+    yield f"    {printable(command)}"
 
 
 def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
