@@ -20,12 +20,13 @@ LONGEST = 10_000_000
 """Seconds, four months: a timeout above is a slip, and more than the system's clocks take."""
 
 
-def choose_hosts(targets: Targets) -> tuple[Host, ...]:
+def choose_hosts(targets: Targets, accelerate_hostfile: str | None = None) -> tuple[Host, ...]:
     """The hosts of this call, in the order of whoever named them."""
     request = HostRequest(
         hosts=targets.hosts,
         hostfile=targets.hostfile,
         limit=targets.limit,
+        accelerate_hostfile=Path(accelerate_hostfile).expanduser() if accelerate_hostfile else None,
         user=targets.user,
         port=targets.port,
         identity=targets.identity,

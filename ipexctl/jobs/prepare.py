@@ -110,7 +110,7 @@ def planned_environment(wishes: RunWishes, known: Known, rows: Sequence[StackRow
     from ipexctl.stack.resolver import resolve
     from ipexctl.stack.wheels import split_requirement
 
-    plan = resolve(StackRequest(), known.facts, None, rows=rows)
+    plan = resolve(StackRequest(wishes.torch, wishes.stack), known.facts, None, rows=rows)
     if isinstance(plan, Refusal):
         return Refused(
             f"there is no environment {wishes.env}, and none can be made: {plan.reason}", plan.fix, plan.hosts
@@ -118,7 +118,10 @@ def planned_environment(wishes: RunWishes, known: Known, rows: Sequence[StackRow
     prefix = f"{known.home}/envs/{wishes.env}"
     packages = {split_requirement(line)[0]: "" for line in plan.requirements}
     packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
-    env = RankEnv(f"{prefix}/bin/python", prefix, wishes.env, packages, {}, (), ccl=plan.backend == "ccl")
+    variables: dict[str, str] = {}
+    if plan.backend == "ccl" and "impi-rt" not in packages:  # the bindings have an Intel MPI inside
+        variables["I_MPI_ROOT"] = f"{prefix}/lib/python{plan.python}/site-packages/{plan.row.module}/opt/mpi"
+    env = RankEnv(f"{prefix}/bin/python", prefix, wishes.env, packages, variables, (), ccl=plan.backend == "ccl")
     said = (
         f"the environment {wishes.env} isn't there yet: this is planned with {plan.row.name}, which install would take"
     )
