@@ -1,0 +1,213 @@
+"""What is read of a run's directory: the last lines whatever they are made of, each once, from node0 or from a copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node_store_helpers import other_pythons
+from run_helpers import Run
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.account import read_account
+from ipexctl.jobs.record import RunRecord
+from ipexctl.jobs.why import cause_from_copy, why
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_script import text_of
+from ipexctl.remote.outcome import HostError, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ipexctl.jobs.account import Account
+    from ipexctl.jobs.why import Answer
+    from ipexctl.remote.session import Session
+
+HERE = Host(name="localhost", address="localhost")
+
+
+def ask(home: Path, run: str, python: str = sys.executable, **more: Any) -> dict[str, Any]:
+    request = {"home": str(home), "id": run, "library": text_of("follow"), **more}
+    said = subprocess.run(
+        [python, "-I", "-c", text_of("account"), "read"],
+        input=json.dumps(request) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    answer: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
+    return answer
+
+
+def directory(home: Path, files: dict[str, bytes], **status: Any) -> Path:
+    """A run of two ranks of which the second failed."""
+    rundir = home / "runs" / "run1"
+    (rundir / "ranks").mkdir(parents=True)
+    ranks = [{"rank": 0, "host": "a", "state": "stopped"}, {"rank": 1, "host": "b", "state": "failed", "exit_code": 1}]
+    first = {"rank": 1, "host": "b", "exit_code": 1, "signal": None, "at": 12.0}
+    document = {"id": "run1", "state": "failed", "ranks": ranks, "first_failure": first, "started": 10.0, **status}
+    (rundir / "status.json").write_text(json.dumps(document))
+    for name, content in files.items():
+        (rundir / name).write_bytes(content)
+    return rundir
+
+
+def account(home: Path, **more: Any) -> Account:
+    return read_account(ask(home, "run1", **more), "node1")
+
+
+def test_lines_come_whole_whatever_they_are_made_of(tmp_path: Path) -> None:
+    bars = b"".join(b"\rstep %d/3000" % n for n in range(3000)) + b"\r\n"
+    out = b"first\n" + b"x" * (1 << 20) + b"\n" + bars + b"\xff caf\xe9\nno end"
+    directory(tmp_path, {"ranks/0001.out": out, "ranks/0001.err": b"", "ranks/0000.out": b"other\n"})
+    first, endless, bar, odd, last = account(tmp_path).words_of(1).out
+    assert first == "first"
+    assert endless.startswith("xxxx")
+    assert "bytes ...]" in endless
+    assert len(endless) < 2100
+    assert bar == "step 2999/3000"
+    assert odd == "\N{REPLACEMENT CHARACTER} caf\N{REPLACEMENT CHARACTER}"
+    assert last == "no end"
+
+
+def test_of_a_log_without_end_only_the_end_is_read(tmp_path: Path) -> None:
+    line = b"epoch 1 step 1: loss 0.5\n"
+    directory(tmp_path, {"ranks/0001.out": line * 2_000_000, "ranks/0000.out": line * 100})
+    began = time.monotonic()
+    said = account(tmp_path)
+    assert time.monotonic() - began < 10
+    assert len(said.words_of(1).out) == 400
+    assert len(said.words_of(0).out) == 100
+
+
+def test_what_many_ranks_print_alike_is_sent_once(tmp_path: Path) -> None:
+    rows = [{"rank": rank, "host": "a", "state": "failed"} for rank in range(64)]
+    files = {f"ranks/{rank:04}.err": os.urandom(300).hex().encode() if rank == 7 else b"same\n" for rank in range(64)}
+    directory(tmp_path, files, ranks=rows)
+    answer = ask(tmp_path, "run1")
+    assert len(answer["texts"]) == 3
+    assert read_account(answer, "node1").words_of(63).err == ("same",)
+
+
+def test_what_is_missing_or_damaged_is_passed_over(tmp_path: Path) -> None:
+    rundir = directory(
+        tmp_path, {"events.jsonl": b'{"event": "met"}\nhalf a li', "plan.json": b"[]", "mpirun.log": b"hm\n"}
+    )
+    answer = ask(tmp_path, "run1")
+    assert [each["event"] for each in answer["events"]] == ["met"]
+    assert answer["plan"] == {}
+    assert answer["mpirun"] == ["hm"]
+    (rundir / "status.json").unlink()
+    assert ask(tmp_path, "run1")["event"] == "failed"
+
+
+def test_a_copy_is_read_as_it_stands_and_not_taken_for_a_run_that_died(tmp_path: Path) -> None:
+    supervisor = {"pid": 1, "start": 0}
+    rundir = directory(tmp_path, {}, state="running", supervisor=supervisor)
+    before = (rundir / "status.json").read_bytes()
+    assert account(tmp_path, copy=True).state == "running"
+    assert (rundir / "status.json").read_bytes() == before
+    assert account(tmp_path).state == "lost"
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_it_runs_under_every_python_the_nodes_may_have(tmp_path: Path, python: str) -> None:
+    directory(tmp_path, {"ranks/0001.err": b"Traceback (most recent call last):\nValueError: x\n"})
+    assert read_account(ask(tmp_path, "run1", python), "node1").words_of(1).exception == ("ValueError", "x")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
+        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
+        made.append(run)
+        return run.start()
+
+    yield make_run
+    for run in made:
+        run.close()
+
+
+def record_of(run: Run) -> RunRecord:
+    return RunRecord(run.id, HERE, str(run.home), sys.executable, script="test", started=1e9, world_size=run.size)
+
+
+def answer_of(run: Run) -> Answer:
+    return why(record_of(run), lambda: LocalSession(HERE), run.home / "register", Cancel())
+
+
+def test_a_rank_that_raises_is_named_with_its_exception(make: Callable[..., Run]) -> None:
+    run = make("import os, time\nif os.environ['RANK'] == '1': raise KeyError('labels')\ntime.sleep(60)")
+    run.wait()
+    verdict = answer_of(run).verdict
+    assert "rank 1 on here ended with exit code 1" in verdict.headline
+    assert verdict.cause is not None
+    assert verdict.cause.sentence.startswith("the script raised KeyError: 'labels'")
+    assert verdict.lines[-1].text == "KeyError: 'labels'"
+    assert [each.what for each in verdict.others] == ["ended"]
+
+
+def test_a_killed_rank_is_told_from_one_that_failed(make: Callable[..., Run]) -> None:
+    run = make("import os, time\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\ntime.sleep(60)")
+    run.wait()
+    verdict = answer_of(run).verdict
+    assert "rank 0 on here was ended by SIGKILL, by no one of ours" in verdict.headline
+    assert verdict.cause is not None
+    assert verdict.cause.id == "memory.killed"
+
+
+def test_a_run_under_way_is_said_to_be(make: Callable[..., Run]) -> None:
+    run = make("import time\nprint('here', flush=True)\ntime.sleep(60)")
+    run.wait_for(b"here", 0)
+    run.wait_for(b"here", 1)
+    verdict = answer_of(run).verdict
+    assert verdict.headline.startswith(f"run {run.id} is running, ")
+    assert verdict.next == (f"ipexctl attach {run.id}",)
+
+
+def out_of_reach() -> Session:
+    raise Unreachable("port 22 refuses connections", "is sshd running there?")
+
+
+def test_where_node0_is_out_of_reach_the_copy_here_speaks(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    directory(state, {"ranks/0001.err": b"Traceback (most recent call last):\nMemoryError\n"}, ended=13.0)
+    record = RunRecord("run1", HERE, "/nowhere", sys.executable, world_size=2)
+    answer = why(record, out_of_reach, state / "runs", Cancel())
+    assert answer.is_known
+    assert answer.verdict.cause is not None
+    assert answer.verdict.cause.id == "memory.refused"
+    assert "port 22 refuses connections" in answer.verdict.notes[-1]
+    cause = cause_from_copy(record, state / "runs")
+    assert cause is not None
+    assert cause.id == "memory.refused"
+
+
+def test_a_copy_without_an_end_and_no_copy_at_all_say_what_they_know(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    record = RunRecord("run1", HERE, "/nowhere", sys.executable, script="train.py", started=1e9, world_size=2)
+    nothing = why(record, out_of_reach, state / "runs", Cancel())
+    directory(state, {}, state="running")
+    half = why(record, out_of_reach, state / "runs", Cancel())
+    assert not nothing.is_known
+    assert not half.is_known
+    assert nothing.verdict.state == half.verdict.state == "unknown"
+    assert "train.py, 2 ranks" in nothing.verdict.notes[0]
+    assert any("it was running" in note for note in half.verdict.notes)
+    assert cause_from_copy(RunRecord("run2", HERE, "/nowhere", sys.executable), state / "runs") is None
+
+
+def test_a_node0_that_has_no_record_any_more_says_so(tmp_path: Path) -> None:
+    record = RunRecord("run1", HERE, str(tmp_path), sys.executable)
+    with pytest.raises(HostError, match="no record of this run"):
+        why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
