@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.refused import Refused
     from ipexctl.jobs.run import Planned
     from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.launch.request import CommandKind
     from ipexctl.remote.crew import Crew
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -166,7 +167,9 @@ def run_command(
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.jobs.project import find_place
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.jobs.wishes import RunWishes, check_wishes, read_accelerate_file, read_exports
+    from ipexctl.jobs.wishes import RunWishes, check_wishes, read_exports
+    from ipexctl.launch.accelerate import options_of, read_accelerate_file
+    from ipexctl.launch.launchers import without_launcher
     from ipexctl.launch.request import LaunchOptions
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
@@ -176,8 +179,7 @@ def run_command(
     if module is None and not words:
         raise UserError("run what?", fix="ipexctl run SCRIPT.py, -m MODULE, or -- COMMAND")
     exports = read_exports(export or (), env_file or (), os.environ)
-    accelerate = read_accelerate_file(accelerate_config) if accelerate_config is not None else None
-    hosts = choose_hosts(targets, accelerate.hostfile if accelerate else None)
+    config = read_accelerate_file(accelerate_config) if accelerate_config is not None else None
     options = LaunchOptions(
         n=n,
         ppn=ppn,
@@ -190,17 +192,16 @@ def run_command(
         time_limit=time_limit,
         exports=exports.exports,
     )
-    if accelerate is not None:
-        from ipexctl.launch.accelerate import options_of
-
-        options = options_of(accelerate, options, len(hosts))
+    kind: CommandKind = "module" if module is not None else "command" if ctx.obj["dashes"] else "script"
+    asked = without_launcher(kind, (*((module,) if module is not None else ()), *(words or ())), options, config)
+    hosts = choose_hosts(targets, asked.config.hostfile if asked.config else None)
     wishes = RunWishes(
-        kind="module" if module is not None else "command" if ctx.obj["dashes"] else "script",
-        words=(*((module,) if module is not None else ()), *(words or ())),
-        options=options,
+        kind=asked.kind,
+        words=asked.words,
+        options=options_of(asked.config, asked.options, len(hosts)),
+        accelerate=asked.config,
         stack=stack,
         torch=torch,
-        accelerate=accelerate,
         env=env,
         python=python,
         setup=setup,
@@ -226,6 +227,8 @@ def run_command(
         if not output.quiet:
             say(text)
 
+    if asked.note:
+        tell(f"note: {asked.note}")
     began = time.monotonic()
     reaching = reach_options(targets)
     with Reach(reaching) as reach:

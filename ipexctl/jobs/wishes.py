@@ -101,18 +101,6 @@ def read_exports(words: Iterable[str], files: Sequence[Path], environ: Mapping[s
     return Exports(exports, {export.name: export.value for export in exports if export.secret})
 
 
-def read_accelerate_file(path: Path) -> AccelerateConfig:
-    """What `accelerate config` wrote there."""
-    from ipexctl.launch.accelerate import read_accelerate
-
-    try:
-        text = path.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UserError(f"--accelerate-config {path}: {said}", fix="the file that accelerate config wrote") from None
-    return read_accelerate(text, str(path))
-
-
 def _read_env_file(path: Path) -> dict[str, str]:
     """`NAME=VALUE` lines as docker reads them: no shell looks into the value; quotes around all of it go."""
     try:

@@ -1,4 +1,4 @@
-"""A configuration that `accelerate config` wrote, of any generation, as wishes of ours. Pure.
+"""A configuration that `accelerate config` wrote, of any generation, as wishes of ours. Pure but for reading it.
 
 What a key becomes for the ranks is in `accelerate_words`.
 """
@@ -15,6 +15,7 @@ from ipexctl.hosts.yaml_tree import YamlTree, is_null
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from ipexctl.hosts.yaml_tree import Entry
     from ipexctl.launch.request import LaunchOptions
@@ -105,8 +106,20 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
     return _Reader(tree, path).read()
 
 
-def options_of(config: AccelerateConfig, options: LaunchOptions, hosts: int) -> LaunchOptions:
+def read_accelerate_file(path: Path) -> AccelerateConfig:
+    """What `accelerate config` wrote there."""
+    try:
+        text = path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UserError(f"the accelerate config {path}: {said}", fix="the file that accelerate config wrote") from None
+    return read_accelerate(text, str(path))
+
+
+def options_of(config: AccelerateConfig | None, options: LaunchOptions, hosts: int) -> LaunchOptions:
     """Ours, with what the file says wherever the command line says nothing."""
+    if config is None:
+        return options
     n = config.processes if options.n is None and options.ppn is None else options.n
     ppn = options.ppn
     if ppn is None and n is not None and options.n is None and config.machines > 1:

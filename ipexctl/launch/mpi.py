@@ -53,8 +53,9 @@ def find_launcher(request: LaunchRequest, names: Sequence[str]) -> Launcher | La
     alone = [name for name in names if not any(mpi.flavor == wish for mpi in request.facts[name].software.mpis)]
     lacking = tuple(alone) if wish != "auto" and 0 < len(alone) < len(names) else ()
     seen = f"; {names[0]} has {', '.join(NAMES[one] for one in have)}" if have and not lacking else ""
+    everywhere = f"on {names[0]}" if len(names) == 1 else "that all hosts have at one path"
     return LaunchRefusal(
-        f"there is no {what} {'on ' + fold(lacking) if lacking else 'that all hosts have at one path'}{seen}",
+        f"there is no {what} {'on ' + fold(lacking) if lacking else everywhere}{seen}",
         "ipexctl install brings Intel MPI with every stack; or --mpi PATH, a path that exists on all hosts",
         lacking,
     )

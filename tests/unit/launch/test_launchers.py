@@ -1,0 +1,98 @@
+"""A script behind torchrun or accelerate launch is launched once, and as their words ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.launch.accelerate import AccelerateConfig
+from ipexctl.launch.launchers import config_of, of_torchrun, unwrap, without_launcher
+from ipexctl.launch.request import LaunchOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.launch.launchers import Unwrapped
+
+
+def unwrapped(line: str) -> Unwrapped:
+    found = unwrap(line.split())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "launcher", "kind", "words"),
+    [
+        ("torchrun train.py --lr 1", "torchrun", "script", ("train.py", "--lr", "1")),
+        ("torchrun --nproc-per-node 2 --standalone train.py", "torchrun", "script", ("train.py",)),
+        ("/opt/env/bin/torchrun --nproc_per_node=2 -m pkg.train a", "torchrun", "module", ("pkg.train", "a")),
+        ("python -m torch.distributed.run --no-python ./x.sh", "torchrun", "command", ("./x.sh",)),
+        ("python3.11 -u -m torch.distributed.launch --use-env t.py", "torchrun", "script", ("t.py",)),
+        ("accelerate launch t.py --config_file mine", "accelerate launch", "script", ("t.py", "--config_file", "mine")),
+        ("accelerate launch --cpu --num_processes 4 t.py", "accelerate launch", "script", ("t.py",)),
+        ("accelerate-launch -m pkg", "accelerate launch", "module", ("pkg",)),
+        ("python -m accelerate.commands.launch --ipex t.py", "accelerate launch", "script", ("t.py",)),
+    ],
+)
+def test_what_the_ranks_execute(line: str, launcher: str, kind: str, words: tuple[str, ...]) -> None:
+    found = unwrapped(line)
+    assert (found.launcher, found.kind, found.words) == (launcher, kind, words)
+
+
+@pytest.mark.parametrize("line", ["python train.py", "accelerate config", "python -m pip list", "./torchrun.sh", ""])
+def test_other_commands_are_left_as_they_are(line: str) -> None:
+    assert unwrap(line.split()) is None
+
+
+@pytest.mark.parametrize("line", ["torchrun", "torchrun --nproc-per-node 2", "accelerate launch --cpu"])
+def test_a_launcher_with_nothing_to_launch_is_refused(line: str) -> None:
+    with pytest.raises(UserError, match="what\\?"):
+        unwrap(line.split())
+
+
+def test_torchruns_ranks_are_ours_where_we_are_not_told_otherwise() -> None:
+    found = unwrapped("torchrun --nproc-per-node 3 --master-port 4444 t.py")
+    assert of_torchrun(found, LaunchOptions()) == LaunchOptions(ppn=3, master_port=4444)
+    assert of_torchrun(found, LaunchOptions(n=5)) == LaunchOptions(n=5, master_port=4444)
+    automatic = unwrapped("torchrun --nproc-per-node auto t.py")
+    assert of_torchrun(automatic, LaunchOptions()) == LaunchOptions()
+    wrong = unwrapped("torchrun --nproc-per-node many t.py")
+    with pytest.raises(UserError, match="is no number"):
+        of_torchrun(wrong, LaunchOptions())
+
+
+def test_accelerates_options_win_over_its_file() -> None:
+    file = AccelerateConfig("c.yaml", processes=2, mixed_precision="bf16", dynamo={"backend": "INDUCTOR"}, ipex=True)
+    found = unwrapped("accelerate launch --num_processes 6 --mixed_precision no --mpirun_ccl 2 t.py")
+    config = config_of(found, file)
+    assert (config.processes, config.mixed_precision, config.ccl_workers) == (6, "no", 2)
+    assert (config.ipex, config.dynamo) == (True, {"backend": "INDUCTOR"})
+
+
+def test_what_is_not_for_cpus_is_refused() -> None:
+    found = unwrapped("accelerate launch --multi_gpu t.py")
+    with pytest.raises(UserError, match="is not for CPUs"):
+        config_of(found, None)
+
+
+def test_a_call_without_a_launcher_stays_as_it_is() -> None:
+    words, options = ("python", "t.py"), LaunchOptions(n=2)
+    asked = without_launcher("command", words, options, None)
+    assert (asked.kind, asked.words, asked.options, asked.config, asked.note) == ("command", words, options, None, "")
+    # behind no `--` the words are a script of that name and its arguments
+    assert without_launcher("script", ("torchrun", "t.py"), options, None).words == ("torchrun", "t.py")
+
+
+def test_the_file_that_accelerate_was_given_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("distributed_type: MULTI_CPU\nnum_processes: 8\n")
+    words = ("accelerate", "launch", "--config_file", str(file), "t.py")
+    asked = without_launcher("command", words, LaunchOptions(), None)
+    assert asked.config is not None
+    assert (asked.kind, asked.words, asked.config.processes) == ("script", ("t.py",), 8)
+    assert asked.note.startswith("accelerate launch is left out")
+    with pytest.raises(UserError, match="No such file"):
+        without_launcher("command", ("accelerate", "launch", "--config_file", "/none", "t.py"), LaunchOptions(), None)
