@@ -7,13 +7,12 @@ import os
 import signal
 import sys
 import time
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer.core import TyperCommand
 
+from ipexctl.cli.launch_options import Launch, Script, ScriptCommand, understand
 from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import UserError
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.refused import Refused
     from ipexctl.jobs.run import Planned
     from ipexctl.jobs.wishes import RunWishes
-    from ipexctl.launch.request import CommandKind
     from ipexctl.remote.crew import Crew
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -35,116 +33,20 @@ GOES_ON: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 """Ended well, or left to itself: there is nothing to clear away on the nodes."""
 
 
-class Backend(str, Enum):
-    auto = "auto"
-    ccl = "ccl"
-    gloo = "gloo"
-    mpi = "mpi"
-
-
-class Bind(str, Enum):
-    auto = "auto"
-    socket = "socket"
-    numa = "numa"
-    cores = "cores"
-    none = "none"
-
-
-class _Words(TyperCommand):
-    """Everything behind the script is the script's; behind `-m NAME` the same."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        with_value = {
-            word
-            for param in self.params
-            if not getattr(param, "is_flag", True) and not getattr(param, "count", False)
-            for word in param.opts
-        }
-        at = 0
-        while at < len(args) and args[at] != "--" and args[at].startswith("-") and args[at] != "-":
-            takes = args[at] in with_value
-            at += 2 if takes else 1
-            if takes and args[at - 2] in ("-m", "--module"):
-                args = [*args[:at], "--", *args[at:]]
-                break
-        ctx.obj = {"dashes": at < len(args) and args[at] == "--"}
-        return super().parse_args(ctx, args)
-
-
-@app.command(cls=_Words, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
-@shared(Targets, Home, Output)
+@app.command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
+@shared(Script, Launch, Targets, Home, Output)
 def run_command(
     ctx: typer.Context,
+    script: Script,
+    launch: Launch,
     targets: Targets,
     home: Home,
     output: Output,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT.py [ARGS…]", show_default=False, help="Or: -m MODULE [ARGS…]; or: -- COMMAND…"),
-    ] = None,
-    module: Annotated[str | None, typer.Option("--module", "-m", metavar="NAME", help="A module.")] = None,
-    n: Annotated[int | None, typer.Option("-n", metavar="N", help="How many ranks in all.")] = None,
-    ppn: Annotated[
-        int | None, typer.Option("--ppn", metavar="N", help="How many a node; else one a NUMA node, or the slots.")
-    ] = None,
-    env: Annotated[str, typer.Option("--env", metavar="NAME", help="The environment.")] = "default",
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="A Python of yours on every host instead.")
-    ] = None,
-    setup: Annotated[
-        str | None, typer.Option("--setup", metavar="FILE", help="A file on every host, sourced in bash first.")
-    ] = None,
     install: Annotated[bool, typer.Option("--install", help="Make the environment where it is missing.")] = False,
-    stack: Annotated[str | None, typer.Option("--stack", metavar="NAME", help="With --install: which row.")] = None,
-    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="With --install: which torch.")] = None,
-    export: Annotated[
-        list[str] | None,
-        typer.Option("--export", "-x", metavar="KEY[=VALUE]", help="A variable for the ranks; without a value, ours."),
-    ] = None,
-    env_file: Annotated[
-        list[Path] | None,
-        typer.Option("--env-file", readable=False, metavar="FILE", help="Variables from a file, never shown."),
-    ] = None,
-    backend: Annotated[Backend, typer.Option("--backend", help="What ranks talk over.")] = Backend.auto,
-    mpi: Annotated[
-        str, typer.Option("--mpi", metavar="NAME|PATH", help="auto, intel, openmpi, mpich, or an mpirun's path.")
-    ] = "auto",
-    bind: Annotated[Bind, typer.Option("--bind", help="What a rank is bound to.")] = Bind.auto,
-    omp: Annotated[int | None, typer.Option("--omp", metavar="N", help="Threads a rank.")] = None,
-    ccl_workers: Annotated[
-        int | None, typer.Option("--ccl-workers", metavar="N", help="oneCCL's own threads a rank.")
-    ] = None,
-    master_port: Annotated[
-        int | None, typer.Option("--master-port", metavar="P", help="MASTER_PORT; else a free one.")
-    ] = None,
-    cwd: Annotated[
-        Path | None, typer.Option("--cwd", readable=False, metavar="DIR", help="The project's directory here.")
-    ] = None,
-    sync: Annotated[bool, typer.Option("--sync/--no-sync", help="Bring the project to the hosts first.")] = True,
-    exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="PAT", help="Leave this out of the sync.")
-    ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option("--data", metavar="DIR", help="Not synced; must be on every host.")
-    ] = None,
-    allow_big: Annotated[bool, typer.Option("--allow-big", help="Sync more than 1 GB or 20,000 files.")] = False,
     ranks: Annotated[str, typer.Option("--ranks", metavar="SPEC", help="Which ranks to show: 0, 0-3,8.")] = "all",
     plain: Annotated[bool, typer.Option("--plain", help="Lines behind their rank, also on a terminal.")] = False,
     live: Annotated[bool, typer.Option("--live", help="The live view.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start it, and leave it to itself.")] = False,
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", min=1, metavar="S", help="End it after so many seconds.")
-    ] = None,
-    max_restarts: Annotated[
-        int, typer.Option("--max-restarts", min=0, metavar="N", help="Begin it again where a rank fails, so often.")
-    ] = 0,
-    hang_after: Annotated[
-        float, typer.Option("--hang-after", min=0, metavar="S", help="Report when all ranks are silent; 0: never.")
-    ] = 600.0,
-    accelerate_config: Annotated[
-        Path | None,
-        typer.Option("--accelerate-config", readable=False, metavar="FILE", help="What `accelerate config` wrote."),
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show ranks, variables with their reasons, the mpirun line; do nothing.")
     ] = False,
@@ -161,66 +63,16 @@ def run_command(
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3
     """
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.hosts.home import home_on_nodes
-    from ipexctl.hosts.internal import InterfaceChoice
-    from ipexctl.jobs.project import find_place
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.jobs.wishes import RunWishes, check_wishes, read_exports
-    from ipexctl.launch.accelerate import options_of, read_accelerate_file
-    from ipexctl.launch.launchers import without_launcher
-    from ipexctl.launch.request import LaunchOptions
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
     from ipexctl.ui.say import say, say_refused
 
-    if module is None and not words:
-        raise UserError("run what?", fix="ipexctl run SCRIPT.py, -m MODULE, or -- COMMAND")
-    exports = read_exports(export or (), env_file or (), os.environ)
-    config = read_accelerate_file(accelerate_config) if accelerate_config is not None else None
-    options = LaunchOptions(
-        n=n,
-        ppn=ppn,
-        backend=backend.value,
-        mpi=mpi,
-        bind=bind.value,
-        omp=omp,
-        ccl_workers=ccl_workers,
-        master_port=master_port,
-        time_limit=time_limit,
-        exports=exports.exports,
-    )
-    kind: CommandKind = "module" if module is not None else "command" if ctx.obj["dashes"] else "script"
-    asked = without_launcher(kind, (*((module,) if module is not None else ()), *(words or ())), options, config)
-    hosts = choose_hosts(targets, asked.config.hostfile if asked.config else None)
-    wishes = RunWishes(
-        kind=asked.kind,
-        words=asked.words,
-        options=options_of(asked.config, asked.options, len(hosts)),
-        accelerate=asked.config,
-        stack=stack,
-        torch=torch,
-        env=env,
-        python=python,
-        setup=setup,
-        home=home_on_nodes(home.home, os.environ),
-        iface=home.iface,
-        cwd=cwd,
-        sync=sync,
-        excludes=tuple(exclude or ()),
-        data=tuple(data or ()),
-        allow_big=allow_big,
-        timeout=targets.timeout,
-        restarts=max_restarts,
-        hang_after=hang_after,
-        ranks=parse_ranks(ranks),
-    )
-    if home.iface is not None:
-        InterfaceChoice(home.iface)
-    check_wishes(wishes)
-    place = find_place(wishes, Path.cwd())
+    asked = understand(ctx, script, launch, targets, home, parse_ranks(ranks))
+    hosts, wishes, place, exports = asked.hosts, asked.wishes, asked.place, asked.exports
     cancel = Cancel()
 
     def tell(text: str) -> None:

@@ -1,0 +1,206 @@
+"""What a launch is asked for, shared by every command that plans one, and how it becomes the verbs' wishes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from ipexctl.cli.options import Home, Targets
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.project import Place
+    from ipexctl.jobs.ranks import RankSet
+    from ipexctl.jobs.wishes import Exports, RunWishes
+    from ipexctl.launch.request import CommandKind
+
+
+class Backend(str, Enum):
+    auto = "auto"
+    ccl = "ccl"
+    gloo = "gloo"
+    mpi = "mpi"
+
+
+class Bind(str, Enum):
+    auto = "auto"
+    socket = "socket"
+    numa = "numa"
+    cores = "cores"
+    none = "none"
+
+
+class ScriptCommand(TyperCommand):
+    """Everything behind the script is the script's; behind `-m NAME` the same."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with_value = {
+            word
+            for param in self.params
+            if not getattr(param, "is_flag", True) and not getattr(param, "count", False)
+            for word in param.opts
+        }
+        at = 0
+        while at < len(args) and args[at] != "--" and args[at].startswith("-") and args[at] != "-":
+            takes = args[at] in with_value
+            at += 2 if takes else 1
+            if takes and args[at - 2] in ("-m", "--module"):
+                args = [*args[:at], "--", *args[at:]]
+                break
+        ctx.obj = {"dashes": at < len(args) and args[at] == "--"}
+        return super().parse_args(ctx, args)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is to be launched."""
+
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT.py [ARGS…]", show_default=False, help="Or: -m MODULE [ARGS…]; or: -- COMMAND…"),
+    ] = None
+    module: Annotated[str | None, typer.Option("--module", "-m", metavar="NAME", help="A module.")] = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How it is to be launched."""
+
+    n: Annotated[int | None, typer.Option("-n", metavar="N", help="How many ranks in all.")] = None
+    ppn: Annotated[
+        int | None, typer.Option("--ppn", metavar="N", help="How many a node; else one a NUMA node, or the slots.")
+    ] = None
+    env: Annotated[str, typer.Option("--env", metavar="NAME", help="The environment.")] = "default"
+    python: Annotated[
+        str | None, typer.Option("--python", metavar="PATH", help="A Python of yours on every host instead.")
+    ] = None
+    setup: Annotated[
+        str | None, typer.Option("--setup", metavar="FILE", help="A file on every host, sourced in bash first.")
+    ] = None
+    stack: Annotated[str | None, typer.Option("--stack", metavar="NAME", help="With --install: which row.")] = None
+    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="With --install: which torch.")] = None
+    export: Annotated[
+        list[str] | None,
+        typer.Option("--export", "-x", metavar="KEY[=VALUE]", help="A variable for the ranks; without a value, ours."),
+    ] = None
+    env_file: Annotated[
+        list[Path] | None,
+        typer.Option("--env-file", readable=False, metavar="FILE", help="Variables from a file, never shown."),
+    ] = None
+    backend: Annotated[Backend, typer.Option("--backend", help="What ranks talk over.")] = Backend.auto
+    mpi: Annotated[
+        str, typer.Option("--mpi", metavar="NAME|PATH", help="auto, intel, openmpi, mpich, or an mpirun's path.")
+    ] = "auto"
+    bind: Annotated[Bind, typer.Option("--bind", help="What a rank is bound to.")] = Bind.auto
+    omp: Annotated[int | None, typer.Option("--omp", metavar="N", help="Threads a rank.")] = None
+    ccl_workers: Annotated[
+        int | None, typer.Option("--ccl-workers", metavar="N", help="oneCCL's own threads a rank.")
+    ] = None
+    master_port: Annotated[
+        int | None, typer.Option("--master-port", metavar="P", help="MASTER_PORT; else a free one.")
+    ] = None
+    cwd: Annotated[
+        Path | None, typer.Option("--cwd", readable=False, metavar="DIR", help="The project's directory here.")
+    ] = None
+    sync: Annotated[bool, typer.Option("--sync/--no-sync", help="Bring the project to the hosts first.")] = True
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="PAT", help="Leave this out of the sync.")
+    ] = None
+    data: Annotated[
+        list[str] | None, typer.Option("--data", metavar="DIR", help="Not synced; must be on every host.")
+    ] = None
+    allow_big: Annotated[bool, typer.Option("--allow-big", help="Sync more than 1 GB or 20,000 files.")] = False
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", min=1, metavar="S", help="End it after so many seconds.")
+    ] = None
+    max_restarts: Annotated[
+        int, typer.Option("--max-restarts", min=0, metavar="N", help="Begin it again where a rank fails, so often.")
+    ] = 0
+    hang_after: Annotated[
+        float, typer.Option("--hang-after", min=0, metavar="S", help="Report when all ranks are silent; 0: never.")
+    ] = 600.0
+    accelerate_config: Annotated[
+        Path | None,
+        typer.Option("--accelerate-config", readable=False, metavar="FILE", help="What `accelerate config` wrote."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call, understood: nothing of it has touched a host."""
+
+    hosts: tuple[Host, ...]
+    wishes: RunWishes
+    place: Place
+    exports: Exports
+    note: str
+    """What is to be said of it."""
+
+
+def understand(
+    ctx: typer.Context, script: Script, launch: Launch, targets: Targets, home: Home, ranks: RankSet | None = None
+) -> Asked:
+    """Refuses what can't be meant, before any host is touched."""
+    from ipexctl.cli.hosts import choose_hosts
+    from ipexctl.hosts.home import home_on_nodes
+    from ipexctl.hosts.internal import InterfaceChoice
+    from ipexctl.jobs.project import find_place
+    from ipexctl.jobs.ranks import EVERY_RANK
+    from ipexctl.jobs.wishes import RunWishes, check_wishes, read_exports
+    from ipexctl.launch.accelerate import options_of, read_accelerate_file
+    from ipexctl.launch.launchers import without_launcher
+    from ipexctl.launch.request import LaunchOptions
+
+    if script.module is None and not script.words:
+        raise UserError("run what?", fix="ipexctl run SCRIPT.py, -m MODULE, or -- COMMAND")
+    exports = read_exports(launch.export or (), launch.env_file or (), os.environ)
+    options = LaunchOptions(
+        n=launch.n,
+        ppn=launch.ppn,
+        backend=launch.backend.value,
+        mpi=launch.mpi,
+        bind=launch.bind.value,
+        omp=launch.omp,
+        ccl_workers=launch.ccl_workers,
+        master_port=launch.master_port,
+        time_limit=launch.time_limit,
+        exports=exports.exports,
+    )
+    kind: CommandKind = "module" if script.module is not None else "command" if ctx.obj["dashes"] else "script"
+    words = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
+    config = read_accelerate_file(launch.accelerate_config) if launch.accelerate_config is not None else None
+    asked = without_launcher(kind, words, options, config)
+    hosts = choose_hosts(targets, asked.config.hostfile if asked.config else None)
+    wishes = RunWishes(
+        kind=asked.kind,
+        words=asked.words,
+        options=options_of(asked.config, asked.options, len(hosts)),
+        accelerate=asked.config,
+        stack=launch.stack,
+        torch=launch.torch,
+        env=launch.env,
+        python=launch.python,
+        setup=launch.setup,
+        home=home_on_nodes(home.home, os.environ),
+        iface=home.iface,
+        cwd=launch.cwd,
+        sync=launch.sync,
+        excludes=tuple(launch.exclude or ()),
+        data=tuple(launch.data or ()),
+        allow_big=launch.allow_big,
+        timeout=targets.timeout,
+        restarts=launch.max_restarts,
+        hang_after=launch.hang_after,
+        ranks=ranks or EVERY_RANK,
+    )
+    if home.iface is not None:
+        InterfaceChoice(home.iface)
+    check_wishes(wishes)
+    return Asked(hosts, wishes, find_place(wishes, Path.cwd()), exports, asked.note)
