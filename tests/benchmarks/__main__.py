@@ -19,6 +19,7 @@ from . import (
     part_doctor,
     part_exec,
     part_install,
+    part_lines,
     part_startup,
     part_step,
     part_stream,
@@ -40,6 +41,7 @@ PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "exec": part_exec.measure,
     "doctor": part_doctor.measure,
     "install": part_install.measure,
+    "lines": part_lines.measure,
     "startup": part_startup.measure,
     "step": part_step.measure,
     "stream": part_stream.measure,
@@ -114,7 +116,12 @@ def _measure(given: argparse.Namespace) -> None:
 
 
 def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
-    fixed = {"install": part_install.HOSTS, "sync": part_sync.HOSTS, "tree": max(part_tree.COUNTS)}
+    fixed = {
+        "install": part_install.HOSTS,
+        "lines": part_lines.HOSTS,
+        "sync": part_sync.HOSTS,
+        "tree": max(part_tree.COUNTS),
+    }
     return max(counts) if part in ("exec", "doctor") else fixed.get(part, 1)
 
 
