@@ -1,0 +1,208 @@
+"""`ipexctl why` on real SSH hosts with a real Intel MPI: what is said of a run is what was done to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_run_helpers import WAITS, Cluster, lab_with_mpi, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+BEGINS = """\
+import os, socket, sys, time
+print("rank", os.environ["RANK"], "begins", flush=True)
+"""
+ENDS = "time.sleep(300)\n"
+BIN = ".ipexctl/envs/default/bin"
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"whylab-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    project = tmp_path / "project"
+    project.mkdir()
+    return Cluster(lab, project, tmp_path / "state")
+
+
+def fail(cluster: Cluster, body: str, *options: str, rc: int, at: str = "") -> dict[str, Any]:
+    """Run that on every rank until it fails; returns what why says of it, as JSON."""
+    cluster.write("train.py", BEGINS + body + ENDS)
+    ran = cluster.run("--plain", *options, "train.py", *filter(None, [at]), rc=rc)
+    assert "why, and what to do: ipexctl why train-" in ran.err
+    said = asked(cluster)
+    if said["cause"]:
+        assert f"{said['cause']['confidence']} cause: {said['cause']['sentence']}" in ran.err
+    return said
+
+
+def asked(cluster: Cluster, run: str = "last", rc: int = 0) -> dict[str, Any]:
+    ran = cluster.call("why", run, "--json")
+    assert ran.rc == rc, ran.err + ran.out
+    said: dict[str, Any] = json.loads(ran.out)
+    assert said["schema"] == "ipexctl.why/1"
+    return said
+
+
+def test_a_rank_that_raises_is_named_with_its_last_words(cluster: Cluster) -> None:
+    said = fail(
+        cluster, "if os.environ['RANK'] == '1': raise ValueError('the \\x1b[31mloss\\x1b[0m is gone \\udcff')\n", rc=1
+    )
+    assert {"rank": 1, "host": "node2", "exit_code": 1, "signal": None}.items() <= said["first_failure"].items()
+    assert said["cause"]["id"] == "script.raised"
+    assert said["cause"]["sentence"].endswith("(train.py, line 3)")
+    assert {"stream": "stdout", "text": "rank 1 begins"} in said["lines"]
+    assert said["lines"][-1]["text"].startswith("ValueError: the loss is gone")
+    assert [each["ranks"] for each in said["others"]] == [[0, 2]]
+    text = cluster.call("why", "last")
+    assert text.out.startswith(f"run {said['run']['id']} failed after ")
+    assert "rank 1 on node2 ended with exit code 1" in text.out.splitlines()[0]
+    assert "\x1b" not in text.out
+    assert text.err == ""
+
+
+def test_a_module_that_one_node_lacks_is_told_from_one_that_all_lack(cluster: Cluster) -> None:
+    absent = "if socket.gethostname() == 'node3': import frobnicate\n"
+    said = fail(cluster, absent, rc=1)
+    assert said["cause"]["id"] == "script.no_module"
+    assert said["cause"]["sentence"].startswith("node3 has no Python module named frobnicate")
+    assert "import frobnicate" in said["cause"]["fix"]
+    together = "time.sleep(max(0, float(sys.argv[1]) - time.time()))\nimport frobnicate\n"
+    said = fail(cluster, together, rc=1, at=str(time.time() + 8))
+    assert said["cause"]["sentence"] == "no node of this run has a Python module named frobnicate"
+
+
+def test_a_rank_that_leaves_with_a_code_of_its_own_chose_it(cluster: Cluster) -> None:
+    said = fail(cluster, "if os.environ['RANK'] == '2': sys.exit(3)\n", rc=3)
+    assert {"rank": 2, "host": "node3", "exit_code": 3}.items() <= said["first_failure"].items()
+    assert said["cause"]["id"] == "script.exited"
+
+
+def test_a_rank_that_is_killed_was_killed_by_no_one_of_ours(cluster: Cluster) -> None:
+    said = fail(cluster, "if os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n", rc=137)
+    assert said["first_failure"]["signal"] == 9
+    assert "ended by SIGKILL, by no one of ours" in said["headline"]
+    assert said["cause"]["id"] == "memory.killed"
+
+
+def test_a_rank_that_crashes_tells_where(cluster: Cluster) -> None:
+    said = fail(cluster, "import ctypes\nif os.environ['RANK'] == '0': ctypes.string_at(0)\n", rc=139)
+    assert said["first_failure"]["signal"] == 11
+    assert said["cause"]["id"] == "process.crashed"
+    assert "train.py, line 4" in said["cause"]["sentence"]
+
+
+def test_a_port_that_two_ranks_of_a_node_want_is_named(cluster: Cluster) -> None:
+    body = "import socket\ns = socket.socket()\ns.bind(('0.0.0.0', 29511))\ns.listen()\n"
+    said = fail(cluster, body, "--ppn", "2", rc=1)
+    assert said["cause"]["id"] == "meet.port_busy"
+
+
+def test_who_lost_a_peer_is_not_blamed_for_it(cluster: Cluster) -> None:
+    """The others find their connection gone, and say so, while who left it says why."""
+    body = """\
+if os.environ["RANK"] == "0":
+    s = socket.create_server(("0.0.0.0", 29517))
+    for _ in range(2): s.accept()[0].sendall(b"go")
+    time.sleep(0.3)
+    raise KeyError("labels")
+time.sleep(1)
+s = socket.create_connection((os.environ["MASTER_ADDR"], 29517))
+s.recv(2)
+if s.recv(1) == b"": raise RuntimeError("[pair.cc:534] Connection closed by peer [10.0.0.1]:29517")
+"""
+    said = fail(cluster, body, rc=1)
+    assert said["cause"]["rank"] == 0
+    assert "KeyError: 'labels'" in said["cause"]["sentence"]
+
+
+def test_an_mpirun_that_could_not_start_a_node_names_it(cluster: Cluster) -> None:
+    cluster.write("train.py", BEGINS)
+    names = "hydra_bstrap_proxy hydra_pmi_proxy"
+    cluster.on(2, f"cd {BIN} && for it in {names}; do mv $it $it.away; done")
+    try:
+        ran = cluster.run("--plain", "train.py", rc=1)
+    finally:
+        cluster.on(2, f"cd {BIN} && for it in {names}; do mv $it.away $it; done")
+    assert "likely cause: MPI isn't at its path on node3" in ran.err
+    said = asked(cluster)
+    assert said["cause"]["id"] == "mpi.not_there"
+    assert {line["stream"] for line in said["lines"]} == {"mpirun"}
+    assert any("bstrap_proxy on node3" in line["text"] for line in said["lines"])
+
+
+def test_lines_of_a_megabyte_and_bytes_that_are_no_text_hide_nothing(cluster: Cluster) -> None:
+    body = """\
+b = sys.stdout.buffer
+for n in range(3000): b.write(b"\\rstep %d" % n)
+b.write(b"\\n" + b"x" * (1 << 20) + b"\\n\\xff caf\\xe9 \\x1b[2J\\n"); b.flush()
+if os.environ["RANK"] == "0": raise MemoryError
+"""
+    said = fail(cluster, body, rc=1)
+    assert said["cause"]["id"] == "memory.refused"
+    texts = [line["text"] for line in said["lines"]]
+    assert "step 2999" in texts
+    text = cluster.call("why", "last").out
+    assert max(len(line) for line in text.splitlines()) < 600
+    assert "\x1b" not in text
+
+
+def test_a_run_under_way_and_one_that_was_stopped_are_told_apart(cluster: Cluster) -> None:
+    cluster.write("wait.py", WAITS)
+    run = cluster.run("--detach", "wait.py").out.strip()
+    until = time.monotonic() + 30
+    while (said := asked(cluster, run))["state"] == "starting":
+        assert time.monotonic() < until, said
+        time.sleep(0.2)
+    assert said["next"] == [f"ipexctl attach {run}"]
+    assert said["first_failure"] is None
+    assert cluster.call("stop", run).rc == 0
+    assert "was stopped after" in asked(cluster, run)["headline"]
+
+
+def test_a_node0_out_of_reach_leaves_the_copy_of_a_run_that_was_followed(cluster: Cluster) -> None:
+    before = fail(cluster, "if os.environ['RANK'] == '1': raise ValueError('gone')\n", rc=1)
+    cluster.write("wait.py", WAITS)
+    unseen = cluster.run("--detach", "wait.py").out.strip()
+    break_host(cluster.lab.hosts[0], "sshd-dead")
+    try:
+        followed = asked(cluster, before["run"]["id"])
+        detached = asked(cluster, unseen, rc=3)
+        words = cluster.call("why", unseen)
+    finally:
+        mend_host(cluster.lab.hosts[0])
+    assert followed["cause"]["id"] == "script.raised"
+    assert any("this is from the copy here" in note for note in followed["notes"])
+    assert detached["state"] == "unknown"
+    assert "is not known here: node0 (node1) can't be reached" in words.out
+    assert cluster.call("stop", unseen).rc == 0
+
+
+def test_a_run_nobody_knows_is_a_wrong_call(cluster: Cluster) -> None:
+    assert cluster.call("why", "nosuch").rc == 2
+
+
+def test_a_supervisor_that_was_killed_leaves_a_run_that_is_lost(cluster: Cluster) -> None:
+    cluster.write("wait.py", WAITS)
+    run = cluster.run("--detach", "wait.py").out.strip()
+    status = json.loads(cluster.on(0, f"cat .ipexctl/runs/{run}/status.json"))
+    cluster.on(0, f"kill -9 {status['supervisor']['pid']}")
+    said = asked(cluster, run)
+    assert said["state"] == "lost"
+    assert "its supervisor on node0 (node1) died" in said["headline"]
+    assert cluster.gone_within(90, f"runs/{run}/")
