@@ -1,0 +1,278 @@
+"""What stands before a rank's own code: out of sight, and heard only when its interpreter goes down for good."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from node_store_helpers import other_pythons
+
+from ipexctl.jobs.dump import read_faulthandler
+from ipexctl.jobs.start import SHIPPED_AS
+from ipexctl.remote.node_script import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PYTHONS = other_pythons()
+FEW = list(dict.fromkeys((PYTHONS[0], *PYTHONS[1:2], PYTHONS[-1])))
+"""This one, the oldest and the newest."""
+TOO_OLD = [path for each in ("2.7", "3.6", "3.7") for path in Path.home().glob(f".pyenv/versions/{each}.*/bin/python")]
+SIGNAL = 61
+
+
+@dataclass
+class Shim:
+    """The directory as a node has it, and the pipe a rank's wrapper reads."""
+
+    place: Path
+    reader: int
+    writer: int
+
+    @property
+    def env(self) -> dict[str, str]:
+        notes = f"{self.writer}:{os.fstat(self.writer).st_ino}"
+        return {**os.environ, "PYTHONPATH": str(self.place), "IPEXCTL_NOTES": notes}
+
+    def run(self, python: str | Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python, "-c", code],
+            env={**self.env, **env},
+            close_fds=False,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def note(self) -> str:
+        try:
+            return os.read(self.reader, 4096).decode()
+        except BlockingIOError:
+            return ""
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Iterator[Shim]:
+    for name, shipped in SHIPPED_AS.items():
+        path = tmp_path / f"{shipped}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text_of(name))
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    os.set_inheritable(writer, True)
+    yield Shim(tmp_path / "shim", reader, writer)
+    os.close(reader)
+    os.close(writer)
+
+
+def bare(python: str | Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [python, "-c", code], env={**environ, **env}, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+ENDS = {
+    "raises": ("def f():\n    raise ValueError('bad\\nshape')\nf()", "1 raised ValueError: bad"),
+    "raises with a hook of its own": (
+        "import sys\nsys.excepthook = lambda *a: None\n1 / 0",
+        "1 raised ZeroDivisionError",
+    ),
+    "raises with a hook that calls Python's": (
+        "import sys\nsys.excepthook = lambda *a: sys.__excepthook__(*a)\n1 / 0",
+        "1 raised ZeroDivisionError: division by zero",
+    ),
+    "raises what cannot be printed": (
+        "class E(Exception):\n    def __str__(self): raise OSError\nraise E()",
+        "1 raised E",
+    ),
+    "interrupted": ("raise KeyboardInterrupt", "130 raised KeyboardInterrupt"),
+    "sys.exit in a function": ("import sys\ndef f():\n    sys.exit(5)\nf()", "5 ended itself with exit code 5"),
+    "sys.exit while handling": (
+        "import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError as e:\n    kept = e\n    sys.exit(3)",
+        "3 ended itself",
+    ),
+    "sys.exit with a text": ("import sys\nsys.exit('no')", "1 ended itself"),
+    "exit by its other name": ("exit(7)", "7 ended itself"),
+    "a negative code": ("import sys\nsys.exit(-1)", "255 ended itself"),
+}
+GOES_ON = {
+    "ends": "print('on')",
+    "sys.exit without a code": "import sys\nsys.exit()",
+    "catches its exit": "import sys\ntry:\n    sys.exit(5)\nexcept SystemExit:\n    pass\nprint('on')",
+    "keeps the exit it caught": "import sys\ntry:\n    sys.exit(5)\nexcept SystemExit as e:\n    kept = e",
+    "ties the exit it caught in a knot": (
+        "import sys\ndef f():\n    try:\n        sys.exit(5)\n    except SystemExit as e:\n        e.me = e\nf()"
+    ),
+    "prints an exception by the hook": (
+        "import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.excepthook(*sys.exc_info())\nprint('on')"
+    ),
+    "a thread exits": "import sys, threading\nt = threading.Thread(target=sys.exit, args=(4,))\nt.start()\nt.join()",
+    "a bare thread exits": "import sys, _thread, time\n_thread.start_new_thread(sys.exit, (4,))\ntime.sleep(0.1)",
+    "a forked child exits": "import os, sys\nif not os.fork(): sys.exit(3)\nos.wait()",
+    "a forked child raises": "import os\nif not os.fork(): 1 / 0\nos.wait()",
+}
+
+
+@pytest.mark.parametrize("python", FEW)
+def test_what_goes_down_is_told_and_looks_as_it_would_without_us(shim: Shim, python: str) -> None:
+    for what, (code, said) in ENDS.items():
+        got, plain = shim.run(python, code), bare(python, code)
+        assert re.match(rf"\d+ {re.escape(said)}", shim.note()), what
+        assert (got.returncode, got.stdout, got.stderr) == (plain.returncode, plain.stdout, plain.stderr), what
+
+
+@pytest.mark.parametrize("python", FEW)
+def test_what_goes_on_is_not_taken_for_the_end(shim: Shim, python: str) -> None:
+    for what, code in GOES_ON.items():
+        got, plain = shim.run(python, code), bare(python, code)
+        assert shim.note() == "", what
+        assert (got.returncode, got.stdout, got.stderr) == (plain.returncode, plain.stdout, plain.stderr), what
+
+
+LOOK = """
+import os, sys
+path = [place for place in sys.path if place]
+print(path, sorted(name for name in sys.modules if "sitecustom" in name or "ipexctl" in name))
+print(sys.excepthook is sys.__excepthook__, len(os.listdir("/proc/self/fd")) < 300)
+try:
+    import sitecustomize
+    print(sitecustomize.__file__)
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("python", [*PYTHONS, *TOO_OLD])
+def test_it_is_out_of_sight_for_any_python_that_comes_by(shim: Shim, python: str) -> None:
+    got, plain = shim.run(python, LOOK), bare(python, LOOK)
+    assert (got.returncode, got.stdout, got.stderr) == (0, plain.stdout, plain.stderr)
+
+
+@pytest.mark.parametrize("python", FEW)
+@pytest.mark.parametrize("theirs", ["print('theirs')", "raise OSError('broken')", "import nothing_of_that_name"])
+def test_the_sitecustomize_it_stands_before_runs_as_ever(shim: Shim, tmp_path: Path, python: str, theirs: str) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(theirs)
+    code = "import sys\nprint('sitecustomize' in sys.modules, [p for p in sys.path if p])"
+    got = shim.run(python, code, PYTHONPATH=f"{shim.place}:{tmp_path / 'site'}")
+    plain = bare(python, code, PYTHONPATH=str(tmp_path / "site"))
+    assert (got.returncode, got.stdout, got.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+def test_another_descriptor_that_has_the_pipes_number_is_left_alone(shim: Shim, tmp_path: Path) -> None:
+    code = f"""
+import os, sys
+other = os.open({str(tmp_path / "checkpoint")!r}, os.O_WRONLY | os.O_CREAT)
+os.dup2(other, {shim.writer})
+sys.exit(5)
+"""
+    assert shim.run(sys.executable, code).returncode == 5
+    assert shim.note() == ""
+    assert (tmp_path / "checkpoint").read_bytes() == b""
+
+
+def test_python_on_its_own_is_left_alone(shim: Shim) -> None:
+    for flag in ("-I", "-E", "-S"):
+        code = "import faulthandler, sys; print(faulthandler.is_enabled()); sys.exit(5)"
+        done = subprocess.run(
+            [sys.executable, flag, "-c", code], env=shim.env, close_fds=False, capture_output=True, check=False
+        )
+        assert done.stdout == (b"False\n" if flag != "-S" else done.stdout)
+        assert shim.note() == ""
+
+
+def stacks_of(pid: int) -> str:
+    """What a process writes when it is asked, by way of the file nobody else sees."""
+    (path,) = (link for link in Path(f"/proc/{pid}/fd").iterdir() if "ipexctl-stacks" in os.readlink(link))
+    before = path.stat().st_size
+    os.kill(pid, SIGNAL)
+    until = time.monotonic() + 10
+    while not (text := path.read_bytes()[before:].decode()).endswith(" in <module>\n"):
+        assert time.monotonic() < until, text
+        time.sleep(0.02)
+    return text
+
+
+FORKS = """
+import os, sys, time
+def in_child():
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(60)
+def in_parent():
+    os.write(1, b"%d\\n" % os.getpid())
+    os.waitpid(pid, 0)
+pid = os.fork()
+in_parent() if pid else in_child()
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_parent_and_forked_child_tell_their_stacks_apart(shim: Shim, python: str) -> None:
+    process = subprocess.Popen(
+        [python, "-c", FORKS], env=shim.env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        pids = {int(process.stdout.readline()) for _ in range(2)}
+        child = (pids - {process.pid}).pop()
+        for _ in range(2):
+            for pid, function in ((process.pid, "in_parent"), (child, "in_child")):
+                (main,) = read_faulthandler(stacks_of(pid))
+                assert [frame.function for frame in main.frames] == [function, "<module>"]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=10)
+
+
+def test_a_rank_that_spins_in_c_tells_its_stack_too(shim: Shim) -> None:
+    code = "import re\ndef spins():\n    re.match('(a*)*b', 'a' * 60)\nprint('here', flush=True)\nspins()"
+    process = subprocess.Popen([sys.executable, "-c", code], env=shim.env, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        time.sleep(0.1)
+        (main,) = read_faulthandler(stacks_of(process.pid))
+        assert [frame.function for frame in main.frames][-2:] == ["spins", "<module>"]
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def test_a_crash_shows_its_stack_on_stderr(shim: Shim) -> None:
+    done = shim.run(sys.executable, "import os\ndef f():\n    os.kill(os.getpid(), 11)\nf()")
+    assert done.returncode == -11
+    assert "Segmentation fault" in done.stderr
+    assert "in f\n" in done.stderr
+
+
+def test_a_signal_that_comes_too_late_does_nothing(shim: Shim) -> None:
+    """The interpreter takes its handlers away at its end, and the signal's default would kill."""
+    code = f"import faulthandler, os\nfaulthandler.unregister({SIGNAL})\nos.kill(os.getpid(), {SIGNAL})\nprint('on')"
+    assert shim.run(sys.executable, code).stdout == "on\n"
+
+
+def test_it_costs_next_to_nothing(shim: Shim) -> None:
+    """Two milliseconds are meant; a machine that has much else to do is given more."""
+
+    def fastest(env: dict[str, str]) -> float:
+        times = []
+        for _ in range(15):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    shim.run(sys.executable, "pass")
+    without = {name: value for name, value in shim.env.items() if name != "PYTHONPATH"}
+    assert fastest(shim.env) - fastest(without) < 0.02
