@@ -205,7 +205,7 @@ print("done", me, os.environ["MASTER_PORT"])
 
 def test_exports_arrive_as_they_are_and_secrets_are_nowhere_to_be_seen(cluster: Cluster) -> None:
     odd = {"SPACES": " a  b ", "QUOTES": 'it\'s "so" $HOME `id` \\', "LINES": "one\ntwo\n", "EMPTY": "", "EQ": "a=b=c"}
-    secret, filed = f"s3cret-{os.getpid()}-env", f"s3cret-{os.getpid()}-file"
+    secret, filed = f"s3cret-{os.getpid()} env\n'of two' \"lines\"\n", f"s3cret-{os.getpid()}  file = $HOME"
     cluster.write("who.py", WHO + "import time\ntime.sleep(1.5)\n")
     env_file = cluster.state.parent / "secrets.env"
     env_file.write_text(f"# mine\nexport IN_FILE='{filed}'\n")
@@ -266,6 +266,15 @@ def test_slots_are_kept_and_a_host_with_more_ranks_than_cores_is_named(cluster: 
     ran = here.run("-n", "4", "who.py")
     assert len(said_by(ran)) == 4
     assert "4 ranks don't divide evenly" in ran.err
+
+
+def test_without_slots_every_host_has_as_many_ranks_as_the_others(cluster: Cluster) -> None:
+    cluster.write("who.py", WHO)
+    ran = cluster.run("who.py")
+    hosts = [said["host"] for _, said in sorted(said_by(ran).items())]
+    each = len(hosts) // 3
+    assert hosts == [f"node{number}" for number in (1, 2, 3) for _ in range(each)]
+    assert "one rank a NUMA node" in ran.err
 
 
 def test_outputs_stay_where_they_were_written_and_the_next_run_finds_them(cluster: Cluster) -> None:
