@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -44,8 +45,8 @@ class Script:
     """Why an import that is found nowhere may be found all the same."""
 
     def line(self, number: int) -> str:
-        lines = (self.text or "").splitlines()
-        return lines[number - 1] if 0 < number <= len(lines) else ""
+        lines = (self.text or "").split("\n")
+        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
 
 
 def read_script(name: str, data: bytes) -> Script:
@@ -68,13 +69,17 @@ def read_script(name: str, data: bytes) -> Script:
     try:
         tree = ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        if name.endswith((".sh", ".bash", ".zsh")):
+            raise _no_python(name, "is a shell script", "bash ") from None
         return Script(name, text)  # perhaps it is for a newer Python than ours
     return Script(name, text, tuple(_imports(tree)), _doubt(tree))
 
 
-def _no_python(name: str, what: str) -> UserError:
+def _no_python(name: str, what: str, by: str = "") -> UserError:
     path = name if "/" in name else f"./{name}"
-    return UserError(f"the script {quoted(name)} {what}, not Python", fix=f"a command: ipexctl run -- {path}")
+    return UserError(
+        f"the script {quoted(name)} {what}, not Python", fix=f"a command: ipexctl run -- {by}{shlex.quote(path)}"
+    )
 
 
 def _imports(tree: ast.Module) -> Iterator[Import]:

@@ -42,6 +42,7 @@ def later():
         ("go.sh", b"#!/bin/sh\nls\n", "is for sh, as its first line says", "-- ./go.sh"),
         ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n", "is for bash", "-- bin/go"),
         ("go.pl", b"#! /usr/bin/perl -w\n1;", "is for perl", "-- ./go.pl"),
+        ("plain.sh", b"for each in 1 2; do echo $each; done\n", "is a shell script", "-- bash ./plain.sh"),
         ("a.ipynb", b'{"cells": []}', "is a notebook", "nbconvert"),
     ],
 )
