@@ -1,0 +1,195 @@
+"""What can happen to a run, how it is made to, and what then is true of the run."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.lab import break_host, mend_host
+
+from .stage import SCARCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .play import Play
+
+ENDLESS: Final = 100_000
+SHORT: Final = 150
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the record and the call have to say. `rank` and `host` are looked at where there is a kind."""
+
+    state: str
+    code: int
+    kind: str = ""
+    rank: int | None = None
+    host: str | None = None
+    words: str = ""
+    """In the reason."""
+    all_lines: bool = True
+    """Else only the last ones of a rank may be missing."""
+    within: float = 8.0
+    """Seconds for all processes to be gone."""
+    more: tuple[tuple[str, Any], ...] = ()
+    """Of the first failure."""
+
+
+@dataclass(frozen=True)
+class Happening:
+    name: str
+    play: Callable[[Play], Truth]
+    script: str = "none"
+    """What `lines.py` is told."""
+    count: int = ENDLESS
+    options: tuple[str, ...] = ()
+    is_long: bool = False
+    needs_memory: bool = False
+
+
+def _of_itself(kind: str, code: int, within: float = 8.0, **more: Any) -> Callable[[Play], Truth]:
+    """The script does it."""
+
+    def play(scene: Play) -> Truth:
+        scene.wait_for_death()
+        return Truth("failed", code, kind, scene.victim, scene.host, within=within, more=tuple(more.items()))
+
+    return play
+
+
+def _killed(scene: Play) -> Truth:
+    scene.kill(scene.host, scene.row["pid"], signal.SIGKILL)
+    return Truth("failed", 137, "signal", scene.victim, scene.host, more=(("signal", 9),))
+
+
+def _out_of_memory(scene: Play) -> Truth:
+    scene.stage.limit(scene.host, SCARCE)
+    scene.wait_for_death()
+    oom = {"by": "cgroup", "limit": SCARCE}
+    return Truth("failed", 137, "oom", scene.victim, scene.host, "out of memory (limit 256 MB)", more=(("oom", oom),))
+
+
+def _hangs(scene: Play) -> Truth:
+    until = time.monotonic() + 20
+    while scene.status["silent"] is None:
+        assert time.monotonic() < until, "nobody noticed that nobody speaks"
+        time.sleep(0.1)
+    assert len(scene.status["silent"]["ranks"]) == 6
+    scene.died = time.time()
+    scene.call("stop", scene.run)
+    return Truth("stopped", 143)
+
+
+def _cut_off(scene: Play) -> Truth:
+    """A node that isn't the first."""
+    number = scene.chance.choice([1, 2])
+    host = scene.stage.cluster.lab.hosts[number]
+    scene.died = time.time()
+    break_host(host, "link-down")
+    scene.cut.add(host.name)
+    words = f"{host.name} is not heard any more (ranks {2 * number}-{2 * number + 1})"
+    return Truth("failed", 1, "lost", 2 * number, host.name, words, all_lines=False, within=62)
+
+
+def _node0_cut_off(scene: Play) -> Truth:
+    scene.died = time.time()
+    break_host(scene.stage.cluster.lab.hosts[0], "link-down")
+    scene.cut.update(host.name for host in scene.stage.cluster.lab.hosts)
+    return Truth("failed", 1, "lost", None, None, "no other node is heard any more", all_lines=False, within=62)
+
+
+def _client_killed(scene: Play) -> Truth:
+    scene.client.kill()
+    scene.client.wait()
+    scene.watch_again("attach")
+    return Truth("ok", 0)
+
+
+def _client_left(scene: Play) -> Truth:
+    scene.client.send_signal(signal.SIGHUP)
+    code = scene.client.wait(20)
+    assert code == 129, f"the call that was hung up on ended with {code}"
+    assert scene.status["state"] == "running"
+    scene.watch_again("attach")
+    return Truth("ok", 0)
+
+
+def _client_told(number: signal.Signals) -> Callable[[Play], Truth]:
+    def play(scene: Play) -> Truth:
+        scene.died = time.time()
+        scene.client.send_signal(number)
+        return Truth("stopped", 128 + number)
+
+    return play
+
+
+def _supervisor_killed(scene: Play) -> Truth:
+    scene.kill("node1", scene.status["supervisor"]["pid"], signal.SIGKILL)
+    return Truth("lost", 1, all_lines=False, within=20)
+
+
+def _mpirun(number: signal.Signals) -> Callable[[Play], Truth]:
+    def play(scene: Play) -> Truth:
+        scene.kill("node1", scene.status["mpirun"]["pid"], number)
+        return Truth("failed", 1, "mpirun", None, None, all_lines=number != signal.SIGKILL)
+
+    return play
+
+
+def _wrapper_killed(scene: Play) -> Truth:
+    scene.kill(scene.host, scene.row["wrapper"], signal.SIGKILL)
+    return Truth("failed", 1, "lost", scene.victim, scene.host, "hung up without a word", all_lines=False)
+
+
+def _wrapper_told(scene: Play) -> Truth:
+    scene.kill(scene.host, scene.row["wrapper"], signal.SIGTERM)
+    words = f"rank {scene.victim} on {scene.host} got SIGTERM"
+    return Truth("failed", 143, "signal", scene.victim, scene.host, words)
+
+
+def _disk_full(where: int) -> Callable[[Play], Truth]:
+    def play(scene: Play) -> Truth:
+        host = scene.stage.cluster.lab.hosts[where]
+        break_host(host, "full-disk")
+        time.sleep(2.5)
+        mend_host(scene.stage.cluster.lab.host(host.name) or host, "full-disk")
+        return Truth("ok", 0, within=40)
+
+    return play
+
+
+def _disk_full_to_the_end(scene: Play) -> Truth:
+    break_host(scene.stage.cluster.lab.hosts[0], "full-disk")
+    return Truth("ok", 0, within=80)
+
+
+def _not_a_thing(scene: Play) -> Truth:
+    return Truth("ok", 0)
+
+
+HAPPENINGS: Final = (
+    Happening("a rank raises", _of_itself("exit", 1, exit_code=1), "raise"),
+    Happening("a rank exits 3", _of_itself("exit", 3, exit_code=3), "exit"),
+    Happening("a rank is killed", _killed),
+    Happening("a rank is killed for want of memory", _out_of_memory, "oom", needs_memory=True),
+    Happening("a rank raises and doesn't end", _of_itself("stuck", 1, within=18.0), "atexit"),
+    Happening("all hang, and it is stopped", _hangs, "hang", options=("--hang-after", "3")),
+    Happening("a node is cut off", _cut_off, is_long=True),
+    Happening("node0 is cut off", _node0_cut_off, is_long=True),
+    Happening("the call is killed", _client_killed, count=SHORT),
+    Happening("the call is hung up on", _client_left, count=SHORT),
+    Happening("the call gets SIGINT", _client_told(signal.SIGINT)),
+    Happening("the call gets SIGTERM", _client_told(signal.SIGTERM)),
+    Happening("the supervisor is killed", _supervisor_killed),
+    Happening("mpirun is killed", _mpirun(signal.SIGKILL)),
+    Happening("mpirun is told to end", _mpirun(signal.SIGTERM)),
+    Happening("a wrapper is killed", _wrapper_killed),
+    Happening("a wrapper is told to end", _wrapper_told),
+    Happening("node0's disk is full for a while", _disk_full(0), count=SHORT),
+    Happening("a node's disk is full for a while", _disk_full(1), count=SHORT),
+    Happening("nothing", _not_a_thing, count=SHORT),
+)

@@ -1,0 +1,111 @@
+"""The lab a round plays in: three hosts, seen from outside by their namespaces, and memory that can be made scarce."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.lab import mend_host
+from ipexctl.lab.inside import in_host
+from ipexctl.lab.processes import in_namespaces, init_of, innermost_pid
+
+if TYPE_CHECKING:
+    from lab_run_helpers import Cluster
+
+_MEMORY: Final = Path("/sys/fs/cgroup/memory")
+SCARCE: Final = 256 << 20
+_NO_LIMIT: Final = "-1"
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    """As this machine counts."""
+    inner: int
+    """As its host does."""
+    words: str
+
+
+@dataclass
+class Stage:
+    """`groups` holds a memory cgroup for each host, all of whose processes are in it, where this machine has them."""
+
+    cluster: Cluster
+    groups: dict[str, Path] = field(default_factory=dict)
+    roots: dict[str, Path] = field(default_factory=dict)
+    quiet: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        for host in self.cluster.lab.hosts:
+            self.roots[host.name] = Path(f"/proc/{init_of(host.netns)}/root")
+        if (_MEMORY / "memory.limit_in_bytes").exists() and os.access(_MEMORY, os.W_OK):
+            self._bound_memory()
+        self.quiet = {name: frozenset(found) for name, found in self._pids().items()}
+
+    def _bound_memory(self) -> None:
+        """Version 1: on a machine with version 2 alone, hosts would have to be let into a subtree of it first."""
+        for host in self.cluster.lab.hosts:
+            group = _MEMORY / f"ipexctl-{host.netns}"
+            group.mkdir(exist_ok=True)
+            in_host(host, "grep -q ' /sys/fs/cgroup ' /proc/mounts || mount -t cgroup -o memory cgroup /sys/fs/cgroup")
+            for pid in in_namespaces([host.netns])[host.netns]:
+                (group / "cgroup.procs").write_text(str(pid))
+            self.groups[host.name] = group
+
+    def limit(self, host: str, size: int | None) -> None:
+        (self.groups[host] / "memory.limit_in_bytes").write_text(_NO_LIMIT if size is None else str(size))
+
+    def dismiss(self) -> None:
+        """Once the lab is down."""
+        for group in self.groups.values():
+            with contextlib.suppress(OSError):
+                group.rmdir()
+
+    def mend(self) -> None:
+        for host in self.cluster.lab.hosts:
+            mend_host(self.cluster.lab.host(host.name) or host)
+            if host.name in self.groups:
+                self.limit(host.name, None)
+
+    def _pids(self) -> dict[str, tuple[int, ...]]:
+        names = {host.netns: host.name for host in self.cluster.lab.hosts}
+        return {names[netns]: pids for netns, pids in in_namespaces(list(names)).items()}
+
+    def processes(self, host: str) -> list[Process]:
+        """All that live there and did not when the hosts were new, but for sshd's."""
+        found = []
+        for pid in self._pids()[host]:
+            if pid in self.quiet.get(host, ()):
+                continue
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                inner = innermost_pid(Path(f"/proc/{pid}/status").read_text()) or pid
+            except OSError:
+                continue
+            if state not in "ZX" and not words.startswith("sshd"):
+                found.append(Process(pid, inner, words))
+        return found
+
+    def left(self) -> dict[str, list[str]]:
+        found = {host.name: [each.words for each in self.processes(host.name)] for host in self.cluster.lab.hosts}
+        return {name: words for name, words in found.items() if words}
+
+    def gone_by(self, until: float) -> float | None:
+        """When no host had any process any more, by the clock on the wall; None where one still has."""
+        while True:
+            if not self.left():
+                return time.time()
+            if time.monotonic() > until:
+                return None
+            time.sleep(0.05)
+
+    def file(self, host: str, path: str) -> Path:
+        return self.roots[host] / path.lstrip("/")
+
+    def outer(self, host: str, inner: int) -> int:
+        return next(each.pid for each in self.processes(host) if each.inner == inner)
