@@ -1,13 +1,26 @@
-"""`ipexctl ps`: the runs started from this machine, and how they are."""
+"""`ipexctl ps`: the runs started from this machine, and how they are; and what is old taken away."""
 
 from __future__ import annotations
 
+import os
+import time
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ipexctl.cli.options import Output, shared
+from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.keep import Keep
+    from ipexctl.jobs.ps import KnownRun
+    from ipexctl.jobs.record import Register, RunRecord
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -17,27 +30,78 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def ps_command(
     output: Output,
     running: Annotated[bool, typer.Option("--running", help="Only those that go on.")] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune", help="Take old runs away on the nodes and here: beyond 30 days or 2 GB; the newest 10 stay."
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: say what would go; do nothing.")] = False,
 ) -> None:
     """Show the runs started from this machine: what each is doing, or how it ended.
+
+    Logs are kept for 30 days and up to 2 GB on each node, the newest 10 runs
+    always; IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB change that.
 
     \b
     Example: ipexctl ps
     """
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.cli.reached import reach_of
-    from ipexctl.jobs.ps import look
+    from ipexctl.jobs.keep import read_keep
+    from ipexctl.jobs.ps import forgettable, look
     from ipexctl.jobs.record import Register
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.ps import show, show_json
 
-    records = Register().all()
+    if dry_run and not prune:
+        raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
+    keep = read_keep(os.environ)
+    register = Register()
+    records = register.all()
     cancel = Cancel()
     with cancelling(cancel) as interrupt, ExitStack() as ways:
-        runs = look(records, lambda record: ways.enter_context(reach_of(record)).open(record.node0, cancel), cancel)
+
+        def open_session(record: RunRecord, host: Host | None = None) -> Session:
+            return ways.enter_context(reach_of(record)).open(host or record.node0, cancel)
+
+        runs = look(records, open_session, cancel)
+        if prune:
+            code = _prune(register, runs, keep, open_session, cancel, output, dry_run=dry_run)
+            raise typer.Exit(interrupt.code or code)
     if running:
         runs = [run for run in runs if run.state in ("starting", "running", "unknown")]
     if output.json:
         show_json(runs)
     else:
         show(runs, quiet=output.quiet, no_color=output.no_color)
+    for run in forgettable(runs, keep.days, time.time()):
+        register.remove(run)
     raise typer.Exit(interrupt.code or 0)
+
+
+def _prune(
+    register: Register,
+    runs: Sequence[KnownRun],
+    keep: Keep,
+    open_session: Callable[[RunRecord, Host], Session],
+    cancel: Cancel,
+    output: Output,
+    *,
+    dry_run: bool,
+) -> int:
+    import json
+    import sys
+
+    from ipexctl.jobs.keep import prune_here, prune_nodes
+    from ipexctl.remote.outcome import exit_code
+    from ipexctl.ui.ps import pruned_json, show_pruned
+
+    nodes = prune_nodes([run.record for run in runs], keep, open_session, cancel, dry_run=dry_run)
+    over = {run.record.id for run in runs if run.state in ("ok", "failed", "stopped", "lost") or run.is_gone}
+    here = prune_here(register, keep, over=over, dry_run=dry_run)
+    if output.json:
+        sys.stdout.write(json.dumps(pruned_json(nodes, here, dry_run=dry_run), indent=2) + "\n")
+    else:
+        show_pruned(nodes, here, dry_run=dry_run, quiet=output.quiet)
+    return exit_code([each.status for each in nodes])

@@ -66,6 +66,7 @@ def order_of_run(
         "home": record.home,
         "cwd": record.cwd or None,
         "since": record.started,
+        "record": chosen == record.node0,
         "path": path,
     }
     return Order(chosen, request, dest, record.home, record.python)

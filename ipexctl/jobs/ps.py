@@ -28,6 +28,10 @@ class KnownRun:
     status: Status | None
     reason: str = ""
     fix: str = ""
+    pruned: float | None = None
+    """When its record was taken away on node0; what is left is how it ended."""
+    is_gone: bool = False
+    """node0 has said that it has no directory of it."""
 
     @property
     def state(self) -> str:
@@ -64,9 +68,10 @@ def look(
             document = answer["runs"].get(record.id)
             if document is None:
                 gone = f"{record.node0.name} has no record of it any more"
-                found[record.id] = KnownRun(record, None, gone)
+                found[record.id] = KnownRun(record, None, gone, is_gone=True)
             else:
-                found[record.id] = KnownRun(record, read_status(document))
+                pruned = document.get("pruned")
+                found[record.id] = KnownRun(record, read_status(document), pruned=pruned, is_gone=bool(pruned))
 
     by_host = {id(group[0].node0): group for group in ways}
     for done in fan_out(
@@ -76,6 +81,11 @@ def look(
             for record in by_host[id(done.host)]:
                 found.setdefault(record.id, KnownRun(record, None, done.error.reason, done.error.fix))
     return [found[record.id] for record in records]
+
+
+def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
+    """Records of runs that node0 itself has nothing of any more, and that began long ago. Pure."""
+    return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]
 
 
 def _ask(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float | None) -> dict[str, Any]:

@@ -9,11 +9,13 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.jobs import start as starting
+from ipexctl.jobs.ahead import ask_ahead
+from ipexctl.jobs.keep import prune_here, read_keep
 from ipexctl.jobs.needs import completed
 from ipexctl.jobs.places import check_places
 from ipexctl.jobs.prepare import environment_of, has_environment, look, planned_environment
@@ -28,14 +30,14 @@ from ipexctl.remote.aside import Aside
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import TimedOut, Unreachable
 from ipexctl.remote.session import capture
-from ipexctl.sync.project import data_patterns, read_project
 from ipexctl.sync.sync import sync_project
-from ipexctl.trust.known import config_in, read_config
+from ipexctl.trust.known import config_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.jobs.ahead import Ahead
     from ipexctl.jobs.prepare import Known
     from ipexctl.jobs.project import Place
     from ipexctl.jobs.wishes import RunWishes
@@ -87,17 +89,19 @@ class _Closed(Exception):
 
 
 def plan_run(
-    hosts: Sequence[Host], wishes: RunWishes, crew: Crew, place: Place, *, run: str, say: Say, dry_run: bool = False
+    hosts: Sequence[Host],
+    wishes: RunWishes,
+    crew: Crew,
+    place: Place,
+    *,
+    run: str,
+    say: Say,
+    dry_run: bool = False,
+    ahead: Ahead | None = None,
 ) -> Planned | Refused:
-    """All up to the plan; with `dry_run` nothing is copied.
-
-    What takes a while and doesn't wait for the rest goes on aside: reading the project here, node0's ways there.
-    """
-    project = Aside(lambda: _read(wishes, place), "project") if wishes.sync else None
-    config_text = None
-    if len(hosts) > 1:
-        config_text = Aside(lambda: read_config(crew.session(hosts[0]), wishes.home, cancel=crew.cancel), "config")
-    known = look(hosts, wishes, crew)
+    """All up to the plan; with `dry_run` nothing is copied. `ahead` is what the caller has begun with already."""
+    ahead = ahead or ask_ahead(hosts, wishes, crew, place)
+    known = look(hosts, wishes, ahead.answers.result())
     if isinstance(known, Refused):
         return known
     found = check_places(hosts, wishes, crew)
@@ -108,8 +112,8 @@ def plan_run(
         return env
     try:
         config = None
-        if config_text is not None:
-            config = config_in(known.home, config_text.result(), [host.name for host in hosts[1:]])
+        if ahead.config is not None:
+            config = config_in(known.home, ahead.config.result(), [host.name for host in hosts[1:]])
     except (Unreachable, TimedOut) as error:
         return Refused(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,), unreachable=True)
     plan = plan_launch(
@@ -146,7 +150,7 @@ def plan_run(
             say(f"note: {said}")
         return said if isinstance(said, Refused) else None
 
-    tree = _tree(hosts, wishes, crew, project, place, known, may_go, run=run, say=say, dry_run=dry_run)
+    tree = _tree(hosts, wishes, crew, ahead.project, place, known, may_go, run=run, say=say, dry_run=dry_run)
     if isinstance(tree, Refused):
         return tree
     plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
@@ -201,11 +205,13 @@ def begin(
     way: Way,
     *,
     say: Say,
+    ahead: Ahead | None = None,
 ) -> Begun | Refused:
     """Plan the run and start it; it is in this machine's register before its first rank lives."""
+    keep = read_keep(os.environ)
     run = new_id(wishes.script, time.time())
     try:
-        planned = plan_run(hosts, wishes, crew, place, run=run, say=say)
+        planned = plan_run(hosts, wishes, crew, place, run=run, say=say, ahead=ahead)
     except UserError:
         _give_back(hosts, wishes, crew, run)
         raise
@@ -258,6 +264,7 @@ def begin(
         restarts=wishes.restarts,
         hang_after=wishes.hang_after,
         logind=known.facts[hosts[0].name].logind,
+        keep=keep,
     )
     register = Register()
     register.save(record)
@@ -267,6 +274,10 @@ def begin(
         register.remove(run)
         _give_back(used, wishes, crew, run)
         raise
+    if isinstance(started, starting.NotStarted) and started.unsure:
+        name, error = next(iter(started.errors.items()))
+        fix = f"it may have begun, or not: ipexctl ps says which, ipexctl stop {run} ends it"
+        return Refused(f"{name}: {error.reason}", fix, (name,), error.status == "unreachable")
     if isinstance(started, starting.NotStarted):
         register.remove(run)
         _give_back(used, wishes, crew, run)
@@ -274,6 +285,7 @@ def begin(
             return started.refused
         name, error = next(iter(started.errors.items()))
         return Refused(f"{name}: {error.reason}", error.fix, tuple(started.errors), error.status == "unreachable")
+    Aside(lambda: prune_here(register, keep), "prune")
     return Begun(record, replace(plan, master_port=started.master_port), (*plan.notes, *started.notes))
 
 
@@ -299,11 +311,6 @@ def _give_back(hosts: Sequence[Host], wishes: RunWishes, crew: Crew, run: str) -
         capture(session, Command(f"rm -f {home}/code/*/.ipexctl/leases/{run}", "release the tree"), timeout=10)
 
     list(crew.each(hosts, release))  # where a host is lost, its lease runs out by itself
-
-
-def _read(wishes: RunWishes, place: Place) -> Project:
-    excludes = (*wishes.excludes, *data_patterns(place.root, [Path(each) for each in wishes.data]))
-    return read_project(place.root, excludes, home=wishes.home, allow_big=wishes.allow_big)
 
 
 def _tree(

@@ -5,7 +5,6 @@ Token and secrets travel by stdin into files of mode 0600, never on a command li
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import queue
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ipexctl.errors import UserError
+from ipexctl.jobs.copies import FINAL
+from ipexctl.jobs.keep import quietly
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_script import run_asked, run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
+    from ipexctl.jobs.keep import Keep
     from ipexctl.jobs.refused import Refused
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
@@ -38,6 +40,8 @@ OF_RANKS: Final = ("rank", "surroundings", "stacks", "talk", "outbox", "processe
 SHIPPED_AS: Final = {"aside": "shim/sitecustomize", "shim": "shim/ipexctl_shim"}
 """What the ranks' own Pythons find: a directory with nothing else in it."""
 _START_TIME: Final = 60.0
+_UNHEARD: Final = 6.0
+"""Seconds for a supervisor that was told to go to say in its record that it has."""
 _LONGEST_START: Final = 120.0
 """With the answer of `may_go`, which may be waiting for hosts that don't answer."""
 
@@ -85,6 +89,8 @@ class Beginning:
     """The supervisor's port is one of these, where a firewall has a range."""
     logind: Logind | None = None
     """Node0's."""
+    keep: Keep | None = None
+    """How long older runs are kept there; none is taken away without."""
 
     @property
     def rundir(self) -> str:
@@ -104,11 +110,13 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """What kept the run from starting, by host; nothing of it runs anywhere."""
+    """What kept the run from starting, by host; nothing of it runs anywhere, as far as that is known."""
 
     errors: Mapping[str, HostError] = field(hash=False)
     refused: Refused | None = None
     """What was said against it when only the word to go was missing."""
+    unsure: bool = False
+    """It was told to go, and nobody knows whether it did: it may run."""
 
 
 def _nothing_against_it() -> None:
@@ -183,11 +191,11 @@ def start(
         )
     except HostError as error:
         told.end()
-        if went and isinstance(error, (Cancelled, TimedOut, Unreachable)):
-            _end_unheard(node0, beginning, crew)
-        else:
+        began_maybe = went and isinstance(error, (Cancelled, TimedOut, Unreachable))
+        unsure = began_maybe and not _end_unheard(node0, beginning, crew, error)
+        if not began_maybe:
             _take_back(hosts, beginning, crew)
-        return NotStarted(errors or {node0.name: error}, refused)
+        return NotStarted(errors or {node0.name: error}, refused, unsure)
     except UserError:
         told.end()
         _take_back(hosts, beginning, crew)
@@ -274,7 +282,9 @@ def merged(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _bring_jobs(hosts: Sequence[Host], beginning: Beginning, token: str, port: int, crew: Crew) -> dict[str, HostError]:
     groups = _groups(hosts, beginning)
     firsts = [group[0] for group in groups.values()]
-    scripts = _scripts(OF_RANKS)
+    keep = beginning.keep
+    scripts = _scripts((*OF_RANKS, "prune") if keep is not None else OF_RANKS)
+    behind = quietly(keep, beginning.home, beginning.python, beginning.id) if keep is not None else ""
 
     def bring(host: Host, session: Session) -> None:
         group = groups[_store(beginning, host)]
@@ -287,17 +297,29 @@ def _bring_jobs(hosts: Sequence[Host], beginning: Beginning, token: str, port: i
             "rundir": beginning.rundir,
             "setup": beginning.setup,
         }
-        _put(session, beginning.rundir, [*scripts, File("job.json", json.dumps(job).encode())], crew.cancel)
+        _put(session, beginning.rundir, [*scripts, File("job.json", json.dumps(job).encode())], crew.cancel, behind)
 
     done = crew.each(firsts, bring)
     return {each.host.name: each.error for each in done if each.error is not None}
 
 
-def _end_unheard(node0: Host, beginning: Beginning, crew: Crew) -> None:
-    """It was told to go and we don't know whether it has: what a stop can reach is stopped."""
+def _end_unheard(node0: Host, beginning: Beginning, crew: Crew, error: HostError) -> bool:
+    """It was told to go and we don't know whether it has: it is stopped. False where that could not be seen to."""
+    if isinstance(error, Unreachable) and (lost := crew.hand_over(node0)) is not None:
+        lost.close()
     request = {"home": beginning.home, "id": beginning.id, "library": text_of("follow"), "wait": 10}
-    with contextlib.suppress(HostError):
-        run_script(crew.session(node0), beginning.python, "runs", "stop", request, timeout=15)
+    until = time.monotonic() + _UNHEARD
+    record = Command(f"test -e {shlex.quote(beginning.rundir)}/status.json", "look for the record")
+    try:
+        session = crew.session(node0)
+        while not capture(session, record, timeout=10).ended.ok:
+            if time.monotonic() > until:  # it never heard the word
+                return True
+            time.sleep(0.3)
+        answer = run_script(session, beginning.python, "runs", "stop", request, timeout=15)
+    except HostError:
+        return False
+    return answer["status"]["state"] in FINAL
 
 
 def _take_back(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> None:
@@ -339,9 +361,9 @@ def _unpack(directory: str, source: str = "") -> str:
     return f"umask 077; mkdir -p {where} && {source} tar -xpof - -C {where}"
 
 
-def _put(session: Session, directory: str, files: Sequence[File], cancel: Cancel) -> None:
-    """Files into such a directory; one round trip."""
-    command = Command(_unpack(directory), f"make {directory}")
+def _put(session: Session, directory: str, files: Sequence[File], cancel: Cancel, behind: str) -> None:
+    """Files into such a directory; one round trip. What stands `behind` follows where that went well."""
+    command = Command(f"{_unpack(directory)} || exit 1\n{behind}", f"make {directory}")
     result = capture(session, command, stdin=io.BytesIO(_packed(files)), timeout=_START_TIME, cancel=cancel)
     if not result.ended.ok:
         said = result.stderr.decode(errors="replace").strip().splitlines()

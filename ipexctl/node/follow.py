@@ -97,7 +97,7 @@ def read_status(rundir: str) -> Json:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             status: Json = json.load(file)
     except FileNotFoundError:
-        raise Failed("there is no record of this run there (any more)", "ipexctl ps shows those there are") from None
+        raise no_record(rundir) from None
     except (OSError, ValueError) as error:
         raise Failed(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
     if status["state"] not in FINAL and not is_alive(status["supervisor"]):
@@ -107,6 +107,31 @@ def read_status(rundir: str) -> Json:
                 row["state"] = "lost"
         keep(path, status)
     return status
+
+
+def pruned_in(place: str) -> dict[str, Json]:
+    """Runs that were taken away there, each with when and why, and how it had ended."""
+    found: dict[str, Json] = {}
+    try:
+        with open(os.path.join(place, ".pruned.jsonl"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+            for line in file:
+                row = json.loads(line)
+                found[row["id"]] = row
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # none, or a line that is cut short at the end
+    return found
+
+
+def no_record(rundir: str) -> Failed:
+    place, run = os.path.split(rundir)
+    row = pruned_in(place).get(run)
+    if row is None:
+        return Failed("there is no record of this run there (any more)", "ipexctl ps shows those there are")
+    day = time.strftime("%Y-%m-%d", time.localtime(row["at"]))
+    return Failed(
+        f"its logs were pruned on {day}: {row['why']}",
+        "IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB say, where ipexctl run is called, how long they are kept",
+    )
 
 
 def keep(path: str, status: Json) -> None:

@@ -193,6 +193,8 @@ def give_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
     status = read_json(rundir + b"/status.json")
     cwd = working_directory(request)
     listing.add(run, rundir if os.path.isdir(rundir) else cwd, follow=True)
+    if request.get("record") and not status:
+        listing.note(run + b"/record", "it isn't there any more", warning=True)
     record = [(raw(name), rundir + b"/" + raw(name)) for name in OF_RECORD]
     with contextlib.suppress(OSError):
         names = sorted(name for name in os.listdir(rundir + b"/ranks") if name.endswith((b".out", b".err")))

@@ -38,13 +38,18 @@ class Runs:
     def list(self) -> Json:
         ids = self._request.get("ids")
         if ids is None:
-            ids = sorted(os.listdir(self._place)) if os.path.isdir(self._place) else []  # noqa: PTH112, PTH208
+            there = sorted(os.listdir(self._place)) if os.path.isdir(self._place) else []  # noqa: PTH112, PTH208
+            ids = [name for name in there if not name.startswith(".")]
         found: Json = {}
         for name in ids:
             try:
                 found[name] = self._follow.read_status(os.path.join(self._place, name))  # noqa: PTH118
             except (self._follow.Failed, KeyError, TypeError):
                 found[name] = None
+        if None in found.values():
+            pruned = self._follow.pruned_in(self._place)
+            lost = [name for name in ids if found[name] is None and name in pruned]
+            found.update((name, {**pruned[name]["status"], "pruned": pruned[name]["at"]}) for name in lost)
         return {"runs": found}
 
     def stop(self) -> Json:

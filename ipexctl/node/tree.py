@@ -211,7 +211,7 @@ def has_ended(tree: Tree, run: str) -> bool:
     if status:
         supervisor = status.get("supervisor") or {}
         pid = supervisor.get("pid")
-        here = supervisor.get("host") == os.uname().nodename and lease.get("boot") == boot()
+        here = supervisor.get("machine") == os.uname().nodename and lease.get("boot") == boot()
         lost = here and isinstance(pid, int) and not os.path.exists(f"/proc/{pid}")
         return status.get("state") not in ("starting", "running") or lost
     if os.path.exists(tree.home + b"/runs/" + raw(run) + b"/job.json"):

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.text import printable
+from ipexctl.text import printable, readable
 from ipexctl.ui.run_summary import duration, end_lines, how_it_ended
 from ipexctl.ui.say import say
 from ipexctl.ui.table import show_table
@@ -17,6 +17,7 @@ from ipexctl.ui.table import show_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.jobs.keep import Gone, Pruned
     from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.record import RunRecord
     from ipexctl.jobs.stop import Stopped
@@ -48,6 +49,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "ranks": [asdict(rank) for rank in status.ranks] if status else [],
         "reason": printable(run.reason),
         "fix": printable(run.fix),
+        "pruned": run.pruned,
     }
 
 
@@ -81,9 +83,52 @@ def _row(run: KnownRun, now: float) -> tuple[str, ...]:
             else printable(status.reason) or f"exit code {status.exit_code or 1}"
         )
         by = "its supervisor is gone" if status.state == "lost" else by
+    if run.pruned:
+        by = f"{by}; logs pruned" if by else "logs pruned"
     day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"
     began = time.strftime(day, time.localtime(started)) if started else "?"
     return record.id, run.state, record.script, str(record.world_size), fold(record.hosts), began, took, by
+
+
+def pruned_json(nodes: Sequence[Pruned], here: Sequence[Gone], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.prune/1",
+        "hosts": [
+            {
+                "name": each.host.name,
+                "status": "changed" if each.gone and not dry_run else each.status,
+                "pruned": [asdict(gone) for gone in each.gone],
+                "kept": each.kept,
+                "kept_bytes": each.size,
+                "reason": printable(each.reason),
+                "fix": printable(each.fix),
+            }
+            for each in nodes
+        ],
+        "here": [asdict(gone) for gone in here],
+        "dry_run": dry_run,
+    }
+
+
+def show_pruned(nodes: Sequence[Pruned], here: Sequence[Gone], *, dry_run: bool, quiet: bool = False) -> None:
+    """A line a host; with --dry-run each run that would go, too."""
+    lines: list[str] = []
+    verb = "would be pruned" if dry_run else "pruned"
+    places = [(each.host.name, each.gone, f"; {_runs(each.kept)} kept, {readable(each.size)}") for each in nodes]
+    for name, gone, kept in [*((name, gone, kept) for name, gone, kept in places), ("this machine", here, "")]:
+        lines.append(f"{name}: {_runs(len(gone))} {verb}, {readable(sum(each.size for each in gone))}{kept}")
+        lines += [f"  {each.id}: {each.why}, {readable(each.size)}" for each in gone if dry_run]
+    for each in nodes:
+        if each.reason:
+            say(f"{each.host.name}: {printable(each.reason)}" + (f"\n  {printable(each.fix)}" if each.fix else ""))
+    failed = {each.host.name for each in nodes if each.reason}
+    if not quiet:
+        told = [line for line in lines if line.partition(":")[0] not in failed]
+        sys.stdout.write("\n".join(told) + "\n")
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def show_stopped(record: RunRecord, stopped: Stopped, *, quiet: bool = False) -> None:

@@ -74,7 +74,7 @@ def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_tha
     lease.write_text(json.dumps({**made, "boot": "another"}))
     assert generation() == 1, "the machine was started anew"
     lease.write_text(json.dumps(made))
-    supervisor = {"host": os.uname().nodename, "pid": os.getpid()}
+    supervisor = {"host": "node1", "machine": os.uname().nodename, "pid": os.getpid()}
     put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": supervisor}))
     assert generation() == 2
     put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": {**supervisor, "pid": 2**22}}))

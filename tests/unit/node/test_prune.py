@@ -1,0 +1,264 @@
+"""Old runs go by age and size; what goes on, what is new, and what can't be known stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from env_helpers import said, start
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.keep import Keep, prune_here, prune_nodes, quietly, read_keep
+from ipexctl.jobs.ps import forgettable, look
+from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_script import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DAY = 86400.0
+MACHINE = os.uname().nodename
+GONE = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}
+
+
+class Runs:
+    """The `runs` of a home on this machine."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.place = home / "runs"
+        self.place.mkdir()
+
+    def make(self, name: str, days: float, *, size: int = 0, **status: Any) -> Path:
+        """A run on node0 that ended so long ago."""
+        at = time.time() - days * DAY
+        told = {"schema": "ipexctl.status/1", "id": name, "state": "ok", "ended": at, "exit_code": 0, "ranks": []}
+        return self.make_other(name, days, size=size, status={**told, "world_size": 1, "supervisor": GONE, **status})
+
+    def make_other(self, name: str, days: float, *, size: int = 0, status: dict[str, Any] | None = None) -> Path:
+        """On another node it is only files."""
+        rundir = self.place / name
+        (rundir / "ranks").mkdir(parents=True)
+        (rundir / "ranks/0000.out").write_bytes(b"x" * size)
+        (rundir / "rank.py").touch()
+        if status is not None:
+            (rundir / "status.json").write_text(json.dumps(status))
+        at = time.time() - days * DAY
+        for path in (*rundir.iterdir(), rundir):
+            os.utime(path, (at, at))
+        return rundir
+
+    def prune(self, *, days: float = 30, gb: float = 2, keep: int = 0, **more: Any) -> dict[str, Any]:
+        request = {"home": str(self.home), "days": days, "gb": gb, "keep": keep, "mine": None, **more}
+        return said(start("prune", "prune", request))
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.place.iterdir() if not path.name.startswith("."))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def test_what_is_old_goes_the_newest_stay_however_old(runs: Runs) -> None:
+    for days in range(31, 36):
+        runs.make(f"r-{days}", days)
+    runs.make("r-1", 1)
+    done = runs.prune(keep=3)
+    assert runs.names == ["r-1", "r-31", "r-32"]
+    assert [each["id"] for each in done["pruned"]] == ["r-35", "r-34", "r-33"]
+    assert {each["why"] for each in done["pruned"]} == {"older than 30 days"}
+    assert done["kept"] == 3
+
+
+def test_where_all_take_too_much_the_oldest_go(runs: Runs) -> None:
+    for days in (1, 2, 3, 4):
+        runs.make(f"r-{days}", days, size=2_000_000)
+    done = runs.prune(gb=0.0045)
+    assert runs.names == ["r-1", "r-2"]
+    assert done["bytes"] < 4_500_000
+    assert done["pruned"][0]["why"] == "all runs took more than 0.0045 GB"
+
+
+def test_a_dry_run_takes_nothing_away(runs: Runs) -> None:
+    runs.make("r", 99)
+    assert [each["id"] for each in runs.prune(dry_run=True)["pruned"]] == ["r"]
+    assert runs.names == ["r"]
+
+
+@pytest.fixture
+def lives() -> Iterator[dict[str, Any]]:
+    """A supervisor that is there."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        start_time = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        yield {"pid": process.pid, "start": start_time, "machine": MACHINE}
+        process.kill()
+
+
+def test_a_run_that_goes_on_is_never_pruned(runs: Runs, lives: dict[str, Any]) -> None:
+    runs.make("running", 99, state="running", ended=None, supervisor=lives)
+    runs.make("closing", 99, supervisor=lives)
+    runs.make("number-came-back", 99, state="running", ended=None, supervisor={**lives, "start": 1})
+    runs.make("elsewhere", 20, state="running", ended=None, supervisor={**GONE, "machine": "another"})
+    runs.make("ended-elsewhere", 20, supervisor={**GONE, "machine": "another"})
+    runs.make_other("about-to-begin", 0.02)
+    runs.make_other("brought", 0.5)
+    (runs.place / "brought/job.json").touch()
+    runs.make("mine", 99)
+    runs.prune(days=0, gb=0, mine="mine")
+    assert runs.names == ["about-to-begin", "brought", "closing", "elsewhere", "mine", "running"]
+
+
+@pytest.mark.parametrize("how", ["command line", "environment"])
+def test_a_process_of_a_run_keeps_its_directory_where_there_is_no_status(runs: Runs, how: str) -> None:
+    rundir = runs.make_other("living", 99)
+    runs.make_other("dead", 99)
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    more = {"args": [*argv, f"{rundir}/job.json"]} if how == "command line" else {"args": argv}
+    env = {**os.environ, "IPEXCTL_RUN": "living"} if how == "environment" else None
+    with subprocess.Popen(more["args"], env=env) as process:
+        try:
+            time.sleep(0.3)
+            runs.prune()
+            assert runs.names == ["living"]
+        finally:
+            process.kill()
+    runs.prune()
+    assert runs.names == []
+
+
+def test_leases_and_what_an_earlier_call_left_go_too_and_links_are_not_followed(runs: Runs) -> None:
+    runs.make("r", 99)
+    for lease in ("r", "other"):
+        path = runs.home / "code/p-1/.ipexctl/leases" / lease
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (runs.place / ".gone-x").mkdir()
+    precious = runs.home / "precious"
+    precious.mkdir()
+    (runs.place / "link").symlink_to(precious)
+    runs.prune()
+    assert runs.names == ["link"]
+    assert [path.name for path in (runs.home / "code/p-1/.ipexctl/leases").iterdir()] == ["other"]
+    assert not (runs.place / ".gone-x").exists()
+    assert precious.exists()
+
+
+def test_damaged_records_are_no_reason_to_stop(runs: Runs) -> None:
+    for name, text in (("a", "{"), ("b", "[]"), ("c", '{"supervisor": {}}')):
+        (runs.make_other(name, 99) / "status.json").write_text(text)
+        os.utime(runs.place / name / "status.json", (1, 1))
+        os.utime(runs.place / name, (1, 1))
+    runs.prune()
+    assert runs.names == []
+    assert runs.prune() == {"event": "done", "pruned": [], "kept": 0, "bytes": 0}
+
+
+def test_a_pruned_run_is_told_as_such_and_how_it_ended_is_known(runs: Runs) -> None:
+    runs.make("r", 40, state="failed", exit_code=3, script="train.py")
+    runs.make("whole", 1)
+    runs.prune(keep=1)
+    ids = ["r", "whole", "never"]
+    answer = said(start("runs", "list", {"home": str(runs.home), "ids": ids, "library": text_of("follow")}))
+    assert answer["runs"]["r"]["state"] == "failed"
+    assert answer["runs"]["r"]["pruned"] > time.time() - 60
+    assert answer["runs"]["whole"]["state"] == "ok"
+    assert answer["runs"]["never"] is None
+    everything = said(start("runs", "list", {"home": str(runs.home), "ids": None, "library": text_of("follow")}))
+    assert list(everything["runs"]) == ["whole"]
+    followed = said(start("follow", "follow", {"home": str(runs.home), "id": "r", "ranks": None}))
+    assert followed["reason"] == f"its logs were pruned on {time.strftime('%Y-%m-%d')}: older than 30 days"
+    assert "IPEXCTL_KEEP_DAYS" in followed["fix"]
+
+
+def test_in_the_background_it_begins_only_where_there_are_many(runs: Runs) -> None:
+    rundir = runs.make("new", 0, state="running")
+    (rundir / "prune.py").write_text(text_of("prune"))
+    for number in range(9):
+        runs.make(f"r{number}", 99)
+    line = quietly(Keep(), str(runs.home), sys.executable, "new")
+    subprocess.run(["sh", "-c", line], check=True)
+    time.sleep(0.5)
+    assert len(runs.names) == 10
+    runs.make("one-more", 98)
+    subprocess.run(["sh", "-c", line], check=True)
+    until = time.monotonic() + 20
+    while len(runs.names) > 10 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(runs.names) == 10
+    assert "new" in runs.names
+
+
+HERE = Host("localhost", "localhost")
+
+
+def test_all_homes_of_all_runs_are_pruned_once(tmp_path: Path) -> None:
+    homes = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        homes.append(Runs(tmp_path / name))
+        for number in range(12):
+            homes[-1].make(f"r{number}", 99)
+    records = [RunRecord(f"r{n}", HERE, str(home.home), sys.executable) for home in homes for n in range(3)]
+    opened = []
+
+    def open_session(record: RunRecord, host: Host) -> LocalSession:
+        opened.append((record.home, host.name))
+        return LocalSession(host)
+
+    done = prune_nodes(records, Keep(), open_session, Cancel())
+    assert sorted(opened) == [(str(home.home), "localhost") for home in homes]
+    assert [(len(each.gone), each.kept, each.reason) for each in done] == [(2, 10, "")] * 2
+
+
+def test_of_this_machines_copies_only_those_of_runs_that_are_over_go(tmp_path: Path) -> None:
+    register = Register(tmp_path)
+    now = time.time()
+    for number, (days, state) in enumerate(
+        [(100, "ok"), (100, "running"), (100, None), (40, "ok"), (40, "running"), (20, "failed")]
+    ):
+        register.save(RunRecord(f"r{number}", HERE, "/h", "p", started=now - days * DAY))
+        if state:
+            (tmp_path / f"r{number}/ranks").mkdir(parents=True)
+            (tmp_path / f"r{number}/ranks/0000.out").write_bytes(b"x" * 100_000)
+            (tmp_path / f"r{number}/status.json").write_text(json.dumps({"state": state}))
+    keep = Keep(newest=0)
+    assert {gone.id for gone in prune_here(register, keep, dry_run=True)} == {"r0", "r3"}
+    assert len(register.all()) == 6
+    prune_here(register, keep)
+    assert [record.id for record in register.all()] == ["r1", "r2", "r3", "r4", "r5"]
+    assert not (tmp_path / "r3").exists()
+    assert (tmp_path / "r4").exists()
+    assert {gone.id for gone in prune_here(register, keep, over={"r2"})} == {"r2"}
+    assert {gone.id for gone in prune_here(register, Keep(gb=0.0003, newest=0))} == {"r5"}
+    assert prune_here(register, Keep(newest=10), over={"r1", "r4"}) == []
+
+
+def test_records_of_what_node0_has_no_more_are_forgotten_in_the_end(runs: Runs) -> None:
+    now = time.time()
+    records = [
+        RunRecord(name, HERE, str(runs.home), sys.executable, started=now - days * DAY)
+        for name, days in (("gone-long", 70), ("gone", 40), ("there", 70), ("out-of-reach", 70))
+    ]
+    runs.make("there", 70)
+    known = look(records[:3], lambda record: LocalSession(record.node0), Cancel())
+    assert forgettable(known, 30, now) == ["gone-long"]
+    assert "has no record of it" in known[0].reason
+
+
+@pytest.mark.parametrize("text", ["-1", "two", "nan", "inf", "1,5"])
+def test_a_limit_that_is_no_number_is_a_wrong_call(text: str) -> None:
+    with pytest.raises(UserError, match="IPEXCTL_KEEP_GB"):
+        read_keep({"IPEXCTL_KEEP_GB": text})
+    assert read_keep({"IPEXCTL_KEEP_DAYS": "7.5", "IPEXCTL_KEEP_GB": ""}) == Keep(days=7.5)
