@@ -46,6 +46,15 @@ class Frame:
         return _PROJECT.sub("", _STANDARD.sub("", self.file))
 
     @property
+    def is_standard(self) -> bool:
+        """Of Python's own library, which is where everybody waits."""
+        return bool(_STANDARD.match(self.file)) and self.place == _STANDARD.sub("", self.file)
+
+    @property
+    def is_library(self) -> bool:
+        return any(sign in self.file for sign in _LIBRARIES)
+
+    @property
     def key(self) -> tuple[str, str, int | None]:
         """Equal on nodes with other homes, and whoever has told it: py-spy puts the class before a method's name."""
         return self.function.rpartition(".")[2], self.place, self.line
@@ -114,6 +123,16 @@ class Group:
     @property
     def frames(self) -> tuple[Frame, ...]:
         return self.ranks[0].frames
+
+    @property
+    def inner(self) -> Frame:
+        """The call they are in, as somebody would say who knows his Python."""
+        return next((frame for frame in self.frames if not frame.is_standard), self.frames[0])
+
+    @property
+    def own(self) -> Frame | None:
+        """The innermost line of the project's."""
+        return next((frame for frame in self.frames if not frame.is_standard and not frame.is_library), None)
 
 
 @dataclass(frozen=True, slots=True)

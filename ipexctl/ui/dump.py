@@ -74,8 +74,7 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
     for group in groups:
         page.put()
         is_odd = len(groups) > 1 and group is not groups[-1]
-        place = group.frames[0].function
-        page.put(f"{_named(group.ranks)} ({len(group.ranks)} of {asked}): {place}", "1;31" if is_odd else "1")
+        page.put(f"{_named(group.ranks)} ({len(group.ranks)} of {asked}): {_place(group)}", "1;31" if is_odd else "1")
         page.put(f"  {_circumstances(group)}", "2")
         _put_frames(page, group.frames, whole=everything)
         if everything:
@@ -110,6 +109,11 @@ def _named(ranks: Sequence[RankStacks]) -> str:
     """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
     hosts = fold(list(dict.fromkeys(rank.host for rank in ranks)))
     return f"rank{'s' if len(ranks) > 1 else ''} {fold_ranks(rank.rank for rank in ranks)} on {hosts}"
+
+
+def _place(group: Group) -> str:
+    inner, own = group.inner, group.own
+    return inner.function if own in (None, inner) else f"{inner.function}, called at {own.place}:{own.line}"
 
 
 def _by_words(ranks: Iterable[RankStacks]) -> dict[str, list[RankStacks]]:

@@ -94,6 +94,16 @@ def test_ranks_of_nodes_with_other_homes_are_at_the_same_place() -> None:
     assert len(dump.groups) == 1
 
 
+def test_a_rank_that_waits_in_pythons_own_library_is_named_by_who_waits() -> None:
+    waits = ("select", "/usr/lib/python3.11/selectors.py", 415)
+    get = ("_try_get_data", "/x/lib/python3.11/site-packages/torch/dataloader.py", 1)
+    (group,) = Dump(0.0, (rank(0, waits, get, LOAD, MAIN),)).groups
+    assert group.inner.function == "_try_get_data"
+    assert group.own == Frame(*LOAD)
+    (alone,) = Dump(0.0, (rank(0, waits),)).groups
+    assert (alone.inner.function, alone.own) == ("select", None)
+
+
 def test_a_launcher_that_waits_for_its_child_is_not_where_the_rank_is() -> None:
     launcher, child = process(("wait", "/usr/lib/python3.11/subprocess.py", 1), MAIN), process(LOAD, MAIN, pid=2)
     there = RankStacks(0, "node1", "running", (launcher, child))
@@ -152,7 +162,7 @@ def test_sixteen_ranks_of_which_one_is_elsewhere_are_two_headings(capsys: pytest
     lines = out.splitlines()
     assert [line for line in lines if line.startswith("rank")] == [
         "rank 5 on node3 (1 of 16): load",
-        "ranks 0-4,6-15 on node[1-8] (15 of 16): all_reduce",
+        "ranks 0-4,6-15 on node[1-8] (15 of 16): all_reduce, called at train.py:9",
     ]
     assert "  all_reduce  torch/d.py:7" in lines
     assert "\x1b" not in out
@@ -163,7 +173,7 @@ def test_ranks_without_a_stack_come_before_all_others(capsys: pytest.CaptureFixt
     show(Dump(0.0, (rank(0, REDUCE, MAIN), rank(1, why="it didn't answer within 2 s"))), "train-1", quiet=True)
     out, err = capsys.readouterr()
     heads = [line for line in out.splitlines() if line.startswith("rank ")]
-    assert heads == ["rank 1 on node1 (1 of 2): no stack", "rank 0 on node1 (1 of 2): all_reduce"]
+    assert heads == ["rank 1 on node1 (1 of 2): no stack", "rank 0 on node1 (1 of 2): all_reduce, called at train.py:9"]
     assert "  it didn't answer within 2 s; it is sleeping" in out.splitlines()
     assert err == ""
 
