@@ -37,7 +37,12 @@ def first_status(request: Json, go: Json, restarts: int) -> Json:
         "ended": None,
         "exit_code": None,
         "reason": "",
-        "supervisor": {"pid": os.getpid(), "start": stat_of(os.getpid()), "host": request["host"]},
+        "supervisor": {
+            "pid": os.getpid(),
+            "start": stat_of(os.getpid()),
+            "host": request["host"],
+            "machine": os.uname().nodename,
+        },
         "mpirun": {"pid": None, "exit_code": None, "tail": []},
         "nodes": go["nodes"],
         "world_size": go["world_size"],

