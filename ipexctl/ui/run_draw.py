@@ -25,6 +25,8 @@ _STATE_STYLE: Final = {
     "stopped": "yellow", "unknown": "dim",
 }  # fmt: skip
 _MOST_ROWS_OF_A_LINE: Final = 4
+_LATE: Final = 1000
+"""Fewer lines than this, or than two seconds bring, are only on their way."""
 _TABLE_FROM: Final = 10
 """With fewer lines than this on the screen, there is no room for a table."""
 
@@ -145,6 +147,8 @@ def _row(cells: Sequence[str], host: int, width: int, state_style: str, style: s
 def _rule(screen: RunScreen, width: int) -> Text:
     controls = screen.controls
     parts = ["all ranks" if controls.ranks.everyone else f"ranks {controls.ranks}"]
+    if screen.late > max(_LATE, 2 * screen.rate):
+        parts.append(f"{screen.late:,} lines behind the run")
     if controls.paused:
         behind = f", {screen.behind:,} lines came since" if screen.behind > 0 else ""
         parts.append(f"held{behind}; space to go on")

@@ -63,6 +63,8 @@ class RunScreen:
         self.folded = Folded()
         self.left_out = 0
         """Lines too many to be shown as they came; all are counted, and in the ranks' files."""
+        self.late = 0
+        """Lines that were printed and aren't here yet: many, where the link is slow or somebody has come late."""
         self.ended: Ended | None = None
         self.changed = True
         self.began: float | None = None
@@ -164,6 +166,7 @@ class RunScreen:
         self.status = status
         for rank in status.ranks:
             self._row(rank.rank).status = rank
+        self.late = max(0, sum((rank.out_lines or 0) + (rank.err_lines or 0) for rank in status.ranks) - self.lines)
         if status.state in _GONE:
             self.controls.stopping = False
 

@@ -101,6 +101,17 @@ def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
     assert lines[-1] == "every rank is told to end; Ctrl-C once more leaves at once"
 
 
+def test_who_is_far_behind_the_run_is_told_so_until_it_isnt_true_any_more() -> None:
+    ahead = Status("r", "running", world_size=1, ranks=(RankStatus(0, "a", "running", out_lines=50_000),))
+    screen = RunScreen(ahead)
+    screen.feed(Chunk(0, "stdout", b"line\n" * 1000))
+    screen.feed(ahead)
+    assert "49,000 lines behind the run" in "\n".join(plain(screen))
+    screen.feed(Chunk(0, "stdout", b"line\n" * 49_000))
+    screen.feed(ahead)
+    assert "behind" not in "\n".join(plain(screen))
+
+
 def test_a_flood_is_counted_true_and_shown_in_part() -> None:
     screen = RunScreen(status(4))
     now = 100.0
