@@ -177,7 +177,8 @@ class _Watching:
             if isinstance(self._shown, LiveRun):
                 self._shown.abandon()
             run = self._record.id
-            leave(f"left at once; run {run} may go on: ipexctl stop {run}\n")
+            left = f"left at once; run {run} may go on: ipexctl stop {run}\n"
+            leave("left before all was shown\n" if self._over.is_set() else left)
 
     def _stop_when_asked(self) -> None:
         """By a key or a signal. Meanwhile the run is followed further, and shows how it ends."""

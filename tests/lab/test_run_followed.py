@@ -1,0 +1,118 @@
+"""Following a run on real hosts: links that break, two who look at once, and the copy that is left here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import IPEXCTL
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_run_helpers import Cluster, Running, by_rank, lab_with_mpi, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+COUNTS = """\
+import sys, time
+for number in range(int(sys.argv[1])):
+    print("number", number, flush=True)
+    print("number", number, file=sys.stderr, flush=True)
+    time.sleep(0.03)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=2, name=f"followlab-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    project = tmp_path / "project"
+    project.mkdir()
+    cluster = Cluster(lab, project, tmp_path / "state")
+    cluster.write("counts.py", COUNTS)
+    return cluster
+
+
+def attach(cluster: Cluster) -> Running:
+    number = len(list(cluster.state.glob("*.out")))
+    out, err = cluster.state / f"{number}.out", cluster.state / f"{number}.err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*IPEXCTL, "attach", "last"],
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, **cluster.env},
+            start_new_session=True,
+        )
+    return Running(process, out, err)
+
+
+def wait_until(cluster: Cluster, run: str, state: str, seconds: float = 40) -> None:
+    until = time.monotonic() + seconds
+    while cluster.status(run)["state"] != state:
+        assert time.monotonic() < until, cluster.status(run)
+        time.sleep(0.1)
+
+
+def test_over_links_that_break_two_see_every_line_once_and_the_copy_is_node0s_own(cluster: Cluster) -> None:
+    run = cluster.run("--ppn", "2", "--detach", "counts.py", "300").out.strip()
+    wait_until(cluster, run, "running")
+    watching = [attach(cluster), attach(cluster)]
+    for number in (10, 80, 150):
+        for each in watching:
+            each.wait_for(f"[3] number {number}\n", times=2)
+        subprocess.run(["ss", "-K", "dst", cluster.lab.hosts[0].address, "dport", "=", "22"], capture_output=True)
+    for each in watching:
+        assert each.end(90) == 0, each.err.read_text()
+        for stream in (each.out, each.err):
+            assert by_rank(stream.read_text()) == {rank: [f"number {n}" for n in range(300)] for rank in range(4)}
+        assert "is reached again" in each.err.read_text()
+    theirs = cluster.on(0, f"cd .ipexctl/runs/{run}/ranks && sha256sum *")
+    place = cluster.state / "ipexctl" / "runs" / run / "ranks"
+    ours = subprocess.run("sha256sum *", shell=True, cwd=place, capture_output=True, text=True)
+    assert ours.stdout == theirs
+    assert len(theirs.splitlines()) == 8
+
+
+def test_while_node0_is_out_of_reach_the_copy_is_read_and_said_to_be_one(cluster: Cluster) -> None:
+    ran = cluster.run("--ppn", "2", "--ranks", "3", "counts.py", "20")
+    assert sorted(by_rank(ran.out)) == [3]
+    break_host(cluster.lab.hosts[0], "sshd-dead")
+    try:
+        logs = cluster.call("logs", "last", "-r", "0-2")
+        again = cluster.call("attach", "last")
+    finally:
+        mend_host(cluster.lab.hosts[0])
+    assert logs.rc == again.rc == 0
+    assert by_rank(logs.out) == {rank: [f"number {n}" for n in range(20)] for rank in range(3)}
+    assert "from the copy on this machine" in logs.err
+    assert sorted(by_rank(again.out)) == [0, 1, 2, 3]
+    assert "ended well" in again.err
+
+
+def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: Cluster) -> None:
+    run = cluster.run("--ppn", "1", "--detach", "counts.py", "100000").out.strip()
+    wait_until(cluster, run, "running")
+    watching = attach(cluster)
+    watching.wait_for("number 5\n")
+    break_host(cluster.lab.hosts[0], "sshd-dead")
+    try:
+        watching.process.send_signal(signal.SIGINT)
+        code = watching.end()
+    finally:
+        mend_host(cluster.lab.hosts[0])
+    assert code == 130
+    assert f"run {run} may go on: ipexctl stop {run}" in watching.err.read_text()
+    assert cluster.call("stop", run).rc == 0
