@@ -45,7 +45,9 @@ class Stacks:
         self._pid = 0
         self._said = b""
         self._leaving: tuple[Any, int, str, float] | None = None
-        self._answers: list[Json] = []
+        self._asked: list[Any] = []
+        self._is_asking = False
+        self._answers: list[list[Json]] = []
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
         """The environment with our module in front, unless somebody wants it out: IPEXCTL_SHIM=off."""
@@ -71,8 +73,10 @@ class Stacks:
             if line:
                 self._hear(line.decode(errors="replace"), now)
         told = []
-        while self._answers:
-            told.append(("stacks", self._answers.pop(0)))
+        if self._answers:
+            told += [("stacks", answer) for answer in self._answers.pop()]
+            self._is_asking = False
+            self._ask()
         if self._is_stuck(now):
             told.append(("stuck", self._take_stuck()))
         return told
@@ -119,12 +123,23 @@ class Stacks:
 
     def dump(self, id: Any) -> None:  # noqa: A002
         """Ask all Pythons of the command where they are; the answer comes by `work`."""
-        threading.Thread(target=self._dump, args=(id,), daemon=True).start()
+        self._asked.append(id)
+        self._ask()
 
-    def _dump(self, id: Any) -> None:  # noqa: A002
-        stats = in_order(self._processes.below(os.getpid(), self._guard), self._pid)
-        self._answers.append({"id": id, "processes": rows_of(stats, self._spy)})
-        os.write(self._writer, b"\n")
+    def _ask(self) -> None:
+        """Once at a time: what a process writes is one answer for all who have asked by then."""
+        if self._asked and not self._is_asking:
+            self._is_asking = True
+            ids, self._asked = self._asked, []
+            threading.Thread(target=self._look, args=(ids,), daemon=True).start()
+
+    def _look(self, ids: list[Any]) -> None:
+        rows: list[Json] = []
+        try:
+            rows = rows_of(in_order(self._processes.below(os.getpid(), self._guard), self._pid), self._spy)
+        finally:
+            self._answers.append([{"id": id_, "processes": rows} for id_ in ids])
+            os.write(self._writer, b"\n")
 
 
 def in_order(stats: list[Any], first: int) -> list[Any]:

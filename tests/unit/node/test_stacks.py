@@ -1,0 +1,255 @@
+"""A rank's exception that is stuck on its way out ends the run; where ranks are is told to whoever asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node_store_helpers import other_pythons
+from run_helpers import Run
+
+from ipexctl.jobs.dump import read_dump
+from ipexctl.remote.node_script import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ipexctl.jobs.dump import Dump
+
+SOON = {"stacks": ("STUCK = 10.0", "STUCK = 1.0")}
+PYTHONS = other_pythons()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
+        run = Run(tmp_path, command, size, id=f"run{len(made)}", patches=SOON, **more)
+        made.append(run)
+        return run
+
+    yield make_run
+    for run in made:
+        run.close()
+
+
+def in_rank_1(last: str) -> str:
+    waits = "import atexit, os, sys, time\nif os.environ['RANK'] == '1':\n    atexit.register(time.sleep, 600)\n"
+    return f"{waits}    {last}\ntime.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "said"),
+    [
+        ("raise ValueError('bad shape')", 1, "raised ValueError: bad shape"),
+        ("sys.exit(5)", 5, "ended itself with exit code 5"),
+    ],
+)
+def test_an_interpreter_that_stays_after_its_end_ends_the_run(
+    make: Callable[..., Run], last: str, code: int, said: str
+) -> None:
+    run = make(in_rank_1(last)).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("failed", code)
+    assert status["reason"].startswith(f"rank 1 on here {said}, and its interpreter didn't end for 1 s")
+    first = status["first_failure"]
+    assert (first["kind"], first["rank"], first["exit_code"]) == ("stuck", 1, code)
+    row = status["ranks"][1]
+    assert (row["state"], row["exit_code"], row["signal"]) == ("failed", code, None)
+    assert run.left() == []
+
+
+def test_a_thread_that_never_ends_keeps_no_rank_that_raised(make: Callable[..., Run]) -> None:
+    code = "import threading, time, sys\nthreading.Thread(target=time.sleep, args=(600,)).start()\n1 / 0"
+    status = make(code).start().wait()
+    assert status["first_failure"]["kind"] == "stuck"
+    assert "ZeroDivisionError" in status["reason"]
+
+
+TAKES_TIME = {
+    "ended well": "import atexit, time\natexit.register(time.sleep, 2)",
+    "caught it": """
+import sys, time
+try:
+    1 / 0
+except ZeroDivisionError:
+    sys.excepthook(*sys.exc_info())
+time.sleep(2)
+""",
+    "forked": """
+import atexit, os, sys, time
+pid = os.fork()
+if not pid:
+    atexit.register(time.sleep, 2)
+    sys.exit(3)
+os.waitpid(pid, 0)
+""",
+    "a child's": """
+import subprocess, sys
+code = "import atexit, time; atexit.register(time.sleep, 2); 1 / 0"
+subprocess.run([sys.executable, "-c", code], close_fds=False)
+""",
+}
+
+
+@pytest.mark.parametrize("code", TAKES_TIME.values(), ids=TAKES_TIME)
+def test_who_only_takes_time_is_not_stuck(make: Callable[..., Run], code: str) -> None:
+    status = make(code, 1).start().wait()
+    assert (status["state"], status["reason"]) == ("ok", "")
+
+
+def test_a_shell_script_may_go_on_after_a_python_that_raised(make: Callable[..., Run]) -> None:
+    words = ["sh", "-c", f"{sys.executable} -c '1 / 0' || sleep 2"]
+    assert make(words, 1).start().wait()["state"] == "ok"
+
+
+def test_a_python_that_a_shell_script_waits_for_is_stuck_too(make: Callable[..., Run]) -> None:
+    code = "import atexit, time; atexit.register(time.sleep, 600); 1 / 0"
+    status = make(["sh", "-c", f"{sys.executable} -c '{code}'; exit 4"], 1).start().wait()
+    assert status["first_failure"]["kind"] == "stuck"
+
+
+def test_the_shim_can_be_left_out(make: Callable[..., Run]) -> None:
+    look = "import os\nprint(os.environ.get('PYTHONPATH'), 'IPEXCTL_NOTES' in os.environ)"
+    run = make(look, 1, job={"variables": {"IPEXCTL_SHIM": "off", "PYTHONPATH": "/mine"}}).start()
+    run.wait()
+    assert run.output() == b"/mine False\n"
+    run = make(look, 1, job={"variables": {"PYTHONPATH": "/mine"}}).start()
+    run.wait()
+    assert run.output() == f"{run.rundir}/shim:/mine True\n".encode()
+
+
+def ask(run: Run, ranks: list[int] | None = None) -> dict[str, Any]:
+    request = {"home": str(run.home), "id": run.id, "library": text_of("follow"), "ranks": ranks}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", text_of("runs"), "dump"],
+        input=json.dumps(request).encode() + b"\n",
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def dump_of(run: Run, ranks: list[int] | None = None) -> Dump:
+    said = ask(run, ranks)
+    assert said["event"] == "done", said
+    return read_dump(said["dump"])
+
+
+def running(run: Run, size: int) -> Run:
+    run.start()
+    for rank in range(size):
+        run.wait_for(b"here", rank)
+    time.sleep(0.2)
+    return run
+
+
+ELSEWHERE = """
+import os, time
+def load(): time.sleep(600)
+def all_reduce():
+    while True: pass
+print("here", flush=True)
+load() if os.environ["RANK"] == "1" else all_reduce()
+"""
+
+
+@pytest.mark.parametrize("python", [PYTHONS[0], *PYTHONS[1:2], *PYTHONS[-1:]])
+def test_ranks_say_where_they_are_and_go_on(make: Callable[..., Run], python: str) -> None:
+    run = running(make([python, "-u", "-c", ELSEWHERE], 3, job={"variables": {"PATH": "/usr/bin:/bin"}}), 3)
+    first, second = dump_of(run), dump_of(run)
+    for dump in (first, second):
+        odd, most = dump.groups
+        assert ([each.rank for each in odd.ranks], odd.inner.function) == ([1], "load")
+        assert ([each.rank for each in most.ranks], most.inner.function) == ([0, 2], "all_reduce")
+        assert dump.is_whole
+    assert [each.rank for each in dump_of(run, [1, 2]).ranks] == [1, 2]
+    assert {row["state"] for row in run.status["ranks"]} == {"running"}
+    assert run.said("mpirun.log") == run.said("supervise.log") == ""
+
+
+def test_two_who_ask_at_once_are_both_answered(make: Callable[..., Run]) -> None:
+    run = running(make(ELSEWHERE, 2), 2)
+    with ThreadPoolExecutor(4) as pool:
+        dumps = list(pool.map(lambda _: dump_of(run), range(4)))
+    assert [len(dump.groups) for dump in dumps] == [2] * 4
+
+
+def test_ranks_that_cannot_say_it_are_named_with_the_reason(make: Callable[..., Run]) -> None:
+    code = """
+import os, signal, sys, time
+print("here", flush=True)
+rank = os.environ["RANK"]
+if rank == "0": os.execv("/bin/sleep", ["sleep", "600"])
+if rank == "1": os.execv(sys.executable, [sys.executable, "-I", "-c", "import time; time.sleep(600)"])
+if rank == "2": os.kill(os.getpid(), signal.SIGSTOP)
+os.closerange(100, 300)
+time.sleep(600)
+"""
+    run = running(make(code, 4, job={"variables": {"PATH": "/usr/bin:/bin"}}), 4)
+    time.sleep(0.5)
+    dump = dump_of(run)
+    reasons = {each.rank: each.processes[0].why for each in dump.mute}
+    assert reasons[0] == "sleep is no Python"
+    assert "-I" in reasons[1]
+    assert "didn't answer" in reasons[2]
+    assert "closed the file" in reasons[3]
+    assert dump.mute[2].processes[0].state == "T"
+    assert "since it was asked before" in dump_of(run, [2]).mute[0].processes[0].why
+    assert {row["state"] for row in run.status["ranks"]} == {"running"}
+
+
+def test_a_child_of_the_rank_is_asked_as_well(make: Callable[..., Run]) -> None:
+    code = """
+import multiprocessing, time
+def work(): time.sleep(600)
+if __name__ == "__main__":
+    for context in ("fork", "spawn"):
+        multiprocessing.get_context(context).Process(target=work if context == "fork" else time.sleep, args=()
+            if context == "fork" else (600,), daemon=True).start()
+    time.sleep(1)
+    print("here", flush=True)
+    time.sleep(600)
+"""
+    run = running(make(code, 1), 1)
+    (rank,) = dump_of(run).ranks
+    inner = [each.frames[0].function for each in rank.processes if each.frames]
+    assert rank.processes[0].frames[0].function == "<module>"
+    assert "work" in inner
+    assert len(inner) >= 3
+
+
+def test_a_run_that_is_over_has_nothing_to_say(make: Callable[..., Run]) -> None:
+    run = make("print('here')", 1).start()
+    run.wait()
+    assert ask(run)["dump"] is None
+
+
+def test_a_supervisor_that_does_not_know_the_question_is_left_alone(make: Callable[..., Run]) -> None:
+    """SIGUSR1 would end one of an older ipexctl."""
+    run = running(make("import time\nprint('here', flush=True)\ntime.sleep(600)", 1), 1)
+    stand_in = subprocess.Popen(["sleep", "60"])
+    try:
+        status = run.status
+        with open(f"/proc/{stand_in.pid}/stat") as file:
+            began = int(file.read().rpartition(")")[2].split()[19])
+        os.kill(status["supervisor"]["pid"], signal.SIGSTOP)
+        row = {**status["supervisor"], "pid": stand_in.pid, "start": began}
+        (run.rundir / "status.json").write_text(json.dumps({**status, "supervisor": row}))
+        said = ask(run)
+        assert "older ipexctl" in said["reason"]
+        assert stand_in.poll() is None
+    finally:
+        stand_in.kill()
+        stand_in.wait()
