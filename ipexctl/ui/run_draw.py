@@ -25,6 +25,7 @@ _STATE_STYLE: Final = {
     "stopped": "yellow", "unknown": "dim",
 }  # fmt: skip
 _MOST_ROWS_OF_A_LINE: Final = 4
+_SILENT: Final = 8.0
 _LATE: Final = 1000
 """Fewer lines than this, or than two seconds bring, are only on their way."""
 _TABLE_FROM: Final = 10
@@ -52,6 +53,8 @@ def _header(screen: RunScreen, width: int, now: float) -> list[Text]:
     style = "yellow" if screen.controls.stopping else _STATE_STYLE[status.state]
     right = Text(f"run {printable(status.id)}  {counted(status.nodes, 'node')}  {counted(status.world_size, 'rank')}")
     middle = Text.assemble((state, style), f"  {duration(screen.elapsed(now))}")
+    if (silent := screen.silent(now)) > _SILENT:
+        middle.append(f"  node0 not heard for {duration(silent)}", "bold yellow")
     name = _tail(printable(status.script), max(8, width - cell_len(right.plain) - cell_len(middle.plain) - 5))
     left = Text.assemble((name, "bold"), "  ", middle)
     lines = [_ends(left, right, width), _totals(screen, width)]

@@ -68,6 +68,8 @@ class RunScreen:
         self.ended: Ended | None = None
         self.changed = True
         self.began: float | None = None
+        self._heard: float | None = None
+        self._is_news = False
         self._touched: dict[tuple[int, Stream], None] = {}
         self._said: list[str] = []
         self._measured: float | None = None
@@ -84,6 +86,7 @@ class RunScreen:
 
     def feed(self, event: Event) -> None:
         self.changed = True
+        self._is_news = self._is_news or not isinstance(event, Said)
         if isinstance(event, Chunk):
             self._row(event.rank).streams[event.stream].feed(event.data)
             self._touched[event.rank, event.stream] = None
@@ -99,6 +102,8 @@ class RunScreen:
     def tick(self, now: float) -> None:
         """Take in what came since the last tick."""
         self.began = now if self.began is None else self.began
+        if self._is_news or self._heard is None:
+            self._heard, self._is_news = now, False
         self.folded.close_window(now)
         touched, self._touched = list(self._touched), {}
         most = max(2, _LOOKED_AT // max(1, len(touched)))
@@ -154,6 +159,10 @@ class RunScreen:
         if self.status.ended is not None:
             return self.status.ended - self.status.started
         return now - min(self.status.started, self.began or now)
+
+    def silent(self, now: float) -> float:
+        """Seconds since node0 was last heard: of a run under way it says something every two."""
+        return now - (self._heard or now) if self.status.state == "running" else 0.0
 
     def _row(self, rank: int) -> Row:
         row = self.rows.get(rank)
