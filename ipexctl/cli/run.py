@@ -86,16 +86,19 @@ def run_command(
     with Reach(reaching) as reach:
         with cancelling(cancel) as interrupt, Crew(reach, cancel, forks=targets.forks) as crew:
             crew.warm(hosts)
+            from ipexctl.jobs.ahead import ask_ahead
+
+            if install and not dry_run and (code := _install_first(wishes, hosts, crew, output)):
+                raise typer.Exit(interrupt.code if interrupt.code is not None else code)
+            ahead = ask_ahead(hosts, wishes, crew, place)
             from ipexctl.jobs import run as verb  # a tenth of a second, while the hosts answer
             from ipexctl.jobs.refused import Refused
 
             if dry_run:
-                planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True)
+                planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True, ahead=ahead)
                 raise typer.Exit(_show_plan(planned, output))
-            if install and (code := _install_first(wishes, hosts, crew, output)):
-                raise typer.Exit(interrupt.code if interrupt.code is not None else code)
             way = verb.Way(reaching.host_keys, reaching.connect_timeout)
-            begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell)
+            begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell, ahead=ahead)
             if isinstance(begun, Refused):
                 say_refused(begun.reason, begun.fix)
                 raise typer.Exit(interrupt.code if interrupt.code is not None else begun.exit_code)

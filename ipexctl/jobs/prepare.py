@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ipexctl.facts.gather import gather
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
@@ -16,12 +15,12 @@ from ipexctl.stack.obstacles import homes_differ
 from ipexctl.trust.plan import words_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.wishes import RunWishes
-    from ipexctl.remote.crew import Crew
     from ipexctl.stack.existing import EnvRecord
     from ipexctl.stack.table import StackRow
 
@@ -40,10 +39,10 @@ class Known:
         return {name: facts.home.store if facts.home else None for name, facts in self.facts.items()}
 
 
-def look(hosts: Sequence[Host], wishes: RunWishes, crew: Crew) -> Known | Refused:
+def look(hosts: Sequence[Host], wishes: RunWishes, answers: Iterable[HostFacts]) -> Known | Refused:
     """Every host must answer: a run with a rank missing is none."""
     facts: dict[str, Facts] = {}
-    for answer in gather(hosts, crew, home=wishes.home, timeout=wishes.timeout):
+    for answer in answers:
         if answer.facts is None or answer.status != "ok" or answer.facts.home is None:
             reason = answer.reason or "it did not say where our directory is"
             leave_out = f"leave it out: -l '!{answer.host.name}'" if len(hosts) > 1 else "see: ipexctl doctor"

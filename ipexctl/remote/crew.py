@@ -60,13 +60,14 @@ class Crew:
             return self._sessions[host.name]
 
     def warm(self, hosts: Sequence[Host]) -> None:
-        """Begin to open their sessions while the caller does something else. What fails is told to who needs it."""
+        """Begin to open their sessions; the caller may do something else. What fails is told to who needs it."""
 
         def open_all() -> None:
             for _ in fan_out(hosts, self.session, forks=self._forks, cancel=self.cancel):
                 pass
 
         threading.Thread(target=open_all, name="warm", daemon=True).start()
+        self._reach.load(hosts)
 
     def hand_over(self, host: Host) -> Session | None:
         """The host's session, where there is one, for somebody who closes it himself."""

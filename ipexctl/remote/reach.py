@@ -18,7 +18,7 @@ from ipexctl.remote.this_machine import is_this_machine
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from ipexctl.hosts.host import Host
@@ -66,6 +66,12 @@ class Reach:
             if self._key_ring is None:
                 self._key_ring = KeyRing(self._ask)
             return self._key_ring
+
+    def load(self, hosts: Sequence[Host]) -> None:
+        """Import what sessions on these hosts need, before the caller imports more beside it."""
+        if not all(is_this_machine(host) for host in hosts):
+            import ipexctl.remote.handshake
+            import ipexctl.remote.ssh  # noqa: F401
 
     def open(self, host: Host, cancel: Cancel) -> Session:
         """A session on that host; raises a HostError where there can be none.

@@ -33,7 +33,13 @@ GRACE = 2.0
 _READ = 1 << 20
 _SEND = 1 << 18
 _PATIENCE = 6.0
+_GLANCE = 0.2
+"""Seconds between two tries to open a channel beside others."""
 _BROKEN = (paramiko.SSHException, EOFError, OSError)
+
+
+class _NoChannel(HostError):
+    """sshd opens no further one on a connection that is well."""
 
 
 class SshSession:
@@ -43,6 +49,9 @@ class SshSession:
         self.host = host
         self._connection = connection
         self._transport: paramiko.Transport = connection.client.get_transport()
+        self._turn = threading.Condition()
+        self._at_work = 0
+        """Commands under way."""
 
     @property
     def server_key(self) -> tuple[str, bytes]:
@@ -69,7 +78,7 @@ class SshSession:
         if len(line) > MAX_LINE:
             size = len(line) // 1024
             raise HostError(f"the command is {size} KiB long; a host takes 128", "put it into a file and push that")
-        channel = self._open_channel(line, clock)
+        channel = self._opened(line, clock)
         reader = _Reader(channel, sink, nonce)
         try:
             _feed(channel, stdin)
@@ -84,6 +93,28 @@ class SshSession:
         finally:
             with contextlib.suppress(*_BROKEN):
                 channel.close()
+            with self._turn:
+                self._at_work -= 1
+                self._turn.notify_all()
+
+    def _opened(self, line: str, clock: Clock) -> paramiko.Channel:
+        """A channel that runs it; where sshd allows no more at a time (MaxSessions), once another of ours has ended."""
+        while True:
+            try:
+                channel = self._open_channel(line, clock)
+            except _NoChannel:
+                with self._turn:
+                    if not self._at_work:
+                        raise
+                    self._turn.wait(clock.left(_GLANCE))
+                if clock.cancelled:
+                    raise Cancelled("stopped before it began") from None
+                if clock.over:
+                    raise _too_slow(clock) from None
+            else:
+                with self._turn:
+                    self._at_work += 1
+                return channel
 
     def _open_channel(self, line: str, clock: Clock) -> paramiko.Channel:
         """Neither opening nor exec waits with a limit of its own; a sshd that doesn't answer loses the connection."""
@@ -251,7 +282,7 @@ def _too_slow(clock: Clock) -> TimedOut:
 def _refused(*, opened: bool) -> HostError:
     if opened:
         return HostError("sshd there refuses to run commands", "is this account allowed more than sftp or forwarding?")
-    return HostError(
+    return _NoChannel(
         "sshd there opens no session on our connection", "MaxSessions of its sshd_config, or its process limit"
     )
 
