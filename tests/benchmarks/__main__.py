@@ -20,6 +20,7 @@ from . import (
     part_exec,
     part_install,
     part_lines,
+    part_start,
     part_startup,
     part_step,
     part_stream,
@@ -43,6 +44,7 @@ PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "install": part_install.measure,
     "lines": part_lines.measure,
     "startup": part_startup.measure,
+    "start": part_start.measure,
     "step": part_step.measure,
     "stream": part_stream.measure,
     "sync": part_sync.measure,
@@ -119,6 +121,7 @@ def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
     fixed = {
         "install": part_install.HOSTS,
         "lines": part_lines.HOSTS,
+        "start": part_start.HOSTS,
         "sync": part_sync.HOSTS,
         "tree": max(part_tree.COUNTS),
     }
