@@ -34,6 +34,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "fetch": "Bring checkpoints, logs and other files of a run or a host here.",
     "exec": "Run one command on every host, and see its output live.",
     "trust": "Let node0 reach every node by ssh, as mpirun needs it.",
+    "export": "Print the plan of a run for another launcher.",
     "lab": "Make a cluster of real SSH hosts on this machine, break it, mend it.",
 }
 """Each command with its line in the help; its options are in the module of that name beside this one."""

@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "cli": {
         "cli",
         "ui",
+        "export",
         "jobs",
         "launch",
         "doctor",
@@ -42,6 +43,7 @@ MAY_IMPORT = {
         "text",
     },
     "lab": {"lab", "errors", "text"},
+    "export": {"export", "launch", "hosts", "errors", "text"},
     "jobs": {"jobs", "launch", "stack", "sync", "trust", "facts", "remote", "hosts", "errors", "text"},
     "doctor": {"doctor", "stack", "launch", "trust", "facts", "remote", "hosts", "errors", "text"},
     "stack": {"stack", "trust", "facts", "remote", "hosts", "errors", "text"},

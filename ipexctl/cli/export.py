@@ -1,0 +1,176 @@
+"""`ipexctl export`: the same plan for another launcher, printed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ipexctl.cli.launch_options import Launch, Script, ScriptCommand, understand
+from ipexctl.cli.options import Home, Output, Targets, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.cli.launch_options import Asked
+    from ipexctl.export.common import Exported
+    from ipexctl.jobs.run import Planned
+
+app = typer.Typer(
+    help="Print the plan of a run for another launcher.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
+
+
+@app.command("accelerate", cls=ScriptCommand, context_settings=SETTINGS)
+@shared(Script, Launch, Targets, Home, Output)
+def accelerate(
+    ctx: typer.Context,
+    script: Script,
+    launch: Launch,
+    targets: Targets,
+    home: Home,
+    output: Output,
+    mpirun_hostfile: Annotated[
+        str | None, typer.Option("--mpirun-hostfile", metavar="PATH", help="Where mpirun finds the hosts.")
+    ] = None,
+) -> None:
+    """A configuration for the accelerate that is in the environment.
+
+    \b
+    Example: ipexctl export accelerate -H hostfile train.py > default_config.yaml
+    """
+
+    def render(_: Asked, planned: Planned) -> Exported:
+        from ipexctl.export.accelerate import to_accelerate
+
+        named = mpirun_hostfile or str(targets.hostfile.absolute() if targets.hostfile else Path("hostfile").absolute())
+        return to_accelerate(planned.plan, planned.env.packages, named)
+
+    _export(ctx, script, launch, targets, home, output, render)
+
+
+@app.command("slurm", cls=ScriptCommand, context_settings=SETTINGS)
+@shared(Script, Launch, Targets, Home, Output)
+def slurm(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, home: Home, output: Output) -> None:
+    """An sbatch file that starts the same ranks in an allocation.
+
+    \b
+    Example: ipexctl export slurm -H hostfile train.py > train.sbatch
+    """
+
+    def render(asked: Asked, planned: Planned) -> Exported:
+        from ipexctl.export.slurm import to_slurm
+
+        return to_slurm(planned.plan, str(asked.place.root / asked.place.below), Path(asked.wishes.script).stem)
+
+    _export(ctx, script, launch, targets, home, output, render)
+
+
+@app.command("mpijob", cls=ScriptCommand, context_settings=SETTINGS)
+@shared(Script, Launch, Targets, Home, Output)
+def mpijob(
+    ctx: typer.Context,
+    script: Script,
+    launch: Launch,
+    targets: Targets,
+    home: Home,
+    output: Output,
+    image: Annotated[
+        str, typer.Option("--image", metavar="NAME", help="With the environment, the project, mpirun and sshd.")
+    ] = "my-training-image",
+) -> None:
+    """A Kubeflow MPIJob (v2beta1).
+
+    \b
+    Example: ipexctl export mpijob -H hostfile --image me/train train.py | kubectl apply -f -
+    """
+
+    def render(asked: Asked, planned: Planned) -> Exported:
+        from ipexctl.export.mpijob import to_mpijob
+
+        return to_mpijob(planned.plan, Path(asked.wishes.script).stem, image)
+
+    _export(ctx, script, launch, targets, home, output, render)
+
+
+@app.command("shell", cls=ScriptCommand, context_settings=SETTINGS)
+@shared(Script, Launch, Targets, Home, Output)
+def shell(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, home: Home, output: Output) -> None:
+    """A readable shell script that does by hand what run does.
+
+    \b
+    Example: ipexctl export shell -H hostfile train.py > train.sh
+    """
+
+    def render(asked: Asked, planned: Planned) -> Exported:
+        from ipexctl.export.shell import to_shell
+
+        tree = planned.plan.cwd.removesuffix(f"/{asked.place.below}")
+        return to_shell(planned.plan, asked.hosts, str(asked.place.root), tree)
+
+    _export(ctx, script, launch, targets, home, output, render)
+
+
+@app.command("ansible")
+@shared(Targets, Output)
+def ansible(targets: Targets, output: Output) -> None:
+    """The hosts as an inventory of Ansible's.
+
+    \b
+    Example: ipexctl export ansible -H hostfile > inventory.yaml
+    """
+    from ipexctl.cli.hosts import choose_hosts
+    from ipexctl.export.ansible import to_ansible
+
+    _print(to_ansible(choose_hosts(targets)), quiet=output.quiet)
+
+
+def _export(
+    ctx: typer.Context,
+    script: Script,
+    launch: Launch,
+    targets: Targets,
+    home: Home,
+    output: Output,
+    render: Callable[[Asked, Planned], Exported],
+) -> None:
+    """Plan as a dry run does, and print that."""
+    from ipexctl.cli.hosts import reach_options
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.jobs import run as verb
+    from ipexctl.jobs.refused import Refused
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.crew import Crew
+    from ipexctl.remote.reach import Reach
+    from ipexctl.ui.say import say, say_refused
+
+    def tell(text: str) -> None:
+        if not output.quiet:
+            say(text)
+
+    asked = understand(ctx, script, launch, targets, home)
+    cancel = Cancel()
+    with (
+        Reach(reach_options(targets)) as reach,
+        cancelling(cancel) as interrupt,
+        Crew(reach, cancel, forks=targets.forks) as crew,
+    ):
+        planned = verb.plan_run(asked.hosts, asked.wishes, crew, asked.place, run="by-hand", say=tell, dry_run=True)
+    if isinstance(planned, Refused):
+        say_refused(planned.reason, planned.fix)
+        raise typer.Exit(interrupt.code if interrupt.code is not None else planned.exit_code)
+    _print(render(asked, planned), quiet=output.quiet)
+
+
+def _print(exported: Exported, *, quiet: bool) -> None:
+    from ipexctl.ui.say import say
+
+    sys.stdout.write(exported.text)
+    for note in exported.notes if not quiet else ():
+        say(f"note: {note}")

@@ -1,0 +1,91 @@
+"""What export prints, executed: the shell script starts the ranks that run would, with the same surroundings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from ipexctl.lab import LabSpec
+from lab_run_helpers import WHO, Cluster, lab_with_mpi, said_by, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
+
+OURS = ("IPEXCTL_RUN", "IPEXCTL_NOTES", "RESTART_COUNT", "PYTHONPATH")
+"""What only a run of ours has."""
+OF_EACH_CALL = ("MASTER_PORT", "PWD", "OLDPWD", "SHLVL", "_", "SSH_CLIENT", "SSH_CONNECTION")
+OF_MPI = ("PMI_", "MPI_", "HYD", "GFORTRAN", "I_MPI_", "MPIR_", "PMIX_")
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=2, name=f"export-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    project = tmp_path / "project"
+    project.mkdir()
+    return Cluster(lab, project, tmp_path / "state")
+
+
+def test_the_script_starts_what_run_would(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.write("who.py", WHO)
+    options = ("--ppn", "2", "-x", "PLAIN=two words", "-x", "HIDDEN")
+    secret = {"HIDDEN": 'it\'s $HOME "quoted"'}
+    printed = cluster.call("export", "shell", "-H", cluster.lab.hostfile, *options, "who.py", "a b", env=secret)
+    assert printed.rc == 0, printed.err
+    assert secret["HIDDEN"] not in printed.out
+    script = tmp_path / "by-hand.sh"
+    script.write_text(printed.out)
+    done = subprocess.run(
+        ["sh", str(script)],
+        env={**os.environ, **secret},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    by_hand = {int(said["env"]["RANK"]): said for said in map(json.loads, done.stdout.splitlines())}
+    of_ours = said_by(cluster.run(*options, "who.py", "a b", env=secret))
+    assert sorted(by_hand) == sorted(of_ours) == [0, 1, 2, 3]
+    for rank, ours in of_ours.items():
+        theirs = by_hand[rank]
+        assert {key: theirs[key] for key in ("host", "cores", "argv", "user")} == {
+            key: ours[key] for key in ("host", "cores", "argv", "user")
+        }
+        assert theirs["env"]["HIDDEN"] == secret["HIDDEN"]
+        expected = {
+            name: value
+            for name, value in ours["env"].items()
+            if name not in (*OURS, *OF_EACH_CALL) and not name.startswith(OF_MPI)
+        }
+        assert {name: theirs["env"].get(name) for name in expected} == expected
+
+
+def test_an_inventory_reaches_the_same_hosts(cluster: Cluster, tmp_path: Path) -> None:
+    printed = cluster.call("export", "ansible", "-H", cluster.lab.hostfile)
+    assert printed.rc == 0, printed.err
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text(printed.out)
+    assert yaml.safe_load(printed.out)["all"]["children"]["node0"] == {"hosts": {"node1": {}}}
+    known = ("--known-hosts", cluster.lab.known_hosts)
+    ran = cluster.call("exec", "-H", inventory, *known, "-l", "nodes", "--", "hostname")
+    assert (ran.rc, ran.out.split()[-1]) == (0, "node2")
+
+
+def test_what_can_not_be_planned_is_refused_as_run_refuses_it(cluster: Cluster) -> None:
+    ran = cluster.call("export", "slurm", "-H", cluster.lab.hostfile, "nosuch.py")
+    assert (ran.rc, ran.out) == (2, "")
+    assert "nosuch.py" in ran.err

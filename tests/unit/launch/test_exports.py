@@ -1,0 +1,149 @@
+"""A plan in other launchers' words: nothing of it gets lost unsaid, and what is printed can be read by them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from launch_helpers import IPEX, cpu, machine, plan, variables
+
+from ipexctl.export.accelerate import to_accelerate
+from ipexctl.export.ansible import to_ansible
+from ipexctl.export.mpijob import label, to_mpijob
+from ipexctl.export.shell import to_shell
+from ipexctl.export.slurm import to_slurm
+from ipexctl.hosts.host import Host
+from ipexctl.launch.accelerate import read_accelerate
+from ipexctl.launch.request import Export
+
+TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
+
+
+def syntax_of(shell: str, text: str) -> None:
+    done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "has", "lacks"),
+    [
+        ("0.19.0", {"ipex_config": {"ipex_enabled": True}}, {"mpirun_config", "enable_cpu_affinity"}),
+        ("0.20.3", {"ipex_config": {"ipex": True}}, {"mpirun_config"}),
+        ("0.28.0", {"mpirun_config": {"mpirun_ccl": "1", "mpirun_hostfile": "hosts"}}, {"enable_cpu_affinity"}),
+        ("1.12.0", {"ipex_config": {"ipex": True}, "enable_cpu_affinity": False}, set()),
+        ("1.14.0", {"mpirun_config": {"mpirun_hostfile": "hosts"}}, {"ipex_config"}),
+    ],
+)
+def test_each_accelerate_gets_the_keys_it_knows(version: str, has: dict[str, object], lacks: set[str]) -> None:
+    packages = {**IPEX.packages, "accelerate": version}
+    found = to_accelerate(plan(*TWO, env=IPEX, ppn=2), packages, "hosts")
+    config = yaml.safe_load(found.text)
+    assert {key: config[key] for key in has} == has
+    assert not lacks & set(config)
+    assert (config["num_machines"], config["num_processes"], config["distributed_type"]) == (2, 4, "MULTI_CPU")
+    assert config["main_process_ip"] == "10.1.0.1"
+    if version == "1.14.0":
+        assert any("knows no IPEX" in note for note in found.notes)
+        assert any("knows no oneCCL" in note for note in found.notes)
+
+
+def test_what_is_exported_for_accelerate_is_read_as_the_same_plan() -> None:
+    made = plan(*TWO, env=IPEX, ppn=2, master_port=4000)
+    config = read_accelerate(to_accelerate(made, {"accelerate": "1.12.0"}, "hosts").text, "made")
+    assert (config.processes, config.machines, config.main_port, config.hostfile) == (4, 2, 4000, "hosts")
+    assert config.notes == ()
+
+
+def test_one_rank_is_no_distributed_training() -> None:
+    config = yaml.safe_load(to_accelerate(plan(TWO[0], n=1), {}, "hosts").text)
+    assert config["distributed_type"] == "NO"
+    assert "mpirun_config" not in config
+
+
+def test_an_sbatch_file_asks_for_what_the_plan_has() -> None:
+    found = to_slurm(plan(*TWO, ppn=2, time_limit=90.0), "/shared/digits", "train")
+    asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", found.text, re.MULTILINE))
+    assert asked == {
+        "job-name": "train",
+        "nodes": "2",
+        "ntasks": "4",
+        "ntasks-per-node": "2",
+        "cpus-per-task": "2",
+        "output": "%x-%j.out",
+        "time": "00:02:00",
+    }
+    assert "export OMP_NUM_THREADS=2" in found.text
+    assert "GLOO_SOCKET_IFNAME" not in found.text
+    assert any("GLOO_SOCKET_IFNAME" in note for note in found.notes)
+    syntax_of("bash", found.text)
+
+
+def test_a_secret_is_asked_for_and_not_printed() -> None:
+    secret = Export("HIDDEN", "", secret=True)
+    for found in (
+        to_slurm(plan(TWO[0], exports=(secret,)), "/x", "train"),
+        to_shell(plan(TWO[0], exports=(secret,)), (Host("node1", "node1"),), "/x", "/y"),
+    ):
+        assert "${HIDDEN:?}" in found.text
+    job = to_mpijob(plan(TWO[0], exports=(secret,)), "train", "me/train")
+    assert "HIDDEN" not in job.text
+    assert any("HIDDEN: put them into a Secret" in note for note in job.notes)
+
+
+def test_an_mpijob_has_a_worker_for_each_host() -> None:
+    found = yaml.safe_load(to_mpijob(plan(*TWO, env=IPEX, ppn=2), "My_Train.py", "me/train").text)
+    assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+    assert found["metadata"] == {"name": "my-train-py"}
+    spec = found["spec"]
+    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (2, "Intel")
+    launcher, worker = (spec["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
+    assert (launcher["replicas"], worker["replicas"]) == (1, 2)
+    (container,) = worker["template"]["spec"]["containers"]
+    assert container == {"name": "worker", "image": "me/train", "resources": {"limits": {"cpu": 4}}}
+    shell, flag, script = launcher["template"]["spec"]["containers"][0]["command"]
+    assert (shell, flag) == ("sh", "-c")
+    words = shlex.split(script)
+    assert words[words.index("mpirun") + 1 :][:2] == ["-n", "4"]
+    assert words[-4:] == ["python", "train.py", "--epochs", "3"]
+    syntax_of("sh", script)
+
+
+@pytest.mark.parametrize(("name", "label_"), [("a.b/C", "a-b-c"), ("--", "run"), ("x" * 80, "x" * 40)])
+def test_a_name_becomes_one_of_kubernetes(name: str, label_: str) -> None:
+    assert label(name) == label_
+
+
+def test_an_inventory_has_what_ssh_needs() -> None:
+    hosts = (
+        Host("a", "10.0.0.1", user="me", port=2222, identity=Path("/k"), groups=("all", "gpuless"), slots=2),
+        Host("b", "b", vars={"rack": "7"}),
+    )
+    tree = yaml.safe_load(to_ansible(hosts).text)["all"]
+    assert tree["hosts"]["a"] == {
+        "ansible_host": "10.0.0.1",
+        "ansible_user": "me",
+        "ansible_port": 2222,
+        "ansible_ssh_private_key_file": "/k",
+        "slots": 2,
+    }
+    assert tree["hosts"]["b"] == {"rack": "7"}
+    assert sorted(tree["children"]) == ["gpuless", "node0", "nodes"]
+    assert yaml.safe_load(to_ansible((Host("localhost", "localhost"),)).text)["all"]["hosts"] == {
+        "localhost": {"ansible_connection": "local"}
+    }
+
+
+def test_the_script_says_why_and_differs_where_hosts_do() -> None:
+    apart = (TWO[0], machine(cpu(4), 2, environment=variables(OMP_PROC_BIND="true")))
+    found = to_shell(plan(*apart, ppn=2), (Host("node1", "10.0.0.1", user="me"), Host("node2", "node2")), "/x", "/y")
+    syntax_of("sh", found.text)
+    assert "# a line is seen when it is printed, not when a block is full\nexport PYTHONUNBUFFERED=1" in found.text
+    assert "ssh -T -o BatchMode=yes me@10.0.0.1" in found.text
+    for rank in range(4):
+        assert f"export RANK={rank} LOCAL_RANK={rank % 2}" in found.text
+    assert "bound='taskset -c 0,1'" in found.text
+    assert "rank.py" not in found.text
