@@ -162,7 +162,10 @@ class RunScreen:
 
     def silent(self, now: float) -> float:
         """Seconds since node0 was last heard: of a run under way it says something every two."""
-        return now - (self._heard or now) if self.status.state == "running" else 0.0
+        speaks = self.status.state in {"starting", "running"} and any(
+            row.status.state == "running" for row in self.rows.values()
+        )
+        return now - (self._heard or now) if speaks else 0.0
 
     def _row(self, rank: int) -> Row:
         row = self.rows.get(rank)
