@@ -13,6 +13,7 @@ from ipexctl.errors import OutputError, UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.cli.interrupt import Leave
     from ipexctl.jobs.events import Event, Stream, Watch
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.cancel import Cancel
@@ -37,7 +38,7 @@ def logs_command(
     \b
     Example: ipexctl logs last -r 0 -f
     """
-    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.interrupt import heeding
     from ipexctl.cli.reached import reach_of
     from ipexctl.jobs.follow import Follower
     from ipexctl.jobs.ranks import parse_ranks
@@ -54,7 +55,15 @@ def logs_command(
     streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     cancel = Cancel()
     code = 0
-    with cancelling(cancel) as interrupt, reach_of(record) as reach:
+
+    def heed(number: int, leave: Leave) -> None:
+        nonlocal code
+        if cancel.thrown:
+            leave("")
+        code = 128 + number
+        cancel.throw()
+
+    with heeding(heed), reach_of(record) as reach:
         shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet)
         watch = _lines_only(shown.watch, stderr, follow)
         follower = Follower(
@@ -70,10 +79,11 @@ def logs_command(
             try:
                 follower.follow(to_the_end=follow)
             except Cancelled:
-                code = interrupt.code or 0
+                pass
             except HostError as error:
-                code = _from_copy(record, error, watch, cancel, wanted, streams)
-    if shown.broken:
+                found = _from_copy(record, error, watch, cancel, wanted, streams)
+                code = code or found
+    if shown.broken and not code:
         raise OutputError(shown.broken)
     raise typer.Exit(code)
 

@@ -204,6 +204,17 @@ def test_a_closed_terminal_leaves_the_run_to_itself_and_nohup_is_heeded(attach: 
     assert of_rank(out, 0)[-1] == b"number 59"
 
 
+def test_who_leaves_the_logs_stops_nothing_and_is_not_told_so(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNTS.format(60, 0.1))
+    process = attached.begin("logs", "last", "-f")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"")
+    assert attached.run.wait()["state"] == "ok"
+
+
 def test_the_live_view_goes_on_until_the_run_it_was_told_to_stop_has_ended(attach: Callable[..., Attached]) -> None:
     attached = attach(STAYS)
     shown = attached.show()
