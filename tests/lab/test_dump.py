@@ -1,0 +1,137 @@
+"""Where a run hangs, on real SSH hosts with a real Intel MPI; and an exception that is stuck on its way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir, wheels_from_pypi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+HANGS = """\
+import os, sys, threading, time
+def load(path):
+    return open(path).read()
+def all_reduce():
+    while True:
+        time.sleep(0.01)
+def step():
+    if os.environ["RANK"] == "3":
+        os.mkfifo("fifo")
+        load("fifo")
+    all_reduce()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("here", os.environ["RANK"], flush=True)
+step()
+"""
+STAYS = """\
+import atexit, os, sys, time
+if os.environ["RANK"] == "1":
+    atexit.register(time.sleep, 600)
+    time.sleep(1)
+    print(time.time(), flush=True)
+    if sys.argv[2] == "raises":
+        raise ValueError("bad shape")
+    sys.exit(5)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"dumplab-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    project = tmp_path / "project"
+    project.mkdir()
+    return Cluster(lab, project, tmp_path / "state")
+
+
+def hanging(cluster: Cluster) -> str:
+    """A run of six ranks, once all of them hang."""
+    cluster.write("hangs.py", HANGS)
+    run = cluster.run("--ppn", "2", "--detach", "hangs.py").out.strip()
+    until = time.monotonic() + 60
+    while len(by_rank(cluster.call("logs", run).out)) < 6:
+        assert time.monotonic() < until, cluster.status(run)
+    time.sleep(0.5)
+    return run
+
+
+def test_where_it_hangs_is_answered_in_one_command(cluster: Cluster) -> None:
+    run = hanging(cluster)
+    dump = cluster.call("dump", "last")
+    assert dump.rc == 0, dump.err
+    heads = [line for line in dump.out.splitlines() if line.startswith("rank")]
+    assert heads == ["rank 3 on node2 (1 of 6): load", "ranks 0-2,4-5 on node[1-3] (5 of 6): all_reduce"]
+    assert "  load      hangs.py:3" in dump.out.splitlines()
+    assert "rank 3 is elsewhere than the other 5" in dump.err
+    told = json.loads(cluster.call("dump", run[:-2], "-r", "2,3", "--json").out)
+    assert [group["ranks"] for group in told["groups"]] == [[2], [3]]
+    assert [(row["rank"], row["host"], row["reason"]) for row in told["ranks"]] == [(2, "node2", ""), (3, "node2", "")]
+    assert len(told["ranks"][0]["processes"][0]["threads"]) == 2
+    assert cluster.status(run)["state"] == "running"
+    assert cluster.call("stop", "last").rc == 0
+    over = cluster.call("dump", "last")
+    assert (over.rc, over.out) == (1, "")
+    assert f"ipexctl why {run}" in over.err
+
+
+def test_py_spy_of_the_environment_and_what_ranks_say_themselves_agree(cluster: Cluster) -> None:
+    wheels = wheels_from_pypi(cluster.state.parent, "py-spy==0.4.3")
+    with zipfile.ZipFile(next(wheels.glob("py_spy-*.whl"))) as wheel:
+        spy = cluster.write("py-spy", wheel.read("py_spy-0.4.3.data/scripts/py-spy"))
+    place = ".ipexctl/envs/default/bin/py-spy"
+    put = ("exec", "-H", cluster.lab.hostfile, "--limit", "node1", "--stdin", spy, "--shell")
+    assert cluster.call(*put, f"cat >{place} && chmod +x {place}").rc == 0
+    spy.unlink()
+    try:
+        hanging(cluster)
+        told = json.loads(cluster.call("dump", "last", "--json").out)
+        cluster.call("stop", "last")
+    finally:
+        cluster.on(0, f"rm {place}")
+    assert [group["ranks"] for group in told["groups"]] == [[3], [0, 1, 2, 4, 5]]
+    by = {row["rank"]: row["processes"][0]["by"] for row in told["ranks"]}
+    assert by == {0: "py-spy", 1: "py-spy", 2: "faulthandler", 3: "faulthandler", 4: "faulthandler", 5: "faulthandler"}
+
+
+def test_a_node0_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
+    run = hanging(cluster)
+    break_host(cluster.lab.hosts[0], "sshd-dead")
+    try:
+        dump = cluster.call("dump", run, "--json")
+        assert (dump.rc, json.loads(dump.out)["ranks"]) == (3, [])
+        assert dump.err.startswith("node1: ")
+    finally:
+        mend_host(cluster.lab.hosts[0])
+    assert cluster.call("stop", run).rc == 0
+
+
+@pytest.mark.parametrize(("how", "code", "said"), [("raises", 1, "raised ValueError"), ("exits", 5, "ended itself")])
+def test_an_interpreter_that_stays_is_given_ten_seconds(cluster: Cluster, how: str, code: int, said: str) -> None:
+    cluster.write("stays.py", STAYS)
+    marker = f"mark-{cluster.project.parent.name}"
+    ran = cluster.run("--ppn", "1", "stays.py", marker, how, rc=code)
+    took = time.time() - float(by_rank(ran.out)[1][0])
+    assert 10 <= took < 16
+    cluster.gone_within(0.5, marker)
+    (run,) = cluster.runs()
+    status = json.loads(cluster.on(0, f"cat .ipexctl/runs/{run['id']}/status.json"))
+    assert status["first_failure"]["kind"] == "stuck"
+    assert f"rank 1 on node2 {said}" in status["reason"]
