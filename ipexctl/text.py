@@ -17,4 +17,4 @@ def readable(size: float) -> str:
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= step:
             return f"{size / step:.1f} {unit}"
-    return f"{size:.0f} bytes"
+    return "1 byte" if size == 1 else f"{size:.0f} bytes"

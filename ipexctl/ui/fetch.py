@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _DRAWN: Final = 0.1
 _SAID: Final = 5.0
 _NAMED: Final = 10
+_WORTH_A_RATE: Final = 1_000_000
 
 
 class FetchView:
@@ -115,7 +116,7 @@ def summary(done: Fetched) -> str:
     if not done.brought and not done.failed:
         same = f"{_files(done.unchanged)} there already" if done.unchanged else "no files"
         return f"{printable(done.dest)}: nothing to bring, {same}"
-    rate = f", {readable(done.received / done.seconds)}/s" if done.seconds > 0.5 and done.received else ""
+    rate = f", {readable(done.received / done.seconds)}/s" if done.received > _WORTH_A_RATE else ""
     said = f"{_files(len(done.brought))}, {readable(done.size)}, in {done.seconds:.1f} s{rate}"
     more = [f"{done.unchanged} there already"] if done.unchanged else []
     if done.resumed:

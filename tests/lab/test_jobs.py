@@ -21,6 +21,7 @@ from cli_helpers import IPEXCTL, ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.jobs.events import Chunk, Ended, Said, Status
 from ipexctl.jobs.follow import Follower
+from ipexctl.jobs.keep import Keep
 from ipexctl.jobs.record import Register, RunRecord
 from ipexctl.jobs.start import Beginning, File, NotStarted, Started, start
 from ipexctl.jobs.stop import stop
@@ -353,3 +354,22 @@ def test_a_host_that_cannot_take_its_part_keeps_the_run_from_starting_anywhere(s
     assert list(started.errors) == [scene.hosts[1].name]
     scene.gone(record, 3)
     assert scene.on(scene.lab.hosts[0], f"ls -d {record.rundir} 2>/dev/null") == ""
+
+
+def test_where_a_run_begins_old_ones_are_pruned_and_those_that_go_on_are_not(scene: Scene) -> None:
+    going = scene.begin(FOR_EVER)
+    scene.wait_for(going, b"here", 2)
+    old = "cd .ipexctl/runs && for i in 1 2 3 4; do mkdir -p old$i && touch -d '40 days ago' old$i; done"
+    for member in scene.lab.hosts:
+        scene.on(member, old)
+    begun = scene.begin("true", keep=Keep(days=0, gb=0, newest=1))
+    until = time.monotonic() + 30
+    names = {going.id, begun.id}
+    for member in scene.lab.hosts:
+        while (there := set(scene.on(member, "ls .ipexctl/runs").split())) - names:
+            assert time.monotonic() < until, there
+            time.sleep(0.2)
+        assert there >= {going.id}
+    assert scene.follow(begun)[1].exit_code == 0
+    stopped = stop(scene.crew.session(scene.hosts[0]), going)
+    assert stopped.is_over
