@@ -59,7 +59,8 @@ class Past:
         at = f".ipexctl/runs/{run}"
         return (
             f"mkdir -p {at}/ranks && echo '{json.dumps(status)}' >{at}/status.json "
-            f"&& echo of {run} >{at}/ranks/0000.out && : >{at}/ranks/0000.err && touch -d '{days} days ago' {at}/* {at}\n"
+            f"&& echo of {run} >{at}/ranks/0000.out && : >{at}/ranks/0000.err "
+            f"&& touch -d '{days} days ago' {at}/* {at}\n"
         )
 
     def call(self, *args: object) -> Ran:

@@ -1,0 +1,68 @@
+"""However many runs are recorded, each node0 is asked once; a host that can't be reached is dialled once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.ps import look
+from ipexctl.jobs.record import RunRecord
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.crew import Crew
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import Unreachable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.remote.session import Ended
+
+
+def test_fifty_runs_of_three_hosts_are_three_questions(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Session(LocalSession):
+        def run(self, *args: Any, **more: Any) -> Ended:
+            asked.append(self.host.name)
+            return super().run(*args, **more)
+
+    records = []
+    for number in range(50):
+        name = f"node{number % 3}"
+        status = {"state": "ok", "supervisor": {}, "ranks": [], "exit_code": 0}
+        rundir = tmp_path / name / "runs" / f"r{number}"
+        rundir.mkdir(parents=True)
+        (rundir / "status.json").write_text(json.dumps(status))
+        records.append(RunRecord(f"r{number}", Host(name, name), str(tmp_path / name), sys.executable))
+    opened: list[str] = []
+
+    def open_session(record: RunRecord) -> Session:
+        opened.append(record.node0.name)
+        return Session(record.node0)
+
+    found = look(records, open_session, Cancel())
+    assert [run.record for run in found] == records
+    assert {run.state for run in found} == {"ok"}
+    assert sorted(asked) == sorted(opened) == ["node0", "node1", "node2"]
+
+
+def test_a_host_that_was_not_reached_is_not_dialled_again() -> None:
+    dialled: list[str] = []
+
+    class Reach:
+        def open(self, host: Host, _: Cancel) -> LocalSession:
+            dialled.append(host.name)
+            raise Unreachable("no answer")
+
+    crew = Crew(Reach(), Cancel(), forks=2)  # type: ignore[arg-type]
+    hosts = [Host("a", "a"), Host("b", "b")]
+    for _ in range(2):
+        done = list(crew.each(hosts, lambda host, session: session))
+        assert [str(each.error) for each in done] == ["no answer"] * 2
+    with pytest.raises(Unreachable):
+        crew.session(hosts[0])
+    assert sorted(dialled) == ["a", "b"]
