@@ -107,6 +107,9 @@ def _terminal_state() -> list[Any] | None:
 
 
 def _restore(terminal: list[Any] | None) -> None:
+    """A job in the background would be stopped for touching the terminal, and has no say in it."""
     if terminal is not None:
         with contextlib.suppress(termios.error, OSError):
+            if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+                return
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, terminal)

@@ -64,6 +64,11 @@ class Attached:
         self.shown.append(Shown([*IPEXCTL, "attach", "last"], self.env))
         return self.shown[-1]
 
+    def show_shell(self) -> Shown:
+        """A shell with job control, to type calls into."""
+        self.shown.append(Shown(["bash", "--norc", "-i"], self.env))
+        return self.shown[-1]
+
     def close(self) -> None:
         for process in self.processes:
             if process.poll() is None:
@@ -213,6 +218,16 @@ def test_who_leaves_the_logs_stops_nothing_and_is_not_told_so(attach: Callable[.
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"")
     assert attached.run.wait()["state"] == "ok"
+
+
+def test_a_call_in_the_background_ends_and_is_not_stopped_for_touching_the_terminal(
+    attach: Callable[..., Attached], tmp_path: Path
+) -> None:
+    shell = attach("print('here')").show_shell()
+    shell.type(f"{' '.join(IPEXCTL)} attach last >{tmp_path}/said 2>&1 &\n".encode())
+    shell.type(b"wait %1; echo code=$?\n")
+    assert shell.until_seen(b"code=0\r\n")
+    assert "ended well" in (tmp_path / "said").read_text()
 
 
 def test_the_live_view_goes_on_until_the_run_it_was_told_to_stop_has_ended(attach: Callable[..., Attached]) -> None:
