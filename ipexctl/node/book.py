@@ -5,6 +5,7 @@ Loaded by `supervise.py`. A full disk stops none of it for good: what could not 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -12,6 +13,10 @@ from typing import Any, Dict
 
 SAVE = 0.5
 """Seconds between two status files, where nothing happened but figures."""
+EVENTS = 4096
+"""How many are held that a full disk has refused."""
+SPARE, SPARE_OF_RANK = 1 << 15, 1 << 10
+"""Bytes that are kept for the last status."""
 PROBE = 1 << 18
 """Bytes that must fit before a disk that was full is written to again."""
 Json = Dict[str, Any]
@@ -143,8 +148,15 @@ class Book:
         self.status = status
         self._dirty = True
         self._saved_at = 0.0
+        self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)  # noqa: PTH103
+        self._keep_room(SPARE + SPARE_OF_RANK * int(status["world_size"]))
+
+    def _keep_room(self, size: int) -> None:
+        """For the last word, should the disk be full by then."""
+        with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=_private) as file:
+            file.write(b" " * size)
 
     def path(self, *names: str) -> str:
         return os.path.join(self.rundir, *names)  # noqa: PTH118
@@ -155,12 +167,21 @@ class Book:
     def event(self, name: str, **fields: Any) -> None:
         """Something happened: it is in the events, and in the status at once."""
         line = json.dumps({"at": round(time.time(), 3), "event": name, **fields}) + "\n"
-        try:
-            os.write(self._events, line.encode())
-        except OSError:
-            self.status["unwritten_events"] = self.status.get("unwritten_events", 0) + 1
+        self._unwritten = [*self._unwritten, line.encode()][-EVENTS:]
+        self._write_events()
         self._dirty = True
         self._saved_at = 0.0
+
+    def _write_events(self) -> None:
+        """What a full disk has refused comes before what is new."""
+        while self._unwritten:
+            try:
+                written = os.write(self._events, self._unwritten[0])
+            except OSError:
+                return
+            self._unwritten[0] = self._unwritten[0][written:]
+            if not self._unwritten[0]:
+                self._unwritten.pop(0)
 
     @property
     def unsaved(self) -> bool:
@@ -174,14 +195,31 @@ class Book:
         if not self._dirty or now - self._saved_at < SAVE:
             return
         self._saved_at = now
-        aside = self.path("status.json.part")
+        self._write_events()
+        aside, spare = self.path("status.json.part"), self.path("status.spare")
+        is_last = self.status["ended"] is not None
+        if self._unwritten or "unwritten_events" in self.status:
+            self.status["unwritten_events"] = len(self._unwritten)
+        data = json.dumps(self.status).encode()
+        if self._put(aside, data):
+            self._dirty = False
+            if is_last:
+                remove(spare)
+        elif is_last:
+            remove(aside)
+            self._dirty = not self._put(spare, data)
+
+    def _put(self, path: str, data: bytes) -> bool:
+        """Into that file, over what is in it, and that in the place of the status."""
         try:
-            with open(aside, "w", encoding="utf-8", opener=_private) as file:
-                json.dump(self.status, file)
-            os.replace(aside, self.path("status.json"))  # noqa: PTH105
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with os.fdopen(number, "wb") as file:
+                file.write(data)
+                file.truncate()
+            os.replace(path, self.path("status.json"))  # noqa: PTH105
         except OSError:
-            return
-        self._dirty = False
+            return False
+        return True
 
     def has_room(self) -> bool:
         """Whether a disk that was full takes something again."""

@@ -79,6 +79,23 @@ class Launcher:
             os.killpg(self.pid, number)
 
 
+    def clear_away(self) -> None:
+        """What it has left: its children have groups of their own, an ssh to a node that is cut off among them."""
+        self.signal(signal.SIGKILL)
+        for name in os.listdir("/proc"):  # noqa: PTH208
+            if name.isdigit() and _session_of(name) == self.pid:
+                with contextlib.suppress(OSError):
+                    os.kill(int(name), signal.SIGKILL)
+
+
+def _session_of(pid: str) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            return int(file.read().rpartition(b")")[2].split()[3])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def _environment(wire: Any, go: Json) -> dict[str, str]:
     """Clean but for what every program wants: hydra hands all of it to every rank."""
     environ = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")}

@@ -316,7 +316,7 @@ class Supervisor:
         """Once more, from the script's own checkpoint."""
         if not self.verdict.may_begin_again(self.everyone, self.restarts):
             return False
-        self.mpirun.signal(signal.SIGKILL)
+        self.mpirun.clear_away()
         after = self.verdict.begin_again()
         self.peers.attempt = self.status["attempt"]
         line = f"[ipexctl: restart {self.status['attempt']} of {self.restarts} after: {after}]"
@@ -340,7 +340,7 @@ class Supervisor:
             for sink in peer.sinks.values():
                 sink.close()
         if self.mpirun is not None:
-            self.mpirun.signal(signal.SIGKILL)  # what it has left in its group
+            self.mpirun.clear_away()
         self.peers.dismiss()
         book.remove(self.book.path("job.json"))
         self.status.update(state=ending["state"], exit_code=ending["code"], ended=time.time())

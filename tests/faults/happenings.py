@@ -163,6 +163,7 @@ def _disk_full(where: int) -> Callable[[Play], Truth]:
 
 
 def _disk_full_to_the_end(scene: Play) -> Truth:
+    """And beyond: the last word is written all the same."""
     break_host(scene.stage.cluster.lab.hosts[0], "full-disk")
     return Truth("ok", 0, within=80)
 
@@ -191,5 +192,6 @@ HAPPENINGS: Final = (
     Happening("a wrapper is told to end", _wrapper_told),
     Happening("node0's disk is full for a while", _disk_full(0), count=SHORT),
     Happening("a node's disk is full for a while", _disk_full(1), count=SHORT),
+    Happening("node0's disk is full to the end", _disk_full_to_the_end, count=SHORT),
     Happening("nothing", _not_a_thing, count=SHORT),
 )
