@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "stop": "End a run everywhere.",
     "fetch": "Bring checkpoints, logs and other files of a run or a host here.",
     "exec": "Run one command on every host, and see its output live.",
+    "play": "Run a playbook: files, commands and the verbs of this tool, on all hosts.",
     "trust": "Let node0 reach every node by ssh, as mpirun needs it.",
     "export": "Print the plan of a run for another launcher.",
     "lab": "Make a cluster of real SSH hosts on this machine, break it, mend it.",

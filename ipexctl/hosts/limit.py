@@ -1,4 +1,4 @@
-"""`--limit`: which of the hosts a command is for, by name, node set, glob or group.
+"""`--limit`: which of the hosts a command is for, by name, node set, glob or group, or by a file of these.
 
 Where the hosts come from lives in `select`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import translate
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
@@ -28,7 +29,7 @@ def limit_hosts(hosts: Sequence[Host], spec: str) -> tuple[Host, ...]:
     wanted: set[str] = set()
     unwanted: set[str] = set()
     named = False
-    for part in split_specs(spec):
+    for part in [each for given in split_specs(spec) for each in _from_file(given)]:
         bare = part.removeprefix("!").strip()
         if not bare:
             raise UserError("--limit: nothing stands behind '!'", fix="such as --limit '!node3'")
@@ -44,6 +45,19 @@ def limit_hosts(hosts: Sequence[Host], spec: str) -> tuple[Host, ...]:
     if not left:
         raise UserError(f"--limit {quoted(spec)} leaves no host", fix=f"there are: {_short(fold(index.names))}")
     return left
+
+
+def _from_file(part: str) -> list[str]:
+    """`@FILE`: the names in it, a line each, such as a playbook leaves of the hosts it failed on."""
+    if not part.startswith("@"):
+        return [part]
+    path = Path(part[1:]).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        said = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        raise UserError(f"--limit {quoted(part)}: {said}", fix="@ is followed by a file of host names") from None
+    return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
 class _Index:

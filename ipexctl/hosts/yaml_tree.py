@@ -87,6 +87,10 @@ class YamlTree:
             own[key_node.value] = Entry(key_node.value, key_node, value)
         return list({**merged, **own}.values())
 
+    def items(self, node: Node, depth: int = 0) -> list[Node]:
+        """A list's own nodes."""
+        return list(self._step(node, depth))
+
     def text(self, node: Node) -> str:
         """A value as text: a scalar as it is written, anything larger as JSON."""
         if is_null(node):

@@ -7,7 +7,7 @@ import contextlib
 import io
 import time
 from importlib.resources import files
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reach import Reach
     from ipexctl.remote.session import Session
     from ipexctl.trust.config import Files
     from ipexctl.trust.plan import KeysEdit
     from ipexctl.trust.seen import Seen
 
 T = TypeVar("T")
+
+
+class Opens(Protocol):
+    """Who opens sessions: the call's way to its hosts, or somebody who has them open already."""
+
+    def open(self, host: Host, cancel: Cancel) -> Session: ...
 
 
 def script(*names: str) -> str:
@@ -47,7 +52,7 @@ class Crew:
     def __init__(
         self,
         hosts: Sequence[Host],
-        reach: Reach,
+        reach: Opens,
         cancel: Cancel,
         *,
         forks: int,

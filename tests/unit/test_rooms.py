@@ -12,6 +12,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
     "cli": {
         "cli",
+        "playbook",
         "ui",
         "export",
         "jobs",
@@ -29,6 +30,7 @@ MAY_IMPORT = {
     },
     "ui": {
         "ui",
+        "playbook",
         "jobs",
         "launch",
         "doctor",
@@ -39,6 +41,20 @@ MAY_IMPORT = {
         "remote",
         "hosts",
         "lab",
+        "errors",
+        "text",
+    },
+    "playbook": {
+        "playbook",
+        "jobs",
+        "launch",
+        "doctor",
+        "stack",
+        "sync",
+        "trust",
+        "facts",
+        "remote",
+        "hosts",
         "errors",
         "text",
     },

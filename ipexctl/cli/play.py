@@ -1,0 +1,180 @@
+"""`ipexctl play`: a playbook on the hosts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.playbook.tree import Task
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(no_args_is_help=True)
+@shared(Targets, Home, Output)
+def play_command(
+    targets: Targets,
+    home: Home,
+    output: Output,
+    playbook: Annotated[
+        str, typer.Argument(metavar="PLAYBOOK", help="A file, or the name of one that comes with ipexctl: bootstrap.")
+    ],
+    check: Annotated[bool, typer.Option("--check", help="Say what would change; change nothing anywhere.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show how files change.")] = False,
+    extra: Annotated[
+        list[str] | None,
+        typer.Option("--extra-vars", "-e", metavar="K=V|@FILE", help="A variable; wins over all others."),
+    ] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tags", metavar="TAGS", help="Only tasks with these.")] = None,
+    skip_tags: Annotated[
+        list[str] | None, typer.Option("--skip-tags", metavar="TAGS", help="No tasks with these.")
+    ] = None,
+    start_at: Annotated[
+        str | None, typer.Option("--start-at", "--start-at-task", metavar="NAME", help="From this task on.")
+    ] = None,
+    step: Annotated[bool, typer.Option("--step", help="Ask before each task.")] = False,
+    list_tasks: Annotated[bool, typer.Option("--list-tasks", help="Show the tasks; touch no host.")] = False,
+    syntax_check: Annotated[bool, typer.Option("--syntax-check", help="Read and check it; touch no host.")] = False,
+) -> None:
+    """Run a playbook: the verbs of this tool, files and commands, on all hosts.
+
+    Written as for Ansible. All of it is checked before any host is touched;
+    run twice, the second run changes nothing.
+
+    \b
+    Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
+    """
+    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.hosts.home import home_on_nodes
+    from ipexctl.hosts.internal import InterfaceChoice
+    from ipexctl.playbook.choice import Choice, unknown_tags
+    from ipexctl.playbook.prepare import prepare, read
+    from ipexctl.playbook.templater import Templater
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.ui import play as view
+
+    if home.iface is not None:
+        InterfaceChoice(home.iface)
+    where = home_on_nodes(home.home, os.environ)
+    choice = Choice(_words(tags), _words(skip_tags), start_at)
+    if step and not sys.stdin.isatty():
+        raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
+    cwd = Path.cwd()
+    with Templater() as templater:
+        templater.warm()
+        book, files = read(playbook, cwd, templater)
+        variables = _extra(extra or (), cwd, templater)
+        if syntax_check or list_tasks:
+            every = limited = _hosts_or_none(targets)
+        else:
+            limited = choose_hosts(targets)
+            every = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
+        for tag, fix in unknown_tags(book, choice):
+            view.warn(f"no task has the tag {tag!r}", fix)
+        ready = prepare(book, files, choice, every, limited)
+        if syntax_check or list_tasks:
+            view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
+            raise typer.Exit(0)
+        cancel = Cancel()
+        options: dict[str, Any] = {
+            "home": where,
+            "iface": home.iface,
+            "forks": targets.forks,
+            "timeout": targets.timeout,
+            "check": check,
+            "diff": diff,
+            "verbose": output.verbose,
+            "connect_timeout": targets.connect_timeout,
+            "host_keys": None if targets.host_keys is None else targets.host_keys.value,
+            "extra": variables,
+        }
+        from ipexctl.playbook.retry import note_failed
+        from ipexctl.remote.crew import Crew
+        from ipexctl.remote.reach import Reach
+
+        shown = view.PlayView(
+            json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
+        )
+        with (
+            cancelling(cancel) as interrupt,
+            Reach(reach_options(targets)) as reach,
+            Crew(reach, cancel, forks=targets.forks) as crew,
+        ):
+            crew.warm(_first_hosts(ready.hosts, limited))
+            from ipexctl.playbook.engine import Engine  # while the hosts answer
+            from ipexctl.playbook.world import Options, World
+
+            world = World(crew, reach, cancel, templater, Options(**options), shown.watch, limited, cwd)
+            ask = _asker(shown) if step else None
+            report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, world, ask).run()
+        if not check:
+            report = replace(report, retry_file=note_failed(ready.playbook.path, report))
+    shown.end(report, interrupted=interrupt.code is not None)
+    sys.stdout.flush()
+    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+
+
+def _words(given: Sequence[str] | None) -> frozenset[str]:
+    return frozenset(word.strip() for each in given or () for word in each.split(",") if word.strip())
+
+
+def _first_hosts(hosts: dict[int, Sequence[Host]] | Any, limited: Sequence[Host]) -> list[Host]:
+    wanted = {host.name for of_play in hosts.values() for host in of_play}
+    return [host for host in limited if host.name in wanted]
+
+
+def _hosts_or_none(targets: Targets) -> tuple[Host, ...]:
+    """To look at a playbook needs no hosts, but those that are named have to be right."""
+    from ipexctl.cli.hosts import choose_hosts
+
+    return choose_hosts(targets)
+
+
+def _extra(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:
+    """`-e k=v`, `-e '{"k": …}'`, `-e @FILE`; each a layer over the last."""
+    import json
+    import re
+
+    from ipexctl.hosts.names import quoted
+    from ipexctl.playbook.places import templates_in
+    from ipexctl.playbook.read import read_variables
+
+    found: list[dict[str, Any]] = []
+    for word in words:
+        if word.startswith("@"):
+            values: Any = dict(read_variables(cwd / Path(word[1:]).expanduser(), word[1:]))
+            templater.check(templates_in(values))
+        elif word.lstrip().startswith("{"):
+            try:
+                values = json.loads(word)
+            except ValueError as error:
+                raise UserError(f"-e: this is no JSON: {error}", fix="-e NAME=VALUE, or -e @FILE") from None
+        else:
+            name, equals, value = word.partition("=")
+            if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise UserError(
+                    f"-e {quoted(word)} is no NAME=VALUE", fix="one variable a -e; a file of them: -e @FILE"
+                )
+            values = {name: value}
+        found.append(values)
+    return found
+
+
+def _asker(shown: Any) -> Callable[[Task], str]:
+    def ask(task: Task) -> str:
+        return str(shown.ask(task.called))
+
+    return ask

@@ -1,0 +1,312 @@
+"""Running a playbook: play after play, each task on all hosts before the next, hosts that fail leave.
+
+What one task does on its hosts is in `turn`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.playbook.masks import secrets_in, shown
+from ipexctl.playbook.places import templates_in
+from ipexctl.playbook.report import (
+    Counts,
+    HostDone,
+    PlayBegan,
+    PlayReport,
+    TaskBegan,
+    TaskDone,
+    TaskReport,
+    Told,
+)
+from ipexctl.playbook.result import Result
+from ipexctl.playbook.tree import Block
+from ipexctl.playbook.turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.playbook.places import Templated
+    from ipexctl.playbook.tree import Play, Playbook, Step, Task
+    from ipexctl.playbook.world import World
+
+_FACTS: Final = re.compile(r"\b(ansible_)?facts\b")
+GATHER: Final = "gather facts"
+
+
+class Engine:
+    """One run of a playbook: the only thing here that changes."""
+
+    def __init__(
+        self,
+        playbook: Playbook,
+        hosts_of: Mapping[int, Sequence[Host]],
+        tasks: frozenset[int],
+        files: Mapping[int, Templated],
+        world: World,
+        ask: Callable[[Task], str] | None = None,
+    ) -> None:
+        self.world = world
+        self.counts = {host.name: Counts() for host in world.hosts}
+        self.gone: set[str] = set()
+        """Unreachable."""
+        self.out: set[str] = set()
+        """Failed, and for good."""
+        self.reports: list[TaskReport] = []
+        self._playbook = playbook
+        self._hosts_of = hosts_of
+        self._tasks = tasks
+        self._files = files
+        self._ask = ask
+        self._own: dict[str, dict[str, Any]] = {host.name: {} for host in world.hosts}
+        self._facts: set[str] = set()
+        self._notified: dict[str, set[str]] = {}
+        self._play: Play = playbook.plays[0]
+        self._over = False
+        self._began = time.monotonic()
+
+    def run(self) -> PlayReport:
+        self._tell_everything()
+        for number, play in enumerate(self._playbook.plays):
+            if self._over or self.world.cancel.thrown:
+                break
+            self._play = play
+            self._run_play(number, play)
+        return PlayReport(
+            self._playbook.shown,
+            self.counts,
+            tuple(self.reports),
+            time.monotonic() - self._began,
+            check=self.world.options.check,
+            plays=tuple(play.name for play in self._playbook.plays),
+        )
+
+    # Variables
+
+    def _tell_everything(self) -> None:
+        told, hosts = self.world.templater, self.world.hosts
+        groups: dict[str, list[str]] = {"all": [host.name for host in hosts]}
+        for host in hosts:
+            for group in host.groups:
+                groups.setdefault(group, []).append(host.name)
+        for number, extra in enumerate(self.world.options.extra):
+            told.layer(f"extra{number}", extra, templated=True)
+        magic = {
+            "groups": groups,
+            "node0": hosts[0].name,
+            "playbook_dir": str(self._playbook.path.parent),
+            "ansible_check_mode": self.world.options.check,
+            "ansible_diff_mode": self.world.options.diff,
+        }
+        told.layer("magic", magic, templated=False)
+        for host in hosts:
+            told.layer(f"inventory:{host.name}", {k: _typed(v) for k, v in host.vars.items()}, templated=False)
+            told.layer(
+                f"magic:{host.name}",
+                {
+                    "inventory_hostname": host.name,
+                    "inventory_hostname_short": host.name.partition(".")[0],
+                    "ansible_host": host.address,
+                    "group_names": list(host.groups),
+                },
+                templated=False,
+            )
+
+    def _tell_play(self, number: int, play: Play, hosts: Sequence[Host]) -> None:
+        told = self.world.templater
+        told.layer("play", play.vars, templated=True)
+        for index, values in enumerate(play.file_vars):
+            told.layer(f"file{number}.{index}", values, templated=True)
+        told.layer("hosts", {"ansible_play_hosts": [host.name for host in hosts]}, templated=False)
+        files = [f"file{number}.{index}" for index in range(len(play.file_vars))]
+        extra = [f"extra{index}" for index in range(len(self.world.options.extra))]
+        for host in self.world.hosts:
+            name = host.name
+            own = [f"inventory:{name}", f"facts:{name}", "magic", "hosts", f"magic:{name}"]
+            told.host(name, ["play", *files, *own, "@weak", f"own:{name}", "@strong", *extra])
+
+    def remember(self, host: str, values: Mapping[str, Any]) -> None:
+        """What a task found out: for all later ones on that host."""
+        self._own[host].update(values)
+        self.world.templater.layer(f"own:{host}", self._own[host], templated=False)
+
+    # Plays
+
+    def _run_play(self, number: int, play: Play) -> None:
+        every = self._hosts_of[number]
+        hosts = [host for host in every if host.name not in self.gone | self.out]
+        if not hosts:
+            note = "none of its hosts is left" if every else "the limit leaves none of its hosts"
+            self.world.watch(PlayBegan(play.name, (), note))
+            return
+        self.world.watch(PlayBegan(play.name, tuple(host.name for host in hosts)))
+        self._notified = {}
+        self._tell_play(number, play, hosts)
+        wants_facts = play.gather_facts or (play.gather_facts is None and self._uses_facts(play))
+        if wants_facts and any(id(task) in self._tasks for task in play.tasks):
+            self._gather(hosts)
+        alive = [host.name for host in hosts if host.name not in self.gone | self.out]
+        self.out |= self._steps(play.steps, alive)
+        self._handlers(play, [name for name in alive if name not in self.gone | self.out])
+
+    def _uses_facts(self, play: Play) -> bool:
+        values: list[Any] = [dict(play.vars), list(play.file_vars), list(self.world.options.extra)]
+        for task in (*play.tasks, *play.handlers):
+            if id(task) in self._tasks:
+                values += task_values(task)
+                if id(task) in self._files:
+                    values.append(self._files[id(task)])
+        return any(_FACTS.search(template.text) for template in templates_in(values))
+
+    def _gather(self, hosts: Sequence[Host]) -> None:
+        from ipexctl.facts.facts import to_json
+        from ipexctl.facts.gather import gather
+
+        wanted = [host for host in hosts if host.name not in self._facts]
+        if not wanted:
+            return
+        report = self.begin(GATHER, "facts", "")
+        options = self.world.options
+        for answer in gather(wanted, self.world.crew, home=options.home, timeout=options.timeout):
+            name = answer.host.name
+            if answer.facts is None or answer.status != "ok":
+                status: Any = "unreachable" if answer.status == "unreachable" else "failed"
+                self.end(report, name, Result(status, answer.reason, answer.fix))
+                self.out |= {name} if status == "failed" else set()
+                continue
+            self._facts.add(name)
+            facts = to_json(answer.facts)
+            self.world.templater.layer(f"facts:{name}", {"facts": facts, "ansible_facts": facts}, templated=False)
+            self.end(report, name, Result("ok"))
+        self.finish(report)
+
+    def _handlers(self, play: Play, hosts: Sequence[str]) -> None:
+        for handler in play.handlers:
+            names = {handler.called, *handler.listen}
+            told = set().union(*(self._notified.get(name, set()) for name in names))
+            wanted = [name for name in hosts if name in told and name not in self.gone | self.out]
+            if wanted and not self._over:
+                self.out |= self._task(handler, wanted)
+
+    def notify(self, name: str, host: str) -> None:
+        self._notified.setdefault(name, set()).add(host)
+
+    # Steps
+
+    def _steps(self, steps: Sequence[Step], hosts: Sequence[str]) -> set[str]:
+        """Each on all hosts that are still there; returns those that failed, and so left."""
+        failed: set[str] = set()
+        for step in steps:
+            alive = [name for name in hosts if name not in failed | self.gone]
+            if not alive or self._over or self.world.cancel.thrown:
+                break
+            if isinstance(step, Block):
+                failed |= self._block(step, alive)
+            elif id(step) in self._tasks:
+                failed |= self._task(step, alive)
+        return failed
+
+    def _block(self, block: Block, hosts: Sequence[str]) -> set[str]:
+        failed = self._steps(block.block, hosts)
+        if block.rescue and (helped := [name for name in hosts if name in failed and name not in self.gone]):
+            for name in helped:
+                self.counts[name].failed -= 1
+                self.counts[name].rescued += 1
+            failed = (failed - set(helped)) | self._steps(block.rescue, helped)
+        if block.always:
+            failed |= self._steps(block.always, [name for name in hosts if name not in self.gone])
+        return failed
+
+    def _task(self, task: Task, hosts: Sequence[str]) -> set[str]:
+        if self._ask is not None and not self._may(task):
+            return set()
+        report = self.begin(task.called, task.spec.name, str(task.place))
+        failed = Turn(self, task, report, hosts).run()
+        self.finish(report)
+        if self._play.any_errors_fatal and (failed or self.gone & set(hosts)):
+            self.world.watch(Told("any_errors_fatal: the play ends here, for all hosts", warning=True))
+            self._over = True
+        return failed
+
+    def _may(self, task: Task) -> bool:
+        """--step: yes, no, or all the rest."""
+        assert self._ask is not None
+        answer = self._ask(task)
+        if answer == "all":
+            self._ask = None
+        return answer != "no"
+
+    # What is told, counted and kept
+
+    def begin(self, name: str, module: str, place: str) -> TaskReport:
+        report = TaskReport(name, self._play.name, module, place, seconds=time.monotonic())
+        self.reports.append(report)
+        self.world.watch(TaskBegan(name, module, place))
+        return report
+
+    def end(
+        self,
+        report: TaskReport,
+        host: str,
+        result: Result,
+        *,
+        no_log: bool = False,
+        ignored: bool = False,
+        loop: bool = False,
+    ) -> None:
+        """Count one host's outcome and tell it; nothing secret gets past here."""
+        counts = self.counts[host]
+        if no_log:
+            self.world.templater.secrets |= secrets_in(result)
+        seen = shown(result, self.world.templater.secrets, no_log=no_log)
+        report.hosts[host] = seen
+        if ignored and result.status == "failed":
+            report.ignored.add(host)
+            counts.ok += 1
+            counts.ignored += 1
+        elif result.status == "unreachable":
+            counts.unreachable += 1
+            self.gone.add(host)
+        elif result.status == "failed":
+            counts.failed += 1
+        elif result.status == "skipped":
+            counts.skipped += 1
+        else:
+            counts.ok += 1
+            counts.changed += result.status == "changed"
+        self.world.watch(HostDone(host, seen, ignored, loop, time.monotonic() - report.seconds))
+
+    def finish(self, report: TaskReport) -> None:
+        report.seconds = time.monotonic() - report.seconds
+        self.world.watch(TaskDone())
+
+    def host(self, name: str) -> Host | None:
+        return next((host for host in self.world.hosts if name in (host.name, host.address)), None)
+
+    def file_of(self, task: Task) -> Templated | None:
+        """The text of the file a template task fills."""
+        return self._files.get(id(task))
+
+
+def task_values(task: Task) -> list[Any]:
+    """Everything of a task that may be a template."""
+    around, loop = task.around, task.loop
+    found: list[Any] = [task.name, *(arg.value for arg in task.args.values())]
+    found += [list(around.when), list(around.vars), list(around.environment)]
+    found += [around.become_user, around.ignore_errors, around.delegate_to, list(task.until)]
+    found += [list(each) for each in (task.changed_when, task.failed_when) if isinstance(each, tuple)]
+    if loop is not None:
+        found += [loop.items, loop.label]
+    return found
+
+
+def _typed(text: str) -> Any:
+    """An inventory's value as Ansible would have it: numbers and truths are no texts."""
+    if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
+        return int(text)
+    if re.fullmatch(r"-?[0-9]{1,17}\.[0-9]{1,17}", text):
+        return float(text)
+    return {"true": True, "false": False}.get(text.lower(), text)

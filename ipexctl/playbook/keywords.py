@@ -1,0 +1,103 @@
+"""Which words a play, a block and a task may have; what is Ansible's and isn't ours, and what to write instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ipexctl.playbook.places import did_you_mean
+
+AROUND: Final = frozenset(
+    [
+        "when",
+        "tags",
+        "vars",
+        "environment",
+        "become",
+        "become_user",
+        "no_log",
+        "ignore_errors",
+        "delegate_to",
+        "run_once",
+        "check_mode",
+        "diff",
+        "timeout",
+    ]
+)
+PLAY: Final = frozenset(
+    [
+        "name",
+        "hosts",
+        "vars",
+        "vars_files",
+        "tasks",
+        "pre_tasks",
+        "post_tasks",
+        "handlers",
+        "gather_facts",
+        "any_errors_fatal",
+        "strategy",
+        "import_playbook",
+    ]
+) | (AROUND - {"when", "delegate_to", "run_once"})
+BLOCK: Final = frozenset(["name", "block", "rescue", "always", "any_errors_fatal"]) | AROUND
+TASK: Final = (
+    frozenset(
+        [
+            "name",
+            "loop",
+            "with_items",
+            "loop_control",
+            "register",
+            "until",
+            "retries",
+            "delay",
+            "changed_when",
+            "failed_when",
+            "notify",
+            "listen",
+            "args",
+        ]
+    )
+    | AROUND
+)
+INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
+INCLUDE: Final = frozenset({"name", "args"}) | AROUND | INCLUDES
+
+NOT_OURS: Final = {
+    "roles": "put the role's tasks in a file: include_tasks: FILE",
+    "serial": "all hosts take a task together; -l chooses some of them",
+    "async": "a run that goes on by itself: the module run with detach: true",
+    "poll": "a run that goes on by itself: the module run with detach: true",
+    "connection": "hosts are reached by ssh, and this machine without it where it is one of the hosts",
+    "remote_user": "--user NAME, or user= in the hostfile",
+    "become_method": "become is sudo here",
+    "become_flags": "become is sudo -n here",
+    "local_action": "delegate_to: node0 runs it once elsewhere; nothing runs on this machine but by its name as a host",
+    "gather_subset": "facts are one probe, always whole",
+    "max_fail_percentage": "any_errors_fatal: true ends the play at the first failure",
+    "throttle": "-f N for the whole call",
+    "collections": "take it out: modules have no collections here",
+    "module_defaults": "say it with each task",
+    "vars_prompt": "-e NAME=VALUE, or {{ lookup('env', 'NAME') }}",
+    "ignore_unreachable": "a host that can't be reached leaves the play, the others go on",
+    "any_errors_fatal": "it belongs to the play",
+    "with_dict": 'loop: "{{ mapping | dict2items }}"',
+    "with_fileglob": "name the files in a loop",
+    "with_sequence": 'loop: "{{ range(1, 5) }}"',
+    "with_together": 'loop: "{{ one | zip(other) }}"',
+    "with_nested": 'loop: "{{ one | product(other) }}"',
+    "first_found": "name the file",
+    "port": "--port, or port= in the hostfile",
+    "force_handlers": "a task under always: runs whatever happened",
+    "debugger": "--step asks before each task",
+    "order": "hosts are taken in the order of the hostfile",
+}
+
+
+def advice(word: str, known: frozenset[str] | set[str]) -> str:
+    """What to write in place of a word nobody knows."""
+    if word in NOT_OURS:
+        return NOT_OURS[word]
+    if word.startswith("with_"):
+        return "loop: does what with_… did"
+    return did_you_mean(word, sorted(known), f"there are: {', '.join(sorted(known))}" if len(known) < 30 else "")

@@ -1,0 +1,146 @@
+"""fetch: a file of each host, or files of a run, brought to this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.playbook.modules.sh import MOST, run_sh
+from ipexctl.playbook.options import local_path
+from ipexctl.playbook.result import Result, failed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.playbook.result import Call
+    from ipexctl.playbook.world import World
+    from ipexctl.remote.session import Session
+
+_GIVE: Final = """\
+src=$1 have=$2 check=$3
+case $src in '~/'*) src=$HOME/${src#??};; esac
+case $src in -*) src=./$src;; esac
+if [ -d "$src" ]; then echo d; exit 0; fi
+[ -e "$src" ] || { echo n; exit 0; }
+size=$(wc -c <"$src") || exit 1
+is=$(sha256sum <"$src") || exit 1
+if [ "${is%% *}" = "$have" ]; then echo "s $size"; exit 0; fi
+echo "f $size"
+[ "$check" = yes ] || exec cat -- "$src"
+"""
+
+
+class _Fetch:
+    def on_host(self, world: World, call: Call, session: Session) -> Result:
+        if call.args["run"] is not None:
+            return _of_run(world, call)
+        dest = _place(call)
+        have = ""
+        try:
+            if dest.is_file():
+                have = hashlib.sha256(dest.read_bytes()).hexdigest()
+        except OSError as error:
+            return failed(f"{dest} on this machine: {error.strerror or error}")
+        src = call.args["src"]
+        ran = run_sh(world, session, call, _GIVE, [src, have, "yes" if call.check else ""])
+        sign, _, content = ran.stdout.partition(b"\n")
+        if ran.rc != 0:
+            return failed(ran.last_words or f"exit code {ran.rc}", src=src)
+        if sign == b"d":
+            return _directory(world, call)
+        if sign == b"n" and call.args["fail_on_missing"]:
+            return failed(f"there is no {src}", "fail_on_missing: false lets that be", src=src)
+        if sign == b"n":
+            return Result("ok", f"there is no {src}", data={"src": src})
+        return self._taken(world, call, sign, content, dest, cut=ran.cut)
+
+    def _taken(self, world: World, call: Call, sign: bytes, content: bytes, dest: Path, *, cut: bool) -> Result:
+        src = call.args["src"]
+        found: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(sign[2:] or b"0")}
+        if sign.startswith(b"s"):
+            return Result("ok", data=found)
+        if call.check:
+            return Result("changed", data=found)
+        if cut or len(content) != found["size"]:
+            if found["size"] >= MOST - 64:
+                return _directory(world, call)
+            return failed("it changed while it was read", "fetch it again", **found)
+        try:
+            _land(dest, content)
+        except OSError as error:
+            return failed(f"{dest} on this machine: {error.strerror or error}", **found)
+        return Result("changed", data=found)
+
+
+def _place(call: Call) -> Path:
+    """`dest/HOST/src`, as Ansible has it; with `flat` `dest` itself, or in it where it ends with a slash."""
+    dest, src = call.args["dest"], call.args["src"]
+    base = local_path(call.task.base, dest)
+    if call.args["flat"]:
+        return base / os.path.basename(src) if dest.endswith("/") or base.is_dir() else base  # noqa: PTH119
+    parts = [part for part in src.split("/") if part not in ("", ".", "..", "~")]
+    return base.joinpath(call.host.name, *parts)
+
+
+def _land(dest: Path, content: bytes) -> None:
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    aside = dest.with_name(f".{dest.name}.{secrets.token_hex(4)}.part")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        aside.replace(dest)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _directory(world: World, call: Call) -> Result:
+    """A directory, or a file too large to hold: as `ipexctl fetch` brings it, which needs a Python there."""
+    from ipexctl.jobs.fetch import order_of_host
+    from ipexctl.jobs.fetched import Source
+
+    base = local_path(call.task.base, call.args["dest"])
+    dest = base if call.args["flat"] else base / call.host.name
+    if call.check:
+        return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(dest)})
+    order = order_of_host(Source(call.target.name, call.args["src"]), f"{dest}/", [call.target], world.options.home)
+    return _bring(world, order)
+
+
+def _of_run(world: World, call: Call) -> Result:
+    from ipexctl.errors import UserError
+    from ipexctl.jobs.fetch import order_of_run
+    from ipexctl.jobs.record import Register
+
+    dest = local_path(call.task.base, call.args["dest"])
+    try:
+        record = Register().find(call.args["run"])
+        if call.host.name != record.node0.name:
+            return Result("skipped", f"node0 of the run is {record.node0.name}")
+        if call.check:
+            return Result("changed", "would be brought", data={"run": record.id, "dest": str(dest)})
+        order = order_of_run(record, call.args["path"], str(dest), rank=None, host=None, others=())
+    except UserError as error:
+        if call.check:
+            return Result("skipped", "--check: there is no such run yet")
+        return failed(error.message, error.fix)
+    return _bring(world, order)
+
+
+def _bring(world: World, order: Any) -> Result:
+    from ipexctl.jobs.fetch import fetch
+
+    done = fetch(order, lambda: world.lent(order.host, world.cancel), lambda _: None, world.cancel)
+    found = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}
+    if done.failed:
+        first = done.failed[0]
+        return failed(f"{first.name}: {first.reason}", "the same call goes on from there", **found)
+    if done.brought:
+        return Result("changed", f"{len(done.brought)} brought", data=found)
+    return Result("ok", data=found)
+
+
+RUNNERS: Final = {"fetch": _Fetch()}

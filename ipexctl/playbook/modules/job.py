@@ -1,0 +1,212 @@
+"""run: a job on all ranks of the play's hosts, followed to its end, or left to itself."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.playbook.modules.cluster import bad_call, refused
+from ipexctl.playbook.modules.sh import run_sh
+from ipexctl.playbook.options import local_path
+from ipexctl.playbook.report import RankSaid, Told
+from ipexctl.playbook.result import Result
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.playbook.result import Call
+    from ipexctl.playbook.world import World
+
+_KEPT: Final = 1 << 20
+"""Characters of what the ranks said that `register` keeps."""
+
+
+class _Run:
+    def together(self, world: World, calls: Sequence[Call]) -> Mapping[str, Result]:
+        from ipexctl.jobs.project import find_place
+        from ipexctl.jobs.wishes import check_wishes
+
+        call = calls[0]
+        try:
+            if call.args["creates"] is not None and self._is_there(world, call):
+                return {each.host.name: Result("ok", f"{call.args['creates']} is there already") for each in calls}
+            wishes, secrets = _wishes(world, call)
+            check_wishes(wishes)
+            place = find_place(wishes, call.task.base)
+            if call.check:
+                return _planned(world, calls, wishes, place)
+            return _begun(world, calls, wishes, place, secrets)
+        except UserError as error:
+            return bad_call(calls, error)
+        except HostError as error:
+            status = "unreachable" if error.status == "unreachable" else "failed"
+            return refused(calls, error.reason, error.fix, status)
+
+    def _is_there(self, world: World, call: Call) -> bool:
+        """On node0, where a run writes what it has learnt."""
+        test = "case $1 in '~/'*) p=$HOME/${1#??};; *) p=$1;; esac; [ -e \"$p\" ]"
+        with world.session(call.host) as session:
+            return run_sh(world, session, call, test, [call.args["creates"]]).rc == 0
+
+
+def _wishes(world: World, call: Call) -> tuple[RunWishes, dict[str, str]]:
+    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.launch.request import Export, LaunchOptions
+
+    args, options = call.args, world.options
+    more = tuple(args["argv"] or ())
+    words: tuple[str, ...]
+    kind: Any
+    if args["script"] is not None:
+        first, *rest = shlex.split(args["script"]) or [""]
+        kind, words = "script", (str(local_path(call.task.base, first)), *rest, *more)
+    elif args["module"] is not None:
+        kind, words = "module", (args["module"], *more)
+    else:
+        given = args["cmd"]
+        kind, words = "command", tuple(["/bin/sh", "-c", given] if isinstance(given, str) else given)
+    launch: Any = {name: args[name] for name in ("n", "ppn", "backend", "mpi", "bind", "omp", "ccl_workers")}
+    exports = tuple(Export(name, value, secret=True, said="environment") for name, value in call.environment.items())
+    wishes = RunWishes(
+        kind=kind,
+        words=words,
+        options=LaunchOptions(
+            **launch, master_port=args["master_port"], time_limit=args["time_limit"], exports=exports
+        ),
+        env=args["env"],
+        python=args["python"],
+        setup=args["setup"],
+        home=options.home,
+        iface=options.iface,
+        cwd=None if args["cwd"] is None else local_path(call.task.base, args["cwd"]),
+        sync=args["sync"],
+        excludes=tuple(args["exclude"] or ()),
+        data=tuple(args["data"] or ()),
+        allow_big=args["allow_big"],
+        timeout=call.timeout,
+    )
+    return wishes, dict(call.environment)
+
+
+def _planned(world: World, calls: Sequence[Call], wishes: RunWishes, place: Any) -> Mapping[str, Result]:
+    from ipexctl.jobs.refused import Refused
+    from ipexctl.jobs.run import plan_run
+
+    hosts = [call.host for call in calls]
+    planned = plan_run(hosts, wishes, world.crew, place, run="RUN", say=lambda _: None, dry_run=True)
+    if isinstance(planned, Refused):
+        # What an earlier task would have made can't be found: that is no failure of the playbook.
+        return refused(calls, f"not run: --check ({planned.reason})", status="skipped")
+    plan = planned.plan
+    said = f"not run: --check; it would be {plan.world_size} ranks over {plan.backend}"
+    data = {"rc": 0, "stdout": "", "stderr": "", "world_size": plan.world_size, "backend": plan.backend}
+    return {call.host.name: Result("skipped", said, data=data) for call in calls}
+
+
+def _begun(
+    world: World, calls: Sequence[Call], wishes: RunWishes, place: Any, secrets: Mapping[str, str]
+) -> Mapping[str, Result]:
+    from ipexctl.jobs import run as verb
+    from ipexctl.jobs.refused import Refused
+
+    hosts, options = [call.host for call in calls], world.options
+    way = verb.Way(options.host_keys, options.connect_timeout)
+    begun = verb.begin(hosts, wishes, world.crew, place, secrets, way, say=lambda text: world.watch(Told(text)))
+    if isinstance(begun, Refused):
+        return _refused(calls, begun)
+    record, plan = begun.record, begun.plan
+    world.watch(Told(f"run {record.id}: {plan.world_size} ranks on {len(plan.hosts)} hosts, over {plan.backend}"))
+    data: dict[str, Any] = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
+    if calls[0].args["detach"]:
+        said = f"run {record.id} goes on by itself"
+        return {call.host.name: Result("changed", said, data=data) for call in calls}
+    code, why, heard = _follow(world, record, no_log=bool(calls[0].task.around.no_log))
+    data |= {"rc": code, **heard}
+    if code == 0:
+        return {call.host.name: Result("changed", f"run {record.id} ended well", data=data) for call in calls}
+    verb.clear_away(hosts, record, world.crew)
+    fix = f"ipexctl why {record.id}"
+    reason = f"run {record.id} failed with exit code {code}" + (f": {why}" if why else "")
+    return {call.host.name: Result("failed", reason, fix, data) for call in calls}
+
+
+def _refused(calls: Sequence[Call], refusal: Any) -> Mapping[str, Result]:
+    named = set(refusal.hosts) or {call.host.name for call in calls}
+    found = refused(calls, refusal.reason, refusal.fix)
+    if refusal.unreachable:
+        for name in named & set(found):
+            found[name] = Result("unreachable", refusal.reason, refusal.fix)
+    return found
+
+
+def _follow(world: World, record: RunRecord, *, no_log: bool) -> tuple[int, str, dict[str, str]]:
+    """To its end; the run is stopped where the call is. Its exit code, why, and what the ranks said."""
+    from ipexctl.jobs.copies import Copy
+    from ipexctl.jobs.events import Chunk, Said
+    from ipexctl.jobs.follow import Follower
+    from ipexctl.jobs.record import Register
+    from ipexctl.remote.outcome import Cancelled
+
+    heard: dict[str, list[str]] = {"stdout": [], "stderr": []}
+    sizes = {"stdout": 0, "stderr": 0}
+    open_lines: dict[tuple[int, str], bytes] = {}
+
+    def tell(rank: int, stream: Any, lines: bytes) -> None:
+        if sizes[stream] < _KEPT:
+            text = lines.decode(errors="replace")
+            heard[stream].append(text)
+            sizes[stream] += len(text)
+        if not no_log:
+            world.watch(RankSaid(Chunk(rank, stream, lines)))
+
+    def watch(event: Any) -> None:
+        if isinstance(event, Chunk):
+            key = (event.rank, event.stream)
+            whole, newline, rest = (open_lines.pop(key, b"") + event.data).rpartition(b"\n")
+            open_lines[key] = rest
+            if newline:
+                tell(event.rank, event.stream, whole + newline)
+        elif isinstance(event, Said):
+            world.watch(Told(event.text, event.warning))
+
+    follower = Follower(
+        record,
+        lambda cancel: world.lent(record.node0, cancel),
+        watch,
+        world.cancel,
+        copy=Copy(Register().directory / record.id),
+        figures=10.0,
+    )
+    try:
+        ended = follower.follow()
+    except Cancelled:
+        _stop(world, record)
+        raise
+    for (rank, stream), rest in sorted(open_lines.items()):
+        if rest:
+            tell(rank, stream, rest)
+    why = ended.status.reason if ended.status is not None else ""
+    return ended.exit_code, why, {name: "".join(parts).rstrip("\n") for name, parts in heard.items()}
+
+
+def _stop(world: World, record: RunRecord) -> None:
+    """The call is being ended, and with it the run; over a way of its own, as ours is closed."""
+    from ipexctl.jobs.stop import stop
+    from ipexctl.remote.cancel import Cancel
+
+    cancel = Cancel()
+    try:
+        session = world.reach.open(record.node0, cancel)
+        try:
+            stop(session, record, cancel=cancel)
+        finally:
+            session.close()
+    except HostError as error:
+        world.watch(Told(f"run {record.id} could not be stopped: {error.reason}; ipexctl stop {record.id}", True))
+
+
+RUNNERS: Final = {"run": _Run()}

@@ -1,0 +1,81 @@
+"""exec, shell and command: a line for sh or the words of a program, on the host."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.playbook.modules.sh import exports, run_sh
+from ipexctl.playbook.result import Result, failed
+
+if TYPE_CHECKING:
+    from ipexctl.playbook.result import Call
+    from ipexctl.playbook.world import World
+    from ipexctl.remote.session import Session
+
+# What it says first is ours: a letter and a newline; then the command's own output begins.
+_GUARD: Final = """\
+creates=$1 removes=$2 chdir=$3 mode=$4; shift 4
+case $chdir in '~') chdir=$HOME;; '~/'*) chdir=$HOME/${chdir#??};; esac
+if [ -n "$chdir" ]; then cd -- "$chdir" 2>/dev/null || { echo d; exit 0; }; fi
+case $creates in '~/'*) creates=$HOME/${creates#??};; esac
+case $removes in '~/'*) removes=$HOME/${removes#??};; esac
+if [ -n "$creates" ] && { [ -e "$creates" ] || [ -L "$creates" ]; }; then echo c; exit 0; fi
+if [ -n "$removes" ] && ! { [ -e "$removes" ] || [ -L "$removes" ]; }; then echo r; exit 0; fi
+if [ "$mode" = check ]; then echo w; exit 0; fi
+echo g
+"""
+
+
+class _Exec:
+    def __init__(self, *, splits: bool) -> None:
+        self._splits = splits
+
+    def on_host(self, world: World, call: Call, session: Session) -> Result:
+        args = call.args
+        guarded = args["creates"] is not None or args["removes"] is not None
+        if call.check and not guarded:
+            return Result("skipped", "not run: --check", data={"rc": 0, "stdout": "", "stderr": ""})
+        words: Any = args["cmd"]
+        line = ""
+        if isinstance(words, str):
+            if self._splits:
+                try:
+                    words = shlex.split(words)
+                except ValueError:
+                    return failed("a quote in this line is never closed", "shell: hands a line to sh as it is")
+            else:
+                words, line = ["/bin/sh", "-c", words], words
+        guards = [args["creates"] or "", args["removes"] or "", args["chdir"] or "", "check" if call.check else ""]
+        stdin = (args["stdin"] or "").encode("utf-8", "surrogateescape")
+        tail = 'exec "$@"\n' if stdin else 'exec "$@" </dev/null\n'
+        ran = run_sh(world, session, call, _GUARD + exports(call) + tail, [*guards, *words], stdin=stdin)
+        sign, _, out = ran.stdout.partition(b"\n")
+        data = {
+            "rc": ran.rc,
+            "stdout": out.decode(errors="replace").rstrip("\r\n"),
+            "stderr": ran.stderr.decode(errors="replace").rstrip("\r\n"),
+            "cmd": line or words,
+        }
+        return self._outcome(sign, call, data, cut=ran.cut, said=ran.last_words)
+
+    def _outcome(self, sign: bytes, call: Call, data: dict[str, Any], *, cut: bool, said: str) -> Result:
+        args = call.args
+        if sign == b"d":
+            return failed(f"there is no directory {args['chdir']} to go to", "chdir: one that is there", **data)
+        if sign == b"c":
+            return Result("ok", f"{args['creates']} is there already", data=data)
+        if sign == b"r":
+            return Result("ok", f"{args['removes']} isn't there", data=data)
+        if sign == b"w":
+            return Result("changed", "would be run", data=data)
+        if sign != b"g":
+            return failed(f"the shell there can't run our script: {said or 'it says nothing'}", **data)
+        if data["rc"] != 0:
+            fix = "no such program is on the PATH there" if data["rc"] == 127 else ""
+            return failed(f"exit code {data['rc']}" + (f": {said}" if said else ""), fix, **data)
+        note = "more than 16 MB of output: the rest is left out" if cut else ""
+        return Result("changed", note, data=data)
+
+
+RUNNERS: Final = {"exec": _Exec(splits=False), "command": _Exec(splits=True)}

@@ -1,0 +1,246 @@
+"""Every module's options, with their types and defaults. Data only."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.playbook.options import Option, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
+SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")
+
+
+def _exec(given: Mapping[str, Any]) -> str | None:
+    if isinstance(given.get("cmd"), list) and not given["cmd"][0]:
+        return "the list has no program in front"
+    return None
+
+
+def _fetch(given: Mapping[str, Any]) -> str | None:
+    if "path" in given and "run" not in given:
+        return "'path' is a path of a run: say 'run', too, or 'src' for a file of the host"
+    return None
+
+
+def _wait(given: Mapping[str, Any]) -> str | None:
+    if "port" in given and "path" in given:
+        return "'port' and 'path' are two tasks"
+    if "port" in given and given["port"] > 65535:
+        return f"there is no port {given['port']}"
+    if "host" in given and "port" not in given:
+        return "'host' goes with 'port'"
+    return None
+
+
+def _env(given: Mapping[str, Any]) -> str | None:
+    if "source" in given and given.get("state", "verified") != "named":
+        return "'from' goes with state: named"
+    if given.get("state") == "named" and "source" not in given:
+        return "state: named needs 'from', the environment that is to have the name"
+    return None
+
+
+def _tune(given: Mapping[str, Any]) -> str | None:
+    for name in given.get("sysctl") or {}:
+        if not SYSCTL.fullmatch(name):
+            return f"'{name}' is no sysctl; such as vm.swappiness"
+    return None
+
+
+def _run(given: Mapping[str, Any]) -> str | None:
+    if given.get("detach") and "time_limit" not in given and "register" in given:
+        return None
+    if "cmd" in given and "argv" in given:
+        return "the command's words stand in 'cmd' already"
+    return None
+
+
+_COMMAND: Final[Mapping[str, Option]] = {
+    "creates": Option("path"),
+    "removes": Option("path"),
+    "chdir": Option("path"),
+    "stdin": Option("str"),
+}
+_FILE: Final[Mapping[str, Option]] = {
+    "dest": Option("path", required=True),
+    "mode": Option("mode"),
+    "backup": Option("bool", default=False),
+}
+
+SPECS: Final = (
+    Spec(
+        "exec",
+        "host",
+        {"cmd": Option("command", required=True, aliases=("argv", "_raw_params")), **_COMMAND},
+        free="cmd",
+        becomes=True,
+        check=_exec,
+    ),
+    Spec(
+        "command",
+        "host",
+        {"cmd": Option("command", required=True, aliases=("argv", "_raw_params")), **_COMMAND},
+        free="cmd",
+        becomes=True,
+        check=_exec,
+    ),
+    Spec(
+        "copy",
+        "host",
+        {"src": Option("local"), "content": Option("str"), **_FILE},
+        one_of=("src", "content"),
+        becomes=True,
+    ),
+    Spec("template", "host", {"src": Option("local", required=True), **_FILE}, becomes=True),
+    Spec(
+        "fetch",
+        "host",
+        {
+            "src": Option("path"),
+            "run": Option("str"),
+            "path": Option("path"),
+            "dest": Option("local", required=True),
+            "flat": Option("bool", default=False),
+            "fail_on_missing": Option("bool", default=True),
+        },
+        one_of=("src", "run"),
+        becomes=True,
+        check=_fetch,
+    ),
+    Spec(
+        "wait_for",
+        "host",
+        {
+            "port": Option("int", least=1),
+            "host": Option("str"),
+            "path": Option("path"),
+            "state": Option("str", default="started", choices=("started", "stopped", "present", "absent")),
+            "seconds": Option("float", default=300.0, least=0, aliases=("timeout",)),
+            "delay": Option("float", default=0.0, least=0),
+        },
+        becomes=True,
+        check=_wait,
+    ),
+    Spec(
+        "assert",
+        "here",
+        {
+            "that": Option("exprs", required=True),
+            "fail_msg": Option("str", aliases=("msg",)),
+            "success_msg": Option("str"),
+            "quiet": Option("bool", default=False),
+        },
+    ),
+    Spec("fail", "here", {"msg": Option("str", default="asked to fail")}, free="msg"),
+    Spec("debug", "here", {"msg": Option("any"), "var": Option("any"), "verbosity": Option("int", default=0)}),
+    Spec("set_fact", "here", {}, any_option=True),
+    Spec(
+        "doctor",
+        "together",
+        {
+            "require": Option("str", choices=TIERS),
+            "network": Option("bool", default=True),
+            "smoke": Option("bool", default=False),
+            "warnings": Option("str", default="show", choices=("show", "fail")),
+        },
+    ),
+    Spec("trust", "together", {"state": Option("str", default="present", choices=("present", "absent"))}),
+    Spec(
+        "install",
+        "together",
+        {
+            "torch": Option("str"),
+            "stack": Option("str"),
+            "ipex": Option("str"),
+            "oneccl": Option("str"),
+            "python": Option("str"),
+            "require_oneccl": Option("bool", default=False),
+            "env": Option("str", default="default", aliases=("name",)),
+            "with": Option("list", aliases=("packages",)),
+            "requirements": Option("list"),
+            "index_url": Option("str"),
+            "extra_index_url": Option("list"),
+            "find_links": Option("list"),
+            "wheelhouse": Option("str"),
+            "offline": Option("bool", default=False),
+            "upgrade": Option("bool", default=False),
+        },
+    ),
+    Spec(
+        "sync",
+        "together",
+        {
+            "src": Option("local", default="."),
+            "exclude": Option("list"),
+            "data": Option("list"),
+            "allow_big": Option("bool", default=False),
+        },
+        free="src",
+    ),
+    Spec(
+        "env",
+        "together",
+        {
+            "name": Option("str", default="default"),
+            "state": Option("str", default="verified", choices=("verified", "absent", "named")),
+            "source": Option("str", aliases=("from",)),
+        },
+        free="name",
+        check=_env,
+    ),
+    Spec(
+        "run",
+        "together",
+        {
+            "script": Option("local"),
+            "module": Option("str"),
+            "cmd": Option("command"),
+            "argv": Option("list", aliases=("args",)),
+            "n": Option("int", least=1),
+            "ppn": Option("int", least=1),
+            "env": Option("str", default="default"),
+            "python": Option("path"),
+            "setup": Option("path"),
+            "backend": Option("str", default="auto", choices=("auto", "ccl", "gloo", "mpi")),
+            "mpi": Option("str", default="auto"),
+            "bind": Option("str", default="auto", choices=("auto", "socket", "numa", "cores", "none")),
+            "omp": Option("int", least=1),
+            "ccl_workers": Option("int", least=0),
+            "master_port": Option("int", least=1),
+            "cwd": Option("local"),
+            "sync": Option("bool", default=True),
+            "exclude": Option("list"),
+            "data": Option("list"),
+            "allow_big": Option("bool", default=False),
+            "time_limit": Option("float", least=1),
+            "detach": Option("bool", default=False),
+            "creates": Option("path"),
+        },
+        free="script",
+        one_of=("script", "module", "cmd"),
+        check=_run,
+    ),
+    Spec(
+        "tune",
+        "host",
+        {
+            "linger": Option("bool"),
+            "thp": Option("str", choices=("always", "madvise", "never")),
+            "governor": Option("str"),
+            "sysctl": Option("dict"),
+            "state": Option("str", default="present", choices=("present", "absent")),
+        },
+        becomes=True,
+        check=_tune,
+    ),
+    Spec(
+        "migrate",
+        "together",
+        {"src": Option("local", default="."), "apply": Option("bool", default=False)},
+        free="src",
+    ),
+)

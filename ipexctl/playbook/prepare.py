@@ -1,0 +1,121 @@
+"""All that is done before a host is touched: reading, checking every template and file, choosing hosts and tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.playbook.choice import chosen
+from ipexctl.playbook.engine import task_values
+from ipexctl.playbook.files import MOST, find_playbook
+from ipexctl.playbook.options import local_path
+from ipexctl.playbook.pattern import hosts_of
+from ipexctl.playbook.places import Place, Templated, did_you_mean, templates_in
+from ipexctl.playbook.read import read_playbook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.playbook.choice import Choice
+    from ipexctl.playbook.templater import Templater
+    from ipexctl.playbook.tree import Playbook, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    playbook: Playbook
+    hosts: Mapping[int, tuple[Host, ...]]
+    """Of each play, by its number, the limit obeyed."""
+    tasks: frozenset[int]
+    files: Mapping[int, Templated]
+    """The text of the file each template task fills, by id() of the task."""
+
+
+def read(word: str, cwd: Path, templater: Templater) -> tuple[Playbook, dict[int, Templated]]:
+    """The playbook, with every template's syntax looked at."""
+    path, shown = find_playbook(word, cwd)
+    playbook = read_playbook(path, shown)
+    if not playbook.plays:
+        raise UserError(f"{shown} has no plays", fix="begin with `- hosts: all`")
+    files = dict(_template_files(playbook))
+    found = [template for value in _values(playbook) for template in templates_in(value)]
+    templater.check([*{id(template): template for template in found}.values(), *files.values()])
+    return playbook, files
+
+
+def prepare(
+    playbook: Playbook, files: Mapping[int, Templated], choice: Choice, every: Sequence[Host], limited: Sequence[Host]
+) -> Prepared:
+    """Which hosts and tasks it comes to. `limited` are those that --limit leaves of all."""
+    names = {host.name for host in limited}
+    hosts: dict[int, tuple[Host, ...]] = {}
+    for number, play in enumerate(playbook.plays):
+        of_play = hosts_of(play.hosts, play.hosts_place, every)
+        hosts[number] = tuple(host for host in of_play if host.name in names)
+        _check_delegates(play.tasks, every)
+    tasks = chosen(playbook, choice)
+    handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
+    return Prepared(playbook, hosts, tasks | handlers, files)
+
+
+def _values(playbook: Playbook) -> Iterator[Any]:
+    for play in playbook.plays:
+        yield dict(play.vars)
+        yield from play.file_vars
+        for task in (*play.tasks, *play.handlers):
+            yield from task_values(task)
+
+
+def _template_files(playbook: Playbook) -> Iterator[tuple[int, Templated]]:
+    """Also looks whether what copy and template take from here is there."""
+    for play in playbook.plays:
+        for task in (*play.tasks, *play.handlers):
+            arg = task.args.get("src")
+            if task.spec.name not in ("template", "copy") or arg is None or isinstance(arg.value, Templated):
+                if task.spec.name == "template" and arg is not None:
+                    raise arg.place.error("template: 'src' can't be a template itself", fix="name the file")
+                continue
+            path = local_path(task.base, str(arg.value))
+            if not path.exists():
+                raise arg.place.error(
+                    f"{task.spec.name}: there is no {quoted(str(arg.value))} on this machine",
+                    fix=f"its path is from {task.base} on",
+                )
+            if task.spec.name == "template":
+                yield id(task), _file_text(path, arg.place, str(arg.value))
+
+
+def _file_text(path: Path, place: Place, shown: str) -> Templated:
+    from ipexctl.hosts.source import Source
+
+    try:
+        if path.stat().st_size > MOST:
+            raise place.error(f"template: {quoted(shown)} has more than {MOST:,} bytes", fix="copy brings it as it is")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        raise place.error(f"template: {quoted(shown)} can't be read: {said}") from None
+    source = Source(str(path), path.parent, text.splitlines())
+    return Templated(text, Place(source, 1, 1), kind="file")
+
+
+def _check_delegates(tasks: Iterator[Task], hosts: Sequence[Host]) -> None:
+    names = {"node0"} | {name for host in hosts for name in (host.name, host.address)}
+    for task in tasks:
+        to = task.around.delegate_to
+        if to is None:
+            continue
+        if task.spec.where != "host":
+            raise task.place.error(
+                f"{task.spec.name} can't be delegated", fix="it is done once, for all hosts of the play, as it is"
+            )
+        if isinstance(to, str) and to not in names:
+            where = "this machine is none of the hosts of the call; " if to in ("localhost", "127.0.0.1") else ""
+            raise task.place.error(
+                f"delegate_to: {quoted(to)} is none of the hosts of this call",
+                fix=where + did_you_mean(to, names, "node0 is the first of them"),
+            )

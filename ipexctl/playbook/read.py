@@ -1,0 +1,162 @@
+"""A playbook from its file to the tree. Nothing is run and no host is asked; whatever is wrong has its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.hosts.names import quoted
+from ipexctl.hosts.yaml_tree import is_null, kind
+from ipexctl.playbook.around import boolean, check_variable, read_around, text, variables
+from ipexctl.playbook.files import read_file
+from ipexctl.playbook.keywords import PLAY, advice
+from ipexctl.playbook.places import Templated, did_you_mean
+from ipexctl.playbook.read_tasks import Tasks
+from ipexctl.playbook.tree import Around, Block, Play, Playbook, tasks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ipexctl.hosts.yaml_tree import Entry, Node
+    from ipexctl.playbook.places import Value
+    from ipexctl.playbook.tree import Step, Task
+    from ipexctl.playbook.yaml_values import PlaybookFile
+
+
+def read_playbook(path: Path, shown: str) -> Playbook:
+    """All plays of a file and of those it imports. Raises a PlaybookError."""
+    return Playbook(path, shown, tuple(_Reader(Tasks([path.resolve()])).plays(read_file(path, shown))))
+
+
+def read_variables(path: Path, shown: str) -> Mapping[str, Value]:
+    """A file of variables alone: `-e @FILE`."""
+    return _variables_in(read_file(path, shown))
+
+
+@dataclass
+class _Reader:
+    tasks: Tasks = field(default_factory=Tasks)
+
+    def plays(self, file: PlaybookFile) -> list[Play]:
+        root = file.tree.root
+        if root is None or is_null(root):
+            return []
+        if root.id != "sequence":
+            fix = "begin with `- hosts: all`" if root.id == "mapping" else ""
+            raise file.error(root, f"a playbook is a list of plays, not {kind(root)}", fix=fix)
+        found: list[Play] = []
+        for node in file.tree.items(root):
+            found += self._play(file, node)
+        return found
+
+    def _play(self, file: PlaybookFile, node: Node) -> list[Play]:
+        if node.id != "mapping":
+            raise file.error(node, f"a play is a mapping of `key: value` lines, not {kind(node)}")
+        entries = {entry.key: entry for entry in file.tree.entries(node, "a play")}
+        for key, entry in entries.items():
+            if key.removeprefix("ansible.builtin.") == "import_playbook":
+                return self._imported(file, entry, entries)
+            if key not in PLAY:
+                raise file.error(entry.key_node, f"a play has no {quoted(key)}", fix=_play_advice(key))
+        if "hosts" not in entries:
+            raise file.error(node, "this play doesn't say for which hosts it is", fix="hosts: all")
+        if "strategy" in entries and str(entries["strategy"].value.value) not in ("linear", "ansible.builtin.linear"):
+            raise file.error(entries["strategy"].value, "there is one strategy here: linear", fix="take it out")
+        hosts, place = _hosts(file, entries["hosts"])
+        around = read_around(file, {key: entry for key, entry in entries.items() if key != "vars"}, Around())
+        steps: list[Step] = []
+        for key in ("pre_tasks", "tasks", "post_tasks"):
+            if key in entries:
+                steps += self.tasks.steps(file, entries[key].value, around, quoted(key))
+        handlers = self._handlers(file, entries, around)
+        play = Play(
+            name=str(entries["name"].value.value) if "name" in entries else hosts,
+            place=file.place(node),
+            hosts=hosts,
+            hosts_place=place,
+            steps=tuple(steps),
+            handlers=handlers,
+            vars=variables(file, entries["vars"]) if "vars" in entries else {},
+            file_vars=tuple(self._vars_files(file, entries.get("vars_files"))),
+            gather_facts=boolean(file, entries["gather_facts"]) if "gather_facts" in entries else None,
+            any_errors_fatal="any_errors_fatal" in entries and boolean(file, entries["any_errors_fatal"]),
+        )
+        _check_notified(play)
+        return [play]
+
+    def _imported(self, file: PlaybookFile, entry: Entry, entries: Mapping[str, Entry]) -> list[Play]:
+        for key, other in entries.items():
+            if other is not entry and key != "name":
+                raise file.error(other.key_node, f"{entry.key} has no {quoted(key)}", fix="put it into the plays there")
+        value = text(file, entry)
+        if isinstance(value, Templated):
+            raise file.error(entry.value, f"{entry.key} takes a file's name, not a template")
+        path = file.base / value
+        real = path.resolve()
+        if real in self.tasks.inside:
+            raise file.error(entry.value, f"these playbooks import each other: {value}", fix="take one of them out")
+        inside = read_file(path, at=file.place(entry.value))
+        self.tasks.inside.append(real)
+        try:
+            return self.plays(inside)
+        finally:
+            self.tasks.inside.pop()
+
+    def _handlers(self, file: PlaybookFile, entries: Mapping[str, Entry], around: Around) -> tuple[Task, ...]:
+        if "handlers" not in entries:
+            return ()
+        steps = self.tasks.steps(file, entries["handlers"].value, around, "'handlers'")
+        for step in steps:
+            if isinstance(step, Block):
+                raise step.place.error("a handler is a task, not a block")
+        return tuple(tasks_of(steps))
+
+    def _vars_files(self, file: PlaybookFile, entry: Entry | None) -> list[Mapping[str, Value]]:
+        if entry is None or is_null(entry.value):
+            return []
+        nodes = file.tree.items(entry.value) if entry.value.id == "sequence" else [entry.value]
+        found: list[Mapping[str, Value]] = []
+        for node in nodes:
+            if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
+                raise file.error(node, f"'vars_files' takes names of files, not {kind(node)}")
+            path = file.base / str(node.value)
+            found.append(_variables_in(read_file(path, at=file.place(node))))
+        return found
+
+
+def _variables_in(file: PlaybookFile) -> Mapping[str, Value]:
+    root = file.tree.root
+    if root is None or is_null(root):
+        return {}
+    found: dict[str, Any] = {}
+    for entry in file.tree.entries(root, "a file of variables"):
+        check_variable(file, entry)
+        found[entry.key] = file.value(entry.value)
+    return found
+
+
+def _hosts(file: PlaybookFile, entry: Entry) -> tuple[str, Any]:
+    nodes = file.tree.items(entry.value) if entry.value.id == "sequence" else [entry.value]
+    for node in nodes:
+        if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
+            raise file.error(node, f"'hosts' takes names of hosts or groups, not {kind(node)}", fix="hosts: all")
+    return ",".join(str(node.value) for node in nodes), file.place(entry.value)
+
+
+def _play_advice(key: str) -> str:
+    known = advice(key, PLAY)
+    if key in ("block", "exec", "shell", "command", "copy", "install", "doctor", "debug"):
+        return "tasks stand under `tasks:`"
+    return known
+
+
+def _check_notified(play: Play) -> None:
+    known = {name for handler in play.handlers for name in (handler.called, *handler.listen)}
+    for task in (*play.tasks, *play.handlers):
+        for name, place in task.notify:
+            if name not in known:
+                raise place.error(
+                    f"no handler is called {quoted(name)}",
+                    fix=did_you_mean(name, known, "it stands under `handlers:` of this play"),
+                )

@@ -1,0 +1,206 @@
+"""The variables that one template sees: layers, the later over the earlier, templates among them filled when asked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2 import Undefined as JinjaUndefined
+from jinja2 import UndefinedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipexctl.playbook.renderer_env import Renderer
+
+_DEEPEST: Final = 60
+_MOST: Final = 1_000_000
+_MISSING: Final = object()
+
+
+class BadTemplate(Exception):
+    """A template that came to something no value of a playbook can be."""
+
+
+class Scope:
+    """One host's variables, while one job is done. `at` is the place of the template that is being filled."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        layers: Mapping[str, tuple[dict[str, Any], bool]],
+        hosts: Mapping[str, list[str]],
+        host: str,
+        local: list[list[Any]],
+    ) -> None:
+        self.at: int | None = None
+        self._renderer = renderer
+        self._all_layers = layers
+        self._hosts = hosts
+        self._layers: list[tuple[dict[str, Any], bool]] = []
+        for name in hosts.get(host, ()):
+            if name in ("@weak", "@strong"):
+                self._layers += [(values, templated) for values, templated in local if templated is (name == "@weak")]
+            elif name in layers:
+                self._layers.append(layers[name])
+        self._filled: dict[str, Any] = {}
+        self._depth = 0
+        self._variables = {"\0scope": self.look_up}
+
+    def names(self) -> set[str]:
+        return {"hostvars", *(name for values, _ in self._layers for name in values)}
+
+    def look_up(self, name: str, otherwise: Any) -> Any:
+        if name == "hostvars":
+            return _HostVars(self)
+        if name not in self._filled:
+            value = _MISSING
+            for values, templated in reversed(self._layers):
+                if name in values:
+                    value = self.fill(values[name]) if templated else values[name]
+                    break
+            if value is _MISSING:
+                return otherwise
+            self._filled[name] = value
+        return self._filled[name]
+
+    def of_host(self, name: str) -> Scope:
+        return Scope(self._renderer, self._all_layers, self._hosts, name, [])
+
+    def is_host(self, name: str) -> bool:
+        return name in self._hosts
+
+    def host_names(self) -> list[str]:
+        return [name for name in self._hosts if name]
+
+    def fill(self, value: Any) -> Any:
+        """A value with every template in it filled."""
+        if isinstance(value, dict):
+            if "\0t" in value:
+                return self._template(value)
+            return {key: self.fill(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.fill(item) for item in value]
+        return value
+
+    def expression(self, condition: Mapping[str, Any]) -> Any:
+        with self._inside(condition):
+            return _plain(self._renderer.expression(condition["\0t"], self._variables))
+
+    def _template(self, template: Mapping[str, Any]) -> Any:
+        if template["\0k"] == "expr":
+            return self.expression(template)
+        with self._inside(template):
+            whole = template["\0k"] == "text"
+            return _plain(self._renderer.render(template["\0t"], self._variables, may_be_value=whole))
+
+    def _inside(self, template: Mapping[str, Any]) -> _Inside:
+        return _Inside(self, template["\0p"])
+
+    def undefined(self, said: str) -> tuple[str, str, str | None]:
+        """What is undefined, what was perhaps meant, and the word to point at."""
+        top = re.fullmatch(r"\1(.*)\2", said, re.DOTALL)
+        if top:
+            name = top[1]
+            near = get_close_matches(name, sorted(self.names()), n=1)
+            fix = f"did you mean '{near[0]}'?" if near else _for_name(name)
+            return f"'{name}' is undefined", fix, name
+        inside = re.fullmatch(r"\1([^\1]*)\1(.*)", said, re.DOTALL)
+        if inside:
+            name, keys = inside[1], inside[2].split()
+            near = get_close_matches(name, keys, n=1)
+            there = ", ".join(keys[:12]) + (" …" if len(keys) > 12 else "")
+            fix = f"did you mean '{near[0]}'?" if near else f"there are: {there}" if keys else "it is empty"
+            return f"there is no '{name}' in it", fix, name
+        return said, "", None
+
+
+class _Inside:
+    """While inside, errors are this template's; those of an inner one stay the inner one's."""
+
+    def __init__(self, scope: Scope, at: int) -> None:
+        self._scope, self._at = scope, at
+        self._before: int | None = None
+
+    def __enter__(self) -> None:
+        scope = self._scope
+        self._before = scope.at
+        scope.at = self._at
+        scope._depth += 1
+        if scope._depth > _DEEPEST:
+            raise RecursionError
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._scope._depth -= 1
+        if kind is None:
+            self._scope.at = self._before
+
+
+class _HostVars(Mapping[str, Any]):
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __getitem__(self, name: str) -> Any:
+        if not self._scope.is_host(name):
+            raise KeyError(name)
+        return _OneHost(self._scope.of_host(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._scope.host_names())
+
+    def __len__(self) -> int:
+        return len(self._scope.host_names())
+
+
+class _OneHost(Mapping[str, Any]):
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._scope.look_up(name, _MISSING)
+        if found is _MISSING:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._scope.names() - {"hostvars"}))
+
+    def __len__(self) -> int:
+        return len(self._scope.names())
+
+
+def _for_name(name: str) -> str:
+    if name in ("facts", "ansible_facts"):
+        return "gather_facts: false in this play leaves them out"
+    if name.startswith("ansible_"):
+        return "what Ansible gathers as ansible_… is facts.… here: ipexctl doctor --json shows all of it"
+    return f"-e {name}=VALUE, or a default: {{{{ {name} | default('') }}}}"
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """As JSON can say it. An undefined value inside is an error, as one outside is."""
+    if isinstance(value, JinjaUndefined):
+        raise UndefinedError(value._undefined_message)
+    if value is None or isinstance(value, bool | int | str):
+        return str(value) if isinstance(value, str) and type(value) is not str else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth > _DEEPEST:
+        raise BadTemplate("this comes to something nested too deep")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | range) or hasattr(value, "__next__"):
+        found = []
+        for item in value:
+            found.append(_plain(item, depth + 1))
+            if len(found) > _MOST:
+                raise BadTemplate(f"this comes to a list of more than {_MOST:,} items")
+        return found
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if type(value).__name__ in ("dict_keys", "dict_values", "dict_items"):
+        return [_plain(item, depth + 1) for item in value]
+    raise BadTemplate(f"this comes to no value: {type(value).__name__}")

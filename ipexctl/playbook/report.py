@@ -1,0 +1,110 @@
+"""What happens while a playbook runs, as events, and what became of it all, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ipexctl.playbook.result import Result
+
+
+@dataclass
+class Counts:
+    """One host's line of the recap. What is changed is ok, too."""
+
+    ok: int = 0
+    changed: int = 0
+    failed: int = 0
+    unreachable: int = 0
+    skipped: int = 0
+    rescued: int = 0
+    ignored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlayBegan:
+    name: str
+    hosts: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBegan:
+    name: str
+    module: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDone:
+    """One turn of a loop, on one host."""
+
+    host: str
+    label: str
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class HostDone:
+    host: str
+    result: Result
+    ignored: bool = False
+    loop: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    """All hosts are through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A sentence along the way."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankSaid:
+    """Output of a rank, while a run is followed; the event is one of `jobs`."""
+
+    event: Any
+
+
+Event = PlayBegan | TaskBegan | ItemDone | HostDone | TaskDone | Told | RankSaid
+Watch = Callable[[Event], None]
+
+
+@dataclass
+class TaskReport:
+    name: str
+    play: str
+    module: str
+    place: str
+    hosts: dict[str, Result] = field(default_factory=dict)
+    ignored: set[str] = field(default_factory=set)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlayReport:
+    playbook: str
+    recap: Mapping[str, Counts]
+    tasks: tuple[TaskReport, ...]
+    seconds: float
+    check: bool = False
+    retry_file: Path | None = None
+    plays: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        if any(counts.unreachable for counts in self.recap.values()):
+            return 3
+        return 1 if any(counts.failed for counts in self.recap.values()) else 0

@@ -1,0 +1,260 @@
+"""What `ipexctl play` shows: each task and what became of it, hosts alike on one line, the recap, or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.playbook.report import HostDone, ItemDone, PlayBegan, RankSaid, TaskBegan, TaskDone, Told
+from ipexctl.text import printable
+from ipexctl.ui.say import say, wants_color
+
+if TYPE_CHECKING:
+    from ipexctl.playbook.prepare import Prepared
+    from ipexctl.playbook.report import Event, PlayReport
+    from ipexctl.playbook.result import Result
+
+_COLORS: Final = {"ok": "32", "changed": "33", "skipped": "36", "failed": "31", "unreachable": "31"}
+_FIELDS: Final = ("ok", "changed", "failed", "unreachable", "skipped")
+_LINES: Final = 20
+
+
+class PlayView:
+    """Events as they come, from one thread or many; a task's hosts are shown together when all are through."""
+
+    def __init__(
+        self, *, json: bool = False, quiet: bool = False, verbose: int = 0, no_color: bool = False, diff: bool = False
+    ) -> None:
+        self._json = json
+        self._diff = diff
+        self._shows = not json
+        self._quiet = quiet
+        self._verbose = verbose
+        self._colors = wants_color(sys.stdout, os.environ, no_color=no_color)
+        self._lock = threading.Lock()
+        self._hosts: list[HostDone] = []
+        self._items: list[ItemDone] = []
+        self._headed = False
+        self._task = ""
+
+    def watch(self, event: Event) -> None:
+        with self._lock:
+            if isinstance(event, PlayBegan):
+                self._play(event)
+            elif isinstance(event, TaskBegan):
+                self._hosts, self._items, self._headed = [], [], False
+                self._task = f"TASK [{printable(event.name)}]" + (f"  {event.place}" if self._verbose else "")
+                if sys.stdout.isatty() and not self._quiet:
+                    self._head()
+            elif isinstance(event, ItemDone):
+                self._items.append(event)
+            elif isinstance(event, HostDone):
+                self._hosts.append(event)
+            elif isinstance(event, TaskDone):
+                self._finish()
+            elif isinstance(event, Told):
+                if event.warning or not self._quiet:
+                    say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+            elif isinstance(event, RankSaid):
+                self._rank(event)
+
+    def ask(self, name: str) -> str:
+        """--step: `y`, `n`, or `c` for all that is left."""
+        with self._lock:
+            while True:
+                sys.stderr.write(f"TASK [{printable(name)}]: run it? (y/n/c) ")
+                sys.stderr.flush()
+                answer = sys.stdin.readline()
+                if not answer:
+                    return "no"
+                word = answer.strip().lower()
+                if word in ("y", "yes", "n", "no", "c", "continue"):
+                    return {"y": "yes", "n": "no", "c": "all"}[word[0]]
+
+    def end(self, report: PlayReport, *, interrupted: bool) -> None:
+        if self._json:
+            sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
+        else:
+            self._recap(report)
+        if interrupted:
+            say("stopped: what ran on the hosts was ended; the same call goes on, with --start-at NAME from a task on")
+        if report.retry_file is not None and not self._quiet:
+            say(f"the hosts that failed, once more: -l @{report.retry_file}")
+
+    def _play(self, event: PlayBegan) -> None:
+        if self._shows and not self._quiet:
+            who = printable(fold(event.hosts)) if event.hosts else "no hosts"
+            self._out(f"\nPLAY [{printable(event.name)}]: {who}" + (f" ({event.note})" if event.note else ""))
+
+    def _head(self) -> None:
+        if self._shows and not self._headed:
+            self._out(f"\n{self._task}")
+            self._headed = True
+
+    def _finish(self) -> None:
+        """Hosts with the same fate on one line, in the order of the worst."""
+        if not self._quiet and self._hosts:
+            self._head()
+        for item in self._items:
+            if self._shows and not self._quiet:
+                self._line(item.host, item.result, f" ({printable(item.label)})" if item.label else "")
+        groups: dict[tuple[Any, ...], list[HostDone]] = {}
+        for done in self._hosts:
+            key = (done.result.status, done.result.reason, done.result.fix, done.result.said, done.ignored)
+            groups.setdefault((*key, _output_of(done.result) if self._verbose else ""), []).append(done)
+        for members in groups.values():
+            first = members[0]
+            if first.loop and not (first.result.bad and not self._items):
+                if first.result.bad and self._quiet:
+                    self._bad(fold([done.host for done in members]), first)
+                continue
+            names = fold([done.host for done in members])
+            if first.result.bad:
+                self._bad(names, first)
+            elif self._shows and not self._quiet:
+                self._line(names, first.result, "")
+        if self._shows and self._diff and not self._quiet:
+            self._diffs()
+        sys.stdout.flush()
+
+    def _line(self, names: str, result: Result, label: str) -> None:
+        if result.bad:
+            self._say_bad(names, result, label, ignored=False)
+            return
+        tint, plain = (f"\x1b[{_COLORS[result.status]}m", "\x1b[0m") if self._colors else ("", "")
+        said = result.said or result.reason
+        lines = (
+            printable(said) if "\n" not in said else "\n" + "\n".join(f"  {printable(x)}" for x in said.splitlines())
+        )
+        self._out(f"{printable(names)}: {tint}{result.status}{plain}{label}" + (f": {lines}" if said else ""))
+        if self._verbose:
+            self._output_lines(result)
+
+    def _bad(self, names: str, done: HostDone) -> None:
+        self._say_bad(names, done.result, "", ignored=done.ignored)
+
+    def _say_bad(self, names: str, result: Result, label: str, *, ignored: bool) -> None:
+        sys.stdout.flush()
+        tail = " (ignored)" if ignored else ""
+        said = f"{printable(names)}: {result.status}{label}{tail}: {_several(result.reason)}"
+        say(said + (f"\n  {_several(result.fix)}" if result.fix else ""))
+        if self._shows and not self._quiet and result.status == "failed":
+            self._output_lines(result, only_long=True)
+
+    def _output_lines(self, result: Result, *, only_long: bool = False) -> None:
+        for name in ("stdout", "stderr"):
+            lines = str(result.data.get(name) or "").splitlines()
+            if only_long and name == "stderr" and len(lines) < 2:
+                continue  # its last line is the reason already
+            cut = lines if self._verbose > 1 else lines[-_LINES:]
+            if len(cut) < len(lines):
+                say(f"  {name}: … the last {len(cut)} of {len(lines)} lines; -vv shows all")
+            for line in cut:
+                say(f"  {name}: {printable(line)}")
+
+    def _diffs(self) -> None:
+        groups: dict[str, list[str]] = {}
+        for done in self._hosts:
+            if done.result.diff:
+                groups.setdefault(done.result.diff, []).append(done.host)
+        for diff, names in groups.items():
+            self._out(f"diff on {printable(fold(names))}:")
+            for line in diff.splitlines():
+                color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "") if self._colors else ""
+                self._out(f"\x1b[{color}m{printable(line)}\x1b[0m" if color else printable(line))
+
+    def _rank(self, event: RankSaid) -> None:
+        data = getattr(event.event, "data", None)
+        if isinstance(data, bytes) and not self._quiet:
+            text = data.decode(errors="replace")
+            stream = sys.stderr if self._json or event.event.stream == "stderr" else sys.stdout
+            self._head()
+            stream.write("".join(f"[{event.event.rank}] {printable(line)}\n" for line in text.splitlines()))
+            stream.flush()
+
+    def _recap(self, report: PlayReport) -> None:
+        if not self._quiet:
+            self._out("\nRECAP" + (" (--check: nothing was changed)" if report.check else ""))
+        width = max((len(name) for name in report.recap), default=0)
+        for name, counts in report.recap.items():
+            shown = " ".join(f"{field}={getattr(counts, field)}" for field in _FIELDS)
+            more = "".join(f" {f}={getattr(counts, f)}" for f in ("rescued", "ignored") if getattr(counts, f))
+            worst = "failed" if counts.failed or counts.unreachable else "changed" if counts.changed else "ok"
+            tint, plain = (f"\x1b[{_COLORS[worst]}m", "\x1b[0m") if self._colors else ("", "")
+            self._out(f"{tint}{printable(name).ljust(width)}{plain} : {shown}{more}")
+
+    def _out(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+
+
+def _several(text: str) -> str:
+    return "\n  ".join(printable(line) for line in text.splitlines())
+
+
+def _output_of(result: Result) -> str:
+    return f"{result.data.get('stdout')}\0{result.data.get('stderr')}"
+
+
+def as_json(report: PlayReport) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.play/1",
+        "playbook": printable(report.playbook),
+        "check": report.check,
+        "plays": [printable(name) for name in report.plays],
+        "recap": {name: asdict(counts) for name, counts in report.recap.items()},
+        "tasks": [
+            {
+                "name": task.name,
+                "play": task.play,
+                "module": task.module,
+                "place": task.place,
+                "hosts": {
+                    name: {
+                        "status": result.status,
+                        "reason": result.reason,
+                        "fix": result.fix,
+                        "ignored": name in task.ignored,
+                        "result": dict(result.data),
+                        "diff": result.diff,
+                    }
+                    for name, result in task.hosts.items()
+                },
+                "seconds": round(task.seconds, 3),
+            }
+            for task in report.tasks
+        ],
+        "retry_file": None if report.retry_file is None else str(report.retry_file),
+        "exit_code": report.exit_code,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
+    """--list-tasks, and what --syntax-check has to say when all is well."""
+    plays: list[dict[str, Any]] = []
+    for number, play in enumerate(ready.playbook.plays):
+        tasks = [task for task in play.tasks if id(task) in ready.tasks]
+        rows = [{"name": t.called, "module": t.spec.name, "tags": sorted(t.tags), "place": str(t.place)} for t in tasks]
+        plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})
+    if as_json:
+        document = {"schema": "ipexctl.play.tasks/1", "playbook": ready.playbook.shown, "plays": plays}
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        return
+    if quiet:
+        count = sum(len(each["tasks"]) for each in plays)
+        sys.stdout.write(f"{printable(ready.playbook.shown)}: {len(plays)} plays, {count} tasks, all well\n")
+        return
+    for each in plays:
+        sys.stdout.write(f"PLAY [{printable(each['name'])}]: {printable(fold(each['hosts'])) or 'no hosts'}\n")
+        for row in each["tasks"]:
+            tags = f"  [{', '.join(row['tags'])}]" if row["tags"] else ""
+            sys.stdout.write(f"  {printable(row['name'])}  ({row['module']}){tags}\n")
+
+
+def warn(text: str, fix: str = "") -> None:
+    say(f"warning: {printable(text)}" + (f"\n  {printable(fix)}" if fix else ""))
