@@ -249,6 +249,22 @@ def test_a_rank_that_spins_in_c_tells_its_stack_too(shim: Shim) -> None:
         process.communicate(timeout=10)
 
 
+def test_where_there_is_no_memfd_a_file_without_a_name_will_do(shim: Shim) -> None:
+    module = shim.place / "ipexctl_shim.py"
+    module.write_text(module.read_text().replace("os.memfd_create", "os.memfd_create_of_a_newer_glibc"))
+    code = "import time\ndef f():\n    print('here', flush=True)\n    time.sleep(60)\nf()"
+    process = subprocess.Popen([sys.executable, "-c", code], env=shim.env, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        (main,) = read_faulthandler(stacks_of(process.pid))
+        assert [frame.function for frame in main.frames] == ["f", "<module>"]
+        assert not [name for name in os.listdir("/dev/shm") if f"ipexctl-stacks-{process.pid}-" in name]
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
 def test_a_crash_shows_its_stack_on_stderr(shim: Shim) -> None:
     done = shim.run(sys.executable, "import os\ndef f():\n    os.kill(os.getpid(), 11)\nf()")
     assert done.returncode == -11
