@@ -21,10 +21,9 @@ def _gap_lines(status: Status) -> list[str]:
     gaps = [rank for rank in status.ranks if rank.lost]
     if not gaps:
         return []
-    size, ranks = sum(rank.lost for rank in gaps), fold_ranks(rank.rank for rank in gaps)
-    return [
-        f"  {counted(size, 'byte')} of what rank {ranks} printed are missing: there was no room for them on any disk"
-    ]
+    size = counted(sum(rank.lost for rank in gaps), "byte")
+    who = f"rank{'s' * (len(gaps) > 1)} {fold_ranks(rank.rank for rank in gaps)}"
+    return [f"  {size} of what {who} printed are missing: there was no room for them on any disk"]
 
 
 def _verdict(status: Status, exit_code: int) -> list[str]:
@@ -32,7 +31,8 @@ def _verdict(status: Status, exit_code: int) -> list[str]:
     size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
     if status.state == "ok":
-        return [f"{ran} ended well{took}: {size}"]
+        again = f", begun {counted(status.attempt + 1, 'time')}" if status.attempt else ""
+        return [f"{ran} ended well{took}{again}: {size}"]
     if status.state == "stopped":
         return [f"{ran} was stopped{took}: {size}"]
     if status.state == "lost":

@@ -1,0 +1,126 @@
+"""A run's life beyond one attempt: begun again, silent, under a clock that jumps, on a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from run_helpers import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+JUMPS = """Json = Dict[str, Any]
+_true, _jumps = time.time, [0]
+
+
+def _jumping() -> float:
+    _jumps[0] += 1
+    return _true() + 86400.0 * (_jumps[0] % 3 - 1)
+
+
+time.time = _jumping
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
+        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
+        made.append(run)
+        return run
+
+    yield make_run
+    for run in made:
+        run.close()
+
+
+def test_each_attempt_has_a_port_of_its_own_and_its_output_behind_a_line_of_ours(make: Callable[..., Run]) -> None:
+    code = "import os, sys, time\nprint('begun', os.environ['RESTART_COUNT'], os.environ['MASTER_PORT'], flush=True)\n"
+    code += "time.sleep(0.5)\nsys.stdout.write('no end')\nsys.stdout.flush()\n"
+    run = make(code + "if os.environ['RANK'] == '1': sys.exit(4)\ntime.sleep(600)", go={"restarts": 1}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["attempt"], status["restarts"]) == ("failed", 4, 1, 1)
+    lines = run.output(1).decode().splitlines()
+    assert lines[1:3] == ["no end", "[ipexctl: restart 1 of 1 after: rank 1 on here failed: exit code 4]"]
+    assert [line.split()[:2] for line in lines if line.startswith("begun")] == [["begun", "0"], ["begun", "1"]]
+    assert len({line.split()[2] for line in lines if line.startswith("begun")}) == 2
+    assert run.output(1, "err") == b""
+    assert [(each["attempt"], each["first_failure"]["rank"]) for each in status["attempts"]] == [(0, 1)]
+    assert status["first_failure"]["kind"] == "exit"
+    assert not (run.rundir / "job.json").exists()
+    assert run.left() == []
+
+
+def test_a_run_that_may_be_begun_again_and_ends_well_leaves_no_secrets(make: Callable[..., Run]) -> None:
+    run = make("print('done')", go={"restarts": 2}).start()
+    assert run.wait()["state"] == "ok"
+    assert not (run.rundir / "job.json").exists()
+
+
+def test_a_run_that_is_stopped_is_not_begun_again(make: Callable[..., Run]) -> None:
+    run = make("import time\nprint('here', flush=True)\ntime.sleep(600)", go={"restarts": 2}).start()
+    run.wait_for(b"here", 0)
+    run.wait_for(b"here", 1)
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    status = run.wait()
+    assert (status["state"], status["attempt"]) == ("stopped", 0)
+    assert not (run.rundir / "job.json").exists()
+
+
+def test_a_silent_run_is_told_with_what_each_rank_is_at_and_not_ended(make: Callable[..., Run]) -> None:
+    code = "import os, time\nprint('step', os.environ['RANK'], flush=True)\nwhile not os.path.exists('speak'):\n"
+    code += " time.sleep(0.1)\nprint('again', flush=True)\ntime.sleep(1)"
+    run = make(code, go={"hang_after": 2.5}).start()
+    until = time.monotonic() + 20
+    while run.status["silent"] is None:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    silent = run.status["silent"]
+    assert silent["after"] == 2.5
+    assert 2.0 < time.time() - silent["since"] < 6.0
+    assert [(row["rank"], row["host"], row["last"]) for row in silent["ranks"]] == [
+        (0, "here", "step 0"),
+        (1, "here", "step 1"),
+    ]
+    assert {row["process"] for row in silent["ranks"]} <= {"S", "R"}
+    (run.home / "speak").touch()
+    status = run.wait()
+    assert (status["state"], status["silent"]) == ("ok", None)
+    assert [len(run.events(name)) for name in ("silent", "heard")] == [1, 1]
+
+
+def test_a_run_that_is_not_to_be_watched_for_silence_is_not(make: Callable[..., Run]) -> None:
+    run = make("import time\ntime.sleep(2)", go={"hang_after": 0}).start()
+    assert run.wait()["state"] == "ok"
+    assert run.events("silent") == []
+
+
+def test_a_clock_that_jumps_by_days_decides_nothing(make: Callable[..., Run]) -> None:
+    patch = ("Json = Dict[str, Any]\n", JUMPS)
+    code = "import time\nfor n in range(20):\n print(n, flush=True)\n time.sleep(0.1)"
+    go = {"time_limit": 60, "hang_after": 30}
+    run = make(code, go=go, patches={"supervise": patch, "rank": patch}).start()
+    status = run.wait()
+    assert (status["state"], status["reason"]) == ("ok", "")
+    assert run.output(1) == b"".join(b"%d\n" % n for n in range(20))
+    assert run.events("silent") == run.events("lost") == []
+
+
+def test_the_last_status_is_written_where_only_what_was_kept_for_it_is_left(make: Callable[..., Run]) -> None:
+    """Nothing new can be made in the directory from then on, as on a disk without a byte."""
+    refused = ("number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)\n", "")
+    only_what_is_there = refused[0].replace(
+        "os.O_CREAT |", "(os.O_CREAT if self.status['state'] == 'starting' else 0) |"
+    )
+    run = make("import time\ntime.sleep(2)", patches={"book": (refused[0], only_what_is_there)}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("ok", 0)
+    assert json.loads((run.rundir / "status.json").read_text())["ended"] is not None

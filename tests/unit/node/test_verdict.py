@@ -1,0 +1,174 @@
+"""What ended a run is told from all that is known of it: who was first, who only followed, who went with a node."""
+
+from __future__ import annotations
+
+import time
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ipexctl.remote.node_script import text_of
+
+MODULE = types.ModuleType("verdict")
+exec(compile(text_of("verdict"), "verdict", "exec"), MODULE.__dict__)
+NOW = 1000.0
+
+
+@dataclass(eq=False)
+class Peer:
+    rank: int
+    host: str
+    quiet: float = 1.0
+    life: str | None = "x"
+    exit: dict[str, Any] | None = None
+    told: int | None = None
+    stop_sent: bool = False
+    hung_up: bool = False
+    gone_at: float | None = None
+    lost_at: float = 0.0
+    row: dict[str, Any] = field(default_factory=lambda: {"pid": 1, "state": "running"})
+
+    def quiet_for(self, now: float) -> float:
+        return self.quiet
+
+
+def cluster(hosts: int = 3) -> list[Peer]:
+    return [Peer(rank, f"node{rank // 2 + 1}") for rank in range(2 * hosts)]
+
+
+def verdict() -> tuple[Any, dict[str, Any]]:
+    status: dict[str, Any] = {"supervisor": {"host": "node1"}, "first_failure": None, "attempt": 0, "attempts": []}
+    return MODULE.Verdict(status, lambda name, **fields: None), status
+
+
+def first_of(status: dict[str, Any]) -> tuple[Any, ...]:
+    first = status["first_failure"]
+    return first["kind"], first["rank"], first["host"], first["ranks"]
+
+
+def test_the_first_rank_to_fail_is_the_first_failure_and_gives_its_exit_code() -> None:
+    judge, status = verdict()
+    peers = cluster()
+    assert judge.exited(peers[3], {"code": 3, "signal": None, "own": True})
+    assert not judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
+    assert first_of(status) == ("exit", 3, "node2", [3])
+    assert (judge.ending["code"], status["reason"]) == (3, "rank 3 on node2 failed: exit code 3")
+    assert peers[0].row["state"] == "failed"
+
+
+def test_a_rank_that_died_by_itself_is_what_made_the_others_raise_though_it_is_heard_of_later() -> None:
+    judge, status = verdict()
+    peers = cluster()
+    judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
+    peers[4].stop_sent = True
+    judge.exited(peers[4], {"code": 137, "signal": 9, "own": True, "oom": {"by": "cgroup", "limit": 2 << 30}})
+    assert first_of(status) == ("oom", 4, "node3", [4])
+    assert status["reason"] == "rank 4 on node3 failed: killed by the kernel: out of memory (limit 2.0 GB)"
+    assert judge.ending["code"] == 137
+
+
+def test_a_rank_that_we_ended_is_not_what_failed() -> None:
+    judge, status = verdict()
+    peers = cluster()
+    judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
+    peers[1].stop_sent = True
+    judge.exited(peers[1], {"code": 137, "signal": 9, "own": False})
+    assert first_of(status)[:2] == ("exit", 0)
+    assert peers[1].row["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("quiet", "words", "first"),
+    [
+        ({2: 25.1, 3: 24}, "node2 is not heard any more (ranks 2-3)", ("lost", 2, "node2", [2, 3])),
+        ({3: 25.1}, "rank 3 on node2 is not heard any more", ("lost", 3, "node2", [3])),
+        (
+            {2: 25.1, 3: 24, 4: 23, 5: 25},
+            "no other node is heard any more (ranks 2-5): the link of node1 is down, or the network is",
+            ("lost", None, None, []),
+        ),
+    ],
+)
+def test_a_node_that_falls_silent_is_named_with_its_ranks(
+    quiet: dict[int, float], words: str, first: tuple[Any, ...]
+) -> None:
+    judge, status = verdict()
+    peers = cluster()
+    for rank, seconds in quiet.items():
+        peers[rank].quiet = seconds
+    lost = [peers[rank] for rank, seconds in quiet.items() if seconds > 25]
+    assert judge.lost(lost, peers, NOW)
+    assert status["reason"] == words
+    kind, rank, host, ranks = first_of(status)
+    assert (kind, rank, host) == first[:3]
+    assert ranks == sorted(quiet)
+    assert {peer.rank for peer in peers if peer.row["state"] == "lost"} == set(quiet)
+
+
+def test_who_hung_up_is_told_from_who_fell_silent_and_the_first_to_go_is_to_blame() -> None:
+    judge, status = verdict()
+    peers = cluster()
+    for rank, at in ((0, 995.3), (3, 995.0), (4, 995.2)):
+        peers[rank].hung_up, peers[rank].gone_at, peers[rank].lost_at = True, at, at
+    assert judge.lost([peers[0], peers[3], peers[4]], peers, NOW)
+    assert status["reason"] == "rank 3 on node2 hung up without a word: what wraps it was killed"
+    assert first_of(status)[1:] == (3, "node2", [3])
+
+
+def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_stranger() -> None:
+    judge, status = verdict()
+    peers = cluster()
+    for peer in peers:
+        judge.told(peer, 15)
+        assert not judge.exited(peer, {"code": 143, "signal": 15, "own": False})
+    assert judge.is_open
+    assert judge.who_told(time.monotonic(), peers, True)
+    assert first_of(status)[:2] == ("mpirun", None)
+    judge, status = verdict()
+    peers = cluster()
+    judge.told(peers[3], 15)
+    assert not judge.who_told(time.monotonic(), peers, False)
+    assert judge.who_told(time.monotonic() + 2, peers, False)
+    assert first_of(status) == ("signal", 3, "node2", [3])
+    assert status["reason"] == "rank 3 on node2 got SIGTERM there, and not from this run"
+    assert judge.ending["code"] == 143
+
+
+def test_mpirun_that_ended_for_a_rank_that_had_gone_before_is_not_to_blame() -> None:
+    judge, status = verdict()
+    peers = cluster()
+    peers[3].gone_at = 999.0
+    mpirun = types.SimpleNamespace(was_killed=False, gone_at=999.5)
+    assert judge.went_before(peers, mpirun) == [peers[3]]
+    mpirun.was_killed = True
+    assert judge.went_before(peers, mpirun) == []
+    assert judge.without_mpirun(peers, (137, 9))
+    assert status["reason"] == "mpirun was ended by SIGKILL while ranks 0-5 on node1, node2, node3 ran"
+
+
+@pytest.mark.parametrize(
+    ("kind", "pid", "allowed", "again"),
+    [
+        ("exit", 1, 1, True),
+        ("lost", 1, 1, True),
+        ("exit", 1, 0, False),
+        ("exit", None, 1, False),
+        ("time-limit", 1, 1, False),
+        ("not-begun", 1, 1, False),
+    ],
+)
+def test_what_may_be_begun_again(kind: str, pid: int | None, allowed: int, again: bool) -> None:
+    judge, _ = verdict()
+    peers = cluster()
+    for peer in peers:
+        peer.row["pid"] = pid
+    judge.fail(kind, "why", peers=[peers[0]])
+    assert judge.may_begin_again(peers, allowed) is again
+
+
+def test_a_run_that_was_stopped_is_not_begun_again() -> None:
+    judge, _ = verdict()
+    judge.end("stopped", 143, "it was stopped")
+    assert not judge.may_begin_again(cluster(), 5)
