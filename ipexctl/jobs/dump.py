@@ -98,6 +98,9 @@ class RankStacks:
     state: str
     processes: tuple[Process, ...]
     why: str = ""
+    last_state: str = ""
+    last_wchan: str = ""
+    """Of one that doesn't answer: as it was when last heard."""
 
     @property
     def told_by(self) -> Process | None:
@@ -188,7 +191,9 @@ def _rank(row: Mapping[str, Any]) -> RankStacks:
     why = str(row.get("why") or "")
     if not processes and not why:
         why = "it has no process any more"
-    return RankStacks(int(row["rank"]), str(row["host"]), str(row["state"]), processes, why)
+    last = row.get("last") or {}
+    seen = str(last.get("process") or ""), str(last.get("waits_in") or "")
+    return RankStacks(int(row["rank"]), str(row["host"]), str(row["state"]), processes, why, *seen)
 
 
 def _process(row: Mapping[str, Any]) -> Process:

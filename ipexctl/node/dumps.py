@@ -58,7 +58,8 @@ class Dumps:
             if row["state"] == "starting":
                 row["why"] = "it has not begun yet"
             elif row["state"] != "running":
-                row["why"] = "it has ended"
+                code = peer.row["exit_code"]
+                row["why"] = "it has ended" + ("" if code is None else f" with exit code {code}")
             elif self._peers.tell(peer, "dump", id=dump.id):
                 dump.waiting.add(rank)
             else:
@@ -76,7 +77,8 @@ class Dumps:
     def see_to(self, now: float) -> None:
         for dump in [dump for dump in self._open if now > dump.until or not dump.waiting]:
             for rank in dump.waiting:
-                dump.rows[rank]["why"] = f"its wrapper didn't answer within {WAIT:g} s"
+                last = {name: self._peers.all[rank].row.get(name) for name in ("process", "waits_in")}
+                dump.rows[rank].update(why=f"what wraps it didn't answer within {WAIT:g} s", last=last)
             self._open.remove(dump)
             self._write(dump)
 

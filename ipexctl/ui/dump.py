@@ -30,7 +30,7 @@ _NAMES: Final = 32
 _STATES: Final = {
     "R": "running",
     "S": "sleeping",
-    "D": "stuck in the kernel",
+    "D": "held by the kernel",
     "T": "stopped",
     "t": "stopped",
     "I": "idle",
@@ -124,20 +124,22 @@ def _by_words(ranks: Iterable[RankStacks]) -> dict[str, list[RankStacks]]:
 
 
 def _why(rank: RankStacks) -> str:
+    if rank.last_state:
+        return f"{rank.why}; it was {_state(rank.last_state, rank.last_wchan)} when last heard"
     if rank.why or not rank.processes:
         return rank.why
     first = rank.processes[0]
-    return f"{first.why or 'it has no Python frame'}; it is {_state(first)}"
+    return f"{first.why or 'it has no Python frame'}; it is {_state(first.state, first.wchan)}"
 
 
-def _state(process: Process) -> str:
-    word = _STATES.get(process.state, f"in state {process.state}")
-    return f"{word} in {process.wchan}" if process.wchan and process.state != "R" else word
+def _state(letter: str, wchan: str) -> str:
+    word = _STATES.get(letter, f"in state {letter}")
+    return f"{word} in {wchan}" if wchan and letter != "R" else word
 
 
 def _circumstances(group: Group) -> str:
     told = [process for rank in group.ranks if (process := rank.told_by) is not None]
-    states = Counter(_state(process) for process in told)
+    states = Counter(_state(process.state, process.wchan) for process in told)
     words = [", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in states.most_common())]
     if len(told) == 1:
         words.insert(0, f"pid {told[0].pid}")

@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_said_of_its_rank_alone() -> None:
         document(
             {"rank": 0, "processes": [said(how="py-spy", text='[{"thread_name": null}]')]},
             {"rank": 1, "processes": [said(how="faulthandler", text=good)]},
-            {"rank": 2, "processes": None, "why": "its wrapper didn't answer within 8 s"},
+            {"rank": 2, "processes": None, "why": "silent for 8 s", "last": {"process": "D", "waits_in": "nfs_wait"}},
             {"rank": 3, "processes": [], "state": "ok"},
         )
     )
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_said_of_its_rank_alone() -> None:
     reasons = {row["rank"]: row["reason"] for row in as_json(dump, "run")["ranks"]}
     assert reasons[0].startswith("py-spy said what can't be read")
     assert reasons[1] == ""
-    assert "8 s" in reasons[2]
+    assert reasons[2] == "silent for 8 s; it was held by the kernel in nfs_wait when last heard"
     assert "no process" in reasons[3]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.dump import Dump
 
-SOON = {"stacks": ("STUCK = 10.0", "STUCK = 1.0")}
+SOON = {"stacks": ("STUCK = 10.0", "STUCK = 1.0"), "dumps": ("WAIT = 8.0", "WAIT = 4.0")}
 PYTHONS = other_pythons()
 
 
@@ -208,6 +208,23 @@ time.sleep(600)
     assert dump.mute[2].processes[0].state == "T"
     assert "since it was asked before" in dump_of(run, [2]).mute[0].processes[0].why
     assert {row["state"] for row in run.status["ranks"]} == {"running"}
+
+
+def test_a_rank_that_is_not_heard_holds_up_nobody_for_long(make: Callable[..., Run]) -> None:
+    code = "import os, time\nprint('here', flush=True)\nif os.environ['RANK'] != '2': time.sleep(600)"
+    run = running(make(code, 3), 3)
+    wrapper = run.status["ranks"][1]["wrapper"]
+    os.kill(wrapper, signal.SIGSTOP)
+    try:
+        dump = dump_of(run)
+    finally:
+        os.kill(wrapper, signal.SIGCONT)
+    assert [group.ranks[0].rank for group in dump.groups] == [0]
+    silent, ended = dump.mute
+    assert (silent.rank, silent.why) == (1, "what wraps it didn't answer within 4 s")
+    assert (ended.rank, ended.why) == (2, "it has ended with exit code 0")
+    assert not dump.is_whole
+    assert run.status["state"] == "running"
 
 
 def test_a_child_of_the_rank_is_asked_as_well(make: Callable[..., Run]) -> None:
