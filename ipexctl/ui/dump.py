@@ -65,7 +65,7 @@ class Page:
 
 def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
     page = Page(no_color=no_color)
-    asked, groups = len(dump.ranks), dump.groups
+    asked, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
     page.put(f"{counted(asked, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first")
     for why, ranks in _by_words(dump.mute).items():
         page.put()
@@ -73,7 +73,7 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
         page.tell(why, "  ")
     for group in groups:
         page.put()
-        is_odd = len(groups) > 1 and group is not groups[-1]
+        is_odd = bool(odd) and group is not groups[-1]
         page.put(f"{_named(group.ranks)} ({len(group.ranks)} of {asked}): {_place(group)}", "1;31" if is_odd else "1")
         page.put(f"  {_circumstances(group)}", "2")
         _put_frames(page, group.frames, whole=everything)
