@@ -52,7 +52,8 @@ def _header(screen: RunScreen, width: int, now: float) -> list[Text]:
     state = "stopping" if screen.controls.stopping else status.state
     style = "yellow" if screen.controls.stopping else _STATE_STYLE[status.state]
     right = Text(f"run {printable(status.id)}  {counted(status.nodes, 'node')}  {counted(status.world_size, 'rank')}")
-    middle = Text.assemble((state, style), f"  {duration(screen.elapsed(now))}")
+    again = f"  restart {status.attempt} of {status.restarts}" if status.attempt else ""
+    middle = Text.assemble((state, style), f"  {duration(screen.elapsed(now))}", (again, "yellow"))
     if (silent := screen.silent(now)) > _SILENT:
         middle.append(f"  node0 not heard for {duration(silent)}", "bold yellow")
     name = _tail(printable(status.script), max(8, width - cell_len(right.plain) - cell_len(middle.plain) - 5))

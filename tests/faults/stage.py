@@ -65,6 +65,15 @@ class Stage:
             with contextlib.suppress(OSError):
                 group.rmdir()
 
+    def release(self) -> None:
+        """The hosts stay: they are where they were."""
+        for host in self.cluster.lab.hosts:
+            if host.name in self.groups:
+                for pid in in_namespaces([host.netns])[host.netns]:
+                    with contextlib.suppress(OSError):
+                        (_MEMORY / "cgroup.procs").write_text(str(pid))
+        self.dismiss()
+
     def mend(self) -> None:
         for host in self.cluster.lab.hosts:
             mend_host(self.cluster.lab.host(host.name) or host)

@@ -1,0 +1,123 @@
+"""How runs end on real hosts with a real Intel MPI, whatever happens to them: nothing is left, what is said is true."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faults.happenings import HAPPENINGS
+from faults.play import Play
+from faults.rounds import chosen
+from faults.stage import Stage
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from faults.happenings import Happening
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+NUMBERED = """\
+import os, sys, time
+for n in range(int(sys.argv[1])):
+    print("line", n, flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def stage(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    lab = lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"endlab-{os.getpid()}")), session_dir(tmp_path_factory))
+    base = tmp_path_factory.mktemp("endings")
+    (base / "project").mkdir()
+    stage = Stage(Cluster(lab, base / "project", base / "state"))
+    stage.prepare()
+    yield stage
+    stage.release()
+
+
+@pytest.fixture
+def cluster(stage: Stage, tmp_path: Path) -> Cluster:
+    project = tmp_path / "project"
+    project.mkdir()
+    return Cluster(stage.cluster.lab, project, tmp_path / "state")
+
+
+@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda happening: happening.name.replace(" ", "-"))
+def test_what_is_said_of_a_run_is_what_happened_to_it(stage: Stage, happening: Happening) -> None:
+    if happening.needs_memory and not stage.groups:
+        pytest.skip("no memory cgroup of version 1 here that we may write to")
+    Play(stage, happening, random.Random(happening.name), HAPPENINGS.index(happening)).play()
+
+
+def test_a_seed_gives_the_same_rounds_and_all_of_them_before_any_comes_again() -> None:
+    among = list(HAPPENINGS)
+    assert chosen(30, 7, among) == chosen(30, 7, among)
+    assert set(chosen(len(among), 7, among)) == set(among)
+
+
+def test_a_node0_that_cannot_be_reached_is_attached_to_once_it_can(cluster: Cluster) -> None:
+    cluster.write("numbered.py", NUMBERED)
+    run = cluster.run("--ppn", "1", "--detach", "numbered.py", "200").out.strip()
+    node0 = cluster.lab.hosts[0]
+    break_host(node0, "sshd-dead")
+    try:
+        refused = cluster.call("attach", run)
+    finally:
+        mend_host(cluster.lab.host(node0.name) or node0)
+    assert refused.rc == 3, refused.err
+    attached = cluster.call("attach", run)
+    assert attached.rc == 0, attached.err
+    assert by_rank(attached.out) == {rank: [f"line {n}" for n in range(200)] for rank in range(3)}
+
+
+def test_two_who_watch_see_all_of_it_and_one_that_leaves_changes_nothing(cluster: Cluster) -> None:
+    cluster.write("numbered.py", NUMBERED)
+    first = cluster.begin("--ppn", "1", "numbered.py", "150")
+    first.wait_for("line 5")
+    second = cluster.call("attach", "last")
+    assert second.rc == first.end() == 0
+    expected = {rank: [f"line {n}" for n in range(150)] for rank in range(3)}
+    assert by_rank(second.out) == by_rank(first.out.read_text()) == expected
+
+
+def test_a_run_is_begun_again_from_what_the_script_has_kept(cluster: Cluster) -> None:
+    cluster.write(
+        "again.py",
+        """\
+import os, sys, time
+count, rank = int(os.environ["RESTART_COUNT"]), os.environ["RANK"]
+kept = f"kept-{rank}"
+before = open(kept).read() if os.path.exists(kept) else "nothing"
+open(kept, "w").write(str(count))
+print("found", before, "port", os.environ["MASTER_PORT"], flush=True)
+time.sleep(0.5)
+if rank == "2" and count < 2:
+    os.kill(os.getpid(), 9)
+time.sleep(0.5)
+""",
+    )
+    ran = cluster.run("--ppn", "1", "--max-restarts", "3", "again.py")
+    lines = by_rank(ran.out)[2]
+    assert [line.split()[1] for line in lines if line.startswith("found")] == ["nothing", "0", "1"]
+    assert len({line.split()[3] for line in lines if line.startswith("found")}) == 3
+    assert lines[1] == "[ipexctl: restart 1 of 3 after: rank 2 on node3 failed: ended by SIGKILL]"
+    assert "begun 3 times" in ran.err
+    for index in range(3):
+        assert cluster.on(index, "ls .ipexctl/runs/*/job.json 2>/dev/null; true") == ""
+
+
+def test_who_watches_is_told_that_nobody_speaks_and_where_all_are(cluster: Cluster) -> None:
+    cluster.write("quiet.py", "import time\nprint('step 1', flush=True)\ntime.sleep(9)\nprint('step 2')\n")
+    began = time.monotonic()
+    ran = cluster.run("--ppn", "1", "--hang-after", "3", "quiet.py")
+    assert time.monotonic() - began < 60
+    assert ran.err.count("no rank has printed anything for 3 s: ipexctl dump") == 1
+    assert "ranks 0-2 on 3 hosts: waits in a sleep; last line: step 1" in ran.err
