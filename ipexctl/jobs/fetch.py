@@ -149,7 +149,7 @@ def _summed(order: Order, parts: Sequence[Giving], seconds: float) -> Fetched:
         unchanged=len(set(last.unchanged) - set(brought)),
         size=sum(each.size for each in parts),
         received=sum(each.received for each in parts),
-        resumed=tuple(dict.fromkeys(name for each in parts for name in each.resumed)),
+        resumed=tuple(dict.fromkeys(name for each in parts for name in each.resumed if name in brought)),
         failed=tuple(dict.fromkeys((*last.failed, *_unsent(last)))),
         left_out=tuple(last.left_out),
         seconds=seconds,

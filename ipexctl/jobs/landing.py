@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _READ: Final = 1 << 20
 _THROUGH: Final = (errno.ELOOP, errno.ENOTDIR)
+_AT_IT: Final = "another fetch is bringing it to the same place"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -123,7 +124,7 @@ class Landing:
                 number = os.open(name, _READING, dir_fd=directory)
                 self._file = _Begun(entry, directory, b"", number, crc, at, True, refused)
                 return
-            number = self._open_part(directory, _part(name), at, entry)
+            number = self._open_part(directory, _part(name), at)
         except (OSError, NotPut) as error:
             why = str(error) if isinstance(error, NotPut) else str(_cause(error))
             if isinstance(error, OSError) and error.errno in _FULL:
@@ -133,22 +134,22 @@ class Landing:
         self._file = _Begun(entry, directory, _part(name), number, crc, at, False)
 
     @staticmethod
-    def _open_part(directory: int, part: bytes, at: int, entry: Entry) -> int:
+    def _open_part(directory: int, part: bytes, at: int) -> int:
         number = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = os.fstat(number).st_size
+            if not _is_free(number):
+                raise NotPut(_AT_IT)
+            ours, there = os.fstat(number), _look(directory, part)
+            if there is None or there.st_ino != ours.st_ino:  # it got its name just now
+                raise NotPut(_AT_IT)
+            size = ours.st_size
             if size < at:
+                os.unlink(part, dir_fd=directory)
                 raise NotPut("what was here of it has changed; fetch it again")
             if size > at:
                 os.ftruncate(number, at)
             os.lseek(number, at, os.SEEK_SET)
-        except OSError as error:
-            os.close(number)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise NotPut(f"another fetch is bringing {entry.name} to the same place") from None
-            raise
-        except NotPut:
+        except (OSError, NotPut):
             os.close(number)
             raise
         return number
@@ -225,6 +226,8 @@ class Landing:
         except OSError:
             return Want(entry)
         with os.fdopen(number, "rb", buffering=0) as file:
+            if not in_place and not _is_free(number):
+                raise NotPut(_AT_IT)
             while data := file.read(_READ):
                 digest.update(data)
                 crc = zlib.crc32(data, crc)
@@ -290,6 +293,15 @@ class Landing:
 
 
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def _is_free(number: int) -> bool:
+    """Whether nobody else is writing it; from now on we are, until it is closed."""
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)  # a filesystem without locks
+    return True
 
 
 def _close(file: _Begun) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import queue
 import secrets
 import shlex
 import tarfile
@@ -23,6 +22,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.node_script import run_asked, run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import capture
+from ipexctl.remote.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,26 +123,6 @@ def _nothing_against_it() -> None:
     """It may go."""
 
 
-class _Told(io.RawIOBase):
-    """A stdin whose last line is known only after the first answer."""
-
-    def __init__(self) -> None:
-        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def readable(self) -> bool:
-        return True
-
-    def tell_it(self, line: bytes) -> None:
-        self._lines.put(line)
-
-    def end(self) -> None:
-        self._lines.put(b"")
-
-    def read(self, size: int = -1) -> bytes:
-        del size
-        return self._lines.get()
-
-
 def start(
     hosts: Sequence[Host], beginning: Beginning, crew: Crew, may_go: Callable[[], Refused | None] = _nothing_against_it
 ) -> Started | NotStarted:
@@ -152,7 +132,7 @@ def start(
     """
     began = time.monotonic()
     node0, token = hosts[0], secrets.token_hex(32)
-    told, errors = _Told(), dict[str, HostError]()
+    told, errors = Told(), dict[str, HostError]()
     port, went = 0, False
     refused: Refused | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from env_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch import Order, fetch, order_of_host, order_of_run
@@ -223,6 +225,27 @@ def test_the_next_call_goes_on_only_where_what_is_here_is_right(there: Path, out
     assert (out / "w.pt").read_bytes() == content
     assert done.received == len(content)
     assert done.resumed == ()
+
+
+def test_two_at_once_do_not_write_into_one_another(there: Path, out: Path) -> None:
+    content = os.urandom(2_000_000)
+    put(there / "w.pt", content)
+    part = _break_off(there, out, 1_000_000)
+    begun = part.stat().st_size
+    with part.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done = bring(there, "w.pt", f"{out}/")
+    assert [each.reason for each in done.failed] == ["another fetch is bringing it to the same place"]
+    assert part.stat().st_size == begun
+    assert bring(there, "w.pt", f"{out}/").resumed == ("w.pt",)
+    assert (out / "w.pt").read_bytes() == content
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_every_python_of_a_node_can_give(there: Path, out: Path, python: str) -> None:
+    put(there / "ck/w.pt", b"weights")
+    order = Order(HERE, {"base": str(there), "path": "c*"}, str(out), "~/.ipexctl", python)
+    assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("ck/w.pt",)
 
 
 def test_a_file_of_the_same_content_gets_its_time_and_no_bytes(there: Path, out: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from env_helpers import said, start
+from env_helpers import other_pythons, said, start
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.keep import Keep, prune_here, prune_nodes, quietly, read_keep
@@ -80,6 +80,13 @@ def test_what_is_old_goes_the_newest_stay_however_old(runs: Runs) -> None:
     assert [each["id"] for each in done["pruned"]] == ["r-35", "r-34", "r-33"]
     assert {each["why"] for each in done["pruned"]} == {"older than 30 days"}
     assert done["kept"] == 3
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_every_python_of_a_node_can_prune(runs: Runs, python: str) -> None:
+    runs.make("r", 99)
+    request = {"home": str(runs.home), "days": 1, "gb": 1, "keep": 0, "mine": None}
+    assert said(start("prune", "prune", request, python=python))["pruned"][0]["id"] == "r"
 
 
 def test_where_all_take_too_much_the_oldest_go(runs: Runs) -> None:
