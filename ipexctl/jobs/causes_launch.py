@@ -194,7 +194,6 @@ LAUNCH: Final = (
         (r"could not initialize any transport library", r"could not open the library: libmpi\.so"),
         "oneCCL finds no MPI library: its setvars.sh has not been sourced",
         "ipexctl install sets up an environment that needs no setvars.sh; else --setup FILE that sources it",
-        "anywhere",
     ),
     Known(
         "ccl.no_provider",
@@ -212,7 +211,6 @@ LAUNCH: Final = (
         (r"libccl\.so\.\d+: cannot open shared object file",),
         "the oneCCL library isn't found on {host}",
         _INSTALL,
-        "anywhere",
     ),
     Known(
         "ccl.not_imported",
@@ -225,21 +223,18 @@ LAUNCH: Final = (
         (r"liboneccl_bindings_for_pytorch\.so: undefined symbol: (?P<symbol>\S+)",),
         "the oneCCL bindings were built for another torch than the one that is installed",
         "ipexctl install puts a pair on every node that belongs together; ipexctl versions shows the pairs",
-        "anywhere",
     ),
     Known(
         "ccl.newer_oneccl",
         (r"undefined symbol: _ZNK4sycl", r"libsycl\.so\.\d+: cannot open"),
         "oneCCL is newer than the one the bindings were built with",
         "ipexctl install takes the one that fits; ipexctl versions shows which that is",
-        "anywhere",
     ),
     Known(
         "ccl.workers_unplaced",
         (r"unexpected number of values.*CCL_WORKER_AFFINITY", r"CCL_WORKER_AFFINITY.*unexpected number of values"),
         "CCL_WORKER_AFFINITY doesn't have one core for each worker of each rank on the node",
         "leave it unset: it is planned for each host; ipexctl run --dry-run shows it",
-        "anywhere",
     ),
     Known(
         "mpi.gave_up",

@@ -17,9 +17,11 @@ _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
 _DOCTOR: Final = "ipexctl doctor shows which ways between the nodes are closed; another network: --iface NAME|CIDR"
 
 
-def _timed_out(found: Found) -> tuple[str, str]:
+def _timed_out(found: Found) -> tuple[str, str] | None:
     place, port = found.groups["place"], found.groups["port"]
-    if _LOOPBACK.match(place):
+    if f"network addresses of ({place}, {port}) cannot be retrieved" in found.words.text:
+        return None  # it tried that name until the time was over
+    if _LOOPBACK.match(place) and len(found.scene.hosts) > 1:
         return (
             f"MASTER_ADDR is {place}, so each node looked for rank 0 on itself, and rank 0 waited for the others",
             "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank",
@@ -77,27 +79,25 @@ NETWORK: Final = (
         (r"connectFullMesh failed.*remote=\[?(?:127\.|::1|localhost)",),
         "gloo connected ranks over 127.0.0.1: a node's own name stands for the loopback in its /etc/hosts",
         "leave GLOO_SOCKET_IFNAME to ipexctl run, or -x GLOO_SOCKET_IFNAME=eth0; ipexctl doctor names the node",
-        "anywhere",
     ),
     Known(
         "gloo.no_mesh",
         (r"connectFullMesh failed",),
         "gloo couldn't connect every rank with every other: a firewall between nodes, or the wrong network",
         _DOCTOR,
-        "anywhere",
     ),
     Known(
         "gloo.no_interface",
         (r"Unable to find address for:? ?(?P<iface>\S*)",),
         "gloo was told to use the interface {iface}, which has no address on {host}",
         "leave GLOO_SOCKET_IFNAME out: it is set for each host; ipexctl run --dry-run shows it",
-        "anywhere",
     ),
     Known(
         "meet.no_name",
         (r"network addresses of \((?P<place>[^,]+), (?P<port>\d+)\) cannot be retrieved",),
         "MASTER_ADDR is {place}, a name that {host} can't resolve",
         "don't set MASTER_ADDR: ipexctl run sets node0's address; or the name into /etc/hosts of every node",
+        "anywhere",
     ),
     Known(
         "meet.nobody",

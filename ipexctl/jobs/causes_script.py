@@ -5,6 +5,7 @@ Rows go from special to common; a row's id is what docs/troubleshooting.md calls
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
@@ -23,6 +24,7 @@ _PACKAGES: Final = {
     "dateutil": "python-dateutil",
     "google.protobuf": "protobuf",
 }
+_IPEX_WANTS: Final = r"needs to work with PyTorch (?P<wanted>\S+), but PyTorch (?P<there>\S+) is found"
 _OUR_BINDINGS: Final = ("oneccl_bindings_for_pytorch", "oneccl_bind_pt", "torch_ccl")
 
 
@@ -93,8 +95,8 @@ def _argument(found: Found) -> tuple[str, str]:
 
 
 def _module_ipex(found: Found) -> tuple[str, str]:
-    wanted, there = found.groups.get("wanted"), found.groups.get("there")
-    versions = f": it wants torch {wanted}, and {there} is there" if wanted and there else ""
+    said = re.search(_IPEX_WANTS, found.words.text)  # what ends the rank may be the exception behind it
+    versions = f": it wants torch {said['wanted']}, and {said['there']} is there" if said else ""
     return f"IPEX was built for another torch than the one that is installed{versions}", _ROWS
 
 
@@ -113,12 +115,11 @@ SCRIPT: Final = (
     Known(
         "stack.ipex_other_torch",
         (
-            r"needs to work with PyTorch (?P<wanted>\S+), but PyTorch (?P<there>\S+) is found",
+            _IPEX_WANTS,
             r"module 'os' has no attribute 'exit'",
         ),
         "",
         "",
-        "anywhere",
         tell=_module_ipex,
     ),
     Known(

@@ -274,7 +274,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text(
             "stack.ipex_other_torch",
             "ERROR! Intel® Extension for PyTorch* needs to work with PyTorch 2.8.*, but PyTorch 2.13.0+cpu is found. "
-            "Please switch to the matching version and run again.\n"
+            "Please switch to the matching version and run again.\nTraceback (most recent call last):\n"
             "AttributeError: module 'os' has no attribute 'exit'",
         ),
         Text("stack.undefined_symbol", "ImportError: /env/torchvision/_C.so: undefined symbol: _ZN3c106detail"),
@@ -368,6 +368,14 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
             master="nosuch",
         ),
         Text(
+            "meet.no_name",
+            "[W socket.cpp:764] [c10d] The IPv6 network addresses of (nosuch, 29511) cannot be retrieved (gai error: "
+            "-2 - Name or service not known).\nTraceback (most recent call last):\n"
+            "torch.distributed.DistNetworkError: The client socket has timed out after 4000ms while trying to connect "
+            "to (nosuch, 29511).",
+            master="nosuch",
+        ),
+        Text(
             "meet.nobody",
             "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of "
             "(10.0.0.9, 29511). The client socket has failed to connect to 10.0.0.9:29511 (errno: 113 - No route to "
@@ -417,8 +425,8 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text("ddp.steps_differ", "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running"),
         Text(
             "peer.gone",
-            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
-            "[10.0.0.3]:47251",
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+            "[10.0.0.3]:47251. This is typically caused by a remote worker crashing.",
         ),
         Text(
             "peer.gone",

@@ -100,6 +100,19 @@ def test_a_long_log_that_is_healthy_is_held_against_nobody() -> None:
 
 
 @pytest.mark.parametrize(
+    "tried",
+    [
+        text.text
+        for text in TEXTS
+        if text.id in {"ccl.no_transport", "ccl.no_libccl", "meet.port_busy", "hf.no_internet"}
+    ],
+)
+def test_what_a_script_tried_and_did_without_is_not_why_it_failed(tried: str) -> None:
+    said = f"{tried}\ngoing on without it\nTraceback (most recent call last):\nKeyError: 'labels'"
+    assert cause_id(judged([(STOPPED, ""), (FAILED, said)])) == "script.raised"
+
+
+@pytest.mark.parametrize(
     "misleading",
     [text.text for text in TEXTS if text.id in {"peer.gone", "peer.timeout"}],
 )
