@@ -90,7 +90,7 @@ def run_command(
 
             if install and not dry_run and (code := _install_first(wishes, hosts, crew, output)):
                 raise typer.Exit(interrupt.code if interrupt.code is not None else code)
-            ahead = ask_ahead(hosts, wishes, crew, place)
+            ahead = ask_ahead(hosts, wishes, crew, place, run="RUN" if dry_run else None, dry_run=dry_run)
             from ipexctl.jobs import run as verb  # a tenth of a second, while the hosts answer
             from ipexctl.jobs.refused import Refused
 

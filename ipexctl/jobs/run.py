@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.jobs import start as starting
-from ipexctl.jobs.ahead import ask_ahead
+from ipexctl.jobs.ahead import Closed, ask_ahead
 from ipexctl.jobs.keep import prune_here, read_keep
 from ipexctl.jobs.needs import completed
 from ipexctl.jobs.places import check_places
 from ipexctl.jobs.prepare import environment_of, has_environment, look, planned_environment
-from ipexctl.jobs.record import Register, RunRecord, new_id
+from ipexctl.jobs.record import Register, RunRecord
 from ipexctl.jobs.refused import Refused
 from ipexctl.jobs.ways import check_ways
 from ipexctl.launch.job import job_of
@@ -30,7 +30,6 @@ from ipexctl.remote.aside import Aside
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import TimedOut, Unreachable
 from ipexctl.remote.session import capture
-from ipexctl.sync.sync import sync_project
 from ipexctl.trust.known import config_in
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import LaunchOptions, RankEnv
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
-    from ipexctl.sync.project import Project
+    from ipexctl.sync.report import SyncReport
 
 Say = Callable[[str], None]
 """Somebody who tells the user how far it is."""
@@ -80,14 +79,6 @@ class Planned:
     """Waits until the ways among the nodes have been tried."""
 
 
-class _Closed(Exception):
-    """What `may_go` says, where the project is still to be brought."""
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.reason)
-        self.refused = refused
-
-
 def plan_run(
     hosts: Sequence[Host],
     wishes: RunWishes,
@@ -100,7 +91,19 @@ def plan_run(
     ahead: Ahead | None = None,
 ) -> Planned | Refused:
     """All up to the plan; with `dry_run` nothing is copied. `ahead` is what the caller has begun with already."""
-    ahead = ahead or ask_ahead(hosts, wishes, crew, place)
+    ahead = ahead or ask_ahead(hosts, wishes, crew, place, run=run, dry_run=dry_run)
+    planned: Planned | Refused | None = None
+    try:
+        planned = _planned(hosts, wishes, crew, place, ahead, say=say, dry_run=dry_run)
+    finally:
+        if not isinstance(planned, Planned):
+            ahead.leave()
+    return planned
+
+
+def _planned(
+    hosts: Sequence[Host], wishes: RunWishes, crew: Crew, place: Place, ahead: Ahead, *, say: Say, dry_run: bool
+) -> Planned | Refused:
     known = look(hosts, wishes, ahead.answers.result())
     if isinstance(known, Refused):
         return known
@@ -125,7 +128,7 @@ def plan_run(
             command=place.words,
             kind=wishes.kind,
             cwd=known.home,
-            rundir=f"{known.home}/runs/{run}",
+            rundir=f"{known.home}/runs/{ahead.run}",
             words=known.words,
             ssh_config=config,
             options=_options(wishes, env),
@@ -150,7 +153,8 @@ def plan_run(
             say(f"note: {said}")
         return said if isinstance(said, Refused) else None
 
-    tree = _tree(hosts, wishes, crew, ahead.project, place, known, may_go, run=run, say=say, dry_run=dry_run)
+    ahead.gate.decide(may_go)
+    tree = _tree(ahead.tree, place, known, say=say, dry_run=dry_run)
     if isinstance(tree, Refused):
         return tree
     plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
@@ -208,11 +212,13 @@ def begin(
     ahead: Ahead | None = None,
 ) -> Begun | Refused:
     """Plan the run and start it; it is in this machine's register before its first rank lives."""
-    keep = read_keep(os.environ)
-    run = new_id(wishes.script, time.time())
+    ahead = ahead or ask_ahead(hosts, wishes, crew, place)
+    run = ahead.run
     try:
+        keep = read_keep(os.environ)
         planned = plan_run(hosts, wishes, crew, place, run=run, say=say, ahead=ahead)
     except UserError:
+        ahead.leave()
         _give_back(hosts, wishes, crew, run)
         raise
     if isinstance(planned, Refused):
@@ -313,41 +319,15 @@ def _give_back(hosts: Sequence[Host], wishes: RunWishes, crew: Crew, run: str) -
     list(crew.each(hosts, release))  # where a host is lost, its lease runs out by itself
 
 
-def _tree(
-    hosts: Sequence[Host],
-    wishes: RunWishes,
-    crew: Crew,
-    project: Aside[Project] | None,
-    place: Place,
-    known: Known,
-    may_go: Callable[[], Refused | None],
-    *,
-    run: str,
-    say: Say,
-    dry_run: bool,
-) -> str | Refused:
-    """The project's directory on the hosts. Nothing of it is changed before it is known that the run may go."""
-    if project is None:
+def _tree(bringing: Aside[SyncReport] | None, place: Place, known: Known, *, say: Say, dry_run: bool) -> str | Refused:
+    """The project's directory on the hosts."""
+    if bringing is None:
         return str(place.root)
-
-    def before_change() -> None:
-        if refused := may_go():
-            raise _Closed(refused)
-
     try:
-        report = sync_project(
-            project.result(),
-            hosts,
-            crew,
-            known.facts,
-            home=wishes.home,
-            iface=wishes.iface,
-            timeout=wishes.timeout,
-            dry_run=dry_run,
-            lease=None if dry_run else run,
-            before_change=before_change,
-        )
-    except _Closed as closed:
+        report = bringing.result()
+    except Closed as closed:
+        if closed.refused is None:
+            raise
         return closed.refused
     bad = [each for each in report.hosts if each.status in ("failed", "unreachable")]
     if bad:

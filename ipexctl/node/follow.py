@@ -21,7 +21,7 @@ import zlib
 from typing import Any, Dict, Iterator
 
 LOOK = 0.03
-"""Seconds between two looks while output comes."""
+"""Seconds between two looks while output comes, or the first is waited for."""
 LOOK_SELDOM = 0.08
 TICK = 10.0
 PIECE = 48 << 10
@@ -243,7 +243,7 @@ def follow(request: Json) -> Json:
         packer.flush()
         if os.getppid() != parent:
             raise Failed("who followed is gone")
-        time.sleep(LOOK if moved else LOOK_SELDOM)
+        time.sleep(LOOK if moved or statuses.now["state"] == "starting" else LOOK_SELDOM)
 
 
 def say(**fields: Any) -> None:
