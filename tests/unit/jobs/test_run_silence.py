@@ -1,0 +1,63 @@
+"""A run in which nobody speaks is told with what to type, and with what each rank was at, alike ones together."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.jobs.events import Silence, SilentRank, read_status
+from ipexctl.jobs.silence import doing, silence_lines
+
+
+def test_ranks_that_are_at_the_same_are_told_together_and_the_odd_one_stands_out() -> None:
+    waiting = [
+        SilentRank(rank, f"node{rank // 2 + 1}", "step 7", 0.0, "S", "do_epoll_wait") for rank in (0, 1, 2, 4, 5)
+    ]
+    odd = SilentRank(3, "node2", "step 6\x1b[2J", 0.0, "D", "nfs_wait_bit_killable")
+    lines = silence_lines("run1", Silence(0.0, 600.0, (*waiting, odd)))
+    assert lines[0] == "no rank has printed anything for 10 min: ipexctl dump run1 shows where each is"
+    assert lines[1] == "  ranks 0-2,4-5 on 3 hosts: waits for a socket; last line: step 7"
+    assert lines[2].startswith(
+        "  rank 3 on node2: waits for a disk or a network filesystem (nfs_wait_bit_killable); last"
+    )
+    assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("rank", "words"),
+    [
+        (SilentRank(0, "a", None, 99.6, "R"), "computes, or spins (100 % of a core)"),
+        (SilentRank(0, "a", None, 0.0, "S", "futex_wait_queue"), "waits for a lock or another thread"),
+        (SilentRank(0, "a", None, 0.0, "S", "some_new_place"), "waits in some_new_place"),
+        (SilentRank(0, "a", None, 0.0, "S"), "waits"),
+        (SilentRank(0, "a", None, 0.0, "T"), "is halted by a signal or a debugger"),
+        (SilentRank(0, "a"), "is there"),
+    ],
+)
+def test_what_the_kernel_says_of_a_process_in_words(rank: SilentRank, words: str) -> None:
+    assert doing(rank) == words
+
+
+def test_a_thousand_odd_ranks_are_not_a_thousand_lines() -> None:
+    ranks = tuple(SilentRank(rank, "a", f"step {rank}") for rank in range(1000))
+    lines = silence_lines("run1", Silence(0.0, 90.0, ranks))
+    assert len(lines) == 10
+    assert lines[0].startswith("no rank has printed anything for 90 s")
+    assert lines[-1] == "  and 992 more groups of ranks"
+
+
+def test_a_status_of_this_kind_is_read_and_what_is_odd_in_it_is_left_out() -> None:
+    document = {
+        "id": "r",
+        "state": "failed",
+        "reason": "node2 is not heard any more (ranks 2-3)",
+        "silent": {"since": 5, "after": 2.5, "ranks": [{"rank": 1, "host": "b", "last": "x", "process": "S"}, 7]},
+        "first_failure": {"kind": "lost", "rank": None, "host": None, "ranks": [2, 3, "x"], "oom": None},
+        "ranks": [{"rank": 0, "oom": {"by": "cgroup", "limit": 5}, "lost": 9}],
+    }
+    status = read_status(document)
+    assert status.silent == Silence(5.0, 2.5, (SilentRank(1, "b", "x", None, "S"),))
+    assert status.first_failure is not None
+    assert (status.first_failure.rank, status.first_failure.host, status.first_failure.ranks) == (None, None, (2, 3))
+    assert status.ranks[0].oom is not None
+    assert (status.ranks[0].oom.limit, status.ranks[0].lost) == (5, 9)
+    assert read_status({"silent": "odd"}).silent is None
