@@ -105,6 +105,10 @@ class _Watching:
         threading.Thread(target=self._stop_when_asked, name="stop", daemon=True).start()
         with heeding(self._heed), self._shown:
             ended = self._follow()
+            if self.code is not None:  # a reader that doesn't read keeps nobody who wants to leave
+                last = threading.Timer(_PATIENCE, self._cancel.throw)
+                last.daemon = True
+                last.start()
         return self._say_after(ended)
 
     def _follow(self) -> Ended | None:
@@ -134,7 +138,7 @@ class _Watching:
         run = self._record.id
         if ended is None and self._not_stopped:
             say("\n".join(not_stopped_lines(run, self._not_stopped)))
-        elif ended is None and self.code not in (None, 128 + signal.SIGHUP):
+        elif self.code not in (None, 128 + signal.SIGHUP) and (ended is None or self._is_cut_short):
             say("\n".join(cut_short_lines(run)))
         elif ended is None and (isinstance(self._shown, PlainRun) or not self._shown.detached):
             say("\n".join(left_lines(run)))
@@ -145,6 +149,10 @@ class _Watching:
         if isinstance(self._shown, PlainRun) and self._shown.broken:
             raise OutputError(self._shown.broken)
         return 0 if ended is None else ended.exit_code
+
+    @property
+    def _is_cut_short(self) -> bool:
+        return isinstance(self._shown, PlainRun) and self._cancel.thrown
 
     def _say_why(self) -> None:
         from ipexctl.jobs.why import cause_from_copy

@@ -73,7 +73,7 @@ def not_stopped_lines(run: str, reason: str) -> list[str]:
 
 def cut_short_lines(run: str) -> list[str]:
     """The run has ended, and our own output didn't get that far."""
-    return [f"run {run} was stopped; not all it said was shown: ipexctl logs {run}"]
+    return [f"run {run} is over; not all it said was shown: ipexctl logs {run}"]
 
 
 def state_counts(ranks: list[RankStatus]) -> str:
