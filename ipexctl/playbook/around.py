@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ipexctl.playbook.yaml_values import PlaybookFile
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-OURS: Final = frozenset({"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0"})
+OURS: Final = frozenset(
+    {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}
+)
 
 
 def read_around(file: PlaybookFile, entries: Mapping[str, Entry], above: Around) -> Around:

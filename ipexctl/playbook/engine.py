@@ -98,6 +98,7 @@ class Engine:
             "groups": groups,
             "node0": hosts[0].name,
             "playbook_dir": str(self._playbook.path.parent),
+            "here": str(self.world.cwd),
             "ansible_check_mode": self.world.options.check,
             "ansible_diff_mode": self.world.options.diff,
         }

@@ -28,15 +28,10 @@ SECONDS: Final = 5.0
 LONGEST: Final = 8 << 20
 """Characters that one answer may have."""
 _NO: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
-_YES: Final = frozenset({"yes", "true", "on", "1", "y"})
 
 
 class _TimeUp(BaseException):
     """Raised wherever it is just then."""
-
-
-class Unclear(Exception):
-    """A condition that came to neither yes nor no."""
 
 
 def main() -> None:
@@ -106,13 +101,8 @@ class Worker:
 
     def _holds(self, scope: Scope, condition: Mapping[str, Any]) -> bool:
         value = scope.expression(condition)
-        if isinstance(value, str):
-            word = value.strip().lower()
-            if word in _YES:
-                return True
-            if word not in _NO:
-                raise Unclear(value)
-            return False
+        if isinstance(value, str):  # -e flag=false is a text
+            return value.strip().lower() not in _NO
         return bool(value)
 
 
@@ -128,9 +118,6 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
         what = "this template takes too much memory" if isinstance(error, MemoryError) else str(error)
     elif isinstance(error, RecursionError):
         what = "these templates need each other, without end"
-    elif isinstance(error, Unclear):
-        shown = str(error)[:60]
-        what, fix = f"this came to the text {shown!r}, which is neither yes nor no", "… | length > 0, or … | bool"
     elif isinstance(error, UndefinedError):
         what, fix, word = scope.undefined(str(error))
     elif isinstance(error, SecurityError):

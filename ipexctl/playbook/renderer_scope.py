@@ -102,13 +102,13 @@ class Scope:
 
     def undefined(self, said: str) -> tuple[str, str, str | None]:
         """What is undefined, what was perhaps meant, and the word to point at."""
-        top = re.fullmatch(r"\1(.*)\2", said, re.DOTALL)
+        top = re.fullmatch("\1(.*)\2", said, re.DOTALL)
         if top:
             name = top[1]
             near = get_close_matches(name, sorted(self.names()), n=1)
             fix = f"did you mean '{near[0]}'?" if near else _for_name(name)
             return f"'{name}' is undefined", fix, name
-        inside = re.fullmatch(r"\1([^\1]*)\1(.*)", said, re.DOTALL)
+        inside = re.fullmatch("\1([^\1]*)\1(.*)", said, re.DOTALL)
         if inside:
             name, keys = inside[1], inside[2].split()
             near = get_close_matches(name, keys, n=1)

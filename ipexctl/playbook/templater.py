@@ -84,6 +84,7 @@ class Templater:
                 [sys.executable, "-I", "-c", _BEGIN, root],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         except OSError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.report import HostDone, ItemDone, PlayBegan, RankSaid, TaskBegan, TaskDone, Told
 from ipexctl.text import printable
+from ipexctl.ui.run_summary import counted
 from ipexctl.ui.say import say, wants_color
 
 if TYPE_CHECKING:
@@ -247,7 +248,9 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
         return
     if quiet:
         count = sum(len(each["tasks"]) for each in plays)
-        sys.stdout.write(f"{printable(ready.playbook.shown)}: {len(plays)} plays, {count} tasks, all well\n")
+        sys.stdout.write(
+            f"{printable(ready.playbook.shown)}: {counted(len(plays), 'play')}, {counted(count, 'task')}: all well\n"
+        )
         return
     for each in plays:
         sys.stdout.write(f"PLAY [{printable(each['name'])}]: {printable(fold(each['hosts'])) or 'no hosts'}\n")

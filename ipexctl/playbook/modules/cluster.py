@@ -41,6 +41,7 @@ class _Doctor:
         report = examine([call.host for call in calls], wishes, world.crew, lambda *_: None)
         bad = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
         everyone = {call.host.name for call in calls}
+        ignored = args["ignore"] or ()
         results: dict[str, Result] = {}
         for host in report.hosts:
             name = host.host.name
@@ -49,7 +50,7 @@ class _Doctor:
                 results[name] = Result(status, host.reason, host.fix)
                 continue
             found = [*host.findings, *(each for each in report.cluster if name in (each.hosts or everyone))]
-            wrong = [finding for finding in found if finding.level in bad]
+            wrong = [finding for finding in found if finding.level in bad and finding.id not in ignored]
             shown = wrong or [finding for finding in found if finding.level == "warn"]
             text = "\n".join(f"{finding.id}: {finding.message}" for finding in shown)
             fixes = "\n".join(finding.fix for finding in wrong if finding.fix)

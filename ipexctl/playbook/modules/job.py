@@ -62,7 +62,8 @@ def _wishes(world: World, call: Call) -> tuple[RunWishes, dict[str, str]]:
     words: tuple[str, ...]
     kind: Any
     if args["script"] is not None:
-        first, *rest = shlex.split(args["script"]) or [""]
+        whole = local_path(call.task.base, args["script"])
+        first, *rest = [args["script"]] if whole.is_file() else _split(args["script"])
         kind, words = "script", (str(local_path(call.task.base, first)), *rest, *more)
     elif args["module"] is not None:
         kind, words = "module", (args["module"], *more)
@@ -90,6 +91,14 @@ def _wishes(world: World, call: Call) -> tuple[RunWishes, dict[str, str]]:
         timeout=call.timeout,
     )
     return wishes, dict(call.environment)
+
+
+def _split(line: str) -> list[str]:
+    """`train.py --epochs 3`: the script, and what is its."""
+    try:
+        return shlex.split(line) or [""]
+    except ValueError:
+        raise UserError("run: a quote is never closed", fix="argv: takes the script's words as a list") from None
 
 
 def _planned(world: World, calls: Sequence[Call], wishes: RunWishes, place: Any) -> Mapping[str, Result]:

@@ -146,6 +146,7 @@ SPECS: Final = (
             "network": Option("bool", default=True),
             "smoke": Option("bool", default=False),
             "warnings": Option("str", default="show", choices=("show", "fail")),
+            "ignore": Option("list"),
         },
     ),
     Spec("trust", "together", {"state": Option("str", default="present", choices=("present", "absent"))}),
