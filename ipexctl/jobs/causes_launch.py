@@ -274,7 +274,7 @@ LAUNCH: Final = (
     ),
     Known(
         "mpi.ended",
-        (r"mpirun ended \(ended by (?P<by>SIG\w+)\)", r"mpirun was told to end"),
+        (r"mpirun was (?:ended by SIG\w+|told to end)",),
         "mpirun itself was ended on {host}, and not by ipexctl: by another session of yours, or by the kernel for want "
         "of memory",
         "on {host}, as root: dmesg -T | grep -i kill; then run it again",

@@ -95,7 +95,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         ),
         Text("run.not_begun", "rank 1 on node2 did not begin within 120 s", by="supervisor"),
         Text("mpi.cant_start", "mpirun can't be started: /opt/mpi/bin/mpirun: Permission denied", by="supervisor"),
-        Text("mpi.ended", "mpirun ended (ended by SIGKILL) while ranks 0-2 on node1, node2 ran", by="supervisor"),
+        Text("mpi.ended", "mpirun was ended by SIGKILL while ranks 0-2 on node1, node2 ran", by="supervisor"),
         Text(
             "mpi.gave_up",
             "Abort(1090959) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init_thread: Unknown error class",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from ipexctl.jobs.blame import TABLE
 from ipexctl.jobs.record import RunRecord
 from ipexctl.jobs.verdict import LINES, judge, lasted
 from ipexctl.jobs.why import Answer
+from ipexctl.remote.node_script import text_of
 from ipexctl.ui.why import as_json, end_words, lines_of
 
 if TYPE_CHECKING:
@@ -321,6 +323,46 @@ def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
     verdict = judged(rows, first=first, reason="node2 is not heard any more (ranks 1, 4)")
     assert cause_id(verdict) == "node.lost"
     assert [each.ranks for each in verdict.others] == [(0, 2, 3)]
+
+
+def supervisors_sentences() -> dict[str, str]:
+    """As `node/verdict.py` words them, by the cause they are to be taken for."""
+    module: dict[str, Any] = {}
+    exec(text_of("verdict"), module)
+    peers = [
+        SimpleNamespace(
+            rank=rank,
+            host=f"node{rank + 1}",
+            life="x",
+            exit=None,
+            row={},
+            told=15,
+            hung_up=rank == 1,
+            lost_at=5.0,
+            gone_at=5.0,
+            quiet_for=lambda now: 30.0,
+        )
+        for rank in range(3)
+    ]
+    said = {}
+    deeds: dict[str, tuple[str, tuple[Any, ...]]] = {
+        "mpi.ended": ("without_mpirun", (peers, (137, 9))),
+        "node.wrapper_killed": ("lost", (peers[1:2], peers, 35.0)),
+    }
+    for id_, (deed, given) in deeds.items():
+        status: dict[str, Any] = {"supervisor": {"host": "node1"}, "first_failure": None, "attempt": 0}
+        getattr(module["Verdict"](status, lambda *_, **__: None), deed)(*given)
+        said[id_] = str(status["reason"])
+    return said
+
+
+def test_the_supervisors_own_sentences_are_understood() -> None:
+    said = supervisors_sentences()
+    assert "mpirun was ended by SIGKILL while" in said["mpi.ended"]
+    for id_ in ("mpi.ended", "node.wrapper_killed"):
+        kind = "mpirun" if id_ == "mpi.ended" else "lost"
+        first = {**FIRST, "exit_code": None, "kind": kind, "rank": 1 if kind == "lost" else None}
+        assert cause_id(judged([(STOPPED, ""), (STOPPED, "")], first=first, reason=said[id_])) == id_
 
 
 @pytest.mark.parametrize(
