@@ -49,6 +49,25 @@ if os.environ["RANK"] == "1":
 time.sleep(600)
 """
 
+FINALIZES = """\
+import ctypes, os, sys, time
+mpi = ctypes.CDLL(sys.prefix + "/lib/libmpi.so.12", mode=ctypes.RTLD_GLOBAL)
+assert mpi.MPI_Init(None, None) == 0
+ctypes.CDLL(None).__cxa_atexit(mpi.MPI_Finalize, None, None)
+def barrier():
+    mpi.MPI_Barrier(0x44000000)
+def train():
+    barrier()
+    if os.environ["RANK"] == "1":
+        time.sleep(float(sys.argv[2]))
+        print(time.time(), flush=True)
+        raise ValueError("bad shape")
+    barrier()
+print("here", flush=True)
+train()
+"""
+"""As with oneCCL: MPI_Finalize is called when the process ends, and waits for ranks that wait for this one."""
+
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
@@ -135,3 +154,26 @@ def test_an_interpreter_that_stays_is_given_ten_seconds(cluster: Cluster, how: s
     status = json.loads(cluster.on(0, f"cat .ipexctl/runs/{run['id']}/status.json"))
     assert status["first_failure"]["kind"] == "stuck"
     assert f"rank 1 on node2 {said}" in status["reason"]
+
+
+def test_an_exception_that_waits_in_mpi_finalize_ends_the_run(cluster: Cluster) -> None:
+    cluster.write("finalizes.py", FINALIZES)
+    marker = f"mark-{cluster.project.parent.name}"
+    ran = cluster.run("--ppn", "1", "finalizes.py", marker, 0, rc=1)
+    assert 10 <= time.time() - float(by_rank(ran.out)[1][-1]) < 16
+    cluster.gone_within(0.5, marker)
+    assert "its interpreter didn't end for 10 s" in ran.err
+
+
+def test_ranks_that_spin_in_mpi_say_where_they_went_there(cluster: Cluster) -> None:
+    cluster.write("finalizes.py", FINALIZES)
+    running = cluster.begin("--ppn", "1", "finalizes.py", "mark", 600)
+    running.wait_for("] here", times=3)
+    time.sleep(1)
+    told = json.loads(cluster.call("dump", running.id, "--json").out)
+    assert [(group["ranks"], group["frames"][0]["function"]) for group in told["groups"]] == [
+        ([1], "train"),
+        ([0, 2], "barrier"),
+    ]
+    assert cluster.call("stop", running.id).rc == 0
+    running.end()
