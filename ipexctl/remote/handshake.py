@@ -6,11 +6,18 @@ import contextlib
 import logging
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import fabric
 import paramiko
-from paramiko.common import MSG_CHANNEL_REQUEST
+from paramiko.common import (
+    MSG_CHANNEL_CLOSE,
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EOF,
+    MSG_CHANNEL_EXTENDED_DATA,
+    MSG_CHANNEL_REQUEST,
+    MSG_CHANNEL_WINDOW_ADJUST,
+)
 
 from ipexctl.remote.auth import Login, auth_refusal
 from ipexctl.remote.jump import ProxySocket, close_way
@@ -26,6 +33,18 @@ if TYPE_CHECKING:
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
+
+
+_TO_A_CHANNEL: Final = frozenset(
+    {
+        MSG_CHANNEL_WINDOW_ADJUST,
+        MSG_CHANNEL_DATA,
+        MSG_CHANNEL_EXTENDED_DATA,
+        MSG_CHANNEL_EOF,
+        MSG_CHANNEL_CLOSE,
+        MSG_CHANNEL_REQUEST,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +142,39 @@ def _note_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
 
 
 class _Transport(paramiko.Transport):
-    """Keeps what paramiko drops, which signal ended a command, and wakes whoever waits for a command's end."""
+    """Keeps what paramiko drops, which signal ended a command, and wakes whoever waits for a command's end.
+
+    Nothing is said to a channel behind its close: a thread that feeds a command may come too late, and sshd ends the
+    whole connection over a word to a channel it no longer knows.
+    """
 
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
         MSG_CHANNEL_REQUEST: _note_request,
     }
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._left: set[int] = set()
+        super().__init__(*args, **options)
+
+    def _send_message(self, data: paramiko.Message) -> None:
+        """One at a time: paramiko holds a lock around what isn't key exchange."""
+        with data.packet.getbuffer() as packed:
+            kind, number = packed[0], int.from_bytes(packed[1:5], "big")
+        if kind in _TO_A_CHANNEL:
+            if number in self._left:
+                return
+            if kind == MSG_CHANNEL_CLOSE:
+                self._left.add(number)
+        super()._send_message(data)  # type: ignore[misc]
+
+    def _parse_channel_open_success(self, message: paramiko.Message) -> None:
+        """sshd gives a number again once it is free."""
+        start = message.packet.tell()
+        message.get_int()
+        self._left.discard(message.get_int())
+        message.packet.seek(start)
+        super()._parse_channel_open_success(message)  # type: ignore[misc]
 
 
 class _CheckHostKey(paramiko.MissingHostKeyPolicy):

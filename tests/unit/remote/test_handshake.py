@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import paramiko
 import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.auth import KeyRing, Login
 from ipexctl.remote.clock import Clock
-from ipexctl.remote.handshake import Handshake, _connection
+from ipexctl.remote.handshake import Handshake, _connection, _Transport
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.ssh_config import Endpoint
 
@@ -42,3 +43,25 @@ def test_threads_that_make_connections_do_not_disturb_each_other() -> None:
 
     with ThreadPoolExecutor(32) as pool:
         assert set(pool.map(make, range(500))) == {"None None me"}
+
+
+def test_nothing_is_said_to_a_channel_behind_its_close_until_its_number_is_given_again() -> None:
+    def message(kind: int, *numbers: int) -> paramiko.Message:
+        made = paramiko.Message()
+        made.add_byte(bytes([kind]))
+        for number in numbers:
+            made.add_int(number)
+        return made
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        transport: Any = _Transport(ours)
+        sent: list[tuple[int, int]] = []
+        transport.packetizer.send_message = lambda said: sent.append((said.asbytes()[0], said.asbytes()[4]))
+        for kind, number in [(94, 1), (97, 1), (96, 1), (94, 2), (98, 1), (90, 1), (96, 2)]:
+            transport._send_message(message(kind, number))
+        assert sent == [(94, 1), (97, 1), (94, 2), (90, 1), (96, 2)]
+        opened = paramiko.Message(message(0, 7, 1, 0, 0).asbytes()[1:])
+        transport._parse_channel_open_success(opened)
+        transport._send_message(message(94, 1))
+        assert sent[-1] == (94, 1)
