@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from test_real_wheels import leave_out, pip_says
+from real_helpers import EXAMPLES, SHORT, examples_in, leave_out, losses, pip_says
 
 from cli_helpers import ipexctl
 
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DISK_NEEDED = 12e9
-SHORT = ("--samples", "640", "--epochs", "2", "--log-every", "2", "--dtype", "fp32")
-"""Ten steps an epoch, and a loss of every other one."""
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "RESTART_COUNT")
-LOSS = re.compile(r"epoch (\d+)/\d+ step (\d+)/\d+ loss (\d+\.\d+)")
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ def copied(source: Path, to: Path) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("checkpoints")))
+    return examples_in(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +105,6 @@ def killed(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> Path:
     died = stock.alone(dying, *SHORT, "--fresh", "--save-every", "2")
     assert died.returncode == -9, died.stderr
     return script.parent
-
-
-def losses(said: str) -> dict[tuple[int, int], float]:
-    return {(int(epoch), int(step)): float(loss) for epoch, step, loss in LOSS.findall(said)}
 
 
 def test_two_and_three_ranks_have_the_losses_of_one_process(

@@ -7,12 +7,11 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from test_examples import EXAMPLES, SHORT, losses
-from test_real_wheels import leave_out, on_host, pip_says
+from real_helpers import EXAMPLES, SHORT, examples_in, leave_out, losses, pip_says
+from test_real_wheels import on_host
 
 from cli_helpers import ipexctl
 from ipexctl.errors import UserError
@@ -21,6 +20,7 @@ from lab_run_helpers import bring_mpi, by_rank, wheels_from_pypi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from cli_helpers import Ran
     from ipexctl.lab import Lab
@@ -91,7 +91,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
 
 def prepared(lab: Lab, base: Path) -> Training:
     """Installed once for all tests of this file."""
-    project = Path(shutil.copytree(EXAMPLES, base / "examples", ignore=shutil.ignore_patterns("checkpoints")))
+    project = examples_in(base)
     (project / "talk.py").write_text(TALK)
     hostfile = base / "hostfile"
     hostfile.write_text("".join(f"{host.address} #node{number} ip\n" for number, host in enumerate(lab.hosts)))

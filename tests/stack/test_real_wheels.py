@@ -7,15 +7,16 @@ with the reason; IPEXCTL_TESTS_STACK=required makes that a failure. They use one
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from real_helpers import SHORT, examples_in, leave_out, losses, pip_says
 
 from cli_helpers import ipexctl
 from ipexctl.errors import UserError
@@ -33,13 +34,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 DISK_NEEDED = 30e9
 IPEX = ("--stack", "ipex-2.8")
 STOCK = ("--stack", "torch", "--torch", "2.13", "--env", "stock")
-
-
-def leave_out(reason: str) -> NoReturn:
-    """Where CI runs there is a network; how much disk there is, nobody promises."""
-    if os.environ.get("IPEXCTL_TESTS_STACK") == "required":
-        pytest.fail(f"required, and can't be run: {reason}")
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +55,6 @@ def lab() -> Iterator[Lab]:
     made = up(LabSpec(hosts=2, name=name))
     yield made
     down(name)
-
-
-def pip_says(*words: str) -> bool:
-    argv = [sys.executable, "-m", "pip", *words]
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120).returncode == 0
 
 
 @dataclass(frozen=True)
@@ -142,6 +131,36 @@ def test_a_rank_of_that_environment_trains(lab: Lab, ipex: Installed) -> None:
     )
     for host in lab.hosts:
         assert on_host(host, f'{ipex.report["path"]}/bin/python -c "{code}"').endswith("2.8.0+cpu")
+
+
+def test_two_hosts_train_the_example_in_bfloat16_with_ipex_and_learn_what_one_does_in_fp32(
+    lab: Lab, ipex: Installed, tmp_path: Path
+) -> None:
+    project = examples_in(tmp_path)
+    try:
+        assert ipexctl("trust", "-H", lab.hostfile).rc == 0
+        said = {}
+        for ranks, dtype in (("1", "fp32"), ("2", "bf16")):
+            words = ("-n", ranks, "--ppn", "1", "train_digits.py", "--fresh", *SHORT, "--dtype", dtype)
+            ran = ipexctl(
+                *("run", "-H", lab.hostfile, "--plain", *words),
+                cwd=project,
+                env={"XDG_STATE_HOME": str(tmp_path / "state")},
+                timeout=240,
+            )
+            assert ran.rc == 0, ran.err + ran.out
+            assert f"[0] ranks: {ranks}, over gloo" in ran.out
+            assert f"{dtype} with IPEX" in ran.out
+            said[dtype] = losses(ran.out)
+    finally:
+        ipexctl("trust", "-H", lab.hostfile, "--revoke")
+        for host in lab.hosts:
+            on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
+    assert len(said["fp32"]) == 10
+    assert said["fp32"][2, 10] < said["fp32"][1, 2] - 0.1, "it learns nothing, so that like losses say nothing"
+    assert all(math.isfinite(loss) for loss in said["bf16"].values())
+    assert said["bf16"] == pytest.approx(said["fp32"], abs=0.08)
+    assert said["bf16"] != said["fp32"]
 
 
 def test_the_second_install_changes_and_sends_nothing(lab: Lab, ipex: Installed) -> None:

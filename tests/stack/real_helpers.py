@@ -1,0 +1,40 @@
+"""What the tests with real wheels share: when they are left out, and the example's losses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SHORT = ("--samples", "640", "--epochs", "2", "--log-every", "2", "--dtype", "fp32")
+"""Ten steps an epoch, and a loss of every other one."""
+_LOSS = re.compile(r"epoch (\d+)/\d+ step (\d+)/\d+ loss (\d+\.\d+|nan|inf)")
+
+
+def leave_out(reason: str) -> NoReturn:
+    """Where CI runs there is a network; how much disk there is, nobody promises."""
+    if os.environ.get("IPEXCTL_TESTS_STACK") == "required":
+        pytest.fail(f"required, and can't be run: {reason}")
+    pytest.skip(reason)
+
+
+def pip_says(*words: str) -> bool:
+    argv = [sys.executable, "-m", "pip", *words]
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120).returncode == 0
+
+
+def examples_in(directory: Path) -> Path:
+    """A project of its own: the examples write beside themselves."""
+    return Path(shutil.copytree(EXAMPLES, directory / "examples", ignore=shutil.ignore_patterns("checkpoints")))
+
+
+def losses(said: str) -> dict[tuple[int, int], float]:
+    """By epoch and step."""
+    return {(int(epoch), int(step)): float(loss) for epoch, step, loss in _LOSS.findall(said)}
