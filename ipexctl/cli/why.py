@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from ipexctl.cli.options import Output, shared
+from ipexctl.cli.options import Output, RunWord, shared
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -15,7 +13,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def why_command(
     output: Output,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+    run: RunWord,
 ) -> None:
     """Say what ended a run: which rank, where, how, its last lines, the likely cause, and what to type next.
 
@@ -23,23 +21,19 @@ def why_command(
     Example: ipexctl why last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.reached import host_failed, reach_of
+    from ipexctl.cli.reached import reach_of
     from ipexctl.jobs.record import Register
     from ipexctl.jobs.why import why
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.outcome import HostError
     from ipexctl.ui.why import show, show_json
 
     register = Register()
     record = register.find(run)
     cancel = Cancel()
-    with cancelling(cancel) as interrupt, reach_of(record) as reach:
-        try:
-            answer = why(record, lambda: reach.open(record.node0, cancel), register.directory, cancel)
-        except HostError as error:
-            raise typer.Exit(interrupt.code or host_failed(record, error)) from None
+    with cancelling(cancel), reach_of(record) as reach:
+        answer = why(record, lambda: reach.open(record.node0, cancel), register.directory, cancel)
     if output.json:
         show_json(answer)
     else:
         show(answer, no_color=output.no_color)
-    raise typer.Exit(0 if answer.is_known else 3)
+    raise typer.Exit(answer.exit_code)

@@ -35,8 +35,8 @@ class Answer:
 
     record: RunRecord
     verdict: Verdict
-    is_known: bool = True
-    """Whether what ended the run is known, or that it goes on."""
+    exit_code: int = 0
+    """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
 
 
 def why(
@@ -47,10 +47,7 @@ def why(
     *,
     timeout: float | None = TIME,
 ) -> Answer:
-    """Ask node0; where it can't be reached, what lies in `runs`, the register's directory.
-
-    Raises a HostError where node0 was reached and knows nothing of the run.
-    """
+    """Ask node0; where it can't be reached, or has forgotten the run, what lies in `runs`, the register's directory."""
     try:
         session = open_session()
         try:
@@ -59,7 +56,7 @@ def why(
             session.close()
     except Cancelled:
         raise
-    except (Unreachable, TimedOut) as error:
+    except HostError as error:
         return _from_here(record, runs, error, cancel)
     return Answer(record, judge(account))
 
@@ -101,28 +98,30 @@ def _copied(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> Ac
 
 def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:
     """The copy of a run that was followed has all of it, or its beginning."""
-    unreachable = f"node0 ({record.node0.name}) can't be reached: {error.reason}"
+    is_away = isinstance(error, Unreachable | TimedOut)
+    what = " can't be reached" if is_away else ""
+    away = f"node0 ({record.node0.name}){what}: {error.reason}"
     try:
         account = _copied(record, runs, TIME, cancel)
     except HostError:
         account = None
     if account is not None and account.state in _FINAL:
         verdict = judge(account)
-        return Answer(record, replace(verdict, notes=(*verdict.notes, f"{unreachable}; this is from the copy here")))
-    return Answer(record, _unknown(record, account, unreachable, error.fix), is_known=False)
+        return Answer(record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy here")))
+    return Answer(record, _unknown(record, account, away, error.fix), 3 if is_away else 1)
 
 
-def _unknown(record: RunRecord, account: Account | None, unreachable: str, fix: str) -> Verdict:
+def _unknown(record: RunRecord, account: Account | None, away: str, fix: str) -> Verdict:
     notes = []
     if record.started:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
         size = f"{record.world_size} rank{'s' * (record.world_size != 1)}"
         notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
     if account is not None:
-        after = f"{lasted(account.now - account.started)} after its start, " if account.now and account.started else ""
-        notes.append(f"when it was last seen from here, {after}it was {account.state}")
+        age = f"{lasted(account.now - account.started)} after its start, " if account.now and account.started else ""
+        notes.append(f"when it was last seen from here, {age}it was {account.state}")
     if fix:
         notes.append(fix)
-    headline = f"what became of run {record.id} is not known here: {unreachable}"
-    logs = (f"ipexctl logs {record.id}",) if account is not None else ()
-    return Verdict(record.id, "unknown", headline, notes=tuple(notes), next=(*logs, f"ipexctl why {record.id}"))
+    headline = f"what became of run {record.id} is not known here: {away}"
+    after = f"ipexctl logs {record.id}" if account is not None else "ipexctl ps"
+    return Verdict(record.id, "unknown", headline, notes=tuple(notes), next=(after,))

@@ -114,7 +114,8 @@ def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Itera
     after = [command for command in verdict.next if cause is None or not _holds(cause.fix, command)]
     if after:
         yield ""
-        yield from (f"next: {printable(command)}" for command in after)
+        for at, command in enumerate(after):
+            yield f"{'      ' if at else 'next: '}{printable(command)}"
 
 
 def _holds(fix: str, command: str) -> bool:

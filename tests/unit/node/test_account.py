@@ -20,7 +20,7 @@ from ipexctl.jobs.why import cause_from_copy, why
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_script import text_of
-from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.remote.outcome import Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -184,7 +184,7 @@ def test_where_node0_is_out_of_reach_the_copy_here_speaks(tmp_path: Path) -> Non
     directory(state, {"ranks/0001.err": b"Traceback (most recent call last):\nMemoryError\n"}, ended=13.0)
     record = RunRecord("run1", HERE, "/nowhere", sys.executable, world_size=2)
     answer = why(record, out_of_reach, state / "runs", Cancel())
-    assert answer.is_known
+    assert answer.exit_code == 0
     assert answer.verdict.cause is not None
     assert answer.verdict.cause.id == "memory.refused"
     assert "port 22 refuses connections" in answer.verdict.notes[-1]
@@ -199,8 +199,7 @@ def test_a_copy_without_an_end_and_no_copy_at_all_say_what_they_know(tmp_path: P
     nothing = why(record, out_of_reach, state / "runs", Cancel())
     directory(state, {}, state="running")
     half = why(record, out_of_reach, state / "runs", Cancel())
-    assert not nothing.is_known
-    assert not half.is_known
+    assert nothing.exit_code == half.exit_code == 3
     assert nothing.verdict.state == half.verdict.state == "unknown"
     assert "train.py, 2 ranks" in nothing.verdict.notes[0]
     assert any("it was running" in note for note in half.verdict.notes)
@@ -208,6 +207,11 @@ def test_a_copy_without_an_end_and_no_copy_at_all_say_what_they_know(tmp_path: P
 
 
 def test_a_node0_that_has_no_record_any_more_says_so(tmp_path: Path) -> None:
-    record = RunRecord("run1", HERE, str(tmp_path), sys.executable)
-    with pytest.raises(HostError, match="no record of this run"):
-        why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
+    record = RunRecord("run1", HERE, str(tmp_path / "home"), sys.executable)
+    forgotten = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
+    assert forgotten.exit_code == 1
+    assert "node0 (localhost): there is no record of this run there" in forgotten.verdict.headline
+    directory(tmp_path, {}, ended=13.0)
+    copied = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
+    assert copied.exit_code == 0
+    assert copied.verdict.state == "failed"
