@@ -153,7 +153,8 @@ class Follower:
     def _take_in(self, document: dict[str, Any]) -> Status:
         self.document = document
         self.status = status = read_status(document)
-        if status.silent is not None and (self._silent is None or status.silent.since != self._silent):
+        goes_on = status.state in ("starting", "running")
+        if goes_on and status.silent is not None and (self._silent is None or status.silent.since != self._silent):
             self._watch(Said("\n".join(silence_lines(self._record.id, status.silent)), True))
         self._silent = status.silent.since if status.silent is not None else None
         if self._copy is not None:

@@ -20,6 +20,8 @@ BACK = 3.0
 """Seconds for a rank whose connection has broken to be back."""
 LOOK = 1.0
 """Seconds between two looks for room on a full disk."""
+CATCH_UP = 5.0
+"""Seconds for what was held back to come, once a disk that was full has room."""
 UNHEARD = 5.0
 """Seconds we may have been frozen ourselves before silence is held against nobody."""
 HUNG_UP = ("the other side hung up", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
@@ -53,6 +55,8 @@ class Peer:
         """How much it had printed when it last said so."""
         self.is_over = False
         """Its exit is known, and all it printed is here."""
+        self.is_free = False
+        """It was told that it may leave."""
         self.stop_sent = False
         self.row.update(pid=None, wrapper=None, state="starting", exit_code=None, signal=None, oom=None)
         self.row.update(cpu=0.0, rss=0, process=None, waits_in=None, lines={"out": 0, "err": 0}, lost=0, mismatch=[])
@@ -90,6 +94,7 @@ class Peers:
         self._fresh: dict[int, Peer] = {}
         self._last = time.monotonic()
         self._looked_at = self._full_since = 0.0
+        self._room_at = float("-inf")
 
     def readers(self) -> list[Any]:
         return [self._listener, *self._strangers, *self._of]
@@ -144,6 +149,10 @@ class Peers:
                 lost.append(peer)
         return lost
 
+    def is_behind(self, now: float) -> bool:
+        """The disk is full, or was a moment ago: what ranks have said is still on its way."""
+        return self.disk_full or now - self._room_at < CATCH_UP
+
     def see_to_disk(self, now: float, has_room: Callable[[], bool], patience: float) -> list[Peer]:
         """Where the disk was full: once there is room, what was refused is asked for again. Ranks that have all ended
         wait so many seconds for that; then they are returned, and what they still hold is lost and counted."""
@@ -155,7 +164,7 @@ class Peers:
         if now - self._looked_at > LOOK:
             self._looked_at = now
             if has_room():
-                self.disk_full = False
+                self.disk_full, self._room_at = False, now
                 for peer in self.all.values():
                     if any(sink.full for sink in peer.sinks.values()):
                         self.tell(peer, "rewind", **peer.offsets())
@@ -247,6 +256,7 @@ class Peers:
         if peer.link is not None:
             self._drop(peer.link)
         is_new = peer.life != said["life"]
+        peer.is_free = False
         del self._strangers[link]
         self._of[link] = peer
         link.most = self._wire.MOST

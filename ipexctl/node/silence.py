@@ -22,12 +22,13 @@ class Silence:
     def look(self, now: float, began: float, peers: Sequence[Any], *, is_ending: bool) -> None:
         """`began` is when mpirun did: who waits to begin is missed elsewhere, and sooner."""
         last = max([began, *(at for peer in peers for at in peer.printed_at.values())])
-        is_over = is_ending or all(peer.exit is not None or peer.is_done for peer in peers)
+        if is_ending or all(peer.exit is not None or peer.is_done for peer in peers):
+            return  # that it was silent to the end is worth knowing
         if self._status["silent"] is not None:
-            if is_over or now - last < self._after:
+            if now - last < self._after:
                 self._status["silent"] = None
                 self._event("heard")
-        elif self._after > 0 and now - last >= self._after and not is_over:
+        elif self._after > 0 and now - last >= self._after:
             since = round(time.time() - (now - last), 3)
             rows = [self._row(peer) for peer in peers if peer.exit is None]
             silent = self._status["silent"] = {"since": since, "after": self._after, "ranks": rows}

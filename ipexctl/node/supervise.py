@@ -198,16 +198,21 @@ class Supervisor:
             sink.end(int(said.get(name) or 0))
         peer.count()
         peer.is_over = True
-        is_last = all(each.is_done for each in self.everyone)
-        if not self.restarts_left() or self.verdict.ending is not None:
+        if not self.restarts_left() and self.verdict.ending is None:
             self.let_go(peer)
-        elif is_last:
-            for each in self.everyone:
-                self.let_go(each)
+        else:
+            self.let_all_go()
+
+    def let_all_go(self) -> None:
+        """Together, where the run is ending: mpirun may kill what is left once one has gone, and with it what it still
+        has to say. And where the script may be begun once more: the job file is kept or taken away then."""
+        if not any(peer.link is not None and not peer.is_done for peer in self.everyone):
+            for peer in self.everyone:
+                if peer.is_over and not peer.is_free:
+                    self.let_go(peer)
 
     def let_go(self, peer: Any) -> None:
-        """As long as the script may be begun once more, a rank that has ended waits for the others: the job file on
-        its node is taken away by it, or kept."""
+        peer.is_free = True
         if not self.verdict.may_begin_again(self.everyone, self.restarts):
             self.peers.tell(peer, "forget")
         self.peers.tell(peer, "bye")
@@ -223,9 +228,8 @@ class Supervisor:
 
     def stop_all(self) -> None:
         for peer in self.everyone:
-            if peer.is_over:
-                self.let_go(peer)
             self.stop_rank(peer)
+        self.let_all_go()
 
     def stop_rank(self, peer: Any) -> None:
         if peer.exit is None:
@@ -233,6 +237,8 @@ class Supervisor:
 
     def see_to_times(self, now: float) -> None:
         self.lose(self.peers.see_to_times(now), now)
+        if self.verdict.ending is not None:
+            self.let_all_go()
         missing = [peer for peer in self.everyone if peer.life is None]
         within = float(self.go.get("begin_within") or BEGIN_WITHIN)
         if missing and now - self.began > within:
@@ -267,7 +273,8 @@ class Supervisor:
         if self.mpirun.gone_at is None:
             waiting = [peer for peer in self.everyone if not peer.is_done and peer.life is not None]
             is_over = all(peer.is_done for peer in self.everyone) or (ending is not None and not waiting)
-            self.mpirun.see_off(now, ending["at"] + self.grace if ending else None, is_over=is_over)
+            patience = FLUSH if self.peers.is_behind(now) else self.grace
+            self.mpirun.see_off(now, ending["at"] + patience if ending else None, is_over=is_over)
             return
         left = [peer for peer in self.everyone if not peer.is_done and peer.exit is None]
         if left and ending is None and now - self.mpirun.gone_at > LAST_WORDS:
@@ -289,7 +296,7 @@ class Supervisor:
             return True
         if all(peer.life is None or (peer.link is None and gone > LAST_WORDS) for peer in waiting):
             return True
-        patience = FLUSH if self.peers.disk_full else self.grace + PATIENCE
+        patience = FLUSH if self.peers.is_behind(time.monotonic()) else self.grace + PATIENCE
         return bool(time.monotonic() - ending["at"] > patience and gone > LAST_WORDS)
 
     def heed_signals(self) -> None:

@@ -162,6 +162,7 @@ class Verdict:
         before = {"attempt": self._status["attempt"], "reason": reason, "first_failure": self._status["first_failure"]}
         self._status["attempts"].append({**before, "ended": time.time()})
         self._status.update(attempt=self._status["attempt"] + 1, state="starting", reason="", first_failure=None)
+        self._status["silent"] = None
         self._event("restart", attempt=self._status["attempt"], after=reason)
         self.ending = self._told_at = None
         return reason

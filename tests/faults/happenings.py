@@ -35,6 +35,8 @@ class Truth:
     """Else only the last ones of a rank may be missing."""
     within: float = 8.0
     """Seconds for all processes to be gone."""
+    last_words: bytes = b""
+    """On the stderr of that rank."""
     more: tuple[tuple[str, Any], ...] = ()
     """Of the first failure."""
 
@@ -56,7 +58,10 @@ def _of_itself(kind: str, code: int, within: float = 8.0, **more: Any) -> Callab
 
     def play(scene: Play) -> Truth:
         scene.wait_for_death()
-        return Truth("failed", code, kind, scene.victim, scene.host, within=within, more=tuple(more.items()))
+        words = b"" if kind == "exit" and code == 3 else b"as it was told to"
+        return Truth(
+            "failed", code, kind, scene.victim, scene.host, within=within, last_words=words, more=tuple(more.items())
+        )
 
     return play
 
@@ -162,6 +167,16 @@ def _disk_full(where: int) -> Callable[[Play], Truth]:
     return play
 
 
+def _disk_full_as_it_fails(scene: Play) -> Truth:
+    """The last words of the rank that fails come when there is room again."""
+    node0 = scene.stage.cluster.lab.hosts[0]
+    break_host(node0, "full-disk")
+    scene.kill(scene.host, scene.row["pid"], signal.SIGUSR1)
+    time.sleep(4)
+    mend_host(scene.stage.cluster.lab.host(node0.name) or node0, "full-disk")
+    return Truth("failed", 1, "exit", scene.victim, scene.host, last_words=b"as it was told to", within=30)
+
+
 def _disk_full_to_the_end(scene: Play) -> Truth:
     """And beyond: the last word is written all the same."""
     break_host(scene.stage.cluster.lab.hosts[0], "full-disk")
@@ -192,6 +207,7 @@ HAPPENINGS: Final = (
     Happening("a wrapper is told to end", _wrapper_told),
     Happening("node0's disk is full for a while", _disk_full(0), count=SHORT),
     Happening("a node's disk is full for a while", _disk_full(1), count=SHORT),
+    Happening("a rank raises while node0's disk is full", _disk_full_as_it_fails),
     Happening("node0's disk is full to the end", _disk_full_to_the_end, count=SHORT),
     Happening("nothing", _not_a_thing, count=SHORT),
 )

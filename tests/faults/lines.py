@@ -6,6 +6,7 @@
 import contextlib
 import os
 import random
+import signal
 import sys
 import time
 
@@ -16,6 +17,13 @@ own = os.open(f"{directory}/{rank}.lines", os.O_WRONLY | os.O_CREAT | os.O_APPEN
 chance = random.Random(f"{directory}{rank}")
 
 
+def told(*_: object) -> None:
+    raise RuntimeError("as it was told to")
+
+
+signal.signal(signal.SIGUSR1, told)
+
+
 def never() -> None:
     if rank == victim:
         time.sleep(3600)
@@ -24,7 +32,7 @@ def never() -> None:
 for number in range(count):
     if fault == "hang" and number > 20:
         time.sleep(3600)
-    if rank == victim and number == 40:
+    if rank == victim and number == 40 and fault != "none":
         with open(f"{directory}/died", "w") as file:
             file.write(str(time.time()))
         if fault == "raise":
@@ -35,7 +43,7 @@ for number in range(count):
             import atexit
 
             atexit.register(never)
-            raise RuntimeError("and it doesn't end")
+            raise RuntimeError("as it was told to")
         if fault == "oom":
             held = []
             while True:

@@ -190,7 +190,10 @@ class Play:
         for rank in range(6):
             own = self._own(rank)
             own = own[: own.rfind(b"\n") + 1]
-            kept = self.stage.file("node1", f"/home/ipex/.ipexctl/runs/{self.run}/ranks/{rank:04}.out").read_bytes()
+            kept = self._kept(rank, "out")
+            if truth.last_words and rank == truth.rank:
+                words = self._kept(rank, "err")
+                assert truth.last_words in words, f"the last words of rank {rank} are not in its log: {words!r}"
             lost = self.status["ranks"][rank]["lost"]
             if lost:
                 told = b"bytes are missing here" in kept or "bytes of what rank" in self._said(".err")
@@ -202,6 +205,10 @@ class Play:
                 assert kept.startswith(own) or own.startswith(kept), f"rank {rank}: {_difference(own, kept)}"
             shown = [line[4:] for line in self._said(".out").splitlines() if line.startswith(f"[{rank}] ")]
             assert shown == kept.decode().splitlines(), f"rank {rank}: {len(shown)} lines shown of {kept.count(10)}"
+
+    def _kept(self, rank: int, stream: str) -> bytes:
+        path = f"/home/ipex/.ipexctl/runs/{self.run}/ranks/{rank:04}.{stream}"
+        return self.stage.file("node1", path).read_bytes()
 
     def _clear(self) -> None:
         self.stage.mend()
