@@ -33,8 +33,10 @@ GRACE = 2.0
 _READ = 1 << 20
 _SEND = 1 << 18
 _PATIENCE = 6.0
-_GLANCE = 0.2
+_GLANCE = 0.1
 """Seconds between two tries to open a channel beside others."""
+_TRIES = 3
+"""More, where no others are seen: they may be about to open theirs."""
 _BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
@@ -52,6 +54,7 @@ class SshSession:
         self._turn = threading.Condition()
         self._at_work = 0
         """Commands under way."""
+        self._ended_so_far = 0
 
     @property
     def server_key(self) -> tuple[str, bytes]:
@@ -95,16 +98,20 @@ class SshSession:
                 channel.close()
             with self._turn:
                 self._at_work -= 1
+                self._ended_so_far += 1
                 self._turn.notify_all()
 
     def _opened(self, line: str, clock: Clock) -> paramiko.Channel:
         """A channel that runs it; where sshd allows no more at a time (MaxSessions), once another of ours has ended."""
+        alone = 0
         while True:
+            ended = self._ended_so_far
             try:
                 channel = self._open_channel(line, clock)
             except _NoChannel:
                 with self._turn:
-                    if not self._at_work:
+                    alone += not self._at_work and ended == self._ended_so_far
+                    if alone > _TRIES:
                         raise
                     self._turn.wait(clock.left(_GLANCE))
                 if clock.cancelled:

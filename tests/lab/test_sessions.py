@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from cli_helpers import processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab.inside import in_host
 from ipexctl.remote import dial
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -183,6 +186,40 @@ def test_a_full_disk_is_the_reason_and_leaves_nothing_behind(session: Session, l
         mend_host(lab3.hosts[0])
 
 
+def test_commands_that_end_before_they_are_fed_do_not_cost_the_connection(hosts: tuple[Host, ...]) -> None:
+    def work(session: Session) -> None:
+        for number in range(40):
+            capture(session, Command.shell("exit 0"), stdin=io.BytesIO(b"x" * 70_000) if number % 2 else None)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with Reach(ReachOptions()) as reach:
+            session = reach.open(hosts[0], Cancel())
+            with ThreadPoolExecutor(6) as pool:
+                list(pool.map(work, [session] * 6))
+            session.close()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_where_sshd_allows_few_commands_at_a_time_they_wait_for_one_another(hosts: tuple[Host, ...], lab3: Lab) -> None:
+    set_there = "cp /etc/ssh/sshd_config /etc/ssh/before; { echo MaxSessions 2; grep -v MaxSessions /etc/ssh/before; } "
+    reload = "kill -HUP $(cat /run/sshd.pid)"
+    in_host(lab3.hosts[0], f"{set_there} >/etc/ssh/sshd_config; {reload}")
+    try:
+        with Reach(ReachOptions()) as reach:
+            session = open_soon(reach, hosts[0])
+            with ThreadPoolExecutor(5) as pool:
+                said = list(pool.map(lambda n: capture(session, Command.shell(f"sleep 0.3; echo {n}")), range(5)))
+            session.close()
+    finally:
+        in_host(lab3.hosts[0], f"cat /etc/ssh/before >/etc/ssh/sshd_config; {reload}")
+        with Reach(ReachOptions()) as reach:
+            open_soon(reach, hosts[0]).close()
+    assert [each.stdout for each in said] == [f"{n}\n".encode() for n in range(5)]
+
+
 def test_a_login_shell_that_refuses_commands_is_told_with_its_own_words(hosts: tuple[Host, ...], lab3: Lab) -> None:
     with Reach(ReachOptions()) as reach:
         session = reach.open(hosts[2], Cancel())
@@ -193,6 +230,18 @@ def test_a_login_shell_that_refuses_commands_is_told_with_its_own_words(hosts: t
         finally:
             push_over_sftp(lab3)
             session.close()
+
+
+def open_soon(reach: Reach, host: Host) -> Session:
+    """A sshd that reads its configuration again refuses for a moment."""
+    until = time.monotonic() + 10
+    while True:
+        try:
+            return reach.open(host, Cancel())
+        except Unreachable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 def push_over_sftp(lab: Lab) -> None:
