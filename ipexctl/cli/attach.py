@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, shared
+from ipexctl.cli.options import Output, RunWord, shared
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -16,7 +16,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def attach_command(
     output: Output,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+    run: RunWord,
     ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Show only these: 0, 0-3,8.")] = "all",
     plain: Annotated[bool, typer.Option("--plain", help="Lines behind their rank, also on a terminal.")] = False,
     live: Annotated[bool, typer.Option("--live", help="The live view; an error where there is no terminal.")] = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, shared
+from ipexctl.cli.options import Output, RunWord, shared
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def dump_command(
     output: Output,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+    run: RunWord,
     ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Only these: 0, 0-3,8.")] = "all",
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Every call of every thread and process, not the main threads alone.")

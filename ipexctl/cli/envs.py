@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import UserError
 
@@ -20,13 +21,22 @@ def envs_command(
     home: Home,
     output: Output,
     remove: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="NAME", help="Take this one away. May be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--remove",
+            metavar="NAME",
+            autocompletion=complete.environments,
+            help="Take this one away. May be repeated.",
+        ),
     ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="Take away wheels, leftovers, and environments without a name.")
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Use it on every host, and say whether it works.")] = False,
-    env: Annotated[str | None, typer.Option("--env", metavar="NAME", help="With --verify: which one.")] = None,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", metavar="NAME", autocompletion=complete.environments, help="With --verify: which one."),
+    ] = None,
     python: Annotated[
         str | None,
         typer.Option("--python", metavar="PATH", help="With --verify: a venv's or conda's python, not ours."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipexctl.cli import complete
 from ipexctl.cli.options import Output, Targets, shared
 from ipexctl.errors import UserError
 
@@ -25,7 +26,12 @@ def fetch_command(
     targets: Targets,
     output: Output,
     source: Annotated[
-        str, typer.Argument(metavar="RUN[:PATH]|HOST:PATH", help="A run (id, its beginning, `last`) or a host.")
+        str,
+        typer.Argument(
+            metavar="RUN[:PATH]|HOST:PATH",
+            autocompletion=complete.runs,
+            help="A run (id, its beginning, `last`) or a host.",
+        ),
     ],
     dest: Annotated[str, typer.Argument(metavar="DEST", help="Where it goes on this machine.")],
     rank: Annotated[

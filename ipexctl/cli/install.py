@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, shared
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -31,7 +32,9 @@ def install_command(
     require_oneccl: Annotated[
         bool, typer.Option("--require-oneccl", help="Refuse where the oneCCL bindings can't be had.")
     ] = False,
-    env: Annotated[str, typer.Option("--env", metavar="NAME", help="The environment's name.")] = "default",
+    env: Annotated[
+        str, typer.Option("--env", metavar="NAME", autocompletion=complete.environments, help="The environment's name.")
+    ] = "default",
     requirements: Annotated[
         list[Path] | None,
         typer.Option(

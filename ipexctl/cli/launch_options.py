@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from ipexctl.cli import complete
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class Launch:
     ppn: Annotated[
         int | None, typer.Option("--ppn", metavar="N", help="How many a node; else one a NUMA node, or the slots.")
     ] = None
-    env: Annotated[str, typer.Option("--env", metavar="NAME", help="The environment.")] = "default"
+    env: Annotated[
+        str, typer.Option("--env", metavar="NAME", autocompletion=complete.environments, help="The environment.")
+    ] = "default"
     python: Annotated[
         str | None, typer.Option("--python", metavar="PATH", help="A Python of yours on every host instead.")
     ] = None

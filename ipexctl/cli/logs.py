@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, shared
+from ipexctl.cli.options import Output, RunWord, shared
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def logs_command(
     output: Output,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+    run: RunWord,
     ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Only these: 0, 0-3,8.")] = "all",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     stderr: Annotated[

@@ -11,9 +11,11 @@ import inspect
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
+
+from ipexctl.cli import complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,14 @@ SSH = "How hosts are reached"
 OUTPUT = "Output"
 
 Command = TypeVar("Command", bound="Callable[..., None]")
+
+RunWord: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Its id, what only its id begins with, or `last`.", autocompletion=complete.runs
+    ),
+]
+"""A run, as every command that is about one takes it."""
 
 
 class HostKeyPolicy(str, Enum):
@@ -48,11 +58,22 @@ class Targets:
     ] = None
     hosts: Annotated[
         str | None,
-        typer.Option("--hosts", metavar="SPEC", help="Hosts instead of a file: 'node[1-4],me@10.0.0.9,localhost'."),
+        typer.Option(
+            "--hosts",
+            metavar="SPEC",
+            autocompletion=complete.hosts,
+            help="Hosts instead of a file: 'node[1-4],me@10.0.0.9,localhost'.",
+        ),
     ] = None
     limit: Annotated[
         str | None,
-        typer.Option("--limit", "-l", metavar="SPEC", help="Only these hosts or groups; '!name' leaves out."),
+        typer.Option(
+            "--limit",
+            "-l",
+            metavar="SPEC",
+            autocompletion=complete.limits,
+            help="Only these hosts or groups; '!name' leaves out.",
+        ),
     ] = None
     forks: Annotated[int, typer.Option("--forks", "-f", min=1, metavar="N", help="How many hosts at once.")] = 32
     user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Log in as this user.")] = None

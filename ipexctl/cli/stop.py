@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from ipexctl.cli.options import Output, shared
+from ipexctl.cli.options import Output, RunWord, shared
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -16,7 +14,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def stop_command(
     output: Output,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, what only its id begins with, or `last`.")],
+    run: RunWord,
 ) -> None:
     """End a run: every rank on every node is asked to, and killed where it doesn't within four seconds.
 
