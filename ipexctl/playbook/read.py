@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
 from ipexctl.playbook.around import boolean, check_variable, read_around, text, variables
@@ -26,12 +27,24 @@ if TYPE_CHECKING:
 
 def read_playbook(path: Path, shown: str) -> Playbook:
     """All plays of a file and of those it imports. Raises a PlaybookError."""
-    return Playbook(path, shown, tuple(_Reader(Tasks([path.resolve()])).plays(read_file(path, shown))))
+    try:
+        return Playbook(path, shown, tuple(_Reader(Tasks([path.resolve()])).plays(read_file(path, shown))))
+    except FileError as error:
+        raise _with_column(error) from None
 
 
 def read_variables(path: Path, shown: str) -> Mapping[str, Value]:
     """A file of variables alone: `-e @FILE`."""
-    return _variables_in(read_file(path, shown))
+    try:
+        return _variables_in(read_file(path, shown))
+    except FileError as error:
+        raise _with_column(error) from None
+
+
+def _with_column(error: FileError) -> FileError:
+    """What the reader of YAML says names the line alone."""
+    error.message = f"{error.path}:{error.line}:{error.column}: {error.what}"
+    return error
 
 
 @dataclass

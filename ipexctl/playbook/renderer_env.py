@@ -9,6 +9,7 @@ from jinja2 import StrictUndefined, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import missing
 
 from ipexctl.playbook.renderer_filters import FILTERS, TESTS, TooMuch
 
@@ -34,7 +35,7 @@ class Undefined(StrictUndefined):
             return str(self._undefined_hint)
         if isinstance(owner, dict):
             return f"\1{name}\1{' '.join(str(key) for key in list(owner)[:200])}"
-        if type(owner).__name__ == "MissingType":
+        if owner is missing:
             return f"\1{name}\2"
         if isinstance(owner, list | tuple) and isinstance(name, int):
             return f"there is no item {name}: the list has {len(owner)}"

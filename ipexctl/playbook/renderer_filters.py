@@ -11,8 +11,14 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
+from jinja2 import pass_environment
+from jinja2.filters import FILTERS as JINJAS
+from jinja2.filters import do_unique
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from jinja2 import Environment
 
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 _BIGGEST: Final = 1 << 20
@@ -101,6 +107,16 @@ def extract(key: Any, container: Any, more: Any = None) -> Any:
     return found
 
 
+def length(value: Any) -> int:
+    """Also of what `map` and `select` leave, as Ansible has it."""
+    return sum(1 for _ in value) if hasattr(value, "__next__") else len(value)
+
+
+@pass_environment
+def unique(environment: Environment, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    return list(do_unique(environment, value, *args, **kwargs))
+
+
 def _small(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter of Jinja's that is told how much to make: not more than there is room for."""
 
@@ -114,8 +130,6 @@ def _small(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _limited() -> dict[str, Callable[..., Any]]:
-    from jinja2.filters import FILTERS as JINJAS
-
     plain = ("center", "batch", "slice", "wordwrap", "round", "truncate")
     return {name: _small(name, JINJAS[name]) for name in plain if not hasattr(JINJAS[name], "jinja_pass_arg")}
 
@@ -126,6 +140,9 @@ def _failed(result: Any) -> bool:
 
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "bool": to_bool,
+    "length": length,
+    "count": length,
+    "unique": unique,
     "ternary": ternary,
     "combine": combine,
     "flatten": flatten,

@@ -31,6 +31,7 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     here = {
         str(p.relative_to(ROOT)) for p in (ROOT / "ipexctl").rglob("*") if p.is_file() and "__pycache__" not in p.parts
     }
+    here |= {f"ipexctl/playbooks/{path.name}" for path in (ROOT / "playbooks").iterdir()}
     assert {name for name in names if name.startswith("ipexctl/")} == here
 
 
@@ -50,6 +51,7 @@ def test_in_an_empty_environment_it_does_what_the_checkout_does(wheel: Path, tmp
         ["exec", "--hosts", "localhost", "--", "echo", "hi"],
         ["exec", "--hosts", "nosuch.invalid", "--gather", "--", "true"],
         ["lab", "up", "--cpu", "list"],
+        ["play", "preflight", "--hosts", "node[1-2]", "--list-tasks"],
     ):
         there = subprocess.run([tool, *args], cwd=tmp_path, capture_output=True, text=True, check=False)
         here = subprocess.run(

@@ -1,0 +1,65 @@
+"""What the tests of playbooks share: a playbook from its text, the error it is refused with, templates filled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.errors import FileError
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.source import Source
+from ipexctl.playbook.places import Place, Templated
+from ipexctl.playbook.prepare import read
+from ipexctl.playbook.templater import Job, Templater
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.playbook.templater import Filled, TemplateError
+    from ipexctl.playbook.tree import Playbook, Task
+
+HOSTS = tuple(Host(f"node{n}", f"10.0.0.{n}", groups=("xeon",) if n < 3 else ("old",)) for n in (1, 2, 3))
+
+
+def play_of(tasks: str, head: str = "") -> str:
+    """A play for all hosts with these tasks, indented by four."""
+    return f"- hosts: all\n{head}  tasks:\n" + "".join(f"    {line}\n" for line in tasks.splitlines())
+
+
+def book(directory: Path, text: str, name: str = "site.yml") -> Playbook:
+    (directory / name).write_text(text)
+    with Templater() as templater:
+        playbook, _ = read(name, directory, templater)
+    return playbook
+
+
+def tasks_in(directory: Path, text: str) -> list[Task]:
+    return [task for play in book(directory, text).plays for task in play.tasks]
+
+
+def refusal(directory: Path, text: str) -> FileError:
+    """What is said of it; the place is inside the file, so that the caret can be drawn."""
+    with pytest.raises(FileError) as caught:
+        book(directory, text)
+    error = caught.value
+    assert error.line >= 1
+    assert 1 <= error.column <= len(error.text) + 1
+    assert error.message.startswith(f"{error.path}:{error.line}:{error.column}: ")
+    return error
+
+
+def at(error: FileError) -> tuple[int, str]:
+    """The line, and what stands at the caret."""
+    return error.line, error.text[error.column - 1 :]
+
+
+def templated(text: str, kind: Any = "text") -> Templated:
+    return Templated(text, Place(Source("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
+
+
+def fill(
+    templater: Templater, text: str, values: Mapping[str, Any] | None = None, kind: Any = "text"
+) -> Filled | TemplateError:
+    return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]

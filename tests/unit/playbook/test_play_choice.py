@@ -1,0 +1,82 @@
+"""Which hosts a play is for, and which of its tasks run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.source import Source
+from ipexctl.playbook.choice import Choice, chosen, unknown_tags
+from ipexctl.playbook.pattern import hosts_of
+from ipexctl.playbook.places import Place, PlaybookError
+from playbook_helpers import HOSTS, book, play_of
+
+HERE = Place(Source("p.yml", Path(), ["- hosts: x"]), 1, 10)
+TASKS = """\
+- {name: plain, exec: a}
+- {name: fast, exec: a, tags: fast}
+- {name: both, exec: a, tags: 'fast,slow'}
+- {name: always, exec: a, tags: always}
+- {name: never, exec: a, tags: [never, clean]}"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("all", "node1 node2 node3"),
+        ("*", "node1 node2 node3"),
+        ("node0", "node1"),
+        ("xeon", "node1 node2"),
+        ("xeon:old", "node1 node2 node3"),
+        ("xeon,old", "node1 node2 node3"),
+        ("all:!old", "node1 node2"),
+        ("all:&old", "node3"),
+        ("node[2-3]", "node2 node3"),
+        ("!node1", "node2 node3"),
+    ],
+)
+def test_a_pattern_means_what_it_means_to_ansible(pattern: str, names: str) -> None:
+    assert [host.name for host in hosts_of(pattern, HERE, HOSTS)] == names.split()
+
+
+def test_a_pattern_that_means_nobody_is_an_error_of_its_line() -> None:
+    with pytest.raises(PlaybookError) as caught:
+        hosts_of("xeno", HERE, HOSTS)
+    assert caught.value.message.startswith("p.yml:1:10: hosts")
+    assert "xeon" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("tags", "skip", "names"),
+    [
+        ("", "", "plain fast both always"),
+        ("fast", "", "fast both always"),
+        ("fast", "slow", "fast always"),
+        ("", "always", "plain fast both"),
+        ("clean", "", "always never"),
+        ("untagged", "", "plain always"),
+        ("tagged", "", "fast both always"),
+        ("all", "fast", "plain always"),
+    ],
+)
+def test_tags_choose_as_ansibles_do(tmp_path: Path, tags: str, skip: str, names: str) -> None:
+    playbook = book(tmp_path, play_of(TASKS))
+    wanted = chosen(playbook, Choice(frozenset(tags.split()), frozenset(skip.split())))
+    assert [task.called for task in playbook.plays[0].tasks if id(task) in wanted] == names.split()
+
+
+def test_start_at_leaves_out_what_is_before(tmp_path: Path) -> None:
+    playbook = book(tmp_path, play_of(TASKS))
+    for name in ("both", "bo*"):
+        wanted = chosen(playbook, Choice(start_at=name))
+        assert [task.called for task in playbook.plays[0].tasks if id(task) in wanted] == ["both", "always"]
+    with pytest.raises(UserError) as caught:
+        chosen(playbook, Choice(start_at="bth"))
+    assert "did you mean 'both'?" in caught.value.fix
+
+
+def test_a_tag_no_task_has_is_noticed(tmp_path: Path) -> None:
+    playbook = book(tmp_path, play_of(TASKS))
+    assert unknown_tags(playbook, Choice(frozenset({"fats", "all"}))) == [("fats", "did you mean 'fast'?")]

@@ -1,0 +1,226 @@
+"""Reading playbooks: what is understood, and that whatever is wrong is said with its place."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.playbook.files import shipped
+from ipexctl.playbook.places import Templated
+from ipexctl.playbook.tree import Block
+from playbook_helpers import at, book, play_of, refusal, tasks_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_ansible_people_write_is_understood(tmp_path: Path) -> None:
+    text = """\
+---
+- name: site
+  hosts: xeon:!node2
+  become: no
+  vars:
+    port: 22
+  tasks:
+    - name: guarded
+      ansible.builtin.command: make all
+      args:
+        chdir: /src
+        creates: /src/out
+      register: made
+      until: made.rc == 0
+      retries: 5
+      delay: 2
+      tags: [build, slow]
+      notify: [restart]
+    - copy: src={{ a }} dest=/x mode=0644
+    - shell: |
+        echo one
+        echo two
+      when:
+        - port > 20
+        - made is changed
+      with_items: [1, 2]
+      loop_control: {label: "{{ item }}"}
+  handlers:
+    - name: restart
+      debug: msg=done
+"""
+    (play,) = book(tmp_path, text).plays
+    first, copy, shell = play.tasks
+    assert first.spec.name == "command"
+    assert {name: arg.value for name, arg in first.args.items()} == {
+        "cmd": "make all",
+        "chdir": "/src",
+        "creates": "/src/out",
+    }
+    assert (first.retries, first.delay, first.tags) == (5, 2.0, frozenset({"build", "slow"}))
+    assert isinstance(copy.args["src"].value, Templated)
+    assert copy.args["mode"].value == "0644"
+    assert shell.args["cmd"].value == "echo one\necho two\n"
+    assert [each.text for each in shell.around.when] == ["port > 20", "made is changed"]
+    assert shell.loop is not None
+    assert shell.loop.items == [1, 2]
+
+
+def test_what_a_block_says_holds_for_its_tasks(tmp_path: Path) -> None:
+    text = play_of(
+        "- block:\n    - exec: one\n      when: b\n      tags: x\n  rescue:\n    - exec: two\n"
+        "  when: a\n  tags: y\n  become: true"
+    )
+    (block,) = book(tmp_path, text).plays[0].steps
+    assert isinstance(block, Block)
+    one, two = tasks_in(tmp_path, text)
+    assert [each.text for each in one.around.when] == ["a", "b"]
+    assert (one.tags, two.tags) == (frozenset({"x", "y"}), frozenset({"y"}))
+    assert two.around.become
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "caret", "said", "fix"),
+    [
+        ("- exce: true", 3, "exce", "there is no module 'exce'", "did you mean 'exec'?"),
+        ("- apt: {name: vim}", 3, "apt", "there is no module 'apt'", "become: true"),
+        ("- exec: a\n  whn: b", 4, "whn", "a task has no 'whn'", "did you mean 'when'?"),
+        ("- exec: a\n  async: 5", 4, "async", "there is no 'async' here", "detach: true"),
+        ("- install: {offlin: yes}", 3, "offlin", "no option 'offlin'", "did you mean 'offline'?"),
+        ("- install: {offline: maybe}", 3, "maybe", "'offline' must be yes or no, not 'maybe'", ""),
+        ("- wait_for: {port: ssh}", 3, "ssh", "'port' must be a whole number", ""),
+        ("- wait_for: {port: 99999}", 3, "wait_for", "there is no port 99999", ""),
+        ("- copy: {content: x}", 3, "copy", "copy needs 'dest'", ""),
+        ("- copy: {dest: /x}", 3, "copy", "copy needs src or content", ""),
+        ("- copy: {content: x, dest: /x, mode: rw}", 3, "rw", "a mode in octal", ""),
+        ("- run: {module: a, ppn: 0}", 3, "0", "'ppn' is 0, less than 1", ""),
+        ("- run: {module: a, backend: nccl}", 3, "nccl", "'backend' is 'nccl'", "did you mean 'ccl'?"),
+        ("- doctor: {require: avx512bf16}", 3, "avx512bf16", "'require' is", "did you mean 'avx512_bf16'?"),
+        ("- exec: a\n  copy: {content: x, dest: y}", 4, "copy", "one module, and this has exec and copy", ""),
+        ("- name: nothing", 3, "name", "and no module", ""),
+        ("- exec: make creates=/x", 3, "make", "creates= in the line itself", "args: {creates: /x}"),
+        ("- exec: echo {{ a", 3, "echo", "Jinja:", ""),
+        ("- exec: a\n  when: a ==", 4, "a ==", "Jinja:", ""),
+        ("- exec: a\n  when: '{{ a }} == 1'", 4, "{{ a", "a condition is an expression already", "without {{"),
+        ("- debug: {msg: '{{ a | uppper }}'}", 3, "uppper", "no filter is called 'uppper'", "did you mean 'upper'?"),
+        ("- debug: {msg: '{% include \"x\" %}'}", 3, "'{%", "can't load another", ""),
+        ("- exec: a\n  notify: nobody", 4, "nobody", "no handler is called 'nobody'", ""),
+        ("- exec: a\n  register: facts", 4, "facts", "is a variable of ours", ""),
+        ("- exec: a\n  retries: '{{ n }}'", 4, "'{{", "can't be a template", ""),
+        ("- include_tasks: gone.yml", 3, "gone.yml", "can't be read", "from the directory of this file"),
+        ("- template: {src: gone.j2, dest: /x}", 3, "gone.j2", "there is no 'gone.j2' on this machine", ""),
+        ("- exec: a\n  loop: 5", 4, "5", "'loop' must be a list", ""),
+        ("- debug: {msg: !vault x}", 3, "!vault", "isn't understood here", "lookup('env'"),
+        ("- doctor:\n  become: true", 4, "become", "does nothing as root", ""),
+        ("- block: []\n  loop: [1]", 4, "loop", "a block has no 'loop'", ""),
+        ("- [a, b]", 3, "[a", "a task is a mapping", ""),
+        ("- exec: a\n  exec: b", 4, "exec", "'exec' is there twice", ""),
+    ],
+)
+def test_a_mistake_is_shown_where_it_is(tmp_path: Path, task: str, line: int, caret: str, said: str, fix: str) -> None:
+    error = refusal(tmp_path, play_of(task))
+    found_line, rest = at(error)
+    assert said in error.message
+    assert (found_line, rest[: len(caret)]) == (line, caret)
+    assert fix in error.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hosts: all\ntasks: []\n", "a list of plays, not a mapping"),
+        ("- tasks: []\n", "doesn't say for which hosts"),
+        ("- hosts: all\n  roles: [web]\n", "a play has no 'roles'"),
+        ("- hosts: all\n  exec: true\n", "a play has no 'exec'"),
+        ("- hosts: all\n  strategy: free\n", "one strategy"),
+        ("- hosts: all\n  vars: {facts: 1}\n", "is a variable of ours"),
+        ("- hosts: all\n  tasks:\n\t- exec: true\n", "YAML"),
+        ("- hosts: all\n  tasks: [\n", "YAML"),
+        ("- hosts: all\n  hosts: none\n", "'hosts' is there twice"),
+        ("- hosts: all\n  tasks: &t\n    - block: *t\n", "nested"),
+        ("- hosts: all\n  vars_files: gone.yml\n", "can't be read"),
+        ("- " * 200 + "x\n", "nested more than"),
+        ("- hosts: all\n  vars: {a: \x00}\n", "can't stand in YAML"),
+    ],
+)
+def test_a_broken_file_is_an_error_of_its_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "site.yml").write_text(text)
+    with pytest.raises(FileError) as caught:
+        book(tmp_path, text)
+    assert said in caught.value.message
+    assert caught.value.message.startswith("site.yml:")
+
+
+def test_a_tab_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError) as caught:
+        book(tmp_path, "- hosts: all\n  tasks:\n\t- exec: true\n")
+    assert "blanks only" in caught.value.fix
+
+
+def test_files_that_include_each_other_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "one.yml").write_text("- exec: a\n- include_tasks: two.yml\n")
+    (tmp_path / "two.yml").write_text("- include_tasks: one.yml\n")
+    error = refusal(tmp_path, play_of("- import_tasks: one.yml"))
+    assert "include each other: one.yml > two.yml > one.yml" in error.message
+    assert error.path == "two.yml"
+
+
+def test_playbooks_that_import_each_other_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "other.yml").write_text("- import_playbook: site.yml\n")
+    assert "import each other" in refusal(tmp_path, "- import_playbook: other.yml\n").message
+
+
+def test_an_error_in_an_included_file_is_that_files(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "tasks.yml").write_text("- exec: a\n- exec: b\n  whn: c\n")
+    error = refusal(tmp_path, play_of("- include_tasks: sub/tasks.yml\n  when: a"))
+    assert error.message.startswith("sub/tasks.yml:3:3: a task has no 'whn'")
+
+
+def test_included_tasks_inherit_and_find_files_beside_themselves(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "f.txt").write_text("x")
+    (tmp_path / "sub" / "tasks.yml").write_text("- copy: {src: f.txt, dest: /x}\n")
+    (task,) = tasks_in(tmp_path, play_of("- include_tasks: sub/tasks.yml\n  when: a\n  tags: t"))
+    assert [each.text for each in task.around.when] == ["a"]
+    assert task.tags == {"t"}
+
+
+def test_a_thousand_tasks_are_read_and_checked_in_a_moment(tmp_path: Path) -> None:
+    text = play_of("\n".join(f"- name: task {n}\n  exec: echo {{{{ x }}}} {n}\n  when: x != {n}" for n in range(1000)))
+    began = time.process_time()
+    assert len(tasks_in(tmp_path, text)) == 1000
+    assert time.process_time() - began < 3
+
+
+def test_endless_aliases_end(tmp_path: Path) -> None:
+    lines = ["- hosts: all", "  vars:", "    a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(FileError) as caught:
+        book(tmp_path, "\n".join(lines) + "\n")
+    assert "aliases" in caught.value.message
+
+
+def test_every_playbook_that_comes_with_the_tool_is_well(tmp_path: Path) -> None:
+    from ipexctl.playbook.prepare import read
+    from ipexctl.playbook.templater import Templater
+
+    names = shipped()
+    assert set(names) >= {"bootstrap", "train", "preflight", "upgrade-stack", "tune-xeon", "migrate-off-ipex"}
+    with Templater() as templater:
+        for name in names:
+            playbook, _ = read(name, tmp_path, templater)
+            assert playbook.plays
+
+
+def test_a_name_nobody_knows_says_which_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        book_by_name(tmp_path, "bootstrp")
+    assert "did you mean 'bootstrap'?" in caught.value.fix
+
+
+def book_by_name(directory: Path, name: str) -> object:
+    from ipexctl.playbook.files import find_playbook
+
+    return find_playbook(name, directory)

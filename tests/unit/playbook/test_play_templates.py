@@ -1,0 +1,191 @@
+"""Templates: what they come to, what they can't reach, and that none holds up or ends the call."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.playbook.templater import Filled, Job, TemplateError, Templater
+from playbook_helpers import fill, templated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def templater() -> Iterator[Templater]:
+    with Templater() as told:
+        told.host("", ["@weak", "@strong"])
+        yield told
+
+
+def value(templater: Templater, text: str, values: dict[str, Any] | None = None) -> Any:
+    found = fill(templater, text, values)
+    assert isinstance(found, Filled), found
+    return found.values["it"]
+
+
+def wrong(templater: Templater, text: str, values: dict[str, Any] | None = None) -> TemplateError:
+    found = fill(templater, text, values)
+    assert isinstance(found, TemplateError), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{ n }}", 3),
+        ("n is {{ n }}", "n is 3"),
+        ("{{ names }}", ["a", "b"]),
+        ("{{ names | map('upper') | list }}", ["A", "B"]),
+        ("{{ names | map('upper') }}", ["A", "B"]),
+        ("{{ names + ['a'] | unique | length }}", None),
+        ("{{ (names + ['a']) | unique | length }}", 2),
+        ("{{ gone | default('x') }}", "x"),
+        ("{{ deep.gone.further | default(omit) }}", "\0omit"),
+        ("{{ 'yes' | bool }}", True),
+        ("{{ deep.a.b }}", 1),
+        ("{{ 'a/b.c' | basename }}", "b.c"),
+        ("{{ {'a': 1} | combine({'b': 2}) }}", {"a": 1, "b": 2}),
+        ("{{ [[1], [2, [3]]] | flatten }}", [1, 2, 3]),
+        ("{{ 'x1y' | regex_replace('[0-9]', '-') }}", "x-y"),
+        ("{{ names | join(',') if n > 2 else '' }}", "a,b"),
+        ("{% for x in names %}{{ x }};{% endfor %}", "a;b;"),
+        ("{{ '{{ n }}' }}", "{{ n }}"),
+        ("{{ range(3) | list }}", [0, 1, 2]),
+        ("{{ r is failed }}", True),
+    ],
+)
+def test_a_template_comes_to_what_ansible_people_expect(templater: Templater, text: str, expected: Any) -> None:
+    values = {"n": 3, "names": ["a", "b"], "deep": {"a": {"b": 1}}, "r": {"failed": True}}
+    if expected is None:
+        wrong(templater, text, values)
+    else:
+        assert value(templater, text, values) == expected
+
+
+def test_what_a_host_said_is_never_a_template(templater: Templater) -> None:
+    assert value(templater, "{{ said }}", {"said": "{{ 7 * 7 }} {% raw %}"}) == "{{ 7 * 7 }} {% raw %}"
+
+
+def test_variables_may_need_each_other_and_say_where_they_cant() -> None:
+    with Templater() as told:
+        told.layer("play", {"a": templated("{{ b }}!"), "b": templated("{{ c }}"), "c": 1}, templated=True)
+        told.host("h", ["play", "@weak", "@strong"])
+        (good,) = told.fill([Job("h", {"it": templated("{{ a }}")})])
+        assert isinstance(good, Filled)
+        assert good.values["it"] == "1!"
+        told.layer("play", {"a": templated("{{ b }}"), "b": templated("{{ a }}")}, templated=True)
+        (bad,) = told.fill([Job("h", {"it": templated("{{ a }}")})])
+        assert isinstance(bad, TemplateError)
+        assert "need each other" in bad.error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "fix"),
+    [
+        ("{{ tir }}", "'tir' is undefined", "did you mean 'tier'?"),
+        ("{{ cpu.tir }}", "there is no 'tir' in it", "did you mean 'tier'?"),
+        ("{{ ansible_processor_cores }}", "is undefined", "facts.…"),
+        ("{{ tier | int / 0 }}", "division by zero", ""),
+        ("{{ cpu.tier.x }}", "has no 'x'", ""),
+        ("{{ lookup('file', '/etc/passwd') }}", "not allowed", ""),
+        ("{{ lookup('pipe', 'id') }}", "not allowed", ""),
+    ],
+)
+def test_what_is_undefined_is_said_with_its_name(templater: Templater, text: str, said: str, fix: str) -> None:
+    error = wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}}).error
+    assert said in error.message
+    assert fix in error.fix
+    assert error.message.startswith("t.yml:1:")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__ }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ ''['__class__'] }}",
+        "{{ ('' | attr('__class__')) }}",
+        "{{ range.__globals__ }}",
+        "{{ lookup.__globals__ }}",
+        "{{ lookup.__self__ }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ '{0.__class__}'.format('') }}",
+        "{{ '%s' % 5 }}",
+        "{{ cycler.__init__.__globals__.os }}",
+        "{{ namespace.__class__ }}",
+        "{{ dict.__base__ }}",
+        "{{ (x for x in []).gi_frame }}",
+        "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+        "{{ names.append(1) }}",
+        "{{ hostvars.__class__ }}",
+        "{{ hostvars._scope }}",
+    ],
+)
+def test_pythons_own_things_are_out_of_reach(templater: Templater, text: str) -> None:
+    found = fill(templater, text, {"names": []})
+    if isinstance(found, Filled):
+        raise AssertionError(f"{text} came to {found.values['it']!r}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n - 1) }}{{ f(n - 1) }}{% endmacro %}{{ f(200) }}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ 'x' * 10 ** 9 }}",
+        "{{ 10 ** 10 ** 10 }}",
+        "{{ 'a' | center(10 ** 10) }}",
+        "{{ ('a' * 30 + 'b') | regex_search('(a+)+$') }}",
+        "{{ 'aaaa'.replace('a', 'b' * 1000000).replace('b', 'c' * 1000000) }}",
+    ],
+)
+def test_a_template_that_never_ends_is_ended_and_the_next_is_filled(templater: Templater, text: str) -> None:
+    began = time.monotonic()
+    wrong(templater, text)
+    assert time.monotonic() - began < 20
+    assert value(templater, "{{ 1 + 1 }}") == 2
+
+
+def test_where_the_process_had_to_be_ended_it_is_told_everything_again() -> None:
+    with Templater() as told:
+        told.layer("play", {"a": 1}, templated=True)
+        told.host("h", ["play", "@weak", "@strong"])
+        job = Job("h", {"it": templated("{{ a }}")})
+        (before,) = told.fill([job])
+        assert told._process is not None
+        told._process.kill()
+        told._process.wait()
+        first, second = told.fill([job, job])
+        assert isinstance(before, Filled)
+        assert isinstance(first, TemplateError)
+        assert isinstance(second, Filled)
+        assert second.values["it"] == 1
+
+
+def test_many_jobs_at_once_with_long_answers_dont_wait_for_one_another(templater: Templater) -> None:
+    job = Job("", {"it": templated("{{ x * 1000 }}")}, local=[({"x": "y" * 100}, False)])
+    found = templater.fill([job] * 200)
+    assert all(isinstance(each, Filled) and len(each.values["it"]) == 100_000 for each in found)
+
+
+def test_a_value_of_the_environment_is_known_as_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN_OF_A_TEST", "s3cr3t-value")
+    with Templater() as told:
+        told.host("", ["@strong"])
+        assert value(told, "{{ lookup('env', 'TOKEN_OF_A_TEST') }}") == "s3cr3t-value"
+        assert told.secrets == {"s3cr3t-value"}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [("true", True), ("'false'", False), ("'no'", False), ("''", False), ("0", False), ("[]", False), ("'x'", True)],
+)
+def test_a_condition_is_true_or_not_as_people_mean_it(templater: Templater, text: str, holds: bool) -> None:
+    (found,) = templater.fill([Job("", when=[templated(text, "expr")])])
+    assert isinstance(found, Filled)
+    assert found.held is holds
