@@ -78,7 +78,6 @@ class Launcher:
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
-
     def clear_away(self) -> None:
         """What it has left: its children have groups of their own, an ssh to a node that is cut off among them."""
         self.signal(signal.SIGKILL)

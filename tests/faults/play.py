@@ -79,7 +79,7 @@ class Play:
 
     @property
     def directory(self) -> str:
-        return f"/home/ipex/lines-{os.getpid()}-{self.number}"
+        return f"/dev/shm/lines-{os.getpid()}-{self.number}"
 
     def _watch(self, *words: object) -> None:
         self.stage.cluster.state.mkdir(exist_ok=True)
