@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from ipexctl.jobs.run import Planned
 
 app = typer.Typer(
-    help="Print the plan of a run for another launcher.",
+    help="Print the plan of a run for another launcher.\n\n\b\n"
+    "Example: ipexctl export shell -H hostfile train.py > train.sh",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -43,7 +45,7 @@ def accelerate(
     """A configuration for the accelerate that is in the environment.
 
     \b
-    Example: ipexctl export accelerate -H hostfile train.py > default_config.yaml
+    Example: ipexctl export accelerate -H hostfile train.py > config.yaml
     """
 
     def render(_: Asked, planned: Planned) -> Exported:
@@ -88,7 +90,7 @@ def mpijob(
     """A Kubeflow MPIJob (v2beta1).
 
     \b
-    Example: ipexctl export mpijob -H hostfile --image me/train train.py | kubectl apply -f -
+    Example: ipexctl export mpijob -H hostfile --image me/img train.py > job.yaml
     """
 
     def render(asked: Asked, planned: Planned) -> Exported:
@@ -128,7 +130,7 @@ def ansible(targets: Targets, output: Output) -> None:
     from ipexctl.cli.hosts import choose_hosts
     from ipexctl.export.ansible import to_ansible
 
-    _print(to_ansible(choose_hosts(targets)), quiet=output.quiet)
+    _print(to_ansible(choose_hosts(targets)), output)
 
 
 def _export(
@@ -165,12 +167,16 @@ def _export(
     if isinstance(planned, Refused):
         say_refused(planned.reason, planned.fix)
         raise typer.Exit(interrupt.code if interrupt.code is not None else planned.exit_code)
-    _print(render(asked, planned), quiet=output.quiet)
+    _print(render(asked, planned), output)
 
 
-def _print(exported: Exported, *, quiet: bool) -> None:
+def _print(exported: Exported, output: Output) -> None:
     from ipexctl.ui.say import say
 
+    if output.json:
+        said = {"schema": "ipexctl.export/1", "text": exported.text, "notes": list(exported.notes)}
+        sys.stdout.write(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+        return
     sys.stdout.write(exported.text)
-    for note in exported.notes if not quiet else ():
+    for note in exported.notes if not output.quiet else ():
         say(f"note: {note}")

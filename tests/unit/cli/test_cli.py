@@ -29,10 +29,19 @@ def test_version() -> None:
     assert call("--version").stdout == f"ipexctl {ipexctl.__version__}\n"
 
 
+EXPORTS = ("accelerate", "ansible", "mpijob", "shell", "slurm")
 LAB_COMMANDS = ("up", "down", "list", "ssh", "break", "mend")
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *(["lab", name] for name in LAB_COMMANDS)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        *([name] for name in COMMANDS),
+        *(["lab", name] for name in LAB_COMMANDS),
+        *(["export", name] for name in EXPORTS),
+    ],
+)
 def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) -> None:
     done = call(*command, "--help")
     assert done.returncode == 0
