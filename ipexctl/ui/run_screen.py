@@ -93,7 +93,9 @@ class RunScreen:
         elif isinstance(event, Status):
             self._take_in(event)
         elif isinstance(event, Said):
-            self._said.append(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+            first, *more = event.text.split("\n")
+            self._said.append(f"{'warning: ' if event.warning else ''}{printable(first)}")
+            self._said.extend(printable(line) for line in more)
         else:
             self.ended = event
             if event.status is not None:

@@ -29,6 +29,12 @@ def test_streams_stay_apart_and_our_own_words_have_no_rank(capfd: Captured) -> N
     assert err == "3 files went to 2 nodes\n[1] careful\nwarning: the link is lost\n"
 
 
+def test_what_mpirun_said_keeps_its_lines(capfd: Captured) -> None:
+    with PlainRun(Cancel()) as plain:
+        plain.watch(Said("mpirun ended\n  no such host\x1b[31m\n  bye", warning=True))
+    assert capfd.readouterr().err == "warning: mpirun ended\n  no such host\ufffd[31m\n  bye\n"
+
+
 def test_only_the_ranks_asked_for_are_shown(capfd: Captured) -> None:
     with PlainRun(Cancel(), ranks=parse_ranks("1-2")) as plain:
         for rank in range(4):
