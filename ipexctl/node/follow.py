@@ -205,7 +205,8 @@ class Statuses:
         is_new = changed != self._seen
         self._seen, self._looked_at = changed, now
         self.now = read_status(self._rundir)
-        states = [self.now["state"], *(row["state"] for row in self.now["ranks"])]
+        since = (self.now.get("silent") or {}).get("since")
+        states = [self.now["state"], str(since), *(row["state"] for row in self.now["ranks"])]
         if states == self._states and not (is_new and now - self._said_at >= self._every):
             return False
         self._states, self._said_at = states, now
