@@ -134,8 +134,9 @@ class Tasks:
                 f"{called.key} does nothing as root",
                 fix="take become out: only exec, copy, template, fetch, wait_for and tune can use it",
             )
+        own_name = called.key if around.no_log else _own_name(called, spec)
         return Task(
-            name=text(file, entries["name"]) if "name" in entries else _own_name(called, spec),
+            name=text(file, entries["name"]) if "name" in entries else own_name,
             spec=spec,
             args=args,
             place=place,

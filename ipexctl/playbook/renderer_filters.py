@@ -11,7 +11,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from jinja2 import pass_environment
+from jinja2 import pass_context, pass_environment
 from jinja2.filters import FILTERS as JINJAS
 from jinja2.filters import do_unique
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from jinja2 import Environment
+    from jinja2.runtime import Context
 
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 _BIGGEST: Final = 1 << 20
@@ -107,9 +108,15 @@ def extract(key: Any, container: Any, more: Any = None) -> Any:
     return found
 
 
-def length(value: Any) -> int:
-    """Also of what `map` and `select` leave, as Ansible has it."""
-    return sum(1 for _ in value) if hasattr(value, "__next__") else len(value)
+def _listed(name: str) -> Callable[..., list[Any]]:
+    """`map` and its kin as lists, so that `| last` and `| length` work on what they leave."""
+    lazy = JINJAS[name]
+
+    @pass_context
+    def listed(context: Context, *args: Any, **kwargs: Any) -> list[Any]:
+        return list(itertools.islice(lazy(context, *args, **kwargs), _BIGGEST))
+
+    return listed
 
 
 @pass_environment
@@ -140,8 +147,6 @@ def _failed(result: Any) -> bool:
 
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "bool": to_bool,
-    "length": length,
-    "count": length,
     "unique": unique,
     "ternary": ternary,
     "combine": combine,
@@ -171,6 +176,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "difference": lambda one, other: [item for item in one if item not in other],
     "union": lambda one, other: [*one, *(item for item in other if item not in one)],
     "split": lambda value, separator=None: str(value).split(separator),
+    **{name: _listed(name) for name in ("map", "select", "reject", "selectattr", "rejectattr")},
     **_limited(),
 }
 

@@ -50,7 +50,7 @@ class _Fetch:
             return failed(ran.last_words or f"exit code {ran.rc}", src=src)
         if sign == b"d":
             return _directory(world, call)
-        if sign == b"n" and call.args["fail_on_missing"]:
+        if sign == b"n" and call.args["fail_on_missing"] and not call.check:
             return failed(f"there is no {src}", "fail_on_missing: false lets that be", src=src)
         if sign == b"n":
             return Result("ok", f"there is no {src}", data={"src": src})
