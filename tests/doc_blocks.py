@@ -1,0 +1,95 @@
+"""The pages as tests read them: code blocks with their commands and the output that is shown, spans of code, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+_FENCE = re.compile(
+    r"^(?P<indent> *)(?P<marks>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^ *(?P=marks) *$", re.M | re.S
+)
+_MARK = re.compile(r"<!-- executed: ([\w ]+) -->\n\n?\Z")
+_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One command of a page, and what the page says comes of it."""
+
+    line: str
+    output: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+    stage: str | None
+    """What the comment above it says it is executed on; without one it isn't."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    def commands(self) -> list[Shown]:
+        """The lines behind `$`, without their comments; the others are output."""
+        found: list[Shown] = []
+        lines = iter(self.text.splitlines())
+        for line in lines:
+            if line.startswith("$ "):
+                while line.endswith("\\"):
+                    line = f"{line[:-1]} {next(lines).strip()}"
+                found.append(Shown(line[2:].strip()))
+            elif found:
+                found[-1] = Shown(found[-1].line, (*found[-1].output, line))
+        return found
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = []
+    for match in _FENCE.finditer(text):
+        mark = _MARK.search(text, 0, match.start())
+        number = text.count("\n", 0, match.start()) + 1
+        found.append(Block(page, number, match["language"], match["text"], mark[1] if mark else None))
+    return found
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks; lines stay where they are."""
+    return _FENCE.sub(lambda match: "\n" * match[0].count("\n"), page.read_text())
+
+
+def spans(page: Path) -> list[tuple[int, str]]:
+    """The spans of code in its prose, with their lines."""
+    text = prose(page)
+    return [(text.count("\n", 0, match.start()) + 1, " ".join(match[2].split())) for match in _SPAN.finditer(text)]
+
+
+def our_words(line: str) -> list[list[str]]:
+    """The words behind `ipexctl` for each call of it in a shell's line."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&<>()")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    calls: list[list[str]] = []
+    open_call = False
+    skip = False
+    for word in lexer:
+        if set(word) <= set("|;&()"):
+            open_call = False
+        elif set(word) <= set("<>"):
+            skip = True
+        elif skip:
+            skip = False
+        elif word == "ipexctl" and not open_call:
+            open_call = True
+            calls.append([])
+        elif open_call:
+            calls[-1].append(word)
+    return calls

@@ -1,0 +1,133 @@
+"""Every command on the pages is one there is, with options it has and values it takes. None is executed here."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.main import get_command
+
+from doc_blocks import PAGES, ROOT, blocks, our_words, spans
+from ipexctl.cli.app import COMMANDS
+from ipexctl.cli.app import app as root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OTHERS = frozenset(
+    f"--{name}"
+    for name in (
+        *("num_processes", "mixed_precision", "nproc-per-node"),  # accelerate, torchrun
+        *("only", "runs", "peers"),  # the benchmarks
+        *("batch", "fresh", "dtype", "bf16", "average_tokens_across_devices"),  # the examples
+        *("cpus", "memory", "ipc"),  # docker
+    )
+)
+"""Options on our pages that are of other programs."""
+
+NO_CALLS = frozenset({"ipexctl ex"})
+"""What somebody has typed before Tab."""
+
+_PLACEHOLDER = re.compile(r"[A-Z]+|…|\.\.\.")
+
+
+@cache
+def command_named(name: str) -> Any:
+    return get_command(import_module(f"ipexctl.cli.{name}").app)
+
+
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that is meant, and the words that are left for it; a lie where there is none."""
+    if words[0] not in COMMANDS:
+        raise AssertionError(f"there is no command {words[0]!r}")
+    command, rest = command_named(words[0]), words[1:]
+    while getattr(command, "commands", None) and rest and not rest[0].startswith("-"):
+        if rest[0] not in command.commands:
+            raise AssertionError(f"{words[0]} has no {rest[0]!r}")
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
+
+
+def lie_in(words: list[str], *, whole: bool) -> str | None:
+    """What is wrong with a call; where it is not `whole` (a command's name in a sentence), words may be missing."""
+    if not words or words[0].startswith("-"):
+        known = {option for param in get_command(root).params for option in param.opts} | {"-h", "--help"}
+        return ", ".join(word for word in words if word not in known) or None
+    try:
+        command, rest = command_of(words)
+        command.make_context("ipexctl", list(rest))
+    except AssertionError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001  # of click's kind, which typer carries within itself
+        if type(error).__name__ in ("Exit", "NoArgsIsHelpError"):
+            return None
+        if not whole and type(error).__name__ in ("MissingParameter", "BadOptionUsage"):
+            return None
+        message = error.format_message() if hasattr(error, "format_message") else repr(error)
+        return None if re.search(r"'(?:[A-Z]+|…)'", message) and "option" not in message.lower()[:8] else str(message)
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_blocks_can_be_called(page: Path) -> None:
+    lies = [
+        f"{block.place}: {shown.line}\n    {lie}"
+        for block in blocks(page)
+        for shown in block.commands()
+        for words in our_words(shown.line)
+        if (lie := lie_in(words, whole=True))
+    ]
+    assert not lies, "\n".join(lies)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_sentences_are_there_with_their_options(page: Path) -> None:
+    lies = []
+    for line, span in spans(page):
+        for words in our_words(span) if "ipexctl " in span and span not in NO_CALLS else []:
+            lie = lie_in([word for word in words if word != "…"], whole=False)
+            if lie:
+                lies.append(f"{page.name}:{line}: {span}\n    {lie}")
+    assert not lies, "\n".join(lies)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ipexctl exce -- id",
+        "ipexctl exec --gahter -- id",
+        "ipexctl lab upp",
+        "ipexctl run --backend rccl train.py",
+        "ipexctl fetch last:out",
+        "ipexctl --colour",
+    ],
+)
+def test_a_lie_is_found(line: str) -> None:
+    (words,) = our_words(line)
+    assert lie_in(words, whole=True)
+
+
+def test_every_command_is_in_the_readme() -> None:
+    told = {span.split()[1] for _, span in spans(ROOT / "README.md") if re.match(r"ipexctl \w", span)}
+    assert set(COMMANDS) <= told, sorted(set(COMMANDS) - told)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_options_in_sentences_are_of_some_command(page: Path) -> None:
+    known = {option for name in COMMANDS for option in options_of(command_named(name))}
+    known |= {option for param in get_command(root).params for option in param.opts} | {"--help", "-h"}
+    lies = [
+        f"{page.name}:{line}: {span}"
+        for line, span in spans(page)
+        if span.startswith("--") and re.split(r"[ =\[]", span)[0] not in known | OTHERS | {"--"}
+    ]
+    assert not lies, "\n".join(lies)
+
+
+def options_of(command: Any) -> set[str]:
+    below = getattr(command, "commands", {}).values()
+    own = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    return own.union(*(options_of(other) for other in below))
