@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .stage import Stage
 
 SCRIPT: Final = Path(__file__).with_name("lines.py")
-_FINAL: Final = ("ok", "failed", "stopped", "lost")
+_numbers = itertools.count()
 
 
 class Lie(Exception):
@@ -41,7 +42,7 @@ class Play:
     stage: Stage
     happening: Happening
     chance: random.Random
-    number: int
+    number: int = field(default_factory=lambda: next(_numbers))
     victim: int = 0
     died: float | None = None
     run: str = ""

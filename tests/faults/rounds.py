@@ -36,7 +36,7 @@ def rounds(stage: Stage, count: int, seed: int, among: list[Happening]) -> dict[
     """Raises the first Lie."""
     figures: dict[str, list[Played]] = {}
     for number, happening in enumerate(chosen(count, seed, among)):
-        play = Play(stage, happening, random.Random(f"{seed}/{number}"), number)
+        play = Play(stage, happening, random.Random(f"{seed}/{number}"))
         try:
             played = play.play()
         except Lie as lie:
