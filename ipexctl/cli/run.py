@@ -83,8 +83,9 @@ def run_command(
         tell(f"note: {asked.note}")
     began = time.monotonic()
     reaching = reach_options(targets)
-    with Reach(reaching) as reach:
-        with cancelling(cancel) as interrupt, Crew(reach, cancel, forks=targets.forks) as crew:
+    # To the very end: a Ctrl-C between the start of a run and the first look at it stops that run.
+    with Reach(reaching) as reach, cancelling(cancel) as interrupt:
+        with Crew(reach, cancel, forks=targets.forks) as crew:
             crew.warm(hosts)
             from ipexctl.jobs.ahead import ask_ahead
 
@@ -109,14 +110,14 @@ def run_command(
         for note in begun.notes:
             tell(f"note: {note}")
         run = begun.record.id
-        if detach:
+        if detach and interrupt.code is None:
             sys.stdout.write(f"{run}\n")
             tell(f"it runs on {begun.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
             raise typer.Exit(0)
         plan = begun.plan
         tell(f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}")
         view = View(plain, live, wishes.ranks, output.no_color, output.quiet)
-        code = watch_run(begun.record, view, session=session)
+        code = watch_run(begun.record, view, session=session, came=interrupt)
     _clear_away(code, hosts, begun.record, targets)
     if summary is not None:
         _write_summary(summary, begun.record, code, time.monotonic() - began)

@@ -27,7 +27,7 @@ from ipexctl.ui.run_summary import cut_short_lines, left_lines, not_stopped_line
 from ipexctl.ui.say import say
 
 if TYPE_CHECKING:
-    from ipexctl.cli.interrupt import Leave
+    from ipexctl.cli.interrupt import Interrupt, Leave
     from ipexctl.jobs.events import Event
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.session import Session
@@ -49,15 +49,15 @@ class View:
     quiet: bool = False
 
 
-def watch_run(record: RunRecord, view: View, *, session: Session | None = None) -> int:
+def watch_run(record: RunRecord, view: View, *, session: Session | None = None, came: Interrupt | None = None) -> int:
     """Show the run until it ends or is left; returns the exit code of the call.
 
-    `session` is one that is open to node0 already; it is closed here.
+    `session` is one that is open to node0 already; it is closed here. `came`: what heeded signals until now.
     """
     with reach_of(record) as reach:
         watching = _Watching(record, reach, view, session)
         try:
-            return watching.run()
+            return watching.run(came)
         except HostError as error:
             code = host_failed(record, error)
             return code if watching.code is None else watching.code
@@ -101,9 +101,11 @@ class _Watching:
             figures=0.5 if isinstance(self._shown, LiveRun) else _SELDOM,
         )
 
-    def run(self) -> int:
+    def run(self, came: Interrupt | None = None) -> int:
         threading.Thread(target=self._stop_when_asked, name="stop", daemon=True).start()
         with heeding(self._heed), self._shown:
+            if came is not None and came.code is not None:
+                self._heed(came.code - 128, whisper)
             ended = self._follow()
             if self.code is not None:  # a reader that doesn't read keeps nobody who wants to leave
                 last = threading.Timer(_PATIENCE, self._cancel.throw)

@@ -76,8 +76,8 @@ class PlainRun:
                     self._write(event.stream, whole)
         elif isinstance(event, Said):
             if event.warning or not self._quiet:
-                lines = "\n".join(printable(line) for line in event.text.split("\n"))
-                self._say(f"{'warning: ' if event.warning else ''}{lines}")
+                text = "\n".join(printable(line) for line in event.text.split("\n"))
+                self._say(f"{'warning: ' if event.warning else ''}{text}")
         elif isinstance(event, Ended):
             self._flush()
             if event.status is not None and not (self._quiet and event.exit_code == 0):

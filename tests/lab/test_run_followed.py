@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from cli_helpers import IPEXCTL
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import Cluster, Running, by_rank, lab_with_mpi, session_dir
+from lab_run_helpers import WAITS, Cluster, Running, by_rank, lab_with_mpi, session_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,3 +117,18 @@ def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: C
     assert code == 130
     assert f"run {run} may go on: ipexctl stop {run}" in watching.err.read_text()
     assert cluster.call("stop", run).rc == 0
+
+
+def test_ctrl_c_at_any_moment_of_its_start_leaves_no_run(cluster: Cluster) -> None:
+    cluster.write("waits.py", WAITS)
+    marker = f"mark-{cluster.project.parent.name}"
+    seed = int(os.environ.get("IPEXCTL_SEED", "20261120"))
+    moments = random.Random(seed)
+    for _ in range(6):
+        running = cluster.begin("--ppn", "1", "waits.py", marker)
+        time.sleep(moments.uniform(0.4, 3.0))
+        running.process.send_signal(signal.SIGINT)
+        assert running.end() == 130, f"seed {seed}\n{running.said()}"
+        cluster.gone_within(2.0, marker)
+        assert {row["state"] for row in cluster.runs()} <= {"stopped"}, f"seed {seed}"
+        assert "Traceback" not in running.said()
