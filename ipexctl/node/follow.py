@@ -13,8 +13,10 @@ It reads the run's directory and nothing else: the run doesn't know who follows.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
+import resource
 import sys
 import time
 import zlib
@@ -57,8 +59,10 @@ class File:
         if self._number < 0:
             try:
                 self._number = os.open(self._path, os.O_RDONLY)
-            except OSError:
+            except FileNotFoundError:
                 return
+            except OSError as error:
+                raise Failed(f"{self._path} can't be read: {error.strerror}") from None
         while most > 0 and os.fstat(self._number).st_size > self.offset:
             most -= 1
             data = os.pread(self._number, PIECE, self.offset)
@@ -93,19 +97,27 @@ class Packer:
 def read_status(rundir: str) -> Json:
     """The run's own word, but for a run whose supervisor is gone: that one was lost."""
     path = os.path.join(rundir, "status.json")  # noqa: PTH118
-    try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            status: Json = json.load(file)
-    except FileNotFoundError:
-        raise no_record(rundir) from None
-    except (OSError, ValueError) as error:
-        raise Failed(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
-    if status["state"] not in FINAL and not is_alive(status["supervisor"]):
+    status = written_in(path)
+    if status["state"] in FINAL or is_alive(status["supervisor"]):
+        return status
+    status = written_in(path)  # its last word may have come between the two looks
+    if status["state"] not in FINAL:
         status.update(state="lost", reason="its supervisor on node0 has died", ended=os.stat(path).st_mtime)  # noqa: PTH116
         for row in status["ranks"]:
             if row["state"] not in FINAL:
                 row["state"] = "lost"
         keep(path, status)
+    return status
+
+
+def written_in(path: str) -> Json:
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            status: Json = json.load(file)
+    except FileNotFoundError:
+        raise no_record(os.path.dirname(path)) from None  # noqa: PTH120
+    except (OSError, ValueError) as error:
+        raise Failed(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
     return status
 
 
@@ -254,6 +266,9 @@ def say(**fields: Any) -> None:
 
 def main() -> None:
     request = json.loads(sys.stdin.readline())
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # two files a rank
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         last = {"event": "done", "status": follow(request)}
     except Failed as failed:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+import types
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -187,3 +189,65 @@ def test_runs_are_listed_stopped_once_and_what_was_over_stays_so(make: Callable[
     again = on_runs(on, "stop", wait=15)
     assert (again["was"], again["status"]["state"]) == ("stopped", "stopped")
     assert on_runs(over, "stop")["was"] == "ok"
+
+
+def ended_run(tmp_path: Path, size: int) -> Path:
+    """Of so many ranks, each with a line."""
+    rundir = tmp_path / "runs" / "r1"
+    (rundir / "ranks").mkdir(parents=True)
+    rows = [{"rank": rank, "state": "ok"} for rank in range(size)]
+    status = {"state": "ok", "supervisor": {"pid": 1, "start": 0}, "ranks": rows, "world_size": size, "exit_code": 0}
+    (rundir / "status.json").write_text(json.dumps(status))
+    for rank in range(size):
+        for stream in ("out", "err"):
+            (rundir / "ranks" / f"{rank:04}.{stream}").write_text(f"{rank}\n")
+    return rundir
+
+
+def followed_with(tmp_path: Path, soft: int, hard: int) -> tuple[set[tuple[int, str]], dict[str, Any]]:
+    """Which streams were handed on where so many files may be open, and the last word."""
+    request = {"home": str(tmp_path), "id": "r1", "from": "start", "follow": True}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", text_of("follow"), "follow"],
+        input=json.dumps(request).encode() + b"\n",
+        capture_output=True,
+        check=False,
+        timeout=30,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
+    )
+    *packed, last = map(json.loads, done.stdout.splitlines())
+    unpacker = zlib.decompressobj()
+    text = b"".join(unpacker.decompress(base64.b64decode(each["data"])) for each in packed)
+    said = [json.loads(line) for line in text.splitlines()]
+    return {(each["rank"], each["stream"]) for each in said if each["event"] == "chunk"}, last
+
+
+def test_more_ranks_than_files_may_be_open_are_all_heard(tmp_path: Path) -> None:
+    ended_run(tmp_path, 40)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    heard, last = followed_with(tmp_path, 32, hard)
+    assert heard == {(rank, stream) for rank in range(40) for stream in ("out", "err")}
+    assert last["event"] == "done"
+
+
+def test_a_stream_that_can_not_be_opened_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    ended_run(tmp_path, 40)
+    _, last = followed_with(tmp_path, 32, 32)
+    assert last["event"] == "failed"
+    assert "Too many open files" in last["reason"]
+
+
+def test_a_last_word_said_while_we_looked_is_not_written_over(tmp_path: Path) -> None:
+    rundir = ended_run(tmp_path, 1)
+    final = (rundir / "status.json").read_text()
+    (rundir / "status.json").write_text(json.dumps({**json.loads(final), "state": "running"}))
+    follow: Any = types.ModuleType("follow")
+    exec(text_of("follow"), follow.__dict__)
+
+    def ends_meanwhile(_: object) -> bool:
+        (rundir / "status.json").write_text(final)
+        return False
+
+    follow.is_alive = ends_meanwhile
+    assert follow.read_status(str(rundir))["state"] == "ok"
+    assert (rundir / "status.json").read_text() == final
