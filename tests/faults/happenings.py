@@ -118,7 +118,8 @@ def _client_left(scene: Play) -> Truth:
     scene.client.send_signal(signal.SIGHUP)
     code = scene.client.wait(20)
     assert code == 129, f"the call that was hung up on ended with {code}"
-    assert scene.status["state"] == "running"
+    state = scene.status["state"]
+    assert state in ("running", "ok"), f"the run that was left to itself is {state}"
     scene.watch_again("attach")
     return Truth("ok", 0)
 
