@@ -20,6 +20,7 @@ from . import (
     part_exec,
     part_install,
     part_lines,
+    part_play,
     part_start,
     part_startup,
     part_step,
@@ -27,6 +28,7 @@ from . import (
     part_sync,
     part_train,
     part_tree,
+    part_volume,
     peers,
 )
 from .harness import Failed, clean_environment, say
@@ -43,6 +45,7 @@ PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "doctor": part_doctor.measure,
     "install": part_install.measure,
     "lines": part_lines.measure,
+    "play": part_play.measure,
     "startup": part_startup.measure,
     "start": part_start.measure,
     "step": part_step.measure,
@@ -50,6 +53,7 @@ PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "sync": part_sync.measure,
     "train": part_train.measure,
     "tree": part_tree.measure,
+    "volume": part_volume.measure,
 }
 PEERS: Final = Path("~/.cache/ipexctl/benchmark-peers")
 
@@ -95,7 +99,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _measure(given: argparse.Namespace) -> None:
-    from_pypi = not {"exec", "doctor", "install", "sync"}.isdisjoint(given.only)
+    from_pypi = not {"exec", "doctor", "install", "play", "sync"}.isdisjoint(given.only)
     synchronize = not {"install", "sync"}.isdisjoint(given.only)
     found = peers.find(given.peers.expanduser(), install=from_pypi, collections=synchronize)
     if found.missing:
@@ -121,6 +125,7 @@ def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
     fixed = {
         "install": part_install.HOSTS,
         "lines": part_lines.HOSTS,
+        "play": part_play.HOSTS,
         "start": part_start.HOSTS,
         "sync": part_sync.HOSTS,
         "tree": max(part_tree.COUNTS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .harness import Contender
@@ -20,7 +21,8 @@ def playbook(rig: Rig, name: str, file: str, values: Mapping[str, Any], count: i
     settings = rig.scratch / "ansible.cfg"
     settings.touch()
     every = {"ansible_python_interpreter": "/usr/bin/python3", **values}
-    argv = (str(rig.peers.playbook), "-i", ",".join(rig.names(count)) + ",", "-f", "32", "-e", json.dumps(every))
+    program = rig.peers.playbook or Path(str(rig.peers["ansible"])).with_name("ansible-playbook")
+    argv = (str(program), "-i", ",".join(rig.names(count)) + ",", "-f", "32", "-e", json.dumps(every))
     env = {
         "ANSIBLE_CONFIG": str(settings),
         "ANSIBLE_PIPELINING": "True",

@@ -1,0 +1,184 @@
+"""The playbooks that come with the tool, each on real SSH hosts, with wheels that are small and a real MPI."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli_helpers import ipexctl
+from ipexctl.lab import LabSpec
+from lab_helpers import ask
+from lab_run_helpers import IMPI, PYTHON, session_dir, stack_with, wheels_from_pypi
+from tiny_wheels import write_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cli_helpers import Ran
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+TRAIN = """\
+import os, sys
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:])
+if os.environ["RANK"] == "0":
+    os.makedirs("checkpoints", exist_ok=True)
+    open("checkpoints/last.pt", "w").write("learnt")
+"""
+
+
+@dataclass(frozen=True)
+class Books:
+    """A project's directory, a wheelhouse in it, and hosts."""
+
+    lab: Lab
+    directory: Path
+    home: str
+
+    def play(self, name: str, *args: object, rc: int | None = 0) -> Ran:
+        where = ("-H", self.lab.hostfile, "--home", self.home)
+        env = {"XDG_STATE_HOME": str(self.directory / "state"), "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
+        ran = ipexctl("play", name, *where, *args, cwd=self.directory, env=env, timeout=240)
+        assert rc is None or ran.rc == rc, f"{ran.rc}\n{ran.out}\n{ran.err}"
+        return ran
+
+    def report(self, name: str, *args: object, rc: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.play(name, "--json", *args, rc=rc).out)
+        return found
+
+    def on(self, index: int, command: str) -> str:
+        said = ask(self.lab.hosts[index], command.replace("HOME_OF_OURS", self.home))
+        assert said.rc == 0, said.err
+        return said.out
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=2, name=f"books-{os.getpid()}"))
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stacks to choose from."""
+    base = session_dir(tmp_path_factory)
+    directory = stack_with(wheels_from_pypi(base, IMPI), base / "two-stacks")
+    write_stack(directory, torch="2.12.1", ipex=None, impi=None, python=PYTHON)
+    return directory
+
+
+@pytest.fixture
+def books(lab: Lab, house: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Books:
+    with contextlib.suppress(FileExistsError):
+        (tmp_path / "house").symlink_to(house)
+    return Books(lab, tmp_path, f"/home/{lab.hosts[0].user}/{request.node.name[5:25]}")
+
+
+OFFLINE = ("-e", "wheelhouse=house", "-e", "offline=true")
+
+
+def task(report: dict[str, Any], name: str) -> dict[str, Any]:
+    """The hosts of that task."""
+    return next(dict(each["hosts"]) for each in report["tasks"] if each["name"] == name)
+
+
+def test_bootstrap_makes_bare_hosts_ready_and_then_has_nothing_to_do(books: Books) -> None:
+    planned = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13", "--check")
+    assert planned["recap"]["node1"]["failed"] == 0
+    assert books.on(0, "ls -A HOME_OF_OURS 2>/dev/null | wc -l").strip() == "0"
+    first = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
+    assert {host["status"] for host in task(first, "one stack on all of them").values()} == {"changed"}
+    assert books.on(1, "HOME_OF_OURS/envs/default/bin/python -c 'import torch; print(torch.__version__)'") == "2.13.0\n"
+    second = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
+    assert [row["changed"] for row in second["recap"].values()] == [0, 0]
+
+
+def test_train_goes_all_the_way_to_the_checkpoint(books: Books) -> None:
+    (books.directory / "train.py").write_text(TRAIN)
+    args = ("-e", "script=train.py", "-e", "args=--epochs 3", "-e", "stack=torch-2.13", "-e", "ppn=2")
+    ran = books.play("train", *OFFLINE, *args)
+    assert "[3] rank 3 of 4 --epochs 3\n" in ran.out
+    assert (books.directory / "out" / "last.pt").read_text() == "learnt"
+    assert "failed=0" in ran.out
+
+
+def test_a_script_that_fails_fails_the_playbook_and_says_how_to_go_on(books: Books) -> None:
+    (books.directory / "train.py").write_text("raise SystemExit(7)\n")
+    ran = books.play("train", *OFFLINE, "-e", "script=train.py", "-e", "stack=torch-2.13", rc=1)
+    assert "failed with exit code 7" in ran.err
+    assert "ipexctl why train-" in ran.err
+    assert "bring the checkpoint here" not in ran.out
+    missing = books.play("train", *OFFLINE, "-e", "stack=torch-2.13", "--start-at", "there is a script to run", rc=1)
+    assert "which script? -e script=train.py" in missing.err
+
+
+def test_preflight_lets_fit_hosts_pass_and_no_others(books: Books) -> None:
+    said = ipexctl("trust", "-H", books.lab.hostfile, "--home", books.home)
+    assert said.rc == 0, said.err
+    listing = "ls -lA HOME_OF_OURS"
+    before = books.on(0, listing)
+    assert books.report("preflight", "-e", "require=avx2")["exit_code"] == 0
+    ran = books.play("preflight", "-e", "min_memory_gb=100000", rc=1)
+    assert "less than is asked for" in ran.err
+    lacking = books.play("preflight", "-e", "env=nothere", rc=1)
+    assert "there is no environment nothere" in lacking.err
+    assert books.on(0, listing) == before
+
+
+def test_upgrade_puts_the_new_beside_the_old_and_rolls_back(books: Books) -> None:
+    books.play("bootstrap", *OFFLINE, "-e", "stack=torch-2.12")
+    version = "HOME_OF_OURS/envs/{}/bin/python -c 'import torch; print(torch.__version__)'"
+    books.play("upgrade-stack", *OFFLINE, "-e", "stack=torch-2.13")
+    assert [books.on(n, version.format(name)) for n in (0, 1) for name in ("default", "previous")] == [
+        "2.13.0\n",
+        "2.12.1\n",
+    ] * 2
+    again = books.report("upgrade-stack", *OFFLINE, "-e", "stack=torch-2.13")
+    assert [row["changed"] for row in again["recap"].values()] == [0, 0]
+    assert books.on(0, version.format("previous")) == "2.12.1\n"
+    books.play("upgrade-stack", "-e", "rollback=true")
+    assert books.on(1, version.format("default")) == "2.12.1\n"
+
+
+def test_tune_says_what_it_would_change_and_changes_nothing_without_root(books: Books) -> None:
+    settings = ("-e", '{"thp": null, "governor": null, "sysctl": {"net.core.somaxconn": 3333}}')
+    books.play("tune-xeon", *settings)
+    assert books.on(0, "cat /proc/sys/net/core/somaxconn") != "3333\n"
+    settings = ("-e", '{"sysctl": {"net.core.somaxconn": 3333}}')
+    kept = (
+        "-e",
+        "root=true",
+        "--user",
+        "root",
+        "-e",
+        f"thp={books.on(0, 'cat /sys/kernel/mm/transparent_hugepage/enabled').split('[')[1].split(']')[0]}",
+    )
+    was = books.on(0, "cat /proc/sys/net/core/somaxconn")
+    shown = books.play("tune-xeon", *settings, *kept, "--check", "--diff")
+    assert "+ net.core.somaxconn = 3333" in shown.out
+    assert books.on(0, "cat /proc/sys/net/core/somaxconn") == was
+    books.play("tune-xeon", *settings, *kept)
+    assert books.on(1, "cat /proc/sys/net/core/somaxconn") == "3333\n"
+    books.play("tune-xeon", *settings, *kept, "-e", "undo=true")
+    assert books.on(1, "cat /proc/sys/net/core/somaxconn") == was
+
+
+def test_migrate_shows_the_edits_makes_them_when_asked_and_moves_the_environment(books: Books) -> None:
+    script = books.directory / "train.py"
+    script.write_text("import intel_extension_for_pytorch as ipex\ndist.init_process_group('ccl')\n")
+    (books.directory / "start.sh").write_text("python x.py --use_ipex --ddp_backend ccl\n")
+    shown = books.play("migrate-off-ipex", "--tags", "project", "--diff")
+    assert "-dist.init_process_group('ccl')\n+dist.init_process_group('gloo')" in shown.out
+    assert "ipex" in script.read_text()
+    made = books.report("migrate-off-ipex", *OFFLINE, "-e", "apply=true", "-e", "stack=torch-2.13")
+    assert script.read_text() == "dist.init_process_group('gloo')\n"
+    assert (books.directory / "start.sh").read_text() == "python x.py --ddp_backend gloo\n"
+    assert task(made, "a maintained stack, under the same name")["node2"]["result"]["torch"] == "2.13.0"
+    again = books.report("migrate-off-ipex", *OFFLINE, "-e", "apply=true", "-e", "stack=torch-2.13")
+    assert [row["changed"] for row in again["recap"].values()] == [0, 0]
