@@ -381,7 +381,12 @@ def main() -> NoReturn:
     answer = part("alone").go_on(f"{request['rundir']}/supervise.log")
     if answer is None:
         sys.exit(0)
-    supervisor = Supervisor(request, json.loads(line), listener)
+    try:
+        supervisor = Supervisor(request, json.loads(line), listener)
+    except OSError as error:
+        why = f"the run's record can't be begun: {error.filename or request['rundir']}: {error.strerror or error}"
+        answer({"event": "failed", "reason": why, "fix": "df and ulimit -n there say what is short"})
+        os._exit(1)
     answer(supervisor.try_to_start())
     if supervisor.mpirun is not None:
         supervisor.run()

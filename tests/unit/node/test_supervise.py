@@ -144,6 +144,17 @@ def test_mpirun_that_cannot_be_started_is_said_at_once(make: Callable[..., Run])
     assert run.wait()["state"] == "failed"
 
 
+def test_a_record_that_can_not_be_begun_says_why(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER)
+    run.listen()
+    (run.rundir / "ranks").write_text("in the way of a directory")
+    run.write_job()
+    run.say_go()
+    assert run.started["event"] == "failed"
+    assert f"{run.rundir}/ranks: File exists" in run.started["reason"]
+    assert run.said("supervise.log") == ""
+
+
 def test_mpirun_killed_ends_every_rank(make: Callable[..., Run]) -> None:
     run = make(FOR_EVER).start()
     run.wait_for(b"here", 0)
