@@ -150,6 +150,7 @@ def read_copy(directory: Path) -> ReadCopy | None:
 
 def remove_copy(runs: Path, run: str) -> None:
     """Take a run's copy away, of which there may be none; `runs` is the register's directory."""
+    shutil.rmtree(runs / run / "ranks", ignore_errors=True)  # the status last: a copy without one is nobody's to remove
     shutil.rmtree(runs / run, ignore_errors=True)
 
 

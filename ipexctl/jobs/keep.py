@@ -106,10 +106,10 @@ def prune_nodes(
     forks: int = 32,
 ) -> list[Pruned]:
     """On node0 of every run, and on one host of each other home a run was in."""
-    places: dict[tuple[str, str], tuple[RunRecord, Host]] = {}
+    places: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:
         for host in (record.node0, *(each for each in record.nodes if each.name in record.stores)):
-            places[host.address, record.home] = (record, replace(host))
+            places[host.address, host.port, record.home] = (record, replace(host))
     ways = list(places.values())
     by_host = {id(host): (record, host) for record, host in ways}
 
@@ -136,10 +136,10 @@ def prune_here(
 ) -> list[Gone]:
     """Copies and records on this machine, of runs that are known to be over: their copy says so, or node0 has."""
     now = time.time() if now is None else now
-    records = register.all()[::-1][keep.newest :]
-    sizes = {record.id: size_of_copy(register.directory, record.id) for record in register.all()}
+    records = register.all()
+    sizes = {record.id: size_of_copy(register.directory, record.id) for record in records}
     total, gone = sum(sizes.values()), []
-    for record in reversed(records):
+    for record in records[: max(0, len(records) - keep.newest)]:
         copy = read_copy(register.directory / record.id)
         if record.id not in over and (copy is None or copy.status.state not in FINAL):
             continue

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,6 +228,19 @@ def test_all_homes_of_all_runs_are_pruned_once(tmp_path: Path) -> None:
     done = prune_nodes(records, Keep(), open_session, Cancel())
     assert sorted(opened) == [(str(home.home), "localhost") for home in homes]
     assert [(len(each.gone), each.kept, each.reason) for each in done] == [(2, 10, "")] * 2
+
+
+def test_hosts_behind_one_address_are_told_apart_by_their_ports(tmp_path: Path) -> None:
+    ways = [replace(HERE, name=f"node{port}", port=port) for port in (2201, 2202)]
+    record = RunRecord("r1", ways[0], str(tmp_path), sys.executable, stores=("node2202",), nodes=tuple(ways))
+    opened = []
+
+    def open_session(_: RunRecord, host: Host) -> LocalSession:
+        opened.append(host.port)
+        return LocalSession(host)
+
+    prune_nodes([record], Keep(), open_session, Cancel())
+    assert sorted(opened) == [2201, 2202]
 
 
 def test_of_this_machines_copies_only_those_of_runs_that_are_over_go(tmp_path: Path) -> None:
