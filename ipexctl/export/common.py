@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ipexctl.launch.plan import LaunchPlan, Setting
 
-OF_US: Final = ("IPEXCTL_BACKEND",)
-"""A script may ask for it: it stays. All else that is ours has no meaning without us."""
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
 
 

@@ -97,7 +97,13 @@ def _secrets(plan: LaunchPlan) -> list[str]:
     names = secrets_of(plan)
     if not names:
         return []
-    lines = ["# values that stand in no file: from the environment of whoever calls this", QUOTE]
+    lines = ["# values from the environment of whoever calls this: on the nodes for as long as it runs", QUOTE]
+    lines += [
+        "forget() {",
+        '  for node in $nodes; do on "$node" "rm -f \'$place/secrets.sh\'" </dev/null || :; done',
+        "}",
+        "trap forget EXIT; trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM",
+    ]
     lines += ["for node in $nodes; do", "  {"]
     lines += [f'    printf "export {name}="; printf "%s\\n" "${{{name}:?}}" | quote' for name in names]
     return [*lines, '  } | put "$node" secrets.sh', "done", ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -92,6 +93,25 @@ def test_a_secret_is_asked_for_and_not_printed() -> None:
     job = to_mpijob(plan(TWO[0], exports=(secret,)), "train", "me/train")
     assert "HIDDEN" not in job.text
     assert any("HIDDEN: put them into a Secret" in note for note in job.notes)
+
+
+def test_a_secret_is_taken_off_the_nodes_when_the_script_ends_even_badly(tmp_path: Path) -> None:
+    made = plan(TWO[0], exports=(Export("HIDDEN", "", secret=True),), master_port=4000)
+    place, here = made.argv[-1].rpartition("/")[0], tmp_path / "place"
+    (tmp_path / "project").mkdir()
+    stand_in = tmp_path / "bin" / "env"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"#!/bin/sh\ncp {here}/secrets.sh {tmp_path}/seen\nexit 7\n")
+    stand_in.chmod(0o755)
+    hosts = (Host("localhost", "localhost"),)
+    text = to_shell(made, hosts, str(tmp_path / "project"), str(tmp_path / "tree")).text
+    text = text.replace(place, str(here)).replace("put node1 ", "put localhost ")
+    environ = {**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}", "HIDDEN": "it's"}
+    done = subprocess.run(["sh", "-c", text], env=environ, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 7, done.stderr
+    assert (tmp_path / "seen").read_text() == "export HIDDEN='it'\\''s'\n"
+    assert (here / "rank.sh").exists()
+    assert not (here / "secrets.sh").exists()
 
 
 def test_an_mpijob_has_a_worker_for_each_host() -> None:
