@@ -24,6 +24,7 @@ OTHERS = frozenset(
         *("only", "runs", "peers"),  # the benchmarks
         *("batch", "fresh", "dtype", "bf16", "average_tokens_across_devices"),  # the examples
         *("cpus", "memory", "ipc"),  # docker
+        *("use_ipex", "ddp_backend", "no_cuda", "use_cpu"),  # the HF Trainer
     )
 )
 """Options on our pages that are of other programs."""
@@ -31,7 +32,7 @@ OTHERS = frozenset(
 NO_CALLS = frozenset({"ipexctl ex"})
 """What somebody has typed before Tab."""
 
-_PLACEHOLDER = re.compile(r"[A-Z]+|…|\.\.\.")
+_PLACEHOLDER = re.compile(r"'(?:[A-Z]+|…)'")
 
 
 @cache
@@ -67,7 +68,8 @@ def lie_in(words: list[str], *, whole: bool) -> str | None:
         if not whole and type(error).__name__ in ("MissingParameter", "BadOptionUsage"):
             return None
         message = error.format_message() if hasattr(error, "format_message") else repr(error)
-        return None if re.search(r"'(?:[A-Z]+|…)'", message) and "option" not in message.lower()[:8] else str(message)
+        placeholder = type(error).__name__ == "BadParameter" and _PLACEHOLDER.search(message)
+        return None if placeholder else str(message)
     return None
 
 

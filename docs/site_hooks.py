@@ -1,0 +1,24 @@
+"""Files beside docs/ that pages link to (examples, playbooks, what is measured) become part of the site."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+_BESIDE = re.compile(r"\]\(\.\./((?:examples|playbooks|tests/benchmarks)/[\w./-]+)\)")
+ROOT = Path(__file__).parents[1]
+
+
+def on_files(files: Any, config: Any) -> Any:
+    for pattern in ("examples/*.py", "examples/*.txt", "playbooks/*.yml", "tests/benchmarks/contenders/*.*"):
+        for path in sorted(ROOT.glob(pattern)):
+            name = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, f"files/{name}", abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return _BESIDE.sub(r"](files/\1)", markdown)

@@ -1,0 +1,48 @@
+"""Every link between the pages leads to a page and a heading that are there; every page can be reached."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from doc_blocks import PAGES, ROOT, prose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """As GitHub makes them."""
+    found: dict[str, int] = {}
+    for heading in _HEADING.findall(prose(page)):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, 0) + 1
+    return frozenset(found) | {f"{anchor}-{n}" for anchor, times in found.items() for n in range(1, times)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in _LINK.findall(prose(page)):
+        path, _, anchor = link.partition("#")
+        if re.match(r"\w+:", link):
+            continue
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
+            broken.append(link)
+    assert not broken
+
+
+def test_every_page_of_docs_is_in_the_sites_table_of_contents() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    listed = set(re.findall(r"([\w/-]+\.md)", text.partition("\nnav:")[2]))
+    assert listed == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert yaml.safe_load(text)["strict"] is True
