@@ -9,7 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.playbook.masks import secrets_in, shown
+from ipexctl.playbook.masks import masked, secrets_in, shown
 from ipexctl.playbook.places import templates_in
 from ipexctl.playbook.report import (
     Counts,
@@ -22,6 +22,7 @@ from ipexctl.playbook.report import (
     Told,
 )
 from ipexctl.playbook.result import Result
+from ipexctl.playbook.templater import Filled, Job
 from ipexctl.playbook.tree import Block
 from ipexctl.playbook.turn import Turn
 
@@ -61,7 +62,6 @@ class Engine:
         self._tasks = tasks
         self._files = files
         self._ask = ask
-        self._own: dict[str, dict[str, Any]] = {host.name: {} for host in world.hosts}
         self._facts: set[str] = set()
         self._notified: dict[str, set[str]] = {}
         self._play: Play = playbook.plays[0]
@@ -131,8 +131,7 @@ class Engine:
 
     def remember(self, host: str, values: Mapping[str, Any]) -> None:
         """What a task found out: for all later ones on that host."""
-        self._own[host].update(values)
-        self.world.templater.layer(f"own:{host}", self._own[host], templated=False)
+        self.world.templater.add(f"own:{host}", values)
 
     # Plays
 
@@ -224,13 +223,22 @@ class Engine:
     def _task(self, task: Task, hosts: Sequence[str]) -> set[str]:
         if self._ask is not None and not self._may(task):
             return set()
-        report = self.begin(task.called, task.spec.name, str(task.place))
+        report = self.begin(self._name(task, hosts[0]), task.spec.name, str(task.place))
         failed = Turn(self, task, report, hosts).run()
         self.finish(report)
         if self._play.any_errors_fatal and (failed or self.gone & set(hosts)):
             self.world.watch(Told("any_errors_fatal: the play ends here, for all hosts", warning=True))
             self._over = True
         return failed
+
+    def _name(self, task: Task, host: str) -> str:
+        """As it reads on the first host; as it is written where that can't be known."""
+        if isinstance(task.name, str):
+            return task.name
+        local = [(values, True) for values in task.around.vars]
+        (found,) = self.world.templater.fill([Job(host, {"name": task.name}, local=local)])
+        name = str(found.values["name"]) if isinstance(found, Filled) else task.called
+        return masked(name, self.world.templater.secrets)
 
     def _may(self, task: Task) -> bool:
         """--step: yes, no, or all the rest."""

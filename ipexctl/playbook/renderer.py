@@ -65,6 +65,9 @@ class Worker:
         if said["op"] == "layer":
             self._layers[said["name"]] = (said["values"], said["templated"])
             return None
+        if said["op"] == "add":
+            self._layers.setdefault(said["name"], ({}, False))[0].update(said["values"])
+            return None
         if said["op"] == "host":
             self._hosts[said["name"]] = said["layers"]
             return None

@@ -64,6 +64,7 @@ class Templater:
         self.secrets: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._told: dict[tuple[str, str], bytes] = {}
+        self._grown: dict[str, dict[str, Any]] = {}
         self._templates: list[Templated] = []
         self._known: dict[int, int] = {}
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -96,12 +97,20 @@ class Templater:
         listener.start()
         for line in self._told.values():
             self._write(line)
+        for name, values in self._grown.items():
+            self._write(_line({"op": "add", "name": name, "values": values}))
 
     def layer(self, name: str, values: Mapping[str, Value], *, templated: bool) -> None:
         """Variables under a name; told again, the new ones are in place of the old."""
         self._tell(
             ("layer", name), {"op": "layer", "name": name, "values": self._packed(values), "templated": templated}
         )
+
+    def add(self, name: str, values: Mapping[str, Any]) -> None:
+        """Values more in a layer of values, over those of the same names."""
+        self._grown.setdefault(name, {}).update(values)
+        if self._process is not None:
+            self._write(_line({"op": "add", "name": name, "values": values}))
 
     def host(self, name: str, layers: Sequence[str]) -> None:
         """Which layers a host has, the strongest last; a job's own stand at `@weak`, what it is about at `@strong`."""

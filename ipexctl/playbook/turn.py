@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.playbook.masks import shown
 from ipexctl.playbook.modules.run_by import runner
@@ -15,6 +16,7 @@ from ipexctl.playbook.places import did_you_mean
 from ipexctl.playbook.report import ItemDone
 from ipexctl.playbook.result import Call, Result, failed, together
 from ipexctl.playbook.templater import Filled, Job, TemplateError
+from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -224,15 +226,16 @@ class Turn:
                 if number and pause:
                     self._rest(pause)
                 with self._world.session(piece.call.target) as session:
-                    piece.result = run.on_host(self._world, piece.call, session)
+                    try:
+                        piece.result = run.on_host(self._world, piece.call, session)
+                    except UserError as error:
+                        piece.result = failed(error.message, error.fix)
 
         for done in self._world.each([group[0].host for group in by_host.values()], work):
             if done.error is not None:
-                error = done.error
-                status: Any = "unreachable" if error.status == "unreachable" else "failed"
                 undone = [piece for piece in by_host[done.host.name] if piece.result is None or piece.attempts]
                 for piece in undone:
-                    piece.result = Result(status, error.reason, error.fix)
+                    piece.result = _of_error(done.error)
 
     def _call_together(self, pieces: Sequence[_Piece]) -> None:
         """One call for all hosts whose options are the same; turns of a loop one after the other."""
@@ -243,7 +246,12 @@ class Turn:
             groups.setdefault((piece.index, json.dumps(dict(piece.call.args), sort_keys=True)), []).append(piece)
         for group in groups.values():
             calls = [piece.call for piece in group if piece.call is not None]
-            results = run.together(self._world, calls)
+            try:
+                results = run.together(self._world, calls)
+            except HostError as error:
+                results = {call.host.name: _of_error(error) for call in calls}
+            except UserError as error:
+                results = {call.host.name: failed(error.message, error.fix) for call in calls}
             for piece in group:
                 piece.result = results[piece.host.name]
 
@@ -351,6 +359,10 @@ def _label(item: Any) -> str:
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         return str(item["name"])
     return item if isinstance(item, str) else json.dumps(item)[:80]
+
+
+def _of_error(error: HostError) -> Result:
+    return Result("unreachable" if error.status == "unreachable" else "failed", error.reason, error.fix)
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,37 @@
+"""docs/playbooks.md, held against what the reader understands: every example in it, every module in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ipexctl.playbook.files import shipped
+from ipexctl.playbook.modules import MODULES
+from playbook_helpers import book, play_of
+
+DOCS = (Path(__file__).parents[3] / "docs" / "playbooks.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_every_example_is_well(tmp_path: Path, text: str) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("data/tiny.bin", "train.toml.j2", "train.py"):
+        (tmp_path / name).write_text("")
+    assert book(tmp_path, text if text.startswith("- name: ") else play_of(text)).plays
+
+
+def test_every_module_and_every_playbook_is_named() -> None:
+    for name in MODULES:
+        assert re.search(rf"\*\*{name}\*\*|\(`{name}` is the same\)", DOCS), name
+    for name in shipped():
+        assert f"| `{name}` |" in DOCS
+
+
+def test_every_option_is_named() -> None:
+    for spec in MODULES.values():
+        for name, option in spec.options.items():
+            shown = {"source": "from", "msg": "msg", "cmd": "cmd"}.get(name, name)
+            assert f"`{shown}" in DOCS or f"{shown}:" in DOCS, f"{spec.name}: {name} {option}"
