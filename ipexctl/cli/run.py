@@ -71,6 +71,9 @@ def run_command(
     from ipexctl.remote.reach import Reach
     from ipexctl.ui.say import say, say_refused
 
+    if plain and live:
+        raise UserError("--plain and --live are two views", fix="one of them")
+    _refuse_idle(launch, output, install=install, detach=detach, dry_run=dry_run, summary=summary)
     asked = understand(ctx, script, launch, targets, home, parse_ranks(ranks))
     hosts, wishes, place, exports = asked.hosts, asked.wishes, asked.place, asked.exports
     cancel = Cancel()
@@ -122,6 +125,20 @@ def run_command(
     if summary is not None:
         _write_summary(summary, begun.record, code, time.monotonic() - began)
     raise typer.Exit(code)
+
+
+def _refuse_idle(
+    launch: Launch, output: Output, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
+) -> None:
+    """What would be passed over in silence."""
+    if output.json and not dry_run:
+        raise UserError("run has no --json", fix="--summary FILE gets the outcome; --dry-run --json shows the plan")
+    if summary is not None and detach:
+        raise UserError("--summary is written at the run's end, and --detach leaves before", fix="ipexctl ps --json")
+    if (launch.stack or launch.torch) and not (install or dry_run):
+        raise UserError(
+            "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
+        )
 
 
 def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:

@@ -68,6 +68,10 @@ def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) 
         (["exec", "--hosts", "-oProxyCommand=x", "--", "true"], "-oProxyCommand"),
         (["exec", "--stdin", "/no/such/file", "--", "cat"], "--stdin /no/such/file: No such file or directory"),
         (["exec", "--host-keys", "maybe", "--", "true"], "--host-keys"),
+        (["run", "--json", "x.py"], "run has no --json"),
+        (["run", "--plain", "--live", "x.py"], "two views"),
+        (["run", "--detach", "--summary", "out.json", "x.py"], "--detach leaves before"),
+        (["run", "--stack", "torch", "x.py"], "for --install"),
         (["lab", "break", "node1", "nonsense"], ""),
     ],
 )
