@@ -93,12 +93,13 @@ def _prune(
     import json
     import sys
 
+    from ipexctl.jobs.events import FINAL
     from ipexctl.jobs.keep import prune_here, prune_nodes
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.ps import pruned_json, show_pruned
 
     nodes = prune_nodes([run.record for run in runs], keep, open_session, cancel, dry_run=dry_run)
-    over = {run.record.id for run in runs if run.state in ("ok", "failed", "stopped", "lost") or run.is_gone}
+    over = {run.record.id for run in runs if run.state in FINAL or run.is_gone}
     here = prune_here(register, keep, over=over, dry_run=dry_run)
     if output.json:
         sys.stdout.write(json.dumps(pruned_json(nodes, here, dry_run=dry_run), indent=2) + "\n")

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.causes import Scene, Words
+from ipexctl.jobs.events import FINAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_FINAL = ("ok", "failed", "stopped", "lost")
 _BUSY = 50.0
 """Percent of a core from which on a rank is at work, or spins."""
 
@@ -173,7 +173,7 @@ def _row(said: Mapping[str, Any], exits: Mapping[Any, float | None]) -> Row:
 
 def _silent(status: Mapping[str, Any], now: float | None) -> float | None:
     since = _number(_dict(status.get("silent")).get("since"))
-    if since is None or now is None or status.get("state") in _FINAL:
+    if since is None or now is None or status.get("state") in FINAL:
         return None
     return max(0.0, now - since)
 

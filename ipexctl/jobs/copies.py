@@ -16,7 +16,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.events import Chunk, read_status
+from ipexctl.jobs.events import FINAL, Chunk, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.events import Status, Stream
 
 SHORT: Final[Mapping[str, str]] = {"stdout": "out", "stderr": "err"}
-FINAL: Final = frozenset({"ok", "failed", "stopped", "lost"})
 _NOTED_EVERY: Final = 5.0
 _OPEN_AT_ONCE: Final = 256
 _PIECE: Final = 1 << 18

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Stream = Literal["stdout", "stderr"]
 State = Literal["starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
 _STATES: frozenset[str] = frozenset(get_args(State))
+FINAL: frozenset[str] = frozenset({"ok", "failed", "stopped", "lost"})
+"""A run that is over, and how."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.copies import FINAL, read_copy, remove_copy, size_of_copy
+from ipexctl.jobs.copies import read_copy, remove_copy, size_of_copy
+from ipexctl.jobs.events import FINAL
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_script import found_command, run_asked
 from ipexctl.remote.outcome import HostError

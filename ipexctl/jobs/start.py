@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.copies import FINAL
+from ipexctl.jobs.events import FINAL
 from ipexctl.jobs.keep import quietly
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_script import run_asked, run_script, text_of

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.account import read_account
+from ipexctl.jobs.events import FINAL
 from ipexctl.jobs.verdict import Verdict, judge, lasted
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 TIME: Final = 60.0
-_FINAL: Final = ("ok", "failed", "stopped", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
         account = _copied(record, runs, TIME, cancel)
     except HostError:
         account = None
-    if account is not None and account.state in _FINAL:
+    if account is not None and account.state in FINAL:
         verdict = judge(account)
         return Answer(record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy here")))
     return Answer(record, _unknown(record, account, away, error.fix), 3 if is_away else 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.events import Chunk, RankStatus, Said, Status
+from ipexctl.jobs.events import FINAL, Chunk, RankStatus, Said, Status
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.text import printable
 from ipexctl.ui.run_controls import Controls
@@ -25,7 +25,6 @@ _LOOKED_AT: Final = 500
 _RATE_EVERY: Final = 0.5
 _STAYS: Final = 0.3
 """Seconds after which a line without an end is shown: most are only on their way."""
-_GONE: Final = frozenset({"ok", "failed", "stopped", "lost"})
 
 
 class Row:
@@ -181,7 +180,7 @@ class RunScreen:
         for rank in status.ranks:
             self._row(rank.rank).status = rank
         self.late = max(0, sum((rank.out_lines or 0) + (rank.err_lines or 0) for rank in status.ranks) - self.lines)
-        if status.state in _GONE:
+        if status.state in FINAL:
             self.controls.stopping = False
 
     def _look(self, rank: int, stream: Stream, most: int, now: float) -> None:
