@@ -273,7 +273,11 @@ def begin(
         keep=keep,
     )
     register = Register()
-    register.save(record)
+    try:
+        register.save(record)
+    except UserError:
+        _give_back(used, wishes, crew, run)
+        raise
     try:
         started = starting.start(used, beginning, crew, planned.may_go)
     except UserError:
