@@ -49,7 +49,9 @@ class PlayView:
                 self._play(event)
             elif isinstance(event, TaskBegan):
                 self._hosts, self._items, self._headed = [], [], False
-                self._task = f"TASK [{printable(event.name)}]" + (f"  {event.place}" if self._verbose else "")
+                self._task = f"TASK [{printable(event.name)}]" + (
+                    f"  {event.place}" if self._verbose and event.place else ""
+                )
                 if sys.stdout.isatty() and not self._quiet:
                     self._head()
             elif isinstance(event, ItemDone):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _KEPT: Final = 1 << 20
 """Characters of what the ranks said that `register` keeps."""
 
+_NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
+
 
 class _Run:
     def together(self, world: World, calls: Sequence[Call]) -> Mapping[str, Result]:
@@ -109,10 +111,11 @@ def _planned(world: World, calls: Sequence[Call], wishes: RunWishes, place: Any)
     planned = plan_run(hosts, wishes, world.crew, place, run="RUN", say=lambda _: None, dry_run=True)
     if isinstance(planned, Refused):
         # What an earlier task would have made can't be found: that is no failure of the playbook.
-        return refused(calls, f"not run: --check ({planned.reason})", status="skipped")
+        said = f"not run: --check ({planned.reason})"
+        return {call.host.name: Result("skipped", said, data=dict(_NOT_RUN)) for call in calls}
     plan = planned.plan
     said = f"not run: --check; it would be {plan.world_size} ranks over {plan.backend}"
-    data = {"rc": 0, "stdout": "", "stderr": "", "world_size": plan.world_size, "backend": plan.backend}
+    data = {**_NOT_RUN, "world_size": plan.world_size, "backend": plan.backend}
     return {call.host.name: Result("skipped", said, data=data) for call in calls}
 
 

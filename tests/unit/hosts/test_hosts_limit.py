@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,9 @@ from hosts_helpers import any_text
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.limit import limit_hosts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOSTS = (
     Host("node10", "node10", groups=("big",)),
@@ -88,3 +93,14 @@ def test_what_is_left_is_part_of_the_file_in_its_order(parts: list[str]) -> None
     except UserError:
         return
     assert list(left) == [host for host in HOSTS if host in left]
+
+
+def test_a_file_of_names_is_as_good_as_the_names(tmp_path: Path) -> None:
+    listed = tmp_path / "site.retry"
+    listed.write_text("node2\n\nnode1  # slow\n")
+    hosts = tuple(Host(f"node{n}", f"10.0.0.{n}") for n in (1, 2, 3))
+    assert [host.name for host in limit_hosts(hosts, f"@{listed}")] == ["node1", "node2"]
+    assert [host.name for host in limit_hosts(hosts, f"@{listed},!node1")] == ["node2"]
+    with pytest.raises(UserError) as caught:
+        limit_hosts(hosts, "@/nowhere/at-all")
+    assert "No such file" in caught.value.message
