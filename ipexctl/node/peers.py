@@ -84,6 +84,8 @@ class Peers:
         self.attempt = 0
         self.welcome: Callable[[], Json] = dict
         self.disk_full = False
+        self.setup_time = SILENT
+        """The same for one whose command has not begun: it may be sourcing a setup file, and says nothing then."""
         self._wire = wire
         self._token = token
         self._listener = listener
@@ -141,7 +143,8 @@ class Peers:
         for peer in self.all.values():
             if peer.is_done:
                 continue
-            is_silent = peer.link is not None and now - peer.link.heard > SILENT
+            patience = SILENT if peer.row["pid"] is not None else self.setup_time
+            is_silent = peer.link is not None and now - peer.link.heard > patience
             if is_silent or (peer.gone_at is not None and now - peer.gone_at > BACK):
                 if peer.link is not None:
                     self._drop(peer.link)

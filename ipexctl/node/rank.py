@@ -139,6 +139,7 @@ class Rank:
         try:
             master, attempt = self.welcome.get("master") or self.job["master"], int(self.who["attempt"] or 0)
             environ = self.stacks.prepare(surroundings.environment(self.wire, self.job, self.rank, master, attempt))
+            self.talk.heard = time.monotonic()  # a setup file takes its time, and meanwhile it was we who didn't listen
             with self.processes.placed(self.plan, self.mismatches):
                 self.child = subprocess.Popen(
                     self.job["command"],

@@ -68,6 +68,8 @@ class Supervisor:
         hang_after = HANG_AFTER if go.get("hang_after") is None else float(go["hang_after"])
         self.silence = silence.Silence(hang_after, self.status, self.book.event, self.book.tail)
         self.peers = peers.Peers(wire, request["token"], listener, self.hear)
+        self.begin_within = float(go.get("begin_within") or BEGIN_WITHIN)
+        self.peers.setup_time = self.begin_within if go.get("setup") else peers.SILENT
         self.peers.welcome = lambda: {"master": self.status["master"], "stop": self.verdict.ending is not None}
         for each in go["ranks"]:
             sinks = self.book.sinks(each["rank"], each["host"])
@@ -240,9 +242,10 @@ class Supervisor:
         if self.verdict.ending is not None:
             self.let_all_go()
         missing = [peer for peer in self.everyone if peer.life is None]
-        within = float(self.go.get("begin_within") or BEGIN_WITHIN)
-        if missing and now - self.began > within:
-            self.fail("not-begun", f"{verdict.named(missing)} did not begin within {within:g} s", peers=missing)
+        if missing and now - self.began > self.begin_within:
+            self.fail(
+                "not-begun", f"{verdict.named(missing)} did not begin within {self.begin_within:g} s", peers=missing
+            )
         if self.end_at is not None and now > self.end_at:
             self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over", code=124)
         if self.verdict.who_told(now, self.everyone, self.mpirun.gone_at is not None):

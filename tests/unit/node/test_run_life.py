@@ -124,3 +124,14 @@ def test_the_last_status_is_written_where_only_what_was_kept_for_it_is_left(make
     status = run.wait()
     assert (status["state"], status["exit_code"]) == ("ok", 0)
     assert json.loads((run.rundir / "status.json").read_text())["ended"] is not None
+
+
+def test_a_setup_that_takes_its_time_is_no_lost_rank(make: Callable[..., Run], tmp_path: Path) -> None:
+    setup = tmp_path / "setvars.sh"
+    setup.write_text("sleep 5\nexport FROM_SETUP=yes\n")
+    both = {"setup": str(setup)}
+    patches = {"peers": ("SILENT = 25.0", "SILENT = 3.0"), "rank": ("LOST = 50.0", "LOST = 3.0")}
+    run = make("import os; print(os.environ['FROM_SETUP'])", job=both, go=both, patches=patches).start()
+    status = run.wait()
+    assert (status["state"], status["reason"]) == ("ok", "")
+    assert run.output(1) == b"yes\n"
