@@ -49,7 +49,7 @@ def ps_command(
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.cli.reached import reach_of
     from ipexctl.jobs.keep import read_keep
-    from ipexctl.jobs.ps import forgettable, look
+    from ipexctl.jobs.ps import forgettable, look, with_copies
     from ipexctl.jobs.record import Register
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.ps import show, show_json
@@ -69,6 +69,7 @@ def ps_command(
         if prune:
             code = _prune(register, runs, keep, open_session, cancel, output, dry_run=dry_run)
             raise typer.Exit(interrupt.code or code)
+    runs = with_copies(runs, register.directory)
     if running:
         runs = [run for run in runs if run.state in ("starting", "running", "unknown")]
     if output.json:

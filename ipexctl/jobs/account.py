@@ -173,9 +173,8 @@ def _row(said: Mapping[str, Any], exits: Mapping[Any, float | None]) -> Row:
 
 def _silent(status: Mapping[str, Any], now: float | None) -> float | None:
     since = _number(_dict(status.get("silent")).get("since"))
-    if since is None or now is None or status.get("state") in FINAL:
-        return None
-    return max(0.0, now - since)
+    until = _number(status.get("ended")) if status.get("state") in FINAL else now
+    return None if since is None or until is None else max(0.0, until - since)
 
 
 def _at(status: Mapping[str, Any]) -> tuple[At, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.jobs.copies import read_copy
 from ipexctl.jobs.events import read_status
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_script import run_script, text_of
@@ -12,6 +13,7 @@ from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.events import Status
@@ -81,6 +83,15 @@ def look(
             for record in by_host[id(done.host)]:
                 found.setdefault(record.id, KnownRun(record, None, done.error.reason, done.error.fix))
     return [found[record.id] for record in records]
+
+
+def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
+    """Where node0 can't be asked, how a run ended is known all the same if it was followed: that changes no more."""
+    found = []
+    for run in runs:
+        copy = read_copy(directory / run.record.id) if run.status is None else None
+        found.append(replace(run, status=copy.status) if copy is not None and copy.is_whole else run)
+    return found
 
 
 def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:

@@ -82,8 +82,10 @@ def _failed(account: Account) -> Verdict:
     after = f" after {lasted(account.took)}" if account.took is not None else ""
     if _is_over_time(account, first):
         headline = f"run {run} was ended{after}: {account.reason or 'its time limit was over'}"
-        notes = (*_notes(account), "more time: ipexctl run --time-limit S …; a script goes on from its own checkpoint")
-        verdict = Verdict(run, "failed", headline, first, others=_others(account, None), notes=notes)
+        more = "more time: ipexctl run --time-limit S …; a script goes on from its own checkpoint"
+        notes = (*_hung(account), *_notes(account), more)
+        others = _others(account, None) if account.silent is None else _at(account)
+        verdict = Verdict(run, "failed", headline, first, others=others, notes=notes)
         return verdict.then(f"ipexctl logs {run}")
     words = account.words_of(first.rank) if first is not None and first.rank is not None else None
     cause = choose(account, first)
@@ -142,7 +144,17 @@ def _stopped(account: Account) -> Verdict:
     after = f" after {lasted(account.took)}" if account.took is not None else ""
     headline = f"run {account.id} was stopped{after}, {by}"
     logs = (f"ipexctl logs {account.id}",)
-    return Verdict(account.id, "stopped", headline, others=_others(account, None), notes=_notes(account), next=logs)
+    others = _others(account, None) if account.silent is None else _at(account)
+    notes = (*_hung(account), *_notes(account))
+    return Verdict(account.id, "stopped", headline, others=others, notes=notes, next=logs)
+
+
+def _hung(account: Account) -> tuple[str, ...]:
+    """That it was silent to its end: more time may not be what it lacked."""
+    if account.silent is None:
+        return ()
+    quiet = f"no rank had said anything for {lasted(account.silent)} when it was ended: it may have hung"
+    return (f"{quiet}; where it does, ipexctl dump last tells while it goes on",)
 
 
 def _well(account: Account) -> Verdict:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.ps import look
+from ipexctl.jobs.ps import look, with_copies
 from ipexctl.jobs.record import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.crew import Crew
@@ -48,6 +48,21 @@ def test_fifty_runs_of_three_hosts_are_three_questions(tmp_path: Path) -> None:
     assert [run.record for run in found] == records
     assert {run.state for run in found} == {"ok"}
     assert sorted(asked) == sorted(opened) == ["node0", "node1", "node2"]
+
+
+def test_how_a_followed_run_ended_is_known_without_its_node0(tmp_path: Path) -> None:
+    host = Host("node0", "node0")
+    records = [RunRecord(name, host, "/home/me/.ipexctl", sys.executable) for name in ("ended", "left", "never")]
+    for name, state in (("ended", "failed"), ("left", "running")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status.json").write_text(json.dumps({"state": state, "exit_code": 3}))
+
+    def open_session(record: RunRecord) -> LocalSession:
+        raise Unreachable(f"no answer from {record.node0.name}", "look")
+
+    found = with_copies(look(records, open_session, Cancel()), tmp_path)
+    assert [run.state for run in found] == ["failed", "unknown", "unknown"]
+    assert all("no answer" in run.reason for run in found)
 
 
 def test_a_host_that_was_not_reached_is_not_dialled_again() -> None:

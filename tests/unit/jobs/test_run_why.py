@@ -297,6 +297,22 @@ def test_a_silent_run_tells_what_each_rank_was_at() -> None:
     assert verdict.next[0] == "ipexctl dump train-1"
 
 
+@pytest.mark.parametrize(
+    "ended",
+    [{"state": "stopped", "status": {"exit_code": 143}}, {"reason": "the time limit of 9 s is over"}],
+)
+def test_a_run_that_was_silent_when_it_was_ended_says_so(ended: dict[str, Any]) -> None:
+    rows = [{"rank": 0, "host": "node1", "last": "epoch 3", "cpu": 0.0, "waits_in": "futex_wait"}]
+    ended = {**ended, "status": {"exit_code": 124, **ended.get("status", {})}}
+    silent = {"since": 1001.0, "after": 5.0, "ranks": rows}
+    verdict = judged([({"state": "stopped"}, "")], first=None, silent=silent, **ended)
+    assert verdict.notes[0].startswith("no rank had said anything for 12 s when it was ended")
+    assert "ipexctl dump last" in verdict.notes[0]
+    assert [each.sentence for each in verdict.others] == ["rank 0 on node1 (asleep in futex_wait) said last: epoch 3"]
+    talked = judged([({"state": "stopped"}, "")], first=None, silent=None, **ended)
+    assert not any("hung" in note for note in talked.notes)
+
+
 def test_attempts_lost_output_and_odd_placing_are_told() -> None:
     rows = [(STOPPED, ""), ({**FAILED, "lost": 12345, "mismatch": ["only core 1 may be used here"]}, "")]
     events = [{"event": "restart", "attempt": 1, "after": "rank 0 on node1 failed: exit code 3"}]
