@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs import start as starting
 from ipexctl.jobs.ahead import Closed, ask_ahead
 from ipexctl.jobs.keep import prune_here, read_keep
@@ -343,9 +344,10 @@ def _tree(bringing: Aside[SyncReport] | None, place: Place, known: Known, *, say
         )
     for note in report.notes:
         say(f"note: {note}")
-    sent = sum(each.files_sent for each in report.hosts)
-    if sent and not dry_run:
+    lacked = [each for each in report.hosts if each.files_sent]
+    if lacked and not dry_run:
         files = "1 file" if report.files == 1 else f"{report.files} files"
-        say(f"{files} of {report.root}: {sent} brought, {report.seconds:.1f} s")
+        sent, to = max(each.files_sent for each in lacked), fold(each.host.name for each in lacked)
+        say(f"{report.root}: {sent} of {files} brought to {to}, {report.seconds:.1f} s")
     path = report.path or next((each.path for each in report.hosts if each.path), None)
     return path or f"{known.home}/code/{report.project}"
