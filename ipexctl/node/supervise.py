@@ -242,10 +242,8 @@ class Supervisor:
         if self.verdict.ending is not None:
             self.let_all_go()
         missing = [peer for peer in self.everyone if peer.life is None]
-        if missing and now - self.began > self.begin_within:
-            self.fail(
-                "not-begun", f"{verdict.named(missing)} did not begin within {self.begin_within:g} s", peers=missing
-            )
+        if missing and now - self.began > self.begin_within and self.verdict.not_begun(missing, self.begin_within):
+            self.stop_all()
         if self.end_at is not None and now > self.end_at:
             self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over", code=124)
         if self.verdict.who_told(now, self.everyone, self.mpirun.gone_at is not None):

@@ -119,6 +119,9 @@ class Verdict:
         reason = f"{named(told)} got {name_of(number)} there, and not from this run"
         return self.fail("signal", reason, peers=told, code=128 + number, signal=number)
 
+    def not_begun(self, missing: Sequence[Any], within: float) -> bool:
+        return self.fail("not-begun", f"{named(missing)} did not begin within {within:g} s", peers=missing)
+
     def lost(self, lost: Sequence[Any], peers: Sequence[Any], now: float) -> bool:
         """These are not heard any more; true where that ends the run."""
         if self.ending is not None or not lost:
