@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import subprocess
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli_helpers import ipexctl
+from cli_helpers import IPEXCTL, ipexctl, processes_with
 from ipexctl.lab import LabSpec
 from lab_helpers import ask
 from lab_run_helpers import IMPI, PYTHON, session_dir, stack_with, wheels_from_pypi
@@ -116,6 +119,33 @@ def test_a_script_that_fails_fails_the_playbook_and_says_how_to_go_on(books: Boo
     assert "bring the checkpoint here" not in ran.out
     missing = books.play("train", *OFFLINE, "-e", "stack=torch-2.13", "--start-at", "there is a script to run", rc=1)
     assert "which script? -e script=train.py" in missing.err
+
+
+def test_ctrl_c_stops_the_run_that_is_being_followed(books: Books) -> None:
+    books.play("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
+    (books.directory / "train.py").write_text("import time\nprint('at it', flush=True)\ntime.sleep(611)\n")
+    (books.directory / "site.yml").write_text("- hosts: all\n  tasks:\n    - run: train.py\n")
+    state = {"XDG_STATE_HOME": str(books.directory / "state")}
+    where = ("-H", str(books.lab.hostfile), "--home", books.home)
+    out = books.directory / "out.txt"
+    with out.open("wb") as stdout:
+        process = subprocess.Popen(
+            [*IPEXCTL, "play", "site.yml", *where],
+            cwd=books.directory,
+            env={**os.environ, **state},
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        until = time.monotonic() + 60
+        while out.read_text().count("at it") < 2:
+            assert time.monotonic() < until, out.read_text()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, out.read_text()
+    (run,) = json.loads(ipexctl("ps", "--json", cwd=books.directory, env=state).out)["runs"]
+    assert run["state"] == "stopped"
+    assert processes_with(books.lab, "train.py") == []
 
 
 def test_preflight_lets_fit_hosts_pass_and_no_others(books: Books) -> None:
