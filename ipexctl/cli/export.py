@@ -26,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+SCHEMA = "ipexctl.export/1"
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
 
 
@@ -150,6 +151,7 @@ def _export(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
+    from ipexctl.ui.launch_plan import show_refused_json
     from ipexctl.ui.say import say, say_refused
 
     def tell(text: str) -> None:
@@ -166,6 +168,8 @@ def _export(
         planned = verb.plan_run(asked.hosts, asked.wishes, crew, asked.place, run="by-hand", say=tell, dry_run=True)
     if isinstance(planned, Refused):
         say_refused(planned.reason, planned.fix)
+        if output.json:
+            show_refused_json(planned, SCHEMA)
         raise typer.Exit(interrupt.code if interrupt.code is not None else planned.exit_code)
     _print(render(asked, planned), output)
 
@@ -174,7 +178,7 @@ def _print(exported: Exported, output: Output) -> None:
     from ipexctl.ui.say import say
 
     if output.json:
-        said = {"schema": "ipexctl.export/1", "text": exported.text, "notes": list(exported.notes)}
+        said = {"schema": SCHEMA, "text": exported.text, "notes": list(exported.notes)}
         sys.stdout.write(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
         return
     sys.stdout.write(exported.text)

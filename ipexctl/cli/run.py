@@ -161,6 +161,8 @@ def _show_plan(planned: Planned | Refused, output: Output) -> int:
 
     if isinstance(planned, Refused):
         say_refused(planned.reason, planned.fix)
+        if output.json:
+            launch_plan.show_refused_json(planned)
         return planned.exit_code
     if output.json:
         launch_plan.show_json(planned.plan)

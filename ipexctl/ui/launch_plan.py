@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.facts.cpulist import CpuList
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import to_json
+from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.text import printable
 from ipexctl.ui.say import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ipexctl.jobs.refused import Refused
     from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 
 _FLAVORS: Final = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
@@ -31,6 +32,14 @@ def as_json(plan: LaunchPlan) -> dict[str, Any]:
 
 def show_json(plan: LaunchPlan) -> None:
     sys.stdout.write(json.dumps(as_json(plan), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def show_refused_json(refused: Refused, schema: str = SCHEMA) -> None:
+    """Where there is no plan, the document says why."""
+    said = {"reason": printable(refused.reason), "fix": printable(refused.fix), "hosts": list(refused.hosts)}
+    status = "unreachable" if refused.unreachable else "failed"
+    sys.stdout.write(json.dumps({"schema": schema, "status": status, **said}, indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 

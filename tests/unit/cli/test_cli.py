@@ -82,6 +82,19 @@ def test_a_wrong_call_is_2_and_says_what_is_wrong(args: list[str], said: str) ->
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", [["run", "--dry-run"], ["export", "shell"]])
+def test_a_plan_that_is_refused_is_a_document_all_the_same(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("print(1)\n")
+    words = ("--hosts", "localhost", "--home", str(tmp_path / "home"), "--python", "/nowhere/python", "--json", "x.py")
+    done = call(*command, *words, cwd=tmp_path)
+    assert done.returncode == 1
+    said = json.loads(done.stdout)
+    assert (said["status"], said["hosts"]) == ("failed", ["localhost"])
+    assert said["schema"].startswith("ipexctl.")
+    assert "/nowhere/python" in said["reason"]
+    assert said["fix"]
+
+
 def test_a_bad_hostfile_line_has_its_place_and_a_caret(tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("node1\nnode2 slost=4\n")
     done = call("exec", "--", "true", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
