@@ -6,6 +6,7 @@ Pure. The rows themselves are in `causes_launch`, `causes_network`, `causes_mach
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -109,6 +110,12 @@ class Scene:
     @property
     def python(self) -> str:
         return str(self.plan.get("python") or "python3")
+
+    def install(self, package: str) -> str:
+        """What brings that package besides those that were asked for before."""
+        if self.plan.get("install") == "":
+            return f"ipexctl exec -- {self.python} -m pip install {shlex.quote(package)}"
+        return f"{self.plan.get('install') or 'ipexctl install'} --with {shlex.quote(package)}"
 
     def who_said(self, pattern: re.Pattern[str]) -> tuple[Words, ...]:
         return tuple(each for each in self.words if pattern.search(each.last_words))

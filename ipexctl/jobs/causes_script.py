@@ -49,7 +49,7 @@ def _no_module(found: Found) -> tuple[str, str]:
         return sentence, _ROWS
     package = _PACKAGES.get(module) or _PACKAGES.get(top) or top.replace("_", "-")
     look = f"ipexctl exec -- {found.scene.python} -c 'import {top}'"
-    fix = f"a package: ipexctl install --with {package}; a file of yours: below the project, ipexctl sync brings it"
+    fix = f"a package: {found.scene.install(package)}; a file of yours: below the project, ipexctl sync brings it"
     return sentence, f"{fix}; who lacks it: {look}" if quiet else fix
 
 
@@ -89,8 +89,8 @@ def _argument(found: Found) -> tuple[str, str]:
     }
     return (
         f"the transformers or accelerate that is installed knows no argument {name}",
-        hints.get(name, "its documentation of that version has the name") + "; another version: "
-        "ipexctl install --with 'transformers<5'",
+        hints.get(name, "its documentation of that version has the name")
+        + f"; another version: {found.scene.install('transformers<5')}",
     )
 
 

@@ -41,9 +41,13 @@ def completed(needs: Needs, wishes: RunWishes, known: Known, env: RankEnv) -> Ne
         doubt = doubt or "PYTHONPATH is exported"
     if wishes.setup:
         doubt = doubt or f"{wishes.setup} may say where to look"
+    return replace(needs, doubt=doubt, own=env.name is not None, install=command_of(env.name, known, wishes.env))
+
+
+def command_of(name: str | None, known: Known, env: str) -> str:
+    """What makes that environment as it is; a package more goes behind it."""
     records = [record for facts in known.facts.values() for _, record in records_of(facts)]
-    record = next((record for record in records if record.name == env.name), None)
-    return replace(needs, doubt=doubt, own=env.name is not None, install=install_again(record, wishes.env))
+    return install_again(next((record for record in records if record.name == name), None), env)
 
 
 def _read(name: str, path: Path) -> Script:

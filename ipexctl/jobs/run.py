@@ -17,7 +17,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs import start as starting
 from ipexctl.jobs.ahead import Closed, ask_ahead
 from ipexctl.jobs.keep import prune_here, read_keep
-from ipexctl.jobs.needs import completed
+from ipexctl.jobs.needs import command_of, completed
 from ipexctl.jobs.places import check_places
 from ipexctl.jobs.prepare import environment_of, has_environment, look, planned_environment
 from ipexctl.jobs.record import Register, RunRecord
@@ -253,7 +253,8 @@ def begin(
     )
     jobs = {host.name: job_of(plan, host, secrets) for host in plan.hosts}
     files = [starting.File(file.name, file.text.encode(), file.mode) for file in plan.files]
-    files.append(starting.File("plan.json", json.dumps(to_json(plan), indent=1).encode()))
+    shown = {**to_json(plan), "install": command_of(plan.env, known, wishes.env) if plan.env else ""}
+    files.append(starting.File("plan.json", json.dumps(shown, indent=1).encode()))
     beginning = starting.Beginning(
         id=run,
         home=known.home,

@@ -32,7 +32,7 @@ LINES, FEW_LINES = 400, 120
 LONGEST = 2000
 """Bytes of a line that are kept."""
 EVENTS = 400
-KEPT = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint")
+KEPT = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install")
 FINAL_BADLY = ("failed", "lost")
 Json = Dict[str, Any]
 

@@ -88,6 +88,20 @@ def test_the_page_of_known_texts_is_the_table() -> None:
     assert (DOCS / "troubleshooting.md").read_text(encoding="utf-8") == page()
 
 
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"install": "ipexctl install --stack torch --with peft"}, "ipexctl install --stack torch --with peft --with"),
+        ({"install": "", "python": "/opt/py"}, "ipexctl exec -- /opt/py -m pip install"),
+        ({}, "ipexctl install --with"),
+    ],
+)
+def test_a_package_is_added_to_the_environment_as_it_was_asked_for(plan: dict[str, Any], said: str) -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)], plan=plan)
+    assert verdict.cause is not None
+    assert f"a package: {said} frobnicate;" in verdict.cause.fix
+
+
 @pytest.mark.parametrize("state", ["ok", "running", "stopped"])
 def test_a_run_that_is_well_gets_no_cause(state: str) -> None:
     row = {"state": state}
