@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.playbook.files import shipped
 from ipexctl.playbook.places import Templated
+from ipexctl.playbook.read import read_playbook
 from ipexctl.playbook.tree import Block
 from playbook_helpers import at, book, play_of, refusal, tasks_in
 
@@ -192,6 +196,70 @@ def test_a_thousand_tasks_are_read_and_checked_in_a_moment(tmp_path: Path) -> No
     began = time.process_time()
     assert len(tasks_in(tmp_path, text)) == 1000
     assert time.process_time() - began < 3
+
+
+PIECES = (
+    *(
+        "- ",
+        "  ",
+        "    ",
+        "\n",
+        ": ",
+        "hosts: all",
+        "tasks:",
+        "exec: ",
+        "block:",
+        "rescue:",
+        "when: ",
+        "loop: ",
+        "[",
+        "]",
+    ),
+    *(
+        "{",
+        "}",
+        "{{ a }}",
+        "{{",
+        "}}",
+        "{% for %}",
+        "&a ",
+        "*a",
+        "<<: ",
+        "!vault ",
+        "|\n",
+        ">",
+        "'",
+        '"',
+        "\t",
+        "#",
+        "---",
+    ),
+    *("vars:", "args:", "copy:", "src=x dest=y", "include_tasks: site.yml", "import_playbook: site.yml", "notify: x"),
+    *(
+        "yes",
+        "null",
+        "0o17",
+        "1e999",
+        "9" * 400,
+        ".nan",
+        "22:22",
+        "2026-01-01",
+        "\x00",
+        "\x85",
+        "\ud800",
+        "é",
+        "a: b: c",
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(st.sampled_from(PIECES), max_size=30))
+def test_whatever_a_file_says_it_is_read_or_refused(tmp_path: Path, parts: list[str]) -> None:
+    path = tmp_path / "site.yml"
+    path.write_bytes("".join(parts).encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(UserError):
+        read_playbook(path, "site.yml")
 
 
 def test_endless_aliases_end(tmp_path: Path) -> None:
