@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import ipexctl
@@ -42,6 +42,8 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 
 class _Commands(TyperGroup):
+    _only_named = False
+
     def list_commands(self, ctx: Any) -> list[str]:
         del ctx
         return list(COMMANDS)
@@ -50,9 +52,19 @@ class _Commands(TyperGroup):
         del ctx
         if cmd_name not in COMMANDS:
             return None
+        if self._only_named:
+            return TyperCommand(cmd_name, short_help=COMMANDS[cmd_name])
         command = get_command(import_module(f"ipexctl.cli.{cmd_name}").app)
         command.name = cmd_name
         return command
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """A command's name is completed without loading what begins with it."""
+        self._only_named = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._only_named = False
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:

@@ -5,7 +5,6 @@ Nothing may fail here: the line somebody is typing is no place for errors.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -80,6 +79,8 @@ def _records() -> list[Path]:
 
 
 def _environment(path: Path) -> str | None:
+    import json
+
     try:
         named = json.loads(path.read_text(encoding="utf-8"))["env"]
     except (OSError, ValueError, KeyError, TypeError):

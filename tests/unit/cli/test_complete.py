@@ -112,6 +112,13 @@ def test_zsh_and_fish_are_given_the_same_in_their_own_form(place: Path) -> None:
     assert fish == ["node1", "node2", "node3"]
 
 
+def test_commands_are_offered_with_what_they_do(place: Path) -> None:
+    assert tab(place, "ex") == ["exec", "export"]
+    zsh = asked(place, _IPEXCTL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="ipexctl exe")
+    assert zsh == ['_arguments \'*: :(("exec":"Run one command on every host, and see its output live."))\'']
+    assert tab(place, "exec", "--gat") == ["--gather"]
+
+
 @pytest.mark.parametrize(("shell", "ends"), [("bash", "complete -o default"), ("zsh", "compdef ")])
 def test_the_script_of_each_shell_calls_us_and_says_for_whom(place: Path, shell: str, ends: str) -> None:
     script = asked(place, _IPEXCTL_COMPLETE=f"source_{shell}")

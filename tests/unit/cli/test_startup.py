@@ -12,6 +12,10 @@ HEAVY = ("paramiko", "fabric", "invoke", "rich", "yaml", "ClusterShell", "crypto
 
 
 def imported_by(code: str, env: dict[str, str] | None = None) -> set[str]:
+    return {name.partition(".")[0] for name in modules_of(code, env)}
+
+
+def modules_of(code: str, env: dict[str, str] | None = None) -> set[str]:
     program = f"""
 import atexit, sys
 atexit.register(lambda: print("IMPORTED", *sorted(m for m in sys.modules if sys.modules[m] is not None)))
@@ -21,7 +25,7 @@ atexit.register(lambda: print("IMPORTED", *sorted(m for m in sys.modules if sys.
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False
     )
     line = next(line for line in done.stdout.splitlines() if line.startswith("IMPORTED "))
-    return {name.partition(".")[0] for name in line.split()[1:]}
+    return set(line.split()[1:])
 
 
 @pytest.mark.parametrize("args", [["--version"], ["--help"], ["exec", "--help"], ["lab", "--help"], ["exce"]])
@@ -36,6 +40,13 @@ def test_completion_imports_nothing_heavy() -> None:
     imported = imported_by(code, environ)
     assert "typer" in imported
     assert not imported & set(HEAVY)
+
+
+def test_completion_of_a_commands_name_loads_no_command() -> None:
+    environ = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl ", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['ipexctl']\nfrom ipexctl.__main__ import main\nmain()"
+    imported = modules_of(code, environ)
+    assert {name for name in imported if name.startswith("ipexctl.cli.")} == {"ipexctl.cli.app"}
 
 
 def test_a_command_on_this_machine_alone_needs_no_ssh_library() -> None:
