@@ -27,6 +27,8 @@ MOST = 2 << 20
 """Bytes of a frame."""
 MOST_OF_STRANGERS = 4096
 READ = 1 << 18
+SOURCED = 90.0
+"""Seconds for a setup file: one that waits for something would hold up the run without a word."""
 _HEAD = struct.Struct("!Ic")
 _OFFSET = struct.Struct("!Q")
 Json = Dict[str, Any]
@@ -193,9 +195,12 @@ def sourced(setup: str, environ: dict[str, str]) -> dict[str, str]:
     """The environment after bash has sourced that file; raises an OSError that says what it complained about."""
     script = '. "$0" </dev/null 1>&2 || exit; exec env -0'
     try:
-        done = subprocess.run(["bash", "-c", script, setup], env=environ, capture_output=True, check=False)
+        words = ["bash", "-c", script, setup]
+        done = subprocess.run(words, env=environ, capture_output=True, check=False, timeout=SOURCED)
     except FileNotFoundError:
         raise OSError(0, f"there is no bash to source {setup} with") from None
+    except subprocess.TimeoutExpired:
+        raise OSError(0, f"{setup} could not be sourced: it took longer than {SOURCED:g} s") from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise OSError(0, f"{setup} could not be sourced: {said[-1] if said else f'exit code {done.returncode}'}")

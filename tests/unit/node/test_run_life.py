@@ -135,3 +135,12 @@ def test_a_setup_that_takes_its_time_is_no_lost_rank(make: Callable[..., Run], t
     status = run.wait()
     assert (status["state"], status["reason"]) == ("ok", "")
     assert run.output(1) == b"yes\n"
+
+
+def test_a_setup_that_never_ends_is_told_and_leaves_nothing(make: Callable[..., Run], tmp_path: Path) -> None:
+    setup = tmp_path / "setvars.sh"
+    setup.write_text(f"WHOSE={tmp_path}/runs/run0 sleep 600\n")
+    run = make("print(1)", job={"setup": str(setup)}, patches={"wire": ("SOURCED = 90.0", "SOURCED = 1.0")}).start()
+    assert run.wait()["exit_code"] == 127
+    assert "setvars.sh could not be sourced: it took longer than 1 s" in run.output(0, "err").decode()
+    assert run.left() == []
