@@ -78,7 +78,7 @@ def play_command(
         book, files = read(playbook, cwd, templater)
         variables = _extra(extra or (), cwd, templater)
         if syntax_check or list_tasks:
-            every = limited = _hosts_or_none(targets)
+            every = limited = _hosts_if_named(targets)
         else:
             limited = choose_hosts(targets)
             every = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
@@ -136,11 +136,13 @@ def _first_hosts(hosts: dict[int, Sequence[Host]] | Any, limited: Sequence[Host]
     return [host for host in limited if host.name in wanted]
 
 
-def _hosts_or_none(targets: Targets) -> tuple[Host, ...]:
+def _hosts_if_named(targets: Targets) -> tuple[Host, ...]:
     """To look at a playbook needs no hosts, but those that are named have to be right."""
     from ipexctl.cli.hosts import choose_hosts
 
-    return choose_hosts(targets)
+    hosts = choose_hosts(targets)
+    named = targets.hosts is not None or targets.hostfile is not None or len(hosts) > 1
+    return hosts if named else ()
 
 
 def _extra(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:

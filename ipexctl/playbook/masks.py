@@ -36,7 +36,7 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
     if no_log:
         kept = {key: result.data[key] for key in ("rc", "attempts") if key in result.data}
         reason = "no_log: what it said is not shown" if result.reason or result.bad else ""
-        return replace(result, reason=reason, fix="", data=kept, diff="", said="")
+        return replace(result, reason=reason, fix="", data=kept, diff="", said="", line="")
     if not secrets:
         return result
     return replace(
@@ -46,6 +46,7 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
         data=masked_value(dict(result.data), secrets),
         diff=masked(result.diff, secrets),
         said=masked(result.said, secrets),
+        line=masked(result.line, secrets),
     )
 
 

@@ -50,10 +50,13 @@ def read(word: str, cwd: Path, templater: Templater) -> tuple[Playbook, dict[int
 def prepare(
     playbook: Playbook, files: Mapping[int, Templated], choice: Choice, every: Sequence[Host], limited: Sequence[Host]
 ) -> Prepared:
-    """Which hosts and tasks it comes to. `limited` are those that --limit leaves of all."""
+    """Which hosts and tasks it comes to. `limited` are those that --limit leaves of all; none: nobody has named any."""
     names = {host.name for host in limited}
     hosts: dict[int, tuple[Host, ...]] = {}
     for number, play in enumerate(playbook.plays):
+        if not every:
+            hosts[number] = ()
+            continue
         of_play = hosts_of(play.hosts, play.hosts_place, every)
         hosts[number] = tuple(host for host in of_play if host.name in names)
         _check_delegates(play.tasks, every)

@@ -105,7 +105,7 @@ class Scope:
         top = re.fullmatch("\1(.*)\2", said, re.DOTALL)
         if top:
             name = top[1]
-            near = get_close_matches(name, sorted(self.names()), n=1)
+            near = get_close_matches(name, sorted({"facts", *self.names()} - {name}), n=1)
             fix = f"did you mean '{near[0]}'?" if near else _for_name(name)
             return f"'{name}' is undefined", fix, name
         inside = re.fullmatch("\1([^\1]*)\1(.*)", said, re.DOTALL)

@@ -25,6 +25,9 @@ class Result:
     diff: str = ""
     said: str = ""
     """What it has to show when all is well: of debug, its message."""
+    line: str = ""
+    """The line of the playbook that is to blame, and where in it."""
+    column: int = 0
 
     @property
     def bad(self) -> bool:

@@ -370,4 +370,6 @@ def _text(value: Any) -> str:
 
 
 def _bad_template(error: TemplateError, before: Result | None = None) -> Result:
-    return Result("failed", error.error.message, error.error.fix, dict(before.data) if before else {})
+    wrong = error.error
+    data = dict(before.data) if before else {}
+    return Result("failed", wrong.message, wrong.fix, data, line=wrong.text, column=wrong.column)

@@ -13,7 +13,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.report import HostDone, ItemDone, PlayBegan, RankSaid, TaskBegan, TaskDone, Told
 from ipexctl.text import printable
 from ipexctl.ui.run_summary import counted
-from ipexctl.ui.say import say, wants_color
+from ipexctl.ui.say import excerpt, say, wants_color
 
 if TYPE_CHECKING:
     from ipexctl.playbook.prepare import Prepared
@@ -145,7 +145,8 @@ class PlayView:
         sys.stdout.flush()
         tail = " (ignored)" if ignored else ""
         said = f"{printable(names)}: {result.status}{label}{tail}: {_several(result.reason)}"
-        say(said + (f"\n  {_several(result.fix)}" if result.fix else ""))
+        lines = [said, *(excerpt(result.line, result.column) if result.line else ())]
+        say("\n".join([*lines, *([f"  {_several(result.fix)}"] if result.fix else [])]))
         if self._shows and not self._quiet and result.status == "failed":
             self._output_lines(result, only_long=True)
 
@@ -240,10 +241,12 @@ def as_json(report: PlayReport) -> dict[str, Any]:
 def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
     """--list-tasks, and what --syntax-check has to say when all is well."""
     plays: list[dict[str, Any]] = []
+    patterns: list[str] = []
     for number, play in enumerate(ready.playbook.plays):
         tasks = [task for task in play.tasks if id(task) in ready.tasks]
         rows = [{"name": t.called, "module": t.spec.name, "tags": sorted(t.tags), "place": str(t.place)} for t in tasks]
         plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})
+        patterns.append(play.hosts)
     if as_json:
         document = {"schema": "ipexctl.play.tasks/1", "playbook": ready.playbook.shown, "plays": plays}
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
@@ -254,8 +257,8 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
             f"{printable(ready.playbook.shown)}: {counted(len(plays), 'play')}, {counted(count, 'task')}: all well\n"
         )
         return
-    for each in plays:
-        sys.stdout.write(f"PLAY [{printable(each['name'])}]: {printable(fold(each['hosts'])) or 'no hosts'}\n")
+    for each, pattern in zip(plays, patterns, strict=True):
+        sys.stdout.write(f"PLAY [{printable(each['name'])}]: {printable(fold(each['hosts']) or pattern)}\n")
         for row in each["tasks"]:
             tags = f"  [{', '.join(row['tags'])}]" if row["tags"] else ""
             sys.stdout.write(f"  {printable(row['name'])}  ({row['module']}){tags}\n")

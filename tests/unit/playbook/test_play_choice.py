@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from ipexctl.cli.app import app
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import Source
 from ipexctl.playbook.choice import Choice, chosen, unknown_tags
@@ -80,3 +82,13 @@ def test_start_at_leaves_out_what_is_before(tmp_path: Path) -> None:
 def test_a_tag_no_task_has_is_noticed(tmp_path: Path) -> None:
     playbook = book(tmp_path, play_of(TASKS))
     assert unknown_tags(playbook, Choice(frozenset({"fats", "all"}))) == [("fats", "did you mean 'fast'?")]
+
+
+def test_a_playbook_can_be_looked_at_without_hosts(tmp_path: Path) -> None:
+    text = play_of(TASKS).replace("hosts: all", "hosts: gpu")
+    (tmp_path / "site.yml").write_text(text)
+    for args in (("--list-tasks",), ("--syntax-check",)):
+        ran = CliRunner().invoke(app, ["play", str(tmp_path / "site.yml"), *args])
+        assert ran.exit_code == 0, ran.output
+    with pytest.raises(PlaybookError):
+        hosts_of("gpu", HERE, HOSTS)
