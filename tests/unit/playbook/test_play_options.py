@@ -1,0 +1,92 @@
+"""Options of modules: what is taken for what, and secrets on their way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ipexctl.playbook.masks import HIDDEN, secrets_in, shown
+from ipexctl.playbook.modules import MODULES
+from ipexctl.playbook.modules.run_by import runner
+from ipexctl.playbook.options import BadOption, Option, converted, filled
+from ipexctl.playbook.result import Result, together
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "taken"),
+    [
+        ("mode", "644", 0o644),
+        ("mode", "0644", 0o644),
+        ("mode", "0o755", 0o755),
+        ("mode", 0o600, 0o600),
+        ("bool", "no", False),
+        ("bool", 1, True),
+        ("int", " 12 ", 12),
+        ("float", "1.5", 1.5),
+        ("list", "one", ["one"]),
+        ("list", [1, True], ["1", "true"]),
+        ("str", 1.5, "1.5"),
+        ("command", ["a", 1], ["a", "1"]),
+    ],
+)
+def test_values_are_taken_as_people_mean_them(kind: Any, given: Any, taken: Any) -> None:
+    assert converted(Option(kind), given) == taken
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("mode", "u=rw"),
+        ("mode", "999"),
+        ("bool", "perhaps"),
+        ("int", True),
+        ("int", "1e3"),
+        ("float", "nan"),
+        ("list", {"a": 1}),
+        ("str", None),
+        ("str", "a\0b"),
+        ("path", ""),
+        ("command", []),
+        ("command", " "),
+        ("dict", "a"),
+    ],
+)
+def test_other_values_are_refused(kind: Any, given: Any) -> None:
+    with pytest.raises(BadOption):
+        converted(Option(kind), given)
+
+
+def test_what_is_omitted_is_as_if_it_were_not_there() -> None:
+    args = filled(MODULES["doctor"], {"require": "\0omit", "smoke": "yes"})
+    assert (args["require"], args["smoke"], args["network"]) == (None, True, True)
+    with pytest.raises(BadOption):
+        filled(MODULES["template"], {"src": "\0omit", "dest": "/x"})
+
+
+def test_every_module_has_somebody_who_does_its_work() -> None:
+    does = {"here": "here", "host": "on_host", "together": "together"}
+    for spec in MODULES.values():
+        assert callable(getattr(runner(spec.name), does[spec.where]))
+
+
+def test_no_secret_is_left_in_what_is_shown() -> None:
+    result = Result("changed", "it is s3cret", "type s3cret", {"a": ["x s3cret y"], "s3cret": 1}, "+s3cret", "s3cret")
+    seen = shown(result, {"s3cret"}, no_log=False)
+    assert "s3cret" not in repr(seen)
+    assert seen.data["a"] == [f"x {HIDDEN} y"]
+    hidden = shown(result, set(), no_log=True)
+    assert "s3cret" not in repr(hidden)
+    assert secrets_in(Result("ok", data={"stdout": "one line\nab\nanother"})) == {
+        "one line\nab\nanother",
+        "one line",
+        "another",
+    }
+
+
+def test_of_a_loop_the_worst_counts() -> None:
+    turns = [Result("ok"), Result("failed", "no"), Result("changed")]
+    all_of_it = together(turns, ["a", "b", "c"], "item")
+    assert (all_of_it.status, all_of_it.reason) == ("failed", "no")
+    assert [each["item"] for each in all_of_it.data["results"]] == ["a", "b", "c"]
+    assert together([], [], "item").status == "skipped"
