@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NoReturn
 CHUNK = 1 << 20
 PATIENCE = 60.0
 STARTING = 600.0
+BRINGING = 20.0
 OURS = ".ipexctl"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORTH_READING = 64 << 20
@@ -214,9 +215,25 @@ def has_ended(tree: Tree, run: str) -> bool:
         here = supervisor.get("machine") == os.uname().nodename and lease.get("boot") == boot()
         lost = here and isinstance(pid, int) and not os.path.exists(f"/proc/{pid}")
         return status.get("state") not in ("starting", "running") or lost
-    if os.path.exists(tree.home + b"/runs/" + raw(run) + b"/job.json"):
+    rundir = tree.home + b"/runs/" + raw(run)
+    if os.path.exists(rundir + b"/job.json"):
         return bool(lease.get("boot") != boot())
+    if has_rank(run):
+        return False
+    brought = look(rundir + b"/rank.py")  # the job file beside it goes once the ranks have begun, or with the run
+    if brought is not None and time.time() - brought.st_ctime > BRINGING:
+        return True
     return time.time() - float(lease.get("made") or 0) > STARTING
+
+
+def has_rank(run: str) -> bool:
+    """Whether a rank of that run lives on this host: its wrapper is called by its path."""
+    wrapper = b"/runs/" + raw(run) + b"/rank.py"
+    for process in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
+            if any(word.endswith(wrapper) for word in file.read().split(b"\0")):
+                return True
+    return False
 
 
 def store_token(home: bytes, *, make: bool) -> str | None:

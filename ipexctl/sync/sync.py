@@ -321,8 +321,9 @@ class _Sync:
 
     def _note_generation(self, decision: Decision) -> None:
         if decision.generation > 1 and decision.users:
+            use = "uses" if len(decision.users) == 1 else "use"
             text = (
-                f"{', '.join(decision.users)} still uses the tree, which is left as it is; the project as it is now "
+                f"{', '.join(decision.users)} still {use} the tree, which is left as it is; the project as it is now "
                 "goes beside it, without the files that runs wrote there"
             )
             self.notes.append(text)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -79,6 +81,39 @@ def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_tha
     assert generation() == 2
     put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": {**supervisor, "pid": 2**22}}))
     assert generation() == 1, "its supervisor is gone"
+
+
+def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when_they_have_gone(place: Place) -> None:
+    """As on a node that is not its node0: the job file goes once the ranks have begun."""
+    put(place.root, "train.py", "0")
+    place.sync(lease="r1")
+    rundir = place.home / "runs/r1"
+    put(place.home, "runs/r1/rank.py", "import time\ntime.sleep(600)")
+    lease = place.tree / ".ipexctl/leases/r1"
+    lease.write_text(json.dumps({**json.loads(lease.read_text()), "made": time.time() - 3600}))
+
+    def generation() -> int | None:
+        put(place.root, "train.py", str(time.monotonic_ns()))
+        return place.synced(dry_run=True).generation
+
+    rank = subprocess.Popen([sys.executable, rundir / "rank.py", rundir / "job.json"])
+    try:
+        assert generation() == 2, "an hour later its rank still runs here"
+    finally:
+        rank.kill()
+        rank.wait()
+    lease.write_text(json.dumps({**json.loads(lease.read_text()), "made": time.time()}))
+    assert generation() == 2, "it may be about to start"
+    original = text_of("tree")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            node_script,
+            "text_of",
+            lambda name: original.replace("BRINGING = 20.0", "BRINGING = -1.0") if name == "tree" else text_of(name),
+        )
+        node_script.found_command.cache_clear()
+        assert generation() == 1, "its rank has come and gone"
+    node_script.found_command.cache_clear()
 
 
 def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) -> None:
