@@ -1,4 +1,4 @@
-"""docs/playbooks.md, held against what the reader understands: every example in it, every module in it."""
+"""docs/playbooks.md and the README, held against what the reader understands: every example, every module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ipexctl.playbook.modules import MODULES
 from playbook_helpers import book, play_of
 
 DOCS = (Path(__file__).parents[3] / "docs" / "playbooks.md").read_text()
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
+README = (Path(__file__).parents[3] / "README.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCS + README, re.DOTALL)
 
 
 @pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
@@ -20,7 +21,7 @@ def test_every_example_is_well(tmp_path: Path, text: str) -> None:
     (tmp_path / "data").mkdir()
     for name in ("data/tiny.bin", "train.toml.j2", "train.py"):
         (tmp_path / name).write_text("")
-    assert book(tmp_path, text if text.startswith("- name: ") else play_of(text)).plays
+    assert book(tmp_path, text if "hosts: all" in text else play_of(text)).plays
 
 
 def test_every_module_and_every_playbook_is_named() -> None:
