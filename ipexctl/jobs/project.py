@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -13,8 +14,13 @@ from ipexctl.jobs.needs import needs_of_module, needs_of_script
 from ipexctl.sync.root import root_for
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.jobs.modules import Needs
+    from ipexctl.jobs.record import RunRecord
     from ipexctl.jobs.wishes import RunWishes
+
+_GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +65,25 @@ def find_place(wishes: RunWishes, cwd: Path) -> Place:
         )
     needs = needs_of_script(str(script), at, root / below)
     return Place(root, below, (os.path.relpath(at, root / below), *wishes.words[1:]), needs)
+
+
+def left_elsewhere(tree: str, below: str, records: Sequence[RunRecord]) -> str:
+    """A sentence, where the last run of this project wrote into a later generation of its tree. Pure."""
+    first, number = _generation(tree)
+    for record in reversed(records):
+        end = "" if below == "." else f"/{below}"
+        at, then = _generation(record.cwd.removesuffix(end))
+        if at != first:
+            continue
+        if then <= number:
+            return ""
+        return (
+            f"this run begins in {tree}, which is free again; what {record.id} wrote is in {record.cwd}: "
+            f"ipexctl fetch {record.id}:PATH . brings it into the project"
+        )
+    return ""
+
+
+def _generation(tree: str) -> tuple[str, int]:
+    found = _GENERATION.fullmatch(tree)
+    return (found["tree"], int(found["number"] or 1)) if found is not None else (tree, 1)

@@ -20,6 +20,7 @@ from ipexctl.jobs.keep import prune_here, read_keep
 from ipexctl.jobs.needs import command_of, completed
 from ipexctl.jobs.places import check_places
 from ipexctl.jobs.prepare import environment_of, has_environment, look, planned_environment
+from ipexctl.jobs.project import left_elsewhere
 from ipexctl.jobs.record import Register, RunRecord
 from ipexctl.jobs.refused import Refused
 from ipexctl.jobs.ways import check_ways
@@ -158,6 +159,8 @@ def _planned(
     tree = _tree(ahead.tree, place, known, say=say, dry_run=dry_run)
     if isinstance(tree, Refused):
         return tree
+    if wishes.sync and (said := left_elsewhere(tree, place.below, Register().all())):
+        say(f"note: {said}")
     plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
     return Planned(plan, known, env, may_go)
 

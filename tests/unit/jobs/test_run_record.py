@@ -10,6 +10,7 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.project import left_elsewhere
 from ipexctl.jobs.record import Register, RunRecord, new_id
 
 NODE0 = Host("node1", "10.0.0.1", user="me", port=2222, internal="10.1.0.1", ssh_config=Path("/etc/cfg"))
@@ -61,3 +62,16 @@ def test_ids_are_words_of_the_script_and_never_the_same() -> None:
     assert len(ids) > 45
     assert all(each.startswith("Tr_in_it-") and each.replace("-", "").replace("_", "").isalnum() for each in ids)
     assert new_id("../..", 0.0).startswith("run-")
+
+
+def test_a_run_that_is_back_in_the_first_tree_is_told_where_the_last_one_wrote() -> None:
+    code = "/home/me/.ipexctl/code"
+    beside = replace(RUN, id="train-2", cwd=f"{code}/p-1.gen2/sub")
+    said = left_elsewhere(f"{code}/p-1", "sub", [RUN, beside])
+    assert said.startswith(f"this run begins in {code}/p-1, which is free again; what train-2 wrote is in {beside.cwd}")
+    assert "ipexctl fetch train-2:PATH ." in said
+    assert left_elsewhere(f"{code}/p-1.gen2", "sub", [beside]) == ""
+    assert left_elsewhere(f"{code}/p-1.gen3", "sub", [beside]) == "", "sync says it when it goes beside"
+    assert left_elsewhere(f"{code}/p-2", "sub", [beside]) == "", "another project"
+    assert left_elsewhere(f"{code}/p-1", "sub", [beside, replace(beside, cwd=f"{code}/p-1/sub")]) == ""
+    assert left_elsewhere(f"{code}/p-1", ".", []) == ""
