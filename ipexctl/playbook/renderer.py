@@ -123,6 +123,7 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
         what = "these templates need each other, without end"
     elif isinstance(error, UndefinedError):
         what, fix, word = scope.undefined(str(error))
+        at = scope.at  # a variable's own template may be the one
     elif isinstance(error, SecurityError):
         what, fix = f"not allowed in a template: {error}", "templates see values, not what Python is made of"
     elif isinstance(error, TemplateError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, nodes
@@ -14,7 +15,7 @@ from jinja2.utils import missing
 from ipexctl.playbook.renderer_filters import FILTERS, TESTS, TooMuch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from jinja2 import Template
 
@@ -33,7 +34,7 @@ class Undefined(StrictUndefined):
         owner: Any = self._undefined_obj
         if self._undefined_hint:
             return str(self._undefined_hint)
-        if isinstance(owner, dict):
+        if isinstance(owner, Mapping):
             return f"\1{name}\1{' '.join(str(key) for key in list(owner)[:200])}"
         if owner is missing:
             return f"\1{name}\2"
@@ -152,6 +153,9 @@ class Renderer:
                 raise TooMuch(f"this template comes to more than {_BIGGEST * 4:,} characters")
             pieces.append(piece)
         return "".join(pieces)
+
+    def undefined(self, said: str) -> Undefined:
+        return Undefined(hint=said)
 
     def _get(self, text: str, expression: bool) -> Any:
         key = (text, expression)

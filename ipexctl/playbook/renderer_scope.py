@@ -60,12 +60,22 @@ class Scope:
             value = _MISSING
             for values, templated in reversed(self._layers):
                 if name in values:
-                    value = self.fill(values[name]) if templated else values[name]
+                    value = self._filled_or_undefined(values[name]) if templated else values[name]
                     break
             if value is _MISSING:
                 return otherwise
             self._filled[name] = value
         return self._filled[name]
+
+    def _filled_or_undefined(self, value: Any) -> Any:
+        """A variable that needs one that isn't there is not there itself, for `is defined` and `default`."""
+        outer = self.at
+        try:
+            return self.fill(value)
+        except UndefinedError as error:
+            inner, self.at = self.at, outer
+            said = str(error)
+            return self._renderer.undefined(said if said.startswith("\3") else f"\3{inner}\3{said}")
 
     def of_host(self, name: str) -> Scope:
         return Scope(self._renderer, self._all_layers, self._hosts, name, [])
@@ -102,6 +112,9 @@ class Scope:
 
     def undefined(self, said: str) -> tuple[str, str, str | None]:
         """What is undefined, what was perhaps meant, and the word to point at."""
+        if said.startswith("\3"):
+            _, at, said = said.split("\3", 2)
+            self.at = int(at)
         top = re.fullmatch("\1(.*)\2", said, re.DOTALL)
         if top:
             name = top[1]

@@ -106,15 +106,21 @@ class PlayView:
         for item in self._items:
             if self._shows and not self._quiet:
                 self._line(item.host, item.result, f" ({printable(item.label)})" if item.label else "")
+        told = {item.host for item in self._items}
         groups: dict[tuple[Any, ...], list[HostDone]] = {}
         for done in self._hosts:
-            key = (done.result.status, done.result.reason, done.result.fix, done.result.said, done.ignored)
+            key = (
+                done.host in told,
+                done.result.status,
+                done.result.reason,
+                done.result.fix,
+                done.result.said,
+                done.ignored,
+            )
             groups.setdefault((*key, _output_of(done.result) if self._verbose else ""), []).append(done)
         for members in groups.values():
             first = members[0]
-            if first.loop and not (first.result.bad and not self._items):
-                if first.result.bad and self._quiet:
-                    self._bad(fold([done.host for done in members]), first)
+            if first.loop and first.host in told and not (first.result.bad and self._quiet):
                 continue
             names = fold([done.host for done in members])
             if first.result.bad:

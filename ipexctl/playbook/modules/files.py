@@ -46,8 +46,9 @@ if [ $state = ok ] || [ "$check" = yes ]; then say $state; [ $state != changed ]
 if [ $state = mode ]; then chmod "$mode" -- "$dest" && say mode; exit; fi
 dir=${dest%/*}; [ "$dir" != "$dest" ] || dir=.
 [ -d "$dir" ] || [ -z "$dir" ] || mkdir -p -- "$dir" || exit 1
+[ -w "${dir:-/}" ] || { echo "this account may not write to ${dir:-/}: permission denied" >&2; exit 1; }
 aside=$dest.ipexctl-$$.part
-trap 'rm -f -- "$aside"' EXIT; trap 'exit 1' HUP INT PIPE TERM
+trap 'rm -f -- "$aside" 2>/dev/null' EXIT; trap 'exit 1' HUP INT PIPE TERM
 mask=$(umask); umask 077
 cat >"$aside" || exit 1
 [ "$(wc -c <"$aside")" -eq "$size" ] || { echo 'only part of it has arrived' >&2; exit 1; }

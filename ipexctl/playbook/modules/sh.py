@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,8 @@ command -v sudo >/dev/null || {{ printf '\\036become there is no sudo\\n' >&2; e
 why=$(sudo -n -u {user} -- true 2>&1) || {{ printf '\\036become %s\\n' "$why" >&2; exit 96; }}
 exec sudo -n -u {user} -- /bin/sh -c {take}
 """
+_OF_SH: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
+"""What sh puts before its own words: our script's name for itself, and a line nobody else has."""
 MOST: Final = 16 << 20
 """Bytes that are kept of what a command prints, of each stream."""
 
@@ -40,7 +43,7 @@ class Ran:
     @property
     def last_words(self) -> str:
         lines = self.stderr.decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
+        return _OF_SH.sub("", lines[-1].strip()) if lines else ""
 
 
 def run_sh(

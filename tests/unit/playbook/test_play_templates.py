@@ -83,6 +83,21 @@ def test_variables_may_need_each_other_and_say_where_they_cant() -> None:
         assert "need each other" in bad.error.message
 
 
+def test_a_variable_that_needs_what_is_not_there_is_not_there_itself() -> None:
+    with Templater() as told:
+        told.layer("play", {"a": templated("{{ gone }}")}, templated=True)
+        told.host("h", ["play", "@weak", "@strong"])
+        used, given, asked = told.fill(
+            [Job("h", {"it": templated(text)}) for text in ("{{ a }}", "{{ a | default(1) }}", "{{ a is defined }}")]
+        )
+        assert isinstance(used, TemplateError)
+        assert "'gone' is undefined" in used.error.message
+        assert used.error.text == "{{ gone }}"
+        assert isinstance(given, Filled)
+        assert isinstance(asked, Filled)
+        assert (given.values["it"], asked.values["it"]) == (1, False)
+
+
 @pytest.mark.parametrize(
     ("text", "said", "fix"),
     [
