@@ -124,7 +124,7 @@ SCRIPT: Final = (
     ),
     Known(
         "stack.undefined_symbol",
-        (r"(?P<library>[^\s:]+\.so[\w.]*): undefined symbol: (?P<symbol>\S+)",),
+        (r"(?<![^\s:])(?P<library>[^\s:]+\.so[\w.]*): undefined symbol: (?P<symbol>\S+)",),
         "",
         "",
         tell=_no_symbol,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -469,3 +470,13 @@ def test_a_run_somebody_watched_ends_with_its_cause_and_the_way_to_more() -> Non
 )
 def test_lengths_of_time_are_said_as_people_do(seconds: float, said: str) -> None:
     assert lasted(seconds) == said
+
+
+@pytest.mark.parametrize("piece", ["a", "1", "/x.so", "'"])
+def test_no_known_text_is_looked_for_long_in_a_line_without_end(piece: str) -> None:
+    line = piece * (30_000 // len(piece))
+    for known in TABLE:
+        for pattern in known.patterns:
+            began = time.process_time()
+            pattern.search(line)
+            assert time.process_time() - began < 1, pattern.pattern
