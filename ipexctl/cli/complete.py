@@ -32,6 +32,17 @@ def environments(incomplete: str) -> list[str]:
     return _beginning(incomplete, {"default": None, **used})
 
 
+def playbooks(incomplete: str) -> list[str]:
+    """Those that come with the tool, and the YAML files here; with a directory before it, the shell's own way."""
+    from ipexctl.playbook.files import shipped
+
+    try:
+        here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))
+    except OSError:
+        here = []
+    return _beginning(incomplete, [*shipped(), *here])
+
+
 def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
     """The last name of a list of hosts, out of the file or the allocation the command would take."""
     return _in_list(incomplete, [host.name for host in _hosts_in_reach(ctx)])

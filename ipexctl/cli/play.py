@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import UserError
 
@@ -29,7 +30,12 @@ def play_command(
     home: Home,
     output: Output,
     playbook: Annotated[
-        str, typer.Argument(metavar="PLAYBOOK", help="A file, or the name of one that comes with ipexctl: bootstrap.")
+        str,
+        typer.Argument(
+            metavar="PLAYBOOK",
+            autocompletion=complete.playbooks,
+            help="A file, or the name of one that comes with ipexctl: bootstrap.",
+        ),
     ],
     check: Annotated[bool, typer.Option("--check", help="Say what would change; change nothing anywhere.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show how files change.")] = False,

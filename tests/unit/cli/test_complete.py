@@ -99,6 +99,13 @@ def test_environments_are_those_that_runs_have_used(place: Path) -> None:
     assert tab(place, "envs", "--remove", "t") == ["torch-2.13-bb"]
 
 
+def test_playbooks_are_those_that_come_along_and_those_that_are_here(place: Path) -> None:
+    (place / "trial.yml").touch()
+    (place / "train.py").touch()
+    assert tab(place, "play", "tr") == ["train", "trial.yml"]
+    assert tab(place, "play", "dir/tr") == []
+
+
 def test_where_nothing_is_known_nothing_is_made_up(place: Path) -> None:
     assert tab(place, "logs", "") == ["last"]
     assert tab(place, "install", "--env", "") == ["default"]
