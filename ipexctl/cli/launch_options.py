@@ -179,7 +179,7 @@ def understand(
     kind: CommandKind = "module" if script.module is not None else "command" if ctx.obj["dashes"] else "script"
     words = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
     config = read_accelerate_file(launch.accelerate_config) if launch.accelerate_config is not None else None
-    asked = without_launcher(kind, words, options, config)
+    asked = without_launcher(kind, words, options, config, os.environ)
     hosts = choose_hosts(targets, asked.config.hostfile if asked.config else None)
     wishes = RunWishes(
         kind=asked.kind,

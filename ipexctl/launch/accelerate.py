@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
@@ -15,7 +16,6 @@ from ipexctl.hosts.yaml_tree import YamlTree, is_null
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from pathlib import Path
 
     from ipexctl.hosts.yaml_tree import Entry
     from ipexctl.launch.request import LaunchOptions
@@ -73,6 +73,7 @@ PASSED_OVER: Final = (
 _YES: Final = ("true", "yes", "on", "y", "1")
 _NO: Final = ("false", "no", "off", "n", "0", "")
 PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
+DEFAULTS: Final = ("default_config.yaml", "default_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +121,23 @@ def options_of(config: AccelerateConfig | None, options: LaunchOptions, hosts: i
     """Ours, with what the file says wherever the command line says nothing."""
     if config is None:
         return options
-    n = config.processes if options.n is None and options.ppn is None else options.n
-    ppn = options.ppn
-    if ppn is None and n is not None and options.n is None and config.machines > 1:
-        ppn = max(1, n // min(config.machines, hosts))
-    return replace(
-        options,
-        n=n,
-        ppn=ppn,
-        master_port=options.master_port or config.main_port,
-    )
+    n, ppn, said = options.n, options.ppn, dict(options.said)
+    if n is None and ppn is None and config.processes is not None:
+        n = config.processes
+        said["ranks"] = f"{config.path}: num_processes {n}"
+        if config.machines > 1:
+            ppn = -(-n // min(config.machines, hosts))
+            said["ranks"] += f", num_machines {config.machines}"
+    if options.master_port is None and config.main_port is not None:
+        said["master_port"] = f"{config.path}: main_process_port"
+    return replace(options, n=n, ppn=ppn, master_port=options.master_port or config.main_port, said=said)
+
+
+def default_file(environ: Mapping[str, str]) -> Path | None:
+    """What `accelerate launch` reads where nobody names a file, if it is there."""
+    cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    place = Path(environ.get("HF_HOME") or cache, "accelerate").expanduser()
+    return next((file for name in DEFAULTS if (file := place / name).is_file()), None)
 
 
 def remarks(config: AccelerateConfig, hosts: int, node0: Collection[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.launch.accelerate import AccelerateConfig, read_accelerate, read_accelerate_file
+from ipexctl.launch.accelerate import AccelerateConfig, default_file, read_accelerate, read_accelerate_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,12 +37,14 @@ FLAGS: Final[Mapping[Launcher, frozenset[str]]] = {
             *("dynamo_use_regional_compilation", "enable_cpu_affinity", "fp8_use_autocast_during_eval", "ipex"),
             *("ipex_enabled", "m", "module", "multi_gpu", "no_python", "no_tpu_cluster", "q", "quiet", "same_network"),
             *("tpu", "tpu_cluster", "tpu_use_sudo", "use_deepspeed", "use_fsdp", "use_megatron_lm"),
-            *("use_parallelism_config", "use_xpu"),
+            *("use_parallelism_config", "use_tp", "use_xpu"),
         }
     ),
 }
 """Options that take no value; every other one does."""
-NOT_FOR_CPUS: Final = ("multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "use_parallelism_config")
+NOT_FOR_CPUS: Final = (
+    *("multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "use_parallelism_config", "use_tp"),
+)
 IN_FILE: Final = (
     "debug",
     "dynamo_backend",
@@ -62,6 +64,7 @@ IN_FILE: Final = (
     "num_processes",
 )
 """What accelerate takes on its command line as it does in its file."""
+THREADS: Final = "num_cpu_threads_per_process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +165,24 @@ def of_torchrun(found: Unwrapped, options: LaunchOptions) -> LaunchOptions:
     for name, text in (("nproc_per_node", each), ("master_port", port)):
         if text and not text.isdigit() and text not in ("auto", "cpu", "gpu"):
             raise UserError(f"torchrun --{name} {quoted(text)} is no number", fix="a number, or leave it out")
-    ppn = options.ppn
+    ppn, said = options.ppn, dict(options.said)
     if ppn is None and options.n is None and each.isdigit():
         ppn = int(each)
-    return replace(options, ppn=ppn, master_port=options.master_port or (int(port) if port.isdigit() else None))
+        said["ranks"] = f"torchrun --nproc_per_node {each}"
+    if options.master_port is None and port.isdigit():
+        said["master_port"] = f"torchrun --master_port {port}"
+    found_port = options.master_port or (int(port) if port.isdigit() else None)
+    return replace(options, ppn=ppn, master_port=found_port, said=said)
+
+
+def threads_of_accelerate(found: Unwrapped, options: LaunchOptions) -> LaunchOptions:
+    """Its threads a rank, where our own option says nothing."""
+    text = found.asked.get(THREADS)
+    if text is None or options.omp is not None:
+        return options
+    if not text.isdecimal():
+        raise UserError(f"accelerate launch --{THREADS} {quoted(text)} is no number", fix="a number, or leave it out")
+    return replace(options, omp=int(text), said={**options.said, "omp": f"accelerate launch --{THREADS}"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +197,11 @@ class Asked:
 
 
 def without_launcher(
-    kind: CommandKind, words: tuple[str, ...], options: LaunchOptions, config: AccelerateConfig | None
+    kind: CommandKind,
+    words: tuple[str, ...],
+    options: LaunchOptions,
+    config: AccelerateConfig | None,
+    environ: Mapping[str, str],
 ) -> Asked:
     """`-- accelerate launch X` and `-- torchrun X` are X, with what those were told."""
     found = unwrap(words) if kind == "command" else None
@@ -189,6 +210,8 @@ def without_launcher(
     note = f"{found.launcher} is left out, for it would launch a second time: every rank executes {found.words[0]}"
     if found.launcher == "torchrun":
         return Asked(found.kind, found.words, of_torchrun(found, options), config, note)
-    if config is None and found.config_file is not None:
-        config = read_accelerate_file(Path(found.config_file))
-    return Asked(found.kind, found.words, options, config_of(found, config), note)
+    if config is None:
+        own = None if "cpu" in found.asked else default_file(environ)
+        if (file := Path(found.config_file) if found.config_file is not None else own) is not None:
+            config = read_accelerate_file(file)
+    return Asked(found.kind, found.words, threads_of_accelerate(found, options), config_of(found, config), note)

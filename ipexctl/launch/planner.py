@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.launch import flavours, surroundings, threads, transport
@@ -31,6 +32,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
     share = share_ranks(request.hosts, request.options.n, request.options.ppn, default)
     if isinstance(share, LaunchRefusal):
         return share
+    share = replace(share, why=request.options.said.get("ranks", share.why))
     names = [host.name for host, count in zip(request.hosts, share.counts, strict=True) if count]
     launcher = find_launcher(request, names)
     if isinstance(launcher, LaunchRefusal):

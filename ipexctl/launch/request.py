@@ -93,6 +93,8 @@ class LaunchOptions:
     exports: tuple[Export, ...] = ()
     given: tuple[Setting, ...] = ()
     """What a configuration of the user's says (accelerate's): it wins over our defaults, `exports` win over it."""
+    said: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """`ranks`, `omp`, `master_port` → who asked for it, where it wasn't the option of ours."""
 
 
 @dataclass(frozen=True, slots=True)

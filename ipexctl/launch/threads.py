@@ -44,7 +44,7 @@ def _threads(scene: Scene) -> Iterator[Setting]:
 
     def say(member: Member) -> Said:
         if asked is not None:
-            return str(asked), "you said so: --omp"
+            return str(asked), scene.request.options.said.get("omp", "you said so: --omp")
         own = f"physical cores this account may use: {member.binding.formula}"
         if member.facts.cpu.quota is not None:
             own += f"; the cgroup grants the time of {member.facts.cpu.quota:g} CPUs"

@@ -53,7 +53,8 @@ def _meeting(scene: Scene) -> Iterator[Setting]:
             "MASTER_ADDR", node0.address, f"where rank 0 is: {node0.name}'s address on the nodes' own network"
         )
     if port is not None:
-        yield Setting("MASTER_PORT", str(port), "you said so: --master-port")
+        said = scene.request.options.said.get("master_port", "you said so: --master-port")
+        yield Setting("MASTER_PORT", str(port), said)
 
     def loopback_or_iface(member: Member) -> Said | None:
         if scene.alone:

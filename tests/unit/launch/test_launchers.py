@@ -55,8 +55,10 @@ def test_a_launcher_with_nothing_to_launch_is_refused(line: str) -> None:
 
 def test_torchruns_ranks_are_ours_where_we_are_not_told_otherwise() -> None:
     found = unwrapped("torchrun --nproc-per-node 3 --master-port 4444 t.py")
-    assert of_torchrun(found, LaunchOptions()) == LaunchOptions(ppn=3, master_port=4444)
-    assert of_torchrun(found, LaunchOptions(n=5)) == LaunchOptions(n=5, master_port=4444)
+    port = {"master_port": "torchrun --master_port 4444"}
+    said = {"ranks": "torchrun --nproc_per_node 3", **port}
+    assert of_torchrun(found, LaunchOptions()) == LaunchOptions(ppn=3, master_port=4444, said=said)
+    assert of_torchrun(found, LaunchOptions(n=5)) == LaunchOptions(n=5, master_port=4444, said=port)
     automatic = unwrapped("torchrun --nproc-per-node auto t.py")
     assert of_torchrun(automatic, LaunchOptions()) == LaunchOptions()
     wrong = unwrapped("torchrun --nproc-per-node many t.py")
@@ -80,19 +82,43 @@ def test_what_is_not_for_cpus_is_refused() -> None:
 
 def test_a_call_without_a_launcher_stays_as_it_is() -> None:
     words, options = ("python", "t.py"), LaunchOptions(n=2)
-    asked = without_launcher("command", words, options, None)
+    asked = without_launcher("command", words, options, None, {})
     assert (asked.kind, asked.words, asked.options, asked.config, asked.note) == ("command", words, options, None, "")
     # behind no `--` the words are a script of that name and its arguments
-    assert without_launcher("script", ("torchrun", "t.py"), options, None).words == ("torchrun", "t.py")
+    assert without_launcher("script", ("torchrun", "t.py"), options, None, {}).words == ("torchrun", "t.py")
 
 
 def test_the_file_that_accelerate_was_given_is_read(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("distributed_type: MULTI_CPU\nnum_processes: 8\n")
     words = ("accelerate", "launch", "--config_file", str(file), "t.py")
-    asked = without_launcher("command", words, LaunchOptions(), None)
+    asked = without_launcher("command", words, LaunchOptions(), None, {})
     assert asked.config is not None
     assert (asked.kind, asked.words, asked.config.processes) == ("script", ("t.py",), 8)
     assert asked.note.startswith("accelerate launch is left out")
     with pytest.raises(UserError, match="No such file"):
-        without_launcher("command", ("accelerate", "launch", "--config_file", "/none", "t.py"), LaunchOptions(), None)
+        without_launcher(
+            "command", ("accelerate", "launch", "--config_file", "/none", "t.py"), LaunchOptions(), None, {}
+        )
+
+
+def test_where_no_file_is_named_accelerates_own_is_read_unless_it_is_told_cpu(tmp_path: Path) -> None:
+    place = tmp_path / "hf" / "accelerate"
+    place.mkdir(parents=True)
+    (place / "default_config.json").write_text('{"distributed_type": "MULTI_CPU", "num_processes": 3}')
+    environ = {"HF_HOME": str(tmp_path / "hf")}
+    read = without_launcher("command", ("accelerate", "launch", "t.py"), LaunchOptions(), None, environ)
+    assert read.config is not None
+    assert (read.config.processes, read.config.path) == (3, str(place / "default_config.json"))
+    told = without_launcher("command", ("accelerate", "launch", "--cpu", "t.py"), LaunchOptions(), None, environ)
+    assert told.config is not None
+    assert told.config.processes is None
+
+
+def test_accelerates_threads_are_the_ranks() -> None:
+    words = ("accelerate", "launch", "--num_cpu_threads_per_process", "3", "t.py", "--cpu")
+    asked = without_launcher("command", words, LaunchOptions(), None, {})
+    assert (asked.options.omp, asked.words) == (3, ("t.py", "--cpu"))
+    assert without_launcher("command", words, LaunchOptions(omp=2), None, {}).options.omp == 2
+    with pytest.raises(UserError, match="is no number"):
+        without_launcher("command", (*words[:3], "some", "t.py"), LaunchOptions(), None, {})
