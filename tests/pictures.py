@@ -88,7 +88,7 @@ def draw(command: str, lines: list[Text], width: int) -> str:
     svg = console.export_svg(title="", theme=MONOKAI, unique_id="t")
     # No font is fetched from anywhere: what the reader has will do.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S).replace("Fira Code, monospace", "monospace")
-    return re.sub(r"\n\s+", "\n", svg)
+    return re.sub(r"<!--.*?-->|\n\s+", lambda found: "" if found[0].startswith("<") else "\n", svg)
 
 
 def main() -> None:
