@@ -69,7 +69,7 @@ def run_command(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
-    from ipexctl.ui.say import say, say_refused
+    from ipexctl.ui.say import say
 
     if plain and live:
         raise UserError("--plain and --live are two views", fix="one of them")
@@ -104,8 +104,7 @@ def run_command(
             way = verb.Way(reaching.host_keys, reaching.connect_timeout)
             begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell, ahead=ahead)
             if isinstance(begun, Refused):
-                say_refused(begun.reason, begun.fix)
-                raise typer.Exit(interrupt.code if interrupt.code is not None else begun.exit_code)
+                raise typer.Exit(_say_not_begun(begun, interrupt.code))
             from ipexctl.cli.watch import View, watch_run  # while the ranks are being started
             from ipexctl.ui.run_summary import counted
 
@@ -139,6 +138,17 @@ def _refuse_idle(
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
         )
+
+
+def _say_not_begun(refused: Refused, interrupted: int | None) -> int:
+    """What the hosts had not come to when it was interrupted is nobody's fault; the exit code."""
+    from ipexctl.ui.say import say, say_refused
+
+    if interrupted is None or refused.unsure:
+        say_refused(refused.reason, refused.fix)
+    else:
+        say("interrupted before it began: nothing was started")
+    return refused.exit_code if interrupted is None else interrupted
 
 
 def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:

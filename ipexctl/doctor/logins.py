@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.reach import Reach
     from ipexctl.remote.session import Session, Stream
 
-_TRUST: Final = "ipexctl trust, with the same -H or --hosts"
+_TRUST: Final = "ipexctl trust, with the same -H, --hosts and --limit"
 _ANSWER: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) ((?:[0-9a-f]{2})*)")
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
 

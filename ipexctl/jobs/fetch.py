@@ -79,7 +79,11 @@ def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -
             return Order(host, {"base": "~", "path": source.path}, dest, home)
     raise UserError(
         f"{quoted(source.word)} is no run of this machine's and no host of this call's",
-        fix=f"ipexctl ps shows the runs; a host: --hosts {source.word}, or -H HOSTFILE",
+        fix=(
+            "ipexctl ps shows the runs; `last` is the newest of them"
+            if source.word == "last"
+            else f"ipexctl ps shows the runs; a host: --hosts {source.word}, or -H HOSTFILE"
+        ),
     )
 
 

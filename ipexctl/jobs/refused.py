@@ -13,6 +13,8 @@ class Refused:
     fix: str = ""
     hosts: tuple[str, ...] = ()
     unreachable: bool = False
+    unsure: bool = False
+    """Something may have begun all the same."""
 
     @property
     def exit_code(self) -> int:

@@ -292,7 +292,7 @@ def begin(
     if isinstance(started, starting.NotStarted) and started.unsure:
         name, error = next(iter(started.errors.items()))
         fix = f"it may have begun, or not: ipexctl ps says which, ipexctl stop {run} ends it"
-        return Refused(f"{name}: {error.reason}", fix, (name,), error.status == "unreachable")
+        return Refused(f"{name}: {error.reason}", fix, (name,), error.status == "unreachable", unsure=True)
     if isinstance(started, starting.NotStarted):
         register.remove(run)
         _give_back(used, wishes, crew, run)

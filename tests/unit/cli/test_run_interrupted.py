@@ -1,0 +1,33 @@
+"""A run that is interrupted before it begins blames no host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipexctl.cli.run import _say_not_begun
+from ipexctl.jobs.refused import Refused
+
+if TYPE_CHECKING:
+    import pytest
+
+HALTED = Refused("node1: not started", "leave it out: -l '!node1'", ("node1",))
+
+
+def test_what_was_interrupted_before_it_began_says_that_and_nothing_of_hosts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _say_not_begun(HALTED, 130) == 130
+    assert capsys.readouterr().err == "interrupted before it began: nothing was started\n"
+
+
+def test_a_refusal_nobody_interrupted_is_told_with_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _say_not_begun(HALTED, None) == 1
+    assert capsys.readouterr().err == "refused: node1: not started\n  leave it out: -l '!node1'\n"
+
+
+def test_a_run_that_may_have_begun_is_told_of_also_where_it_was_interrupted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unsure = Refused("node1: stopped", "it may have begun, or not: ipexctl ps says which", unsure=True)
+    assert _say_not_begun(unsure, 130) == 130
+    assert "it may have begun" in capsys.readouterr().err
