@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,8 @@ app = typer.Typer(
     add_completion=False,
 )
 SCHEMA = "ipexctl.export/1"
+WITHOUT_SETUP = ("accelerate", "mpijob")
+"""What has no place for a file that a shell sources."""
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
 
 
@@ -70,7 +73,8 @@ def slurm(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, 
     def render(asked: Asked, planned: Planned) -> Exported:
         from ipexctl.export.slurm import to_slurm
 
-        return to_slurm(planned.plan, str(asked.place.root / asked.place.below), Path(asked.wishes.script).stem)
+        cwd, name = str(asked.place.root / asked.place.below), Path(asked.wishes.script).stem
+        return to_slurm(planned.plan, cwd, name, asked.wishes.setup)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -115,7 +119,7 @@ def shell(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, 
         from ipexctl.export.shell import to_shell
 
         tree = planned.plan.cwd.removesuffix(f"/{asked.place.below}")
-        return to_shell(planned.plan, asked.hosts, str(asked.place.root), tree)
+        return to_shell(planned.plan, asked.hosts, str(asked.place.root), tree, asked.wishes.setup)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -171,7 +175,11 @@ def _export(
         if output.json:
             show_refused_json(planned, SCHEMA)
         raise typer.Exit(interrupt.code if interrupt.code is not None else planned.exit_code)
-    _print(render(asked, planned), output)
+    exported = render(asked, planned)
+    if asked.wishes.setup is not None and ctx.info_name in WITHOUT_SETUP:
+        said = f"--setup {asked.wishes.setup} is not in it: source it before"
+        exported = replace(exported, notes=(*exported.notes, said))
+    _print(exported, output)
 
 
 def _print(exported: Exported, output: Output) -> None:

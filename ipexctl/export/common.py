@@ -74,6 +74,11 @@ def commented(settings: Iterable[Setting], indent: str = "") -> list[str]:
     return lines
 
 
+def source(setup: str) -> str:
+    """A line of bash's, before any `set -eu`: such files seldom bear it."""
+    return f". {shlex.quote(setup)} </dev/null >&2 || exit"
+
+
 def words(plan: LaunchPlan) -> str:
     return shlex.join(plan.command)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.export.common import Exported, assignment, commented, differing, everywhere, secrets_of, words
+from ipexctl.export.common import Exported, assignment, commented, differing, everywhere, secrets_of, source, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,8 @@ EXCLUDED: Final = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pyte
 FREE_PORT: Final = "import socket; s = socket.socket(); s.bind((%r, 0)); print(s.getsockname()[1])"
 
 
-def to_shell(plan: LaunchPlan, hosts: Sequence[Host], root: str, tree: str) -> Exported:
-    """`root` is the project here, `tree` its place on the hosts."""
+def to_shell(plan: LaunchPlan, hosts: Sequence[Host], root: str, tree: str, setup: str | None = None) -> Exported:
+    """`root` is the project here, `tree` its place on the hosts; `setup` is sourced before mpirun and by every rank."""
     used = {host.name for host in plan.hosts}
     ways = {host.name: _way(host) for host in hosts if host.name in used or host == hosts[0]}
     place = plan.argv[-1].rpartition("/")[0]
@@ -43,8 +43,8 @@ def to_shell(plan: LaunchPlan, hosts: Sequence[Host], root: str, tree: str) -> E
         "",
     ]
     lines += ["# 2. what a rank is told: its variables, its cores, and what it executes", "for node in $nodes; do"]
-    lines += ["  put \"$node\" rank.sh <<'EOF_RANK'", *_rank(plan), "EOF_RANK", "done", ""]
-    lines += [*_secrets(plan), *_files(plan, hosts[0]), *_start(plan, hosts[0])]
+    lines += ["  put \"$node\" rank.sh <<'EOF_RANK'", *_rank(plan, setup), "EOF_RANK", "done", ""]
+    lines += [*_secrets(plan), *_files(plan, hosts[0]), *_start(plan, hosts[0], setup)]
     return Exported("\n".join(lines) + "\n")
 
 
@@ -68,9 +68,11 @@ def _way(host: Host) -> str:
     return f'{shlex.join([*argv, target])} "$*"'
 
 
-def _rank(plan: LaunchPlan) -> list[str]:
+def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
     """The script each rank begins with."""
-    lines = ["#!/bin/sh", "# mpirun says which rank this is", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
+    lines = [f"#!/bin/{_shell(setup)}", "# mpirun says which rank this is", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
+    if setup is not None:
+        lines += ["# --setup", source(setup)]
     lines += ['. "${0%/*}/master.sh"', 'if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
     lines += commented(everywhere(plan))
     apart = [setting for settings in differing(plan).values() for setting in settings]
@@ -119,7 +121,11 @@ def _files(plan: LaunchPlan, node0: Host) -> list[str]:
     return [*lines, ""]
 
 
-def _start(plan: LaunchPlan, node0: Host) -> list[str]:
+def _shell(setup: str | None) -> str:
+    return "sh" if setup is None else "bash"
+
+
+def _start(plan: LaunchPlan, node0: Host, setup: str | None) -> list[str]:
     lines = ["# 4. where rank 0 is to be met, and mpirun from the first node"]
     if plan.master_port is not None:
         lines += [f"port={plan.master_port}"]
@@ -131,5 +137,7 @@ def _start(plan: LaunchPlan, node0: Host) -> list[str]:
     # Our own line ends with rank.py and its job file: here a shell script takes their place.
     rank_sh = f"{plan.argv[-1].rpartition('/')[0]}/rank.sh"
     variables = [f"{setting.name}={setting.value}" for setting in plan.launcher_env if setting.value is not None]
-    line = shlex.join(["env", *variables, *plan.argv[:-4], "sh", rank_sh])
+    line = shlex.join(["env", *variables, *plan.argv[:-4], _shell(setup), rank_sh])
+    if setup is not None:
+        line = shlex.join(["bash", "-c", f"{source(setup)}; exec {line}"])
     return [*lines, f"on {node0.name} {shlex.quote(line)} </dev/null"]

@@ -8,21 +8,28 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.export.common import Exported, commented, differing, everywhere, left_out, secrets_of, words
+from ipexctl.export.common import Exported, commented, differing, everywhere, left_out, secrets_of, source, words
 
 if TYPE_CHECKING:
     from ipexctl.launch.plan import LaunchPlan
 
 OF_SLURM: Final = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
 """Read before they are taken away."""
+ON_THIS_NODE: Final = (
+    'echo "$SLURM_STEP_TASKS_PER_NODE" | tr , "\\n" | sed "s/(x/ /; s/)//" | '
+    'while read -r ranks nodes; do seq "${nodes:-1}" | sed "s/.*/$ranks/"; done | '
+    'sed -n "$((SLURM_NODEID + 1))p"'
+)
+"""`2(x3),1` is 2, 2, 2, 1: ranks of the nodes, in their order."""
 OF_NODES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_WORKER_AFFINITY")
 PORTS: Final = "$((15000 + SLURM_JOB_ID % 17000))"
 
 
-def to_slurm(plan: LaunchPlan, cwd: str, name: str) -> Exported:
+def to_slurm(plan: LaunchPlan, cwd: str, name: str, setup: str | None = None) -> Exported:
     """`cwd`: the project's directory, as the nodes of the allocation see it."""
     counts = sorted({len(host.ranks) for host in plan.hosts})
-    each = max((len(rank.cores) + len(rank.ccl_cores) for rank in plan.ranks), default=1) or 1
+    # Where hosts share the ranks unevenly, the fewest: more than the nodes have would never be granted.
+    each = min((len(rank.cores) + len(rank.ccl_cores) for rank in plan.ranks), default=1) or 1
     lines = ["#!/bin/bash", f"#SBATCH --job-name={shlex.quote(name)}", f"#SBATCH --nodes={len(plan.hosts)}"]
     lines.append(f"#SBATCH --ntasks={plan.world_size}")
     if len(counts) == 1:
@@ -31,6 +38,8 @@ def to_slurm(plan: LaunchPlan, cwd: str, name: str) -> Exported:
     lines.append("#SBATCH --output=%x-%j.out")
     if plan.time_limit is not None:
         lines.append(f"#SBATCH --time={_minutes(plan.time_limit)}")
+    if setup is not None:
+        lines += ["# --setup", source(setup)]
     lines += ["set -euo pipefail", f"cd {shlex.quote(cwd)}", ""]
     lines += ["# where rank 0 is: the first node of the allocation; a port of this job's own"]
     lines += ['export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)']
@@ -40,11 +49,12 @@ def to_slurm(plan: LaunchPlan, cwd: str, name: str) -> Exported:
     lines += ["", "# which rank it is, in the words torch reads; Slurm's own would be taken for them"]
     rank = (
         "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; "
-        "export LOCAL_WORLD_SIZE=$(echo \"$SLURM_STEP_TASKS_PER_NODE\" | sed 's/[(,].*//'); "
+        f"export LOCAL_WORLD_SIZE=$({ON_THIS_NODE}); "
         f"unset {' '.join(OF_SLURM)}; "
         'exec "$@"'
     )
-    srun = ["srun", "--kill-on-bad-exit=1", "--cpu-bind=cores", "--mem-bind=local"]
+    # Since Slurm 22.05 a step doesn't take over the job's cores a task: each rank would be bound to one.
+    srun = ["srun", f"--cpus-per-task={each}", "--kill-on-bad-exit=1", "--cpu-bind=cores", "--mem-bind=local"]
     lines += [f"exec {shlex.join(srun)} {_mpi(plan)}sh -c {shlex.quote(rank)} rank \\", f"  {words(plan)}"]
     notes = [
         *left_out(plan, OF_NODES, "left out, they belong to the machines of this plan; set them where Slurm's need it"),

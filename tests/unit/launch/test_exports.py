@@ -16,7 +16,7 @@ from ipexctl.export.accelerate import to_accelerate
 from ipexctl.export.ansible import to_ansible
 from ipexctl.export.mpijob import label, to_mpijob
 from ipexctl.export.shell import to_shell
-from ipexctl.export.slurm import to_slurm
+from ipexctl.export.slurm import ON_THIS_NODE, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate import read_accelerate
 from ipexctl.launch.request import Export
@@ -81,6 +81,36 @@ def test_an_sbatch_file_asks_for_what_the_plan_has() -> None:
     assert "GLOO_SOCKET_IFNAME" not in found.text
     assert any("GLOO_SOCKET_IFNAME" in note for note in found.notes)
     syntax_of("bash", found.text)
+
+
+def test_a_step_of_slurm_is_asked_for_the_cores_of_a_rank_too() -> None:
+    assert "srun --cpus-per-task=2 " in to_slurm(plan(*TWO, ppn=2), "/x", "train").text
+    # node1 has two ranks of two cores, node2 one of four: three of four are not to be had on two nodes
+    assert "srun --cpus-per-task=2 " in to_slurm(plan(*TWO, n=3), "/x", "train").text
+
+
+@pytest.mark.parametrize(("tasks", "counts"), [("2(x3),1", "2221"), ("4", "4"), ("1,3(x2)", "133")])
+def test_a_rank_under_slurm_knows_how_many_its_node_has(tasks: str, counts: str) -> None:
+    for node, count in enumerate(counts):
+        said = subprocess.run(
+            ["sh", "-c", ON_THIS_NODE],
+            env={**os.environ, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert said.stdout.strip() == count
+
+
+def test_a_file_to_set_up_is_sourced_before_anything_may_fail() -> None:
+    for found in (
+        to_slurm(plan(TWO[0]), "/x", "train", "/my site/vars.sh"),
+        to_shell(plan(TWO[0]), (Host("node1", "node1"),), "/x", "/y", "/my site/vars.sh"),
+    ):
+        assert ". '/my site/vars.sh' </dev/null >&2 || exit\n" in found.text
+        syntax_of("bash", found.text)
+    slurm = to_slurm(plan(TWO[0]), "/x", "train", "/vars.sh").text
+    assert slurm.index(". /vars.sh") < slurm.index("set -euo")
 
 
 def test_a_secret_is_asked_for_and_not_printed() -> None:
