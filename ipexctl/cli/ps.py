@@ -75,7 +75,7 @@ def ps_command(
     if output.json:
         show_json(runs)
     else:
-        show(runs, quiet=output.quiet, no_color=output.no_color)
+        show(runs, hidden=len(records) - len(runs), quiet=output.quiet, no_color=output.no_color)
     for run in forgettable(runs, keep.days, time.time()):
         register.remove(run)
     raise typer.Exit(interrupt.code or 0)

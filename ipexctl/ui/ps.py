@@ -58,12 +58,14 @@ def show_json(runs: Sequence[KnownRun]) -> None:
     sys.stdout.flush()
 
 
-def show(runs: Sequence[KnownRun], *, quiet: bool = False, no_color: bool = False) -> None:
+def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_color: bool = False) -> None:
+    """`hidden` is how many there are besides, that have ended."""
     now = time.time()
     if runs:
         show_table(_HEADINGS, [_row(run, now) for run in runs], no_color=no_color)
     elif not quiet:
-        say("no runs; ipexctl run SCRIPT.py starts one")
+        ended = f"no run goes on; ipexctl ps shows the {_runs(hidden)} that ended"
+        say(ended if hidden else "no runs; ipexctl run SCRIPT.py starts one")
     for said in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
         say(printable(said[0]) + (f"\n  {printable(said[1])}" if said[1] else ""))
 
