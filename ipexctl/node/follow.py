@@ -31,6 +31,9 @@ ROUND = 16
 """Pieces of one file until the others have their turn, where somebody watches."""
 STATUS = 2.0
 """Seconds between two looks whether the supervisor lives."""
+UNHEARD = 120.0
+"""Seconds without a new status until a supervisor on another machine with this home is taken for dead: where that
+machine can't be asked for its processes, its file is all there is, and is written every second or two."""
 PACK = 1 << 18
 """Characters that are packed at once."""
 FINAL = ("ok", "failed", "stopped", "lost")
@@ -100,13 +103,17 @@ def read_status(rundir: str) -> Json:
     status = written_in(path)
     if status["state"] in FINAL or is_alive(status["supervisor"]):
         return status
+    is_ours = status["supervisor"].get("machine") in (None, os.uname().nodename)
+    if not is_ours and time.time() - os.stat(path).st_mtime < UNHEARD:  # noqa: PTH116
+        return status
     status = written_in(path)  # its last word may have come between the two looks
     if status["state"] not in FINAL:
         status.update(state="lost", reason="its supervisor on node0 has died", ended=os.stat(path).st_mtime)  # noqa: PTH116
         for row in status["ranks"]:
             if row["state"] not in FINAL:
                 row["state"] = "lost"
-        keep(path, status)
+        if is_ours:
+            keep(path, status)
     return status
 
 

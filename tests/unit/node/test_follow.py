@@ -157,6 +157,19 @@ def test_a_run_whose_supervisor_died_is_lost_and_not_running_for_ever(make: Call
     assert run.status == heard.last["status"]
 
 
+def test_a_supervisor_on_another_machine_of_this_home_is_judged_by_when_it_wrote(tmp_path: Path) -> None:
+    module = types.ModuleType("follow")
+    exec(compile(text_of("follow"), "follow", "exec"), module.__dict__)
+    path = tmp_path / "status.json"
+    elsewhere = {"pid": 1, "start": 0, "machine": "login7"}
+    path.write_text(json.dumps({"state": "running", "supervisor": elsewhere, "ranks": [{"state": "running"}]}))
+    assert module.read_status(str(tmp_path))["state"] == "running"
+    os.utime(path, (0, time.time() - module.UNHEARD - 1))
+    written = path.read_bytes()
+    assert module.read_status(str(tmp_path))["state"] == "lost"
+    assert path.read_bytes() == written
+
+
 def test_a_run_nobody_knows_is_said(make: Callable[..., Run]) -> None:
     heard = Follow(make(FOR_EVER)).hear()
     assert heard.last["event"] == "failed"
