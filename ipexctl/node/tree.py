@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -159,6 +160,7 @@ class Tree:
 
     def held(self, mine: str | None, ended: list[str]) -> list[str]:
         """The runs, other than ours, that use it still."""
+        with_ranks.cache_clear()
         return [run for run in self.runs() if run != mine and run not in ended and not has_ended(self, run)]
 
     def lease(self, run: str | None) -> None:
@@ -218,7 +220,7 @@ def has_ended(tree: Tree, run: str) -> bool:
     rundir = tree.home + b"/runs/" + raw(run)
     if os.path.exists(rundir + b"/job.json"):
         return bool(lease.get("boot") != boot())
-    if has_rank(run):
+    if raw(run) in with_ranks():
         return False
     brought = look(rundir + b"/rank.py")  # the job file beside it goes once the ranks have begun, or with the run
     if brought is not None and time.time() - brought.st_ctime > BRINGING:
@@ -226,14 +228,14 @@ def has_ended(tree: Tree, run: str) -> bool:
     return time.time() - float(lease.get("made") or 0) > STARTING
 
 
-def has_rank(run: str) -> bool:
-    """Whether a rank of that run lives on this host: its wrapper is called by its path."""
-    wrapper = b"/runs/" + raw(run) + b"/rank.py"
+@functools.lru_cache(maxsize=None)
+def with_ranks() -> list[bytes]:
+    """The runs that have a rank on this host: its wrapper is called by its path."""
+    found: list[bytes] = []
     for process in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
-            if any(word.endswith(wrapper) for word in file.read().split(b"\0")):
-                return True
-    return False
+            found += re.findall(rb"/runs/([^/\0]+)/rank\.py(?:\0|$)", file.read())
+    return found
 
 
 def store_token(home: bytes, *, make: bool) -> str | None:
