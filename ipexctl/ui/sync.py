@@ -169,7 +169,8 @@ def _say_end(report: SyncReport) -> None:
     if report.dry_run:
         say("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:
-        say(f"nothing to do: {report.files:,} files are as they are here")
+        files = "1 file is" if report.files == 1 else f"{report.files:,} files are"
+        say(f"nothing to do: {files} as here")
     elif statuses & {"failed", "unreachable"}:
         say("when that is mended, the same command goes on from here")
     if report.path is not None and not report.dry_run:
