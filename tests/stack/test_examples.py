@@ -1,6 +1,6 @@
 """The examples, run as their docstrings say, on this machine with the stock stack: the same losses however many ranks.
 
-What Hugging Face's examples need beside that is not installed here; docs/examples.md has what they said when run.
+What the Trainer's example needs beside that is not installed here; docs/examples.md has what it said when run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
     if not pip_says("index", "versions", "impi-rt"):
         leave_out("pip reaches no index that has impi-rt: no network to PyPI")
     there = ("--hosts", "localhost", "--home", home)
-    made = ipexctl("install", *there, "--torch", "2.13", "--json", timeout=540)
+    made = ipexctl("install", *there, "--torch", "2.13", "--with", "accelerate", "--json", timeout=540)
     assert made.rc == 0, made.err
     yield Stock(home, Path(json.loads(made.out)["path"], "bin", "python"))
     shutil.rmtree(home)  # gigabytes, which pytest would keep for three more sessions
@@ -150,3 +151,43 @@ def test_inference_says_what_it_does_without_ipex(stock: Stock, project: Path) -
     assert "no IPEX here: PyTorch alone" in ran.out
     for name in ("resnet", "bert"):
         assert re.search(rf"^\[0\] {name} +torch fp32 fused .* off by \de-0[5-9]$", ran.out, re.MULTILINE), ran.out
+
+
+def test_accelerate_and_we_train_the_same_from_one_configuration(stock: Stock, project: Path, tmp_path: Path) -> None:
+    """What is exported is launched by accelerate itself, read by us, and taken from the words of its launcher."""
+    hosts, file = tmp_path / "mpi-hosts", tmp_path / "config.yaml"
+    hosts.write_text("127.0.0.1\n")
+    words = ("accelerate_train.py", "--epochs", "1")
+    there = ("--hosts", "localhost", "--home", stock.home)
+    made = ipexctl("export", "accelerate", *there, "-n", "2", "--mpirun-hostfile", hosts, *words, cwd=project)
+    assert made.rc == 0, made.err
+    # Whoever else is on this machine may hold accelerate's own port.
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    file.write_text(made.out.replace("main_process_port: 29500", f"main_process_port: {port}"))
+    launch = ("launch", "--config_file", str(file), *words)
+    theirs = subprocess.run(
+        [str(stock.python.with_name("accelerate")), *launch],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=project,
+        env={**os.environ, "PATH": f"{stock.python.parent}:{os.environ['PATH']}"},
+        timeout=120,
+        check=False,
+    )
+    assert theirs.returncode == 0, theirs.stderr
+    told = re.findall(r"(?:epoch|accuracy|Distributed).*", theirs.stdout)
+    assert told[0] == "DistributedType.MULTI_CPU, ranks: 2, cpu:0"
+    assert len(told) == 6
+    ours = stock.run(project, "--accelerate-config", str(file), *words)
+    assert ours.rc == 0, ours.err
+    assert re.findall(r"(?:epoch|accuracy|Distributed).*", ours.out) == told
+    plans = []
+    for call in (("--accelerate-config", str(file), *words), ("--", "accelerate", *launch)):
+        planned = stock.run(project, "--dry-run", "--json", *call)
+        assert planned.rc == 0, planned.err
+        plan = json.loads(planned.out)
+        plans.append({key: plan[key] for key in ("world_size", "hosts", "settings", "command", "master_port")})
+    assert plans[0] == plans[1]
+    assert (plans[0]["world_size"], plans[0]["master_port"]) == (2, port)
