@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 
 OURS = ("IPEXCTL_RUN", "IPEXCTL_NOTES", "RESTART_COUNT", "PYTHONPATH")
 """What only a run of ours has."""
-OF_EACH_CALL = ("MASTER_PORT", "PWD", "OLDPWD", "SHLVL", "_", "SSH_CLIENT", "SSH_CONNECTION")
+OF_EACH_CALL = ("MASTER_PORT", "PWD", "OLDPWD", "SHLVL", "_", "SSH_CLIENT", "SSH_CONNECTION", "LANG", "LC_CTYPE")
+"""ssh may hand on the locale of whoever calls it."""
 OF_MPI = ("PMI_", "MPI_", "HYD", "GFORTRAN", "I_MPI_", "MPIR_", "PMIX_")
 
 
@@ -37,6 +38,16 @@ def cluster(lab: Lab, tmp_path: Path) -> Cluster:
     project = tmp_path / "project"
     project.mkdir()
     return Cluster(lab, project, tmp_path / "state")
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """mpirun lets lines of different ranks meet before the newline of either."""
+    found, decoder, rest = [], json.JSONDecoder(), text.strip()
+    while rest:
+        document, end = decoder.raw_decode(rest)
+        found.append(document)
+        rest = rest[end:].lstrip()
+    return found
 
 
 def test_the_script_starts_what_run_would(cluster: Cluster, tmp_path: Path) -> None:
@@ -57,7 +68,7 @@ def test_the_script_starts_what_run_would(cluster: Cluster, tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    by_hand = {int(said["env"]["RANK"]): said for said in map(json.loads, done.stdout.splitlines())}
+    by_hand = {int(said["env"]["RANK"]): said for said in documents(done.stdout)}
     of_ours = said_by(cluster.run(*options, "who.py", "a b", env=secret))
     assert sorted(by_hand) == sorted(of_ours) == [0, 1, 2, 3]
     for rank, ours in of_ours.items():
@@ -89,3 +100,30 @@ def test_what_can_not_be_planned_is_refused_as_run_refuses_it(cluster: Cluster) 
     ran = cluster.call("export", "slurm", "-H", cluster.lab.hostfile, "nosuch.py")
     assert (ran.rc, ran.out) == (2, "")
     assert "nosuch.py" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("who.py", "a b"), ["a b"]), (("-m", "pkg.who", "a b"), ["a b"]), (("--", "python", "who.py", "a  b"), ["a  b"])],
+    ids=["script", "module", "command"],
+)
+def test_the_script_works_in_a_directory_with_spaces_and_sources_the_setup_file(
+    cluster: Cluster, tmp_path: Path, words: tuple[str, ...], said: list[str]
+) -> None:
+    project = tmp_path / "my project's"
+    project.mkdir()
+    spaced = Cluster(cluster.lab, project, cluster.state)
+    spaced.write("who.py", WHO)
+    spaced.write("pkg/__init__.py", "")
+    spaced.write("pkg/who.py", WHO)
+    cluster.on(0, "mkdir -p 'my site'; echo 'nosuch=; export SITE=\"set up\"$nosuch' > 'my site/vars.sh'")
+    options = ("-H", cluster.lab.hostfile, "-l", "node1", "-n", "2", "--setup", "/home/ipex/my site/vars.sh")
+    printed = spaced.call("export", "shell", *options, *words)
+    assert printed.rc == 0, printed.err
+    script = tmp_path / "by hand.sh"
+    script.write_text(printed.out)
+    done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    ranks = documents(done.stdout)
+    assert sorted(rank["env"]["RANK"] for rank in ranks) == ["0", "1"]
+    assert [(rank["argv"], rank["env"]["SITE"]) for rank in ranks] == [(said, "set up")] * 2
