@@ -18,6 +18,7 @@ from ipexctl.errors import UserError
 from . import (
     part_doctor,
     part_exec,
+    part_fetch,
     part_install,
     part_lines,
     part_play,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "exec": part_exec.measure,
     "doctor": part_doctor.measure,
+    "fetch": part_fetch.measure,
     "install": part_install.measure,
     "lines": part_lines.measure,
     "play": part_play.measure,

@@ -1,11 +1,10 @@
-"""`ipexctl fetch` over real connections: after kill -9, over links that break, of any rank, beside rsync."""
+"""`ipexctl fetch` over real connections: after kill -9, over links that break, of any rank."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -180,28 +179,10 @@ def test_a_full_disk_here_is_told_and_what_has_come_is_kept(scene: Scene) -> Non
         subprocess.run(["umount", scene.out], check=True)
 
 
-@pytest.mark.parametrize("what", ["big", "small"])
-def test_it_keeps_up_with_rsync(scene: Scene, what: str) -> None:
-    made = {
-        "big": "head -c 500000000 /dev/urandom >big",
-        "small": "mkdir -p small && cd small && for i in $(seq 2000); do mkdir -p d$((i%20)); "
-        "head -c 8000 /dev/urandom >d$((i%20))/f$i; done",
-    }
-    assert ask(scene.lab.hosts[0], made[what], timeout=100).rc == 0
-    took: dict[str, list[float]] = {"rsync": [], "fetch": []}
-    env = {**os.environ, **scene.env}
-    for turn in range(3):
-        calls: dict[str, list[str | Path]] = {
-            "rsync": ["rsync", "-a", "-e", f"ssh -F {scene.lab.ssh_config}", f"node1:{what}", scene.out / f"r{turn}/"],
-            "fetch": [*IPEXCTL, "fetch", "-H", scene.lab.hostfile, f"node1:{what}", scene.out / f"f{turn}/"],
-        }
-        scene.out.mkdir(exist_ok=True)
-        for name, call in calls.items():
-            began = time.monotonic()
-            subprocess.run(call, env=env, check=True, capture_output=True, timeout=100)
-            took[name].append(time.monotonic() - began)
-    rsync, fetch = statistics.median(took["rsync"]), statistics.median(took["fetch"])
-    print(f"{what}: rsync {rsync:.2f} s, fetch {fetch:.2f} s")
-    # On an idle machine they are level; where others compute, Python's start-up and decryption weigh more.
-    assert fetch < 1.3 * rsync + 0.5 * max(1.0, os.getloadavg()[0])
-    subprocess.run(["diff", "-r", scene.out / "r0" / what, scene.out / "f0" / what], check=True)
+def test_a_tree_of_many_small_files_comes_whole(scene: Scene) -> None:
+    made = "mkdir -p small && cd small && for i in $(seq 500); do mkdir -p d$((i%20)); echo $i >d$((i%20))/f$i; done"
+    assert ask(scene.lab.hosts[0], made, timeout=100).rc == 0
+    ran = ipexctl("fetch", "-H", scene.lab.hostfile, "node1:small", f"{scene.out}/", env=scene.env)
+    assert ran.rc == 0, ran.err
+    found = {path.name: path.read_text() for path in (scene.out / "small").rglob("f*")}
+    assert found == {f"f{number}": f"{number}\n" for number in range(1, 501)}
