@@ -7,7 +7,6 @@
 environment tests/requirements.lock
 if lab_packages; then
   packages tcsh:tcsh fish:fish || say "left out: the tests with csh and fish (these shells can't be installed)"
-  packages sbatch:slurm-wlm || say "left out: the test of an exported job under Slurm (it can't be installed)"
 else
   say "left out: the tests on real hosts (they need root on Linux with sshd and iproute2)"
 fi
