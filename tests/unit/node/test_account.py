@@ -147,7 +147,8 @@ def answer_of(run: Run) -> Answer:
 
 
 def test_a_rank_that_raises_is_named_with_its_exception(make: Callable[..., Run]) -> None:
-    run = make("import os, time\nif os.environ['RANK'] == '1': raise KeyError('labels')\ntime.sleep(60)")
+    raises = "if os.environ['RANK'] == '1': raise KeyError('labels')"
+    run = make(f"import os, time\ntime.sleep(1.5)\n{raises}\ntime.sleep(60)")  # the other has begun by then
     run.wait()
     verdict = answer_of(run).verdict
     assert "rank 1 on here ended with exit code 1" in verdict.headline

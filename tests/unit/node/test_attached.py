@@ -164,7 +164,8 @@ def test_who_stops_the_run_sees_how_it_ends(attach: Callable[..., Attached], num
     process = attached.begin("attach", "last")
     assert process.stdout is not None
     process.stdout.readline()
-    attached.run.wait_for(b"here", 1)
+    for rank in (0, 1):
+        attached.run.wait_for(b"still here", rank)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code
