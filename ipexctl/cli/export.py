@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.launch_options import Asked
     from ipexctl.export.common import Exported
-    from ipexctl.jobs.run import Planned
+    from ipexctl.jobs.begin.run import Planned
 
 app = typer.Typer(
     help="Print the plan of a run for another launcher.\n\n\b\n"
@@ -150,8 +150,8 @@ def _export(
     """Plan as a dry run does, and print that."""
     from ipexctl.cli.hosts import reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.jobs import run as verb
-    from ipexctl.jobs.refused import Refused
+    from ipexctl.jobs.begin import run as verb
+    from ipexctl.jobs.begin.refused import Refused
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach

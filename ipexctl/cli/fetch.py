@@ -13,8 +13,8 @@ from ipexctl.cli.options import Output, Targets, shared
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.fetch import Order
-    from ipexctl.jobs.fetched import Source
+    from ipexctl.jobs.fetch.fetch import Order
+    from ipexctl.jobs.fetch.fetched import Source
     from ipexctl.remote.reach import Reach
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -52,8 +52,8 @@ def fetch_command(
     Example: ipexctl fetch last:checkpoints/ ./out
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.jobs.fetch import fetch
-    from ipexctl.jobs.fetched import parse_source
+    from ipexctl.jobs.fetch.fetch import fetch
+    from ipexctl.jobs.fetch.fetched import parse_source
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
     from ipexctl.ui.fetch import FetchView, say_failed, show, show_json
@@ -88,7 +88,7 @@ def _order(source: Source, dest: str, rank: int | None, host: str | None, target
     from ipexctl.cli.hosts import choose_hosts, reach_options
     from ipexctl.cli.reached import reach_of
     from ipexctl.hosts.home import home_on_nodes
-    from ipexctl.jobs.fetch import order_of_host, order_of_run
+    from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
     from ipexctl.jobs.record import Register
     from ipexctl.remote.reach import Reach
 

@@ -17,9 +17,9 @@ from ipexctl.errors import UserError
 if TYPE_CHECKING:
     from ipexctl.cli.options import Home, Targets
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.project import Place
+    from ipexctl.jobs.begin.project import Place
+    from ipexctl.jobs.begin.wishes import Exports, RunWishes
     from ipexctl.jobs.ranks import RankSet
-    from ipexctl.jobs.wishes import Exports, RunWishes
     from ipexctl.launch.request import CommandKind
 
 
@@ -154,9 +154,9 @@ def understand(
     from ipexctl.cli.hosts import choose_hosts
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
-    from ipexctl.jobs.project import find_place
+    from ipexctl.jobs.begin.project import find_place
+    from ipexctl.jobs.begin.wishes import RunWishes, check_wishes, read_exports
     from ipexctl.jobs.ranks import EVERY_RANK
-    from ipexctl.jobs.wishes import RunWishes, check_wishes, read_exports
     from ipexctl.launch.accelerate import options_of, read_accelerate_file
     from ipexctl.launch.launchers import without_launcher
     from ipexctl.launch.request import LaunchOptions

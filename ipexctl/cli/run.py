@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.jobs.begin.refused import Refused
+    from ipexctl.jobs.begin.run import Planned
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.jobs.record import RunRecord
-    from ipexctl.jobs.refused import Refused
-    from ipexctl.jobs.run import Planned
-    from ipexctl.jobs.wishes import RunWishes
     from ipexctl.remote.crew import Crew
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -90,13 +90,13 @@ def run_command(
     with Reach(reaching) as reach, cancelling(cancel) as interrupt:
         with Crew(reach, cancel, forks=targets.forks) as crew:
             crew.warm(hosts)
-            from ipexctl.jobs.ahead import ask_ahead
+            from ipexctl.jobs.begin.ahead import ask_ahead
 
             if install and not dry_run and (code := _install_first(wishes, hosts, crew, output)):
                 raise typer.Exit(interrupt.code if interrupt.code is not None else code)
             ahead = ask_ahead(hosts, wishes, crew, place, run="RUN" if dry_run else None, dry_run=dry_run)
-            from ipexctl.jobs import run as verb  # a tenth of a second, while the hosts answer
-            from ipexctl.jobs.refused import Refused
+            from ipexctl.jobs.begin import run as verb  # a tenth of a second, while the hosts answer
+            from ipexctl.jobs.begin.refused import Refused
 
             if dry_run:
                 planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True, ahead=ahead)
@@ -153,7 +153,7 @@ def _say_not_begun(refused: Refused, interrupted: int | None) -> int:
 
 def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:
     from ipexctl.cli.hosts import reach_options
-    from ipexctl.jobs.run import clear_away
+    from ipexctl.jobs.begin.run import clear_away
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
@@ -165,7 +165,7 @@ def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Ta
 
 
 def _show_plan(planned: Planned | Refused, output: Output) -> int:
-    from ipexctl.jobs.refused import Refused
+    from ipexctl.jobs.begin.refused import Refused
     from ipexctl.ui import launch_plan
     from ipexctl.ui.say import say_refused
 

@@ -157,7 +157,7 @@ class _Watching:
         return isinstance(self._shown, PlainRun) and self._cancel.thrown
 
     def _say_why(self) -> None:
-        from ipexctl.jobs.why import cause_from_copy
+        from ipexctl.jobs.why.why import cause_from_copy
         from ipexctl.ui.why import end_words
 
         say("\n".join(end_words(self._record.id, cause_from_copy(self._record, self._place.parent))))

@@ -23,7 +23,7 @@ def why_command(
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.cli.reached import reach_of
     from ipexctl.jobs.record import Register
-    from ipexctl.jobs.why import why
+    from ipexctl.jobs.why.why import why
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.why import show, show_json
 

@@ -13,8 +13,8 @@ from ipexctl.text import printable, readable
 from ipexctl.ui.say import say
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.fetch import Order
-    from ipexctl.jobs.fetched import Fetched, Moved, Trouble
+    from ipexctl.jobs.fetch.fetch import Order
+    from ipexctl.jobs.fetch.fetched import Fetched, Moved, Trouble
     from ipexctl.remote.outcome import HostError
 
 _DRAWN: Final = 0.1

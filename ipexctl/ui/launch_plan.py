@@ -19,7 +19,7 @@ from ipexctl.ui.say import wants_color
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ipexctl.jobs.refused import Refused
+    from ipexctl.jobs.begin.refused import Refused
     from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 
 _FLAVORS: Final = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}

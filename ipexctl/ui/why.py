@@ -16,9 +16,9 @@ from ipexctl.ui.say import wants_color
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipexctl.jobs.causes import Cause
-    from ipexctl.jobs.verdict import Line
-    from ipexctl.jobs.why import Answer
+    from ipexctl.jobs.why.causes import Cause
+    from ipexctl.jobs.why.verdict import Line
+    from ipexctl.jobs.why.why import Answer
 
 SCHEMA: Final = "ipexctl.why/1"
 _WIDE: Final = 100

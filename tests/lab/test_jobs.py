@@ -19,11 +19,11 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
+from ipexctl.jobs.begin.start import Beginning, File, NotStarted, Started, start
 from ipexctl.jobs.events import Chunk, Ended, Said, Status
 from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.keep import Keep
 from ipexctl.jobs.record import Register, RunRecord
-from ipexctl.jobs.start import Beginning, File, NotStarted, Started, start
 from ipexctl.jobs.stop import stop
 from ipexctl.lab import LabSpec, break_host, mend_host
 from ipexctl.remote.cancel import Cancel

@@ -99,8 +99,8 @@ def _land(dest: Path, content: bytes) -> None:
 
 def _directory(world: World, call: Call) -> Result:
     """A directory, or a file too large to hold: as `ipexctl fetch` brings it, which needs a Python there."""
-    from ipexctl.jobs.fetch import order_of_host
-    from ipexctl.jobs.fetched import Source
+    from ipexctl.jobs.fetch.fetch import order_of_host
+    from ipexctl.jobs.fetch.fetched import Source
 
     base = local_path(call.task.base, call.args["dest"])
     dest = base if call.args["flat"] else base / call.host.name
@@ -112,7 +112,7 @@ def _directory(world: World, call: Call) -> Result:
 
 def _of_run(world: World, call: Call) -> Result:
     from ipexctl.errors import UserError
-    from ipexctl.jobs.fetch import order_of_run
+    from ipexctl.jobs.fetch.fetch import order_of_run
     from ipexctl.jobs.record import Register
 
     dest = local_path(call.task.base, call.args["dest"])
@@ -131,7 +131,7 @@ def _of_run(world: World, call: Call) -> Result:
 
 
 def _bring(world: World, order: Any) -> Result:
-    from ipexctl.jobs.fetch import fetch
+    from ipexctl.jobs.fetch.fetch import fetch
 
     done = fetch(order, lambda: world.lent(order.host, world.cancel), lambda _: None, world.cancel)
     found = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}

@@ -16,8 +16,8 @@ from ipexctl.remote.outcome import HostError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.jobs.record import RunRecord
-    from ipexctl.jobs.wishes import RunWishes
     from ipexctl.playbook.result import Call
     from ipexctl.playbook.world import World
 
@@ -29,8 +29,8 @@ _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 class _Run:
     def together(self, world: World, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.jobs.project import find_place
-        from ipexctl.jobs.wishes import check_wishes
+        from ipexctl.jobs.begin.project import find_place
+        from ipexctl.jobs.begin.wishes import check_wishes
 
         call = calls[0]
         try:
@@ -56,7 +56,7 @@ class _Run:
 
 
 def _wishes(world: World, call: Call) -> tuple[RunWishes, dict[str, str]]:
-    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.launch.request import Export, LaunchOptions
 
     args, options = call.args, world.options
@@ -104,8 +104,8 @@ def _split(line: str) -> list[str]:
 
 
 def _planned(world: World, calls: Sequence[Call], wishes: RunWishes, place: Any) -> Mapping[str, Result]:
-    from ipexctl.jobs.refused import Refused
-    from ipexctl.jobs.run import plan_run
+    from ipexctl.jobs.begin.refused import Refused
+    from ipexctl.jobs.begin.run import plan_run
 
     hosts = [call.host for call in calls]
     planned = plan_run(hosts, wishes, world.crew, place, run="RUN", say=lambda _: None, dry_run=True)
@@ -122,8 +122,8 @@ def _planned(world: World, calls: Sequence[Call], wishes: RunWishes, place: Any)
 def _begun(
     world: World, calls: Sequence[Call], wishes: RunWishes, place: Any, secrets: Mapping[str, str]
 ) -> Mapping[str, Result]:
-    from ipexctl.jobs import run as verb
-    from ipexctl.jobs.refused import Refused
+    from ipexctl.jobs.begin import run as verb
+    from ipexctl.jobs.begin.refused import Refused
 
     hosts, options = [call.host for call in calls], world.options
     way = verb.Way(options.host_keys, options.connect_timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.cli.run import _say_not_begun
-from ipexctl.jobs.refused import Refused
+from ipexctl.jobs.begin.refused import Refused
 
 if TYPE_CHECKING:
     import pytest

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[3])]
 
-from ipexctl.jobs.account import read_account
-from ipexctl.jobs.verdict import judge
+from ipexctl.jobs.why.account import read_account
+from ipexctl.jobs.why.verdict import judge
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.verdict import Verdict
+    from ipexctl.jobs.why.verdict import Verdict
 
 HOSTS = ("node1", "node2", "node3")
 

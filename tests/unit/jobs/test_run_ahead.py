@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.ahead import Ahead, Closed, Gate
-from ipexctl.jobs.refused import Refused
+from ipexctl.jobs.begin.ahead import Ahead, Closed, Gate
+from ipexctl.jobs.begin.refused import Refused
 from ipexctl.remote.aside import Aside
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.crew import Crew

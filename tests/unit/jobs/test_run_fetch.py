@@ -16,10 +16,10 @@ import pytest
 from env_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch import Order, fetch, order_of_host, order_of_run
-from ipexctl.jobs.fetched import Source, parse_source
-from ipexctl.jobs.giving import Giving
-from ipexctl.jobs.landing import Landing
+from ipexctl.jobs.fetch.fetch import Order, fetch, order_of_host, order_of_run
+from ipexctl.jobs.fetch.fetched import Source, parse_source
+from ipexctl.jobs.fetch.giving import Giving
+from ipexctl.jobs.fetch.landing import Landing
 from ipexctl.jobs.record import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -29,7 +29,7 @@ from ipexctl.remote.told import Told
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.fetched import Fetched, Moved
+    from ipexctl.jobs.fetch.fetched import Fetched, Moved
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Ended, Stream
 

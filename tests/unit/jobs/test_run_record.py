@@ -10,7 +10,7 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.project import left_elsewhere
+from ipexctl.jobs.begin.project import left_elsewhere
 from ipexctl.jobs.record import Register, RunRecord, new_id
 
 NODE0 = Host("node1", "10.0.0.1", user="me", port=2222, internal="10.1.0.1", ssh_config=Path("/etc/cfg"))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.jobs import places, ways
-from ipexctl.jobs.refused import Refused
-from ipexctl.jobs.wishes import RunWishes, check_wishes
+from ipexctl.jobs.begin import places, ways
+from ipexctl.jobs.begin.refused import Refused
+from ipexctl.jobs.begin.wishes import RunWishes, check_wishes
 from ipexctl.launch.request import Export, LaunchOptions
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}

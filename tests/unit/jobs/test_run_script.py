@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.jobs.modules import Needs, install_again, judge_modules, judge_syntax
-from ipexctl.jobs.needs import needs_of_module, needs_of_script
-from ipexctl.jobs.refused import Refused
-from ipexctl.jobs.script import Import, Script, read_script
+from ipexctl.jobs.begin.modules import Needs, install_again, judge_modules, judge_syntax
+from ipexctl.jobs.begin.needs import needs_of_module, needs_of_script
+from ipexctl.jobs.begin.refused import Refused
+from ipexctl.jobs.begin.script import Import, Script, read_script
 from ipexctl.stack.existing import EnvRecord
 
 TRAIN = """\

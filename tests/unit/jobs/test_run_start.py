@@ -13,9 +13,9 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.begin.refused import Refused
+from ipexctl.jobs.begin.start import Beginning, NotStarted, Started, merged, start
 from ipexctl.jobs.keep import Keep
-from ipexctl.jobs.refused import Refused
-from ipexctl.jobs.start import Beginning, NotStarted, Started, merged, start
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
@@ -181,7 +181,7 @@ def test_a_host_that_is_lost_keeps_the_run_from_going_and_what_was_brought_is_ta
 def test_a_run_that_was_told_to_go_is_over_or_said_to_be_unsure(
     after: str, unsure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipexctl.jobs.start._UNHEARD", 0.1)
+    monkeypatch.setattr("ipexctl.jobs.begin.start._UNHEARD", 0.1)
     outcome = begin(Crew(a={"after_go": after}))
     assert isinstance(outcome, NotStarted)
     assert outcome.unsure == unsure

@@ -12,18 +12,18 @@ import pytest
 from known_texts import SECTIONS, TEXTS, account, page, verdict_of
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.account import read_account
-from ipexctl.jobs.blame import TABLE
 from ipexctl.jobs.record import RunRecord
-from ipexctl.jobs.verdict import LINES, judge, lasted
-from ipexctl.jobs.why import Answer
+from ipexctl.jobs.why.account import read_account
+from ipexctl.jobs.why.blame import TABLE
+from ipexctl.jobs.why.verdict import LINES, judge, lasted
+from ipexctl.jobs.why.why import Answer
 from ipexctl.remote.node_script import text_of
 from ipexctl.ui.why import as_json, end_words, lines_of
 
 if TYPE_CHECKING:
     from known_texts import Text
 
-    from ipexctl.jobs.verdict import Verdict
+    from ipexctl.jobs.why.verdict import Verdict
 
 DOCS = Path(__file__).parents[3] / "docs"
 FAILED = {"state": "failed", "exit_code": 1}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipexctl.jobs.start import OF_NODE0, OF_RANKS, SHIPPED_AS
+from ipexctl.jobs.begin.start import OF_NODE0, OF_RANKS, SHIPPED_AS
 from ipexctl.remote.node_script import text_of
 
 STAND_IN = Path(__file__).parents[2] / "stand_ins" / "mpirun.py"

@@ -14,9 +14,9 @@ from node_store_helpers import other_pythons
 from run_helpers import Run
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.account import read_account
 from ipexctl.jobs.record import RunRecord
-from ipexctl.jobs.why import cause_from_copy, why
+from ipexctl.jobs.why.account import read_account
+from ipexctl.jobs.why.why import cause_from_copy, why
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_script import text_of
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ipexctl.jobs.account import Account
-    from ipexctl.jobs.why import Answer
+    from ipexctl.jobs.why.account import Account
+    from ipexctl.jobs.why.why import Answer
     from ipexctl.remote.session import Session
 
 HERE = Host(name="localhost", address="localhost")

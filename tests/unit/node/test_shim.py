@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from node_store_helpers import other_pythons
 
+from ipexctl.jobs.begin.start import SHIPPED_AS
 from ipexctl.jobs.dump import read_faulthandler
-from ipexctl.jobs.start import SHIPPED_AS
 from ipexctl.remote.node_script import text_of
 
 if TYPE_CHECKING:

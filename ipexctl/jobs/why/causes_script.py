@@ -9,10 +9,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.causes import Known
+from ipexctl.jobs.why.causes import Known
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.causes import Found
+    from ipexctl.jobs.why.causes import Found
 
 _ROWS: Final = "ipexctl install puts packages on every node that belong together; ipexctl versions shows them"
 _PACKAGES: Final = {

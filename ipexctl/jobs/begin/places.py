@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.parse_software import parse_mpi
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.refused import Refused
+from ipexctl.jobs.begin.refused import Refused
 from ipexctl.launch.request import RankEnv
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_script import text_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
 

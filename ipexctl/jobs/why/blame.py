@@ -6,16 +6,16 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.causes import Cause, Words, cause_of, raised
-from ipexctl.jobs.causes_launch import LAUNCH
-from ipexctl.jobs.causes_machine import MACHINE
-from ipexctl.jobs.causes_network import NETWORK
-from ipexctl.jobs.causes_script import SCRIPT
+from ipexctl.jobs.why.causes import Cause, Words, cause_of, raised
+from ipexctl.jobs.why.causes_launch import LAUNCH
+from ipexctl.jobs.why.causes_machine import MACHINE
+from ipexctl.jobs.why.causes_network import NETWORK
+from ipexctl.jobs.why.causes_script import SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipexctl.jobs.account import Account, Row
+    from ipexctl.jobs.why.account import Account, Row
 
 TABLE: Final = (*LAUNCH, *MACHINE, *SCRIPT, *NETWORK)
 _WITHOUT_ASIDES: Final = tuple(known for known in TABLE if known.weight != "aside")

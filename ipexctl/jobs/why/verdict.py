@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.blame import First, choose, first_of, how_it_ended
-from ipexctl.jobs.causes import bare, shortened
 from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.jobs.why.blame import First, choose, first_of, how_it_ended
+from ipexctl.jobs.why.causes import bare, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ipexctl.jobs.account import Account, At, Row
-    from ipexctl.jobs.causes import Cause, Words
+    from ipexctl.jobs.why.account import Account, At, Row
+    from ipexctl.jobs.why.causes import Cause, Words
 
 LINES: Final = 30
 _OF_STDOUT: Final = 10

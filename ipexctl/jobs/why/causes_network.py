@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.causes import Known
+from ipexctl.jobs.why.causes import Known
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.causes import Found
+    from ipexctl.jobs.why.causes import Found
 
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
 _DOCTOR: Final = "ipexctl doctor shows which ways between the nodes are closed; another network: --iface NAME|CIDR"

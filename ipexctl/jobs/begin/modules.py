@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.refused import Refused
+from ipexctl.jobs.begin.refused import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.jobs.script import Import, Script
+    from ipexctl.jobs.begin.script import Import, Script
     from ipexctl.stack.existing import EnvRecord
 
 _MOST: Final = 2_000_000

@@ -11,8 +11,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.jobs.causes import Scene, Words
 from ipexctl.jobs.events import FINAL
+from ipexctl.jobs.why.causes import Scene, Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

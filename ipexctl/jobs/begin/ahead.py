@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.project import Place
-    from ipexctl.jobs.refused import Refused
-    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.jobs.begin.project import Place
+    from ipexctl.jobs.begin.refused import Refused
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.remote.crew import Crew
     from ipexctl.sync.report import SyncReport
 

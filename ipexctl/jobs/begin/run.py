@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs import start as starting
-from ipexctl.jobs.ahead import Closed, ask_ahead
+from ipexctl.jobs.begin import start as starting
+from ipexctl.jobs.begin.ahead import Closed, ask_ahead
+from ipexctl.jobs.begin.needs import command_of, completed
+from ipexctl.jobs.begin.places import check_places
+from ipexctl.jobs.begin.prepare import environment_of, has_environment, look, planned_environment
+from ipexctl.jobs.begin.project import left_elsewhere
+from ipexctl.jobs.begin.refused import Refused
+from ipexctl.jobs.begin.ways import check_ways
 from ipexctl.jobs.keep import prune_here, read_keep
-from ipexctl.jobs.needs import command_of, completed
-from ipexctl.jobs.places import check_places
-from ipexctl.jobs.prepare import environment_of, has_environment, look, planned_environment
-from ipexctl.jobs.project import left_elsewhere
 from ipexctl.jobs.record import Register, RunRecord
-from ipexctl.jobs.refused import Refused
-from ipexctl.jobs.ways import check_ways
 from ipexctl.launch.job import job_of
 from ipexctl.launch.plan import LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.ahead import Ahead
-    from ipexctl.jobs.prepare import Known
-    from ipexctl.jobs.project import Place
-    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.jobs.begin.ahead import Ahead
+    from ipexctl.jobs.begin.prepare import Known
+    from ipexctl.jobs.begin.project import Place
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.launch.accelerate import AccelerateConfig
     from ipexctl.launch.plan import LaunchPlan
     from ipexctl.launch.request import LaunchOptions, RankEnv

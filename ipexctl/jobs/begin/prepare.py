@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.refused import Refused
+from ipexctl.jobs.begin.refused import Refused
 from ipexctl.launch.request import RankEnv
 from ipexctl.stack.existing import records_of
 from ipexctl.stack.obstacles import homes_differ
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.stack.existing import EnvRecord
     from ipexctl.stack.table import StackRow
 

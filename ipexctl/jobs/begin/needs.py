@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.modules import Needs, install_again
-from ipexctl.jobs.script import Import, Script, read_script
+from ipexctl.jobs.begin.modules import Needs, install_again
+from ipexctl.jobs.begin.script import Import, Script, read_script
 from ipexctl.stack.existing import records_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.jobs.prepare import Known
-    from ipexctl.jobs.wishes import RunWishes
+    from ipexctl.jobs.begin.prepare import Known
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.launch.request import RankEnv
 
 

@@ -9,10 +9,10 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.causes import Known
+from ipexctl.jobs.why.causes import Known
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.causes import Found
+    from ipexctl.jobs.why.causes import Found
 
 _SHM: Final = (
     "more of it, as root: mount -o remount,size=8G /dev/shm (in a container: --shm-size 8g); or fewer DataLoader "

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
+    from ipexctl.jobs.begin.refused import Refused
     from ipexctl.jobs.keep import Keep
-    from ipexctl.jobs.refused import Refused
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.fetched import Moved, Trouble, as_it_is_now, read_entry, renamed
-from ipexctl.jobs.landing import NotPut
+from ipexctl.jobs.fetch.fetched import Moved, Trouble, as_it_is_now, read_entry, renamed
+from ipexctl.jobs.fetch.landing import NotPut
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.fetched import Entry, Watch
-    from ipexctl.jobs.landing import Landing, Want
+    from ipexctl.jobs.fetch.fetched import Entry, Watch
+    from ipexctl.jobs.fetch.landing import Landing, Want
     from ipexctl.remote.session import Stream
     from ipexctl.remote.told import Told
 

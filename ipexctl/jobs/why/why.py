@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.account import read_account
 from ipexctl.jobs.events import FINAL
-from ipexctl.jobs.verdict import Verdict, judge, lasted
+from ipexctl.jobs.why.account import read_account
+from ipexctl.jobs.why.verdict import Verdict, judge, lasted
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_script import run_script, text_of
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ipexctl.jobs.account import Account
-    from ipexctl.jobs.causes import Cause
     from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.why.account import Account
+    from ipexctl.jobs.why.causes import Cause
     from ipexctl.remote.session import Session
 
 TIME: Final = 60.0

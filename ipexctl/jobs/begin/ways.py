@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.modules import judge_modules, judge_syntax
-from ipexctl.jobs.refused import Refused
+from ipexctl.jobs.begin.modules import judge_modules, judge_syntax
+from ipexctl.jobs.begin.refused import Refused
 from ipexctl.remote.node_script import run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.modules import Needs
-    from ipexctl.jobs.prepare import Known
+    from ipexctl.jobs.begin.modules import Needs
+    from ipexctl.jobs.begin.prepare import Known
     from ipexctl.launch.request import RankEnv
     from ipexctl.remote.crew import Crew
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetched import encoded
+from ipexctl.jobs.fetch.fetched import encoded
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ipexctl.jobs.fetched import Entry
+    from ipexctl.jobs.fetch.fetched import Entry
 
 _READ: Final = 1 << 20
 _THROUGH: Final = (errno.ELOOP, errno.ENOTDIR)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.causes import Known
+from ipexctl.jobs.why.causes import Known
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.causes import Found
+    from ipexctl.jobs.why.causes import Found
 
 _TRUST: Final = "ipexctl trust lets node0 in everywhere; ipexctl doctor tells what is wrong"
 _INSTALL: Final = "ipexctl install puts the environment on every node; a second call only where it is missing"

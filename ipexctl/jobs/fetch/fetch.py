@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetched import Fetched, Trouble, goes_to
-from ipexctl.jobs.giving import Giving
-from ipexctl.jobs.landing import Landing
+from ipexctl.jobs.fetch.fetched import Fetched, Trouble, goes_to
+from ipexctl.jobs.fetch.giving import Giving
+from ipexctl.jobs.fetch.landing import Landing
 from ipexctl.remote.node_script import FeedBehind, found_command
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.told import Told
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.fetched import Source, Watch
+    from ipexctl.jobs.fetch.fetched import Source, Watch
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.needs import needs_of_module, needs_of_script
+from ipexctl.jobs.begin.needs import needs_of_module, needs_of_script
 from ipexctl.sync.root import root_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.modules import Needs
+    from ipexctl.jobs.begin.modules import Needs
+    from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.jobs.record import RunRecord
-    from ipexctl.jobs.wishes import RunWishes
 
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
