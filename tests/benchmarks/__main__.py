@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -114,7 +113,7 @@ def _measure(given: argparse.Namespace) -> None:
         rig = Rig(given.runs, given.hosts, found, lab, directory, clean_environment(str(home)))
         print(about + "\n", flush=True)
         for part in given.only:
-            begun = _stamp()
+            begun = _stamp(part, given.runs)
             report = PARTS[part](rig)
             stamp = f"medians of {report.medians_of}, {begun}"
             print(plain(f"{part}: {stamp}", report), flush=True)
@@ -135,10 +134,10 @@ def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
     return max(counts) if part in ("exec", "doctor") else fixed.get(part, 1)
 
 
-def _stamp() -> str:
+def _stamp(part: str, runs: int) -> str:
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    words = shlex.join(["python", "-m", "tests.benchmarks", *sys.argv[1:]])
-    return f"{now}, load {os.getloadavg()[0]:.1f} at the start, `{words}`"
+    call = f"python -m tests.benchmarks --only {part} --runs {runs}"
+    return f"{now}, load {os.getloadavg()[0]:.1f} at the start, `{call}`"
 
 
 if __name__ == "__main__":
