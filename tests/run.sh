@@ -16,5 +16,6 @@ set -e
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 [ $# -eq 0 ] || exec .venv/bin/python -m pytest "$@"
-.venv/bin/python -m pytest
+# Most tests wait for hosts, not for a processor: three files at a time, those with hosts first.
+.venv/bin/python -m pytest -n 3 --dist loadfile tests/lab tests/package tests/unit
 exec .venv/bin/python -m pytest tests/stack --exitfirst --durations=0
