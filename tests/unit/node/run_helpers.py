@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.begin.start import OF_NODE0, OF_RANKS, SHIPPED_AS
 from ipexctl.remote.node_script import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 STAND_IN = Path(__file__).parents[2] / "stand_ins" / "mpirun.py"
 SCRIPTS = tuple(dict.fromkeys((*OF_NODE0, *OF_RANKS)))
@@ -192,3 +196,18 @@ def processes_with(marker: str) -> list[tuple[int, str]]:
         if marker.encode() in words or marker.encode() in environ:
             found.append((int(name), words.replace(b"\0", b" ").decode(errors="replace")))
     return found
+
+
+@contextmanager
+def runs_in(home: Path, size: int = 2, **every: Any) -> Iterator[Callable[..., Run]]:
+    """Makes runs of `size` ranks where nothing else is said, each with an id of its own; all are closed in the end."""
+    made: list[Run] = []
+
+    def make(command: list[str] | str, ranks: int = size, **more: Any) -> Run:
+        run = Run(home, command, ranks, id=f"run{len(made)}", **{**every, **more})
+        made.append(run)
+        return run
+
+    yield make
+    for run in made:
+        run.close()

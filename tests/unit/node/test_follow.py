@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_store_helpers import other_pythons
-from run_helpers import Run
+from run_helpers import runs_in
 
 from ipexctl.remote.node_script import text_of
 
@@ -24,22 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from run_helpers import Run
+
 SLOW = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.01)"
 FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    made: list[Run] = []
-
-    def make_run(command: list[str] | str, size: int = 1, **more: Any) -> Run:
-        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
-        made.append(run)
-        return run
-
-    yield make_run
-    for run in made:
-        run.close()
+    with runs_in(tmp_path, size=1) as make_run:
+        yield make_run
 
 
 class Follow:
@@ -202,6 +196,17 @@ def test_runs_are_listed_stopped_once_and_what_was_over_stays_so(make: Callable[
     again = on_runs(on, "stop", wait=15)
     assert (again["was"], again["status"]["state"]) == ("stopped", "stopped")
     assert on_runs(over, "stop")["was"] == "ok"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"state": "ok", "supervisor": null, "ranks": []}'])
+def test_a_record_that_cannot_be_read_is_not_called_none(text: str, make: Callable[..., Run]) -> None:
+    run = make("print(1)").start()
+    run.wait()
+    (run.home / "runs" / run.id / "status.json").write_text(text)
+    listed = on_runs(run, "list", ids=[run.id, "never"])["runs"]
+    assert f"{run.id}/status.json can't be read: " in listed[run.id]["unreadable"]
+    assert listed["never"] is None
+    assert "status.json can't be read: " in on_runs(run, "stop")["reason"]
 
 
 def ended_run(tmp_path: Path, size: int) -> Path:

@@ -13,30 +13,24 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from run_helpers import Run
+from run_helpers import runs_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from run_helpers import Run
 
 FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    made: list[Run] = []
-
-    def make_run(command: list[str] | str, size: int = 1, **more: Any) -> Run:
-        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
-        made.append(run)
-        return run
-
-    yield make_run
-    for run in made:
-        run.close()
+    with runs_in(tmp_path, size=1) as make_run:
+        yield make_run
 
 
 def test_a_rank_knows_its_place_and_strays_are_gone(make: Callable[..., Run]) -> None:

@@ -1,43 +1,46 @@
-"""The same under the real mpiexec.hydra, where IPEXCTL_TEST_ENV names an environment of ours that has one."""
+"""A run as node0 sees it, under the real mpiexec.hydra."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from run_helpers import Run
+from run_helpers import runs_in
+
+from lab_run_helpers import IMPI, wheels_from_pypi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-ENV = Path(os.environ.get("IPEXCTL_TEST_ENV", "/nowhere"))
-HYDRA = ENV / "bin" / "mpiexec.hydra"
-pytestmark = pytest.mark.skipif(not HYDRA.exists(), reason="IPEXCTL_TEST_ENV names no environment with Intel MPI")
+    from run_helpers import Run
+
 FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 
 
+@pytest.fixture(scope="module")
+def intel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Intel MPI lies."""
+    base = tmp_path_factory.mktemp("intel")
+    wheels = wheels_from_pypi(base, IMPI)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--prefix", str(base / "there"), *wheels.glob("*.whl")], check=True)
+    return base / "there"
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    made: list[Run] = []
+def make(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
+    place = {"PATH": f"{intel}/bin:/usr/bin:/bin", "I_MPI_ROOT": str(intel), "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
-    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
-        launch = [str(HYDRA), "-n", str(size), "-ppn", str(size)]
-        go = {
-            "environ": {"PATH": f"{ENV}/bin:/usr/bin:/bin", "I_MPI_ROOT": str(ENV), "I_MPI_HYDRA_BOOTSTRAP": "fork"},
-            **more.pop("go", {}),
-        }
-        run = Run(tmp_path, command, size, id=f"run{len(made)}", launch=launch, go=go, **more)
-        made.append(run)
-        return run
-
-    yield make_run
-    for run in made:
-        run.close()
+    with runs_in(tmp_path, go={"environ": place}) as make_run:
+        yield lambda command, ranks=2: make_run(
+            command, ranks, launch=[f"{intel}/bin/mpiexec.hydra", "-n", str(ranks), "-ppn", str(ranks)]
+        )
 
 
 def both_here(run: Run) -> None:
@@ -95,34 +98,7 @@ def test_mpirun_or_the_supervisor_gone_leaves_no_rank(make: Callable[..., Run], 
         assert run.wait()["state"] == "stopped"
 
 
-TORCH = """
-import os, sys, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-x = torch.ones(4) * (dist.get_rank() + 1)
-dist.all_reduce(x)
-print(x.tolist())
-if len(sys.argv) > 1 and dist.get_rank() == 1:
-    raise RuntimeError("on purpose")
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_torch_ranks_meet_over_gloo(make: Callable[..., Run], fails: bool) -> None:
-    python = str(ENV / "bin" / "python")
-    run = make([python, "-u", "-c", TORCH, *(["fail"] if fails else [])], python=python).start()
-    status = run.wait(60)
-    assert run.output(0) == b"[3.0, 3.0, 3.0, 3.0]\n", run.output(0, "err")
-    if not fails:
-        assert status["state"] == "ok"
-    else:
-        assert status["state"] == "failed"
-        assert b"on purpose" in run.output(1, "err")
-    gone(run, 2)
-
-
-def test_the_mpi_library_works_in_a_rank(make: Callable[..., Run], tmp_path: Path) -> None:
+def test_the_mpi_library_works_in_a_rank(make: Callable[..., Run]) -> None:
     """It finds the descriptors that hydra has opened for it, through the wrapper."""
     code = """
 import ctypes, os
@@ -134,7 +110,7 @@ lib.MPI_Comm_size(0x44000000, ctypes.byref(size))
 print(rank.value, size.value, flush=True)
 lib.MPI_Finalize()
 """
-    run = make([sys.executable, "-c", code], 2, go={}).start()
+    run = make([sys.executable, "-c", code]).start()
     status = run.wait(60)
     assert status["state"] == "ok", (run.output(0, "err"), run.said("mpirun.log"))
     assert [run.output(rank) for rank in (0, 1)] == [b"0 2\n", b"1 2\n"]

@@ -6,14 +6,16 @@ import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from run_helpers import Run
+from run_helpers import runs_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from run_helpers import Run
 
 JUMPS = """Json = Dict[str, Any]
 _true, _jumps = time.time, [0]
@@ -30,16 +32,8 @@ time.time = _jumping
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    made: list[Run] = []
-
-    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
-        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
-        made.append(run)
-        return run
-
-    yield make_run
-    for run in made:
-        run.close()
+    with runs_in(tmp_path) as make_run:
+        yield make_run
 
 
 def test_each_attempt_has_a_port_of_its_own_and_its_output_behind_a_line_of_ours(make: Callable[..., Run]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_store_helpers import other_pythons
-from run_helpers import Run
+from run_helpers import runs_in
 
 from ipexctl.jobs.dump import read_dump
 from ipexctl.remote.node_script import text_of
@@ -21,6 +21,8 @@ from ipexctl.remote.node_script import text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from run_helpers import Run
 
     from ipexctl.jobs.dump import Dump
 
@@ -30,16 +32,8 @@ PYTHONS = other_pythons()
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    made: list[Run] = []
-
-    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
-        run = Run(tmp_path, command, size, id=f"run{len(made)}", patches=SOON, **more)
-        made.append(run)
-        return run
-
-    yield make_run
-    for run in made:
-        run.close()
+    with runs_in(tmp_path, patches=SOON) as make_run:
+        yield make_run
 
 
 def in_rank_1(last: str) -> str:

@@ -14,27 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_store_helpers import other_pythons
-from run_helpers import Run, alive, processes_with
+from run_helpers import alive, processes_with, runs_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from run_helpers import Run
 
 FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    made: list[Run] = []
-
-    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
-        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
-        made.append(run)
-        return run
-
-    yield make_run
-    for run in made:
-        run.close()
+    with runs_in(tmp_path) as make_run:
+        yield make_run
 
 
 def states(status: dict[str, Any]) -> list[tuple[str, int | None]]:
@@ -110,10 +104,10 @@ def test_term_stops_the_run_and_a_rank_may_save_first(make: Callable[..., Run]) 
     assert run.left() == []
 
 
-def test_the_time_limit_ends_the_run_with_124(make: Callable[..., Run]) -> None:
+def test_the_time_limit_ends_the_run_and_no_rank_has_an_exit_code_to_hand_on(make: Callable[..., Run]) -> None:
     run = make(FOR_EVER, go={"time_limit": 2}).start()
     status = run.wait()
-    assert (status["state"], status["exit_code"]) == ("failed", 124)
+    assert (status["state"], status["exit_code"]) == ("failed", 1)
     assert "time limit of 2 s" in status["reason"]
     assert run.left() == []
 
