@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from ipexctl.errors import OutputError, UserError
+from ipexctl.errors import Interrupted, OutputError, UserError
 
 
 def main() -> None:
@@ -24,11 +24,18 @@ def main() -> None:
         app(prog_name="ipexctl")
     except UserError as error:
         from ipexctl.ui.say import say_user_error
+        from ipexctl.ui.unanswered import show_wrong_call
 
         say_user_error(error)
+        show_wrong_call(error)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Interrupted as error:
+        from ipexctl.ui.unanswered import show_unanswered
+
+        show_unanswered("interrupted", fix="the same call again", status="interrupted")
+        sys.exit(error.code)
     except OutputError as error:
         sys.exit(_cannot_write(error.cause))
     except OSError as error:
@@ -69,9 +76,11 @@ def _unexpected_in_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def _unexpected(error: Exception) -> NoReturn:
+    from ipexctl.ui.unanswered import show_unanswered
     from ipexctl.ui.unexpected import say_unexpected
 
     say_unexpected(error)
+    show_unanswered(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more")
     sys.exit(1)
 
 

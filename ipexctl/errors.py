@@ -14,6 +14,14 @@ class OutputError(Exception):
         self.cause = cause
 
 
+class Interrupted(Exception):
+    """A signal ended the call before there was an answer; `code` is its exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
 class UserError(Exception):
     """The call or one of the user's files is wrong: nothing was touched, exit code 2.
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import ipexctl
+from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +42,10 @@ COMMANDS: Final[Mapping[str, str]] = {
 """Each command with its line in the help; its options are in the module of that name beside this one."""
 
 
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+"""A call that can't be read: typer has it under no name of its own."""
+
+
 class _Commands(TyperGroup):
     _only_named = False
 
@@ -65,6 +70,18 @@ class _Commands(TyperGroup):
             return super().shell_complete(ctx, incomplete)
         finally:
             self._only_named = False
+
+    def invoke(self, ctx: Any) -> Any:
+        """With --json a call that can't be read has its document too, and so has one that a signal ended."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted(130) from None
+        except UsageError as error:
+            from ipexctl.ui.unanswered import show_unanswered
+
+            show_unanswered(error.format_message())
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:

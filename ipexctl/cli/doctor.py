@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
@@ -78,7 +79,7 @@ def doctor(
     ):
         report = examine(hosts, wishes, crew, on_step)
     if interrupt.code is not None:
-        raise typer.Exit(interrupt.code)
+        raise Interrupted(interrupt.code)
     if output.json:
         show_json(report)
     else:

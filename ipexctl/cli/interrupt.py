@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.errors import Interrupted
 from ipexctl.remote.outcome import Cancelled
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
         except Cancelled:
             if came.code is None:
                 raise
-            raise SystemExit(came.code) from None
+            raise Interrupted(came.code) from None
 
 
 @contextmanager

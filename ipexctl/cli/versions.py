@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
@@ -82,7 +83,7 @@ def versions(
             report = versions_for(hosts, request, rows, crew, home=where, timeout=targets.timeout, on_step=on_step)
         code = interrupt.code
     if code is not None:
-        raise typer.Exit(code)
+        raise Interrupted(code)
     if output.json:
         show_json(report)
     else:

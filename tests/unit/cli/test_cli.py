@@ -71,6 +71,8 @@ def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) 
         (["run", "--json", "x.py"], "run has no --json"),
         (["run", "--plain", "--live", "x.py"], "two views"),
         (["run", "--detach", "--summary", "out.json", "x.py"], "--detach leaves before"),
+        (["run", "--live", "x.py"], "--live needs a terminal"),
+        (["run", "--summary", "/no/such/out.json", "x.py"], "there is no directory /no/such"),
         (["run", "--stack", "torch", "x.py"], "for --install"),
         (["lab", "break", "node1", "nonsense"], ""),
     ],
@@ -93,6 +95,32 @@ def test_a_plan_that_is_refused_is_a_document_all_the_same(command: list[str], t
     assert said["schema"].startswith("ipexctl.")
     assert "/nowhere/python" in said["reason"]
     assert said["fix"]
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["doctor", "-H", "/no/such/file"], "/no/such/file"),
+        (["doctor", "--nonsense"], "--nonsense"),
+        (["sync", "--forks", "0"], "--forks"),
+        (["install", "--hosts", "localhost", "--torch", "9.9"], "9.9"),
+        (["lab", "down", "--lab", "nolab"], "nolab"),
+    ],
+)
+def test_with_json_a_wrong_call_is_a_document_too(args: list[str], reason: str) -> None:
+    done = call(*args, "--json")
+    assert done.returncode == 2
+    said = json.loads(done.stdout)
+    assert said["schema"] == f"ipexctl.{'lab-down' if args[0] == 'lab' else args[0]}/1"
+    assert said["status"] == "failed"
+    assert reason in said["reason"]
+    assert reason in done.stderr
+
+
+def test_with_json_a_bad_line_of_a_hostfile_has_its_place(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("node1\nnode2 slost=4\n")
+    said = json.loads(call("exec", "-H", "hosts", "--json", "--", "true", cwd=tmp_path).stdout)
+    assert (said["file"], said["line"], said["column"]) == ("hosts", 2, 7)
 
 
 def test_a_bad_hostfile_line_has_its_place_and_a_caret(tmp_path: Path) -> None:

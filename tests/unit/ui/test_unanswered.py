@@ -1,0 +1,25 @@
+"""Which document a call with `--json` owes where it has no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.ui.unanswered import schema_asked_for
+
+
+@pytest.mark.parametrize(
+    ("call", "schema"),
+    [
+        ("doctor --json", "ipexctl.doctor/1"),
+        ("exec --json -H nofile -- true", "ipexctl.exec/1"),
+        ("lab up --json --hosts 999", "ipexctl.lab-up/1"),
+        ("run --dry-run --json train.py", "ipexctl.run/1"),
+        ("doctor", None),
+        ("exec -- ls --json", None),
+        ("run train.py --json", None),
+        ("run -m train --json", None),
+        ("--json", None),
+    ],
+)
+def test_only_a_call_that_asks_for_json_itself_gets_a_document(call: str, schema: str | None) -> None:
+    assert schema_asked_for(call.split()) == schema
