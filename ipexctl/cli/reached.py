@@ -20,5 +20,5 @@ def reach_of(record: RunRecord) -> Reach:
 
 def host_failed(record: RunRecord, error: HostError) -> int:
     """Say what node0 could not do, and return the contract's exit code."""
-    say(f"{record.node0.name}: {error.reason}" + (f"\n  {error.fix}" if error.fix else ""))
+    say(f"{record.node0.name}: {error.reason}" + (f"\n  {error.advice}" if error.advice else ""))
     return 3 if isinstance(error, Unreachable) else 1

@@ -128,7 +128,9 @@ def prune_nodes(
     found: dict[int, Pruned] = {}
     for done in fan_out([host for _, host in ways], work, forks=forks, cancel=cancel):
         error = done.error or HostError("it didn't answer")
-        found[id(done.host)] = done.result or Pruned(done.host, status=error.status, reason=error.reason, fix=error.fix)
+        found[id(done.host)] = done.result or Pruned(
+            done.host, status=error.status, reason=error.reason, fix=error.advice
+        )
     return [found[id(host)] for _, host in ways]
 
 

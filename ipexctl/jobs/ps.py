@@ -64,13 +64,16 @@ def look(
                 session.close()
         except HostError as error:
             reason = f"{group[-1].node0.name}: {error.reason}"
-            found.update((record.id, KnownRun(record, None, reason, error.fix)) for record in group)
+            found.update((record.id, KnownRun(record, None, reason, error.advice)) for record in group)
             return
         for record in group:
             document = answer["runs"].get(record.id)
             if document is None:
                 gone = f"{record.node0.name} has no record of it any more"
                 found[record.id] = KnownRun(record, None, gone, is_gone=True)
+            elif damaged := document.get("unreadable"):
+                fix = f"ipexctl fetch {record.id} . brings what is there"
+                found[record.id] = KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
             else:
                 pruned = document.get("pruned")
                 found[record.id] = KnownRun(record, read_status(document), pruned=pruned, is_gone=bool(pruned))
@@ -81,7 +84,7 @@ def look(
     ):
         if done.error is not None:
             for record in by_host[id(done.host)]:
-                found.setdefault(record.id, KnownRun(record, None, done.error.reason, done.error.fix))
+                found.setdefault(record.id, KnownRun(record, None, done.error.reason, done.error.advice))
     return [found[record.id] for record in records]
 
 

@@ -203,7 +203,7 @@ def auth_refusal(error: paramiko.AuthenticationException, endpoint: Endpoint, lo
     if endpoint.unsupported:
         said += f"; ipexctl doesn't know {', '.join(endpoint.unsupported)} of the ssh config"
     port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
-    return Unreachable(said, f"ssh-copy-id {port}{who}, or name the right key: --identity FILE, --user NAME")
+    return Unreachable(said, f"ssh-copy-id {port}{who}", option="or name the right key: --identity FILE, --user NAME")
 
 
 def _tried(error: paramiko.AuthenticationException) -> tuple[list[str], list[str]]:

@@ -107,12 +107,14 @@ def _refusal(error: OSError, port: int, clock: Clock) -> Unreachable:
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(
             f"port {port} refuses connections",
-            "is sshd running there, and on this port? --port, or port= in the hostfile",
+            "is sshd running there, and on this port?",
+            option="--port, or port= in the hostfile",
         )
     if isinstance(error, TimeoutError):
         return Unreachable(
             f"no answer on port {port} within {clock.seconds:g} s",
-            "the machine is off, or a firewall drops the packets; --connect-timeout gives it longer",
+            "the machine is off, or a firewall drops the packets",
+            option="--connect-timeout gives it longer",
         )
     return Unreachable(
         f"port {port} can't be reached: {(error.strerror or str(error)).lower()}",

@@ -196,11 +196,13 @@ def _why_not(error: Exception, to: Handshake, login: Login) -> Unreachable:
         if login.begun:
             return Unreachable(
                 f"sshd there takes too long over the login {waited}",
-                f"its PAM or DNS is slow? --connect-timeout gives it longer; {by_ourselves}",
+                f"its PAM or DNS is slow? {by_ourselves}",
+                option="--connect-timeout gives it longer",
             )
         return Unreachable(
             f"port {port} accepts connections but says nothing {waited}",
-            "sshd hangs there, or it isn't sshd that listens on this port; --connect-timeout gives it longer",
+            "sshd hangs there, or it isn't sshd that listens on this port",
+            option="--connect-timeout gives it longer",
         )
     if isinstance(error, paramiko.AuthenticationException):
         return auth_refusal(error, to.endpoint, login)

@@ -93,7 +93,8 @@ class HostKeys:
         except OSError as error:
             raise Unreachable(
                 f"its host key can't be remembered: {path}: {error.strerror}",
-                "name a file that can be written: --known-hosts FILE",
+                "make it a file that can be written",
+                option="or name another: --known-hosts FILE",
             ) from None
         if number and path in self._files:
             (entry,) = parse(line, str(path))
@@ -127,16 +128,19 @@ def refusal(
             "; if not, someone may be in between",
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
+    says = f"what `ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}` says there"
     if endpoint.jump or endpoint.proxy or endpoint.key_alias:
-        accept = "run this command once with --host-keys accept-new"
+        advice = f"compare it with {says}"
+        option = "if it is the same, run this command once with --host-keys accept-new"
     else:
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
-        accept = f"then: ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
-        accept += " (or --host-keys accept-new)"
+        scan = f"ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
+        advice, option = f"if it is {says}, then: {scan}", "or --host-keys accept-new"
     known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if by_authority else ""
     return Unreachable(
         f"its host key {print_} is unknown{known_by}",
-        f"if it is what `ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}` says there, {accept}",
+        advice,
+        option=option,
     )
 
 
@@ -168,5 +172,7 @@ def _read(path: Path) -> tuple[Entry, ...]:
         return ()
     except OSError as error:
         raise Unreachable(
-            f"{path} can't be read: {error.strerror}", "mend its permissions, or --known-hosts FILE"
+            f"{path} can't be read: {error.strerror}",
+            "mend its permissions",
+            option="or name another: --known-hosts FILE",
         ) from None

@@ -133,7 +133,7 @@ class _Master:
     def options(self, clock: Clock) -> list[str]:
         with clock.paused(), self._lock:  # whoever starts it may be asked for a second factor
             if self._refusal:
-                raise Unreachable(self._refusal.reason, self._refusal.fix)
+                raise Unreachable(self._refusal.reason, self._refusal.advice, option=self._refusal.option)
             if self._options is None:
                 self._options = ["-o", "ControlMaster=no"] if self._users_own_is_open() else self._start(clock)
             return self._options

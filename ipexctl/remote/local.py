@@ -129,7 +129,7 @@ def _follow(
             if clock.cancelled:
                 raise Cancelled("stopped")
             if clock.over:
-                raise TimedOut(f"not finished within {clock.seconds:g} s", "--timeout S gives it longer")
+                raise TimedOut(f"not finished within {clock.seconds:g} s", option="--timeout S gives it longer")
             for key, _ in selector.select(clock.left(None if names else _GLANCE)):
                 if key.fd not in names:
                     continue

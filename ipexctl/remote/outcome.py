@@ -10,15 +10,21 @@ Status = Literal["ok", "changed", "failed", "unreachable"]
 class HostError(Exception):
     """A host could not do its part. `reason` is a sentence without the host's name, `fix` what to type next.
 
+    `advice` is what of it holds for every command, `option` what only one with the options about hosts can do.
     Raised and caught inside one host's work only; the fan-out turns it into an outcome.
     """
 
     status: Status = "failed"
 
-    def __init__(self, reason: str, fix: str = "") -> None:
+    def __init__(self, reason: str, advice: str = "", *, option: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
-        self.fix = fix
+        self.advice = advice
+        self.option = option
+
+    @property
+    def fix(self) -> str:
+        return (" " if self.advice.endswith("?") else "; ").join(filter(None, (self.advice, self.option)))
 
 
 class Unreachable(HostError):

@@ -74,7 +74,7 @@ class Spool:
             while blob.sha256 not in self._here:
                 error = self._asked[blob.sha256]
                 if error is not None:
-                    raise type(error)(error.reason, error.fix) from error
+                    raise type(error)(error.reason, error.advice, option=error.option) from error
                 if self._cancel.thrown:
                     raise Cancelled("stopped")
                 self._changed.wait(0.5)

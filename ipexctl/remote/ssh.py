@@ -87,7 +87,7 @@ class SshSession:
             _feed(channel, stdin)
             return self._until_end(reader, clock)
         except (Cancelled, TimedOut) as early:
-            raise type(early)(early.reason + self._end_processes(reader), early.fix) from None
+            raise type(early)(early.reason + self._end_processes(reader), early.advice, option=early.option) from None
         except HostError:
             raise
         except BaseException:
@@ -283,7 +283,7 @@ def _pump(source: BinaryIO, channel: paramiko.Channel) -> None:
 
 
 def _too_slow(clock: Clock) -> TimedOut:
-    return TimedOut(f"not finished within {clock.seconds:g} s", "--timeout S gives it longer")
+    return TimedOut(f"not finished within {clock.seconds:g} s", option="--timeout S gives it longer")
 
 
 def _refused(*, opened: bool) -> HostError:

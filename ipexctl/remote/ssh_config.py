@@ -282,7 +282,9 @@ def _ask_paramiko(host: Host) -> dict[str, list[str]]:
         except FileNotFoundError:
             continue
         except (OSError, paramiko.ConfigParseError, paramiko.CouldNotCanonicalize) as error:
-            raise Unreachable(f"{file} can't be read: {error}", "mend it, or name another: --ssh-config FILE") from None
+            raise Unreachable(
+                f"{file} can't be read: {error}", "mend it", option="or name another: --ssh-config FILE"
+            ) from None
     looked_up: dict[str, Any] = dict(config.lookup(host.address))
     found = {key: value if isinstance(value, list) else [value] for key, value in looked_up.items()}
     if host.user:

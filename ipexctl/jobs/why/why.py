@@ -108,7 +108,7 @@ def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
     if account is not None and account.state in FINAL:
         verdict = judge(account)
         return Answer(record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy here")))
-    return Answer(record, _unknown(record, account, away, error.fix), 3 if is_away else 1)
+    return Answer(record, _unknown(record, account, away, error.advice), 3 if is_away else 1)
 
 
 def _unknown(record: RunRecord, account: Account | None, away: str, fix: str) -> Verdict:
