@@ -12,7 +12,7 @@ PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 _FENCE = re.compile(
     r"^(?P<indent> *)(?P<marks>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^ *(?P=marks) *$", re.M | re.S
 )
-_MARK = re.compile(r"<!-- executed: ([\w ]+) -->\n\n?\Z")
+_MARK = re.compile(r"<!-- not executed: ([^\n]+?) -->\n\n?\Z")
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
 
 
@@ -30,8 +30,8 @@ class Block:
     line: int
     language: str
     text: str
-    stage: str | None
-    """What the comment above it says it is executed on; without one it isn't."""
+    left_out: str | None = None
+    """Why it is not executed, as the comment above it says; without one it is."""
 
     @property
     def place(self) -> str:

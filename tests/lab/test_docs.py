@@ -1,19 +1,28 @@
-"""Blocks of the pages that say so are executed as they stand: on this machine alone, or on real SSH hosts."""
+"""The commands of the pages are typed as they stand, in their order, and what comes is what the page shows.
+
+On which stage a page is executed, and what is there before, says `page_scenes`; the real torch has a test beside the
+real wheels, a checkout one beside the package. A block that isn't executed says why, above it in the page.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
-import shlex
-import shutil
 import subprocess
 import sys
+import textwrap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from doc_blocks import PAGES, ROOT, Block, Shown, blocks, our_words
-from ipexctl.lab import LabSpec
+from doc_blocks import PAGES, ROOT, Block, Shown, blocks
+from doc_output import alike, lie_in
+from doc_shell import Shell
+from ipexctl.lab import LabSpec, ssh_argv
+from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
+from page_scenes import ALONE, BASTION, CLUSTER, LAB, REASONS, SCENES, TRAIN, Scene, left_out, play, scenes
+from tiny_wheels import write_stack, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,125 +30,114 @@ if TYPE_CHECKING:
 
     from ipexctl.lab import Lab
 
-STAGES = ("alone", "lab", "lab up")
-MARKED = [block for page in PAGES for block in blocks(page) if block.stage is not None]
-HARMLESS = (
-    ("--help",),
-    ("--version",),
-    ("doctor",),
-    ("envs",),
-    ("exec",),
-    ("export",),
-    ("lab",),
-    ("ps",),
-    ("run", "--dry-run"),
-    ("sync", "--dry-run"),
-    ("trust",),
-    ("versions",),
-)
-"""How a command may begin that is executed here."""
+ALL = [block for page in PAGES for block in blocks(page) if block.commands()]
+PLAYS = [
+    block for page in ("README.md", "docs/playbooks.md") for block in blocks(ROOT / page) if block.language == "yaml"
+]
+SETTLED = """\
+mkdir -p .config/pip
+printf '%s\\n' '[global]' 'no-index = true' 'find-links =' 'extra-index-url =' > .config/pip/pip.conf
+"""
+"""Whatever pip is set to on this machine, which the hosts have as well, it isn't for this account."""
+FURNISHED = """\
+isa="avx2 avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16"
+sed "s/^flags.*/& $isa/" /proc/cpuinfo > /run/cpuinfo
+mount --bind /run/cpuinfo /proc/cpuinfo
+mkdir -p /data /nfs /scratch/me/data
+date > /data/log.txt
+tar -cf /nfs/data.tar -C /scratch/me data
+rmdir /scratch/me/data
+chown ipex /scratch/me
+"""
+"""What pages take for granted of their hosts: instructions, and directories with data."""
+TASKS_ALONE = "- hosts: all\n  vars: {{archive: /nfs/data.tar}}\n  tasks:\n{}"
+_numbers = itertools.count()
 
 
-def of_stage(*stages: str) -> pytest.MarkDecorator:
-    wanted = [block for block in MARKED if block.stage in stages]
-    return pytest.mark.parametrize("block", wanted, ids=lambda block: block.place)
+@dataclass(frozen=True)
+class Stage:
+    """Hosts that this machine's ssh knows as node1 … node4, and the wheels that can be had."""
+
+    lab: Lab
+    house: Path
+    small: Path
+
+    def shell(self, scene: Scene, place: Path) -> Shell:
+        config = place / "ssh_config"
+        gateway = f"Host gateway\n  HostName {self.lab.hosts[3].address}\n  User ipex\n\n"
+        config.write_text(gateway + self.lab.hosts[0].dir.parent.joinpath("ssh_config").read_text())
+        env = wheels_of(self.small if scene.home else self.house)
+        if scene.home:
+            env["IPEXCTL_HOME"] = f"/home/ipex/page{next(_numbers)}"
+        shell = Shell(place, env, ssh_config=config)
+        names = [f"node{number + 1}" for number in range(scene.hosts)]
+        line = f"node[1-{scene.hosts}]" if scene.slots else "\n".join(names)
+        shell.write("hostfile", f"{line}{scene.slots}\n")
+        return shell
 
 
-class Shell:
-    """One after another, in a directory with the examples, as whoever reads the page would."""
-
-    def __init__(self, place: Path, env: dict[str, str], renamed: tuple[str, str] | None = None) -> None:
-        self._place = place
-        self._renamed = renamed
-        program = place / "bin/ipexctl"
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ipexctl "$@"\n')
-        program.chmod(0o755)
-        shutil.copytree(ROOT / "examples", place / "examples")
-        strays = ("IPEXCTL_HOSTFILE", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")
-        kept = {name: value for name, value in os.environ.items() if name not in strays}
-        own = {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-        self._env = {**kept, **own, "XDG_STATE_HOME": str(place / "state"), **env}
-        self._broken = False
-
-    def follow(self, block: Block) -> None:
-        for shown in block.commands():
-            line = self._there(shown.line)
-            if line.startswith("export "):
-                name, _, value = line.removeprefix("export ").partition("=")
-                self._env[name] = value
-                continue
-            done = subprocess.run(
-                ["bash", "-c", line],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                cwd=self._place,
-                env=self._env,
-                timeout=100,
-                check=False,
-            )
-            said = f"{block.place}: {line}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
-            assert done.returncode in self._may_end_with(line), said
-            assert "\nTraceback" not in f"\n{done.stderr}", said
-            if shown.output:
-                told = sorted(line for line in shown.output if line)
-                came = sorted(line for line in self._back(done.stdout).splitlines() if line)
-                assert len(told) == len(came), said
-                assert all(map(alike, told, came)), said
-
-    def _may_end_with(self, line: str) -> set[int]:
-        """What doctor thinks of the machine of the tests is not ours to say; a broken host can't be reached."""
-        if " lab break" in line or " lab mend" in line:
-            self._broken = " lab break" in line
-            return {0}
-        return {0} | ({1} if line.startswith("ipexctl doctor") else set()) | ({3} if self._broken else set())
-
-    def _there(self, line: str) -> str:
-        """The page's lab is the test's own, beside all others of this machine."""
-        if self._renamed is None:
-            return line
-        page, ours = self._renamed
-        line = line.replace(f"/labs/{page}/", f"/labs/{ours}/")
-        line = re.sub(r"\blab (up|down)\b", rf"lab \1 --lab {shlex.quote(ours)}", line)
-        return re.sub(r"\blab (break|mend|ssh) (?=node)", rf"lab \1 {ours}/", line)
-
-    def _back(self, text: str) -> str:
-        return text if self._renamed is None else text.replace(self._renamed[1], self._renamed[0])
-
-
-def alike(told: str, came: str) -> bool:
-    """Figures may differ, and what a page leaves out (…) is anything."""
-    pattern = re.escape(re.sub(r"\d+", "0", told)).replace("…", ".*")
-    return re.fullmatch(pattern, re.sub(r"\d+", "0", came)) is not None
-
-
-def test_only_harmless_commands_are_executed_and_only_where_we_know_how() -> None:
-    assert {block.stage for block in MARKED} == set(STAGES)
-    for block in MARKED:
-        for shown in block.commands():
-            calls = our_words(shown.line)
-            assert shown.line.startswith(("ipexctl ", "export IPEXCTL_HOSTFILE=")), block.place
-            assert not re.search(r"[;&|<>`]", shown.line), block.place
-            for words in calls:
-                assert any(tuple(words[: len(begin)]) == begin for begin in HARMLESS), f"{block.place}: {words}"
-                assert not {"--remove", "--prune"} & set(words), block.place
-
-
-@of_stage("alone")
-def test_on_this_machine_alone(block: Block, tmp_path: Path) -> None:
-    Shell(tmp_path, {"IPEXCTL_HOME": str(tmp_path / "home")}).follow(block)
+def wheels_of(directory: Path) -> dict[str, str]:
+    """Nobody but that directory is asked."""
+    return {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(directory)}
 
 
 @pytest.fixture(scope="module")
-def hosts(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=3, name=f"docs-{os.getpid()}"))
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = session_dir(tmp_path_factory)
+    directory = stack_with(wheels_from_pypi(base, IMPI), base / "pages-house")
+    for name in ("transformers", "accelerate", "tqdm"):
+        write_wheel(directory, name, "1.0.0", files={f"{name}.py": ""})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def small(house: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows enough for pages that install one after another; mpirun stands in, too."""
+    directory = tmp_path_factory.mktemp("small")
+    write_stack(directory, torch="2.13.0", ipex=None)
+    write_stack(directory, torch="2.8.0", ipex="2.8.0")
+    write_stack(directory, torch="2.7.0", ipex="2.7.0", oneccl="2.7.0")
+    for wheel in house.glob("t*-1.0.0-*.whl"):
+        (directory / wheel.name).hardlink_to(wheel)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def stage(
+    make_lab: Callable[[LabSpec], Lab], house: Path, small: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Stage:
+    lab = make_lab(LabSpec(hosts=4, name=f"pages-{os.getpid()}"))
+    for host in lab.hosts:
+        for login, text in (("ipex", SETTLED), ("root", FURNISHED)):
+            subprocess.run([*ssh_argv(host), "-l", login, "sh -e"], input=text.encode(), check=True, timeout=60)
+    made = Stage(lab, house, small)
+    shell = made.shell(Scene("", CLUSTER, hosts=4), tmp_path_factory.mktemp("ready"))
+    for line in ("ipexctl trust", "ipexctl install"):
+        shell.type(line)
+    return made
 
 
 @pytest.mark.lab
-@of_stage("lab")
-def test_on_three_hosts(block: Block, hosts: Lab, tmp_path: Path) -> None:
-    Shell(tmp_path, {"IPEXCTL_HOSTFILE": str(hosts.hostfile)}).follow(block)
+@pytest.mark.timeout(600)
+@scenes(CLUSTER)
+def test_on_hosts(scene: Scene, stage: Stage, tmp_path: Path) -> None:
+    play(scene, stage.shell(scene, tmp_path))
+
+
+@pytest.mark.timeout(600)
+@scenes(ALONE)
+def test_on_this_machine_alone(scene: Scene, house: Path, tmp_path: Path) -> None:
+    play(scene, Shell(tmp_path, {**wheels_of(house), "IPEXCTL_HOME": str(tmp_path / "ours")}))
+
+
+@pytest.mark.lab
+@scenes(BASTION)
+def test_behind_a_bastion(scene: Scene, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+    lab = make_lab(LabSpec(hosts=4, bastion=True, name=f"pagesb-{os.getpid()}"))
+    config = lab.hosts[0].dir.parent / "ssh_config"
+    shell = Shell(tmp_path, ssh_config=config)
+    shell.write("ssh_config", config.read_text())
+    play(scene, shell)
 
 
 @pytest.fixture
@@ -150,11 +148,53 @@ def own_lab() -> Iterator[str]:
 
 
 @pytest.mark.lab
-@of_stage("lab up")
-def test_with_a_lab_of_its_own(block: Block, own_lab: str, tmp_path: Path) -> None:
+@scenes(LAB)
+def test_with_a_lab_of_its_own(scene: Scene, own_lab: str, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
-    Shell(tmp_path, {}, renamed=("lab", own_lab)).follow(block)
+    play(scene, Shell(tmp_path, lab=own_lab))
+
+
+@pytest.fixture(scope="module")
+def desk(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A directory with the files that playbooks speak of, and a run to fetch from."""
+    shell = stage.shell(Scene("", CLUSTER), tmp_path_factory.mktemp("desk"))
+    shell.write("train.toml.j2", "lr = 0.1\n")
+    shell.write("data/tiny.bin", "few bytes")
+    for line in (TRAIN, "ipexctl run train.py"):
+        shell.type(line)
+    return shell
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("block", PLAYS, ids=lambda block: block.place)
+def test_playbooks_are_played(block: Block, desk: Shell) -> None:
+    """Tasks alone in a play of their own. As root nothing is changed: the kernel is this machine's, too."""
+    tasks = textwrap.indent(block.text, "    ")
+    desk.write("site.yml", block.text if "hosts:" in block.text else TASKS_ALONE.format(tasks))
+    call = "ipexctl play site.yml"
+    as_root = "become: true" in block.text
+    desk.type(f"{call} --check --diff" + " --user root" * as_root)
+    if not as_root:
+        desk.type(call)
+
+
+def test_every_block_is_executed_on_a_stage_or_says_why_not() -> None:
+    executed = [block.place for scene in SCENES for _, block in scene.wanted()]
+    assert sorted(executed) == sorted(block.place for block in ALL if block.left_out is None)
+
+
+def test_few_blocks_are_left_out_and_each_for_a_reason_that_is_one() -> None:
+    out = left_out()
+    assert {block.left_out for block in out} == set(REASONS)
+    number = sum(len(block.commands()) for block in ALL)
+    assert sum(len(block.commands()) for block in out) <= number * 0.1
+
+
+def test_what_a_scene_types_before_a_block_belongs_to_a_block() -> None:
+    for scene in SCENES:
+        assert set(scene.before) <= {number for number, _ in scene.wanted()}, scene.page
 
 
 @pytest.mark.parametrize(
@@ -163,14 +203,25 @@ def test_with_a_lab_of_its_own(block: Block, own_lab: str, tmp_path: Path) -> No
         ("3 of 12 in 0.4 s", "3 of 9 in 12.0 s", True),
         ("node1: …", "node3: hello", True),
         ("node1: a", "node1: b", False),
+        ("ranks 0,2 on node[1,3]", "ranks 0,2-3 on node[1,3-4]", True),
+        ("run train-1120-162108-591d failed", "run train-0101-000000-abcd failed", True),
+        ("run train-1120-162108-591d failed", "run other-0101-000000-abcd failed", False),
     ],
 )
 def test_output_that_differs_is_seen(told: str, came: str, same: bool) -> None:
     assert alike(told, came) is same
 
 
+def test_what_is_left_out_without_a_word_is_seen() -> None:
+    assert lie_in(["a", "b"], ["a", "b", "c"], []) == "2 lines are told; 3 came on stdout and 0 on stderr"
+    assert lie_in(["a", "…"], ["a", "b", "c"], []) is None
+    assert lie_in(["a"], ["a"], ["said along the way"]) is None
+
+
 def test_a_page_that_lies_fails(tmp_path: Path) -> None:
-    lie = Block(ROOT / "README.md", 1, "console", "$ ipexctl exec -- echo yes\nlocalhost: no\n", "alone")
+    lie = Block(ROOT / "README.md", 1, "console", "$ ipexctl exec -- echo yes\nlocalhost: no\n")
     assert lie.commands() == [Shown("ipexctl exec -- echo yes", ("localhost: no",))]
-    with pytest.raises(AssertionError):
-        Shell(tmp_path, {}).follow(lie)
+    shell = Shell(tmp_path)
+    shell.follow(lie)
+    (found,) = shell.lies
+    assert found.startswith("this is told and doesn't come: localhost: no")

@@ -1,32 +1,33 @@
-"""The site of the pages, built strictly with the pinned packages: every link of it leads somewhere."""
+"""What CONTRIBUTING tells to type in a checkout: the site, strictly and with the pinned packages, has every page."""
 
 from __future__ import annotations
 
-import subprocess
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from doc_blocks import PAGES, ROOT
+from doc_shell import Shell
+from page_scenes import PACKAGE, play, scenes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from page_scenes import Scene
+
+NOT_OURS = shutil.ignore_patterns(".*", "__pycache__", "build", "checkpoints")
+
 
 @pytest.mark.timeout(300)
-def test_the_site_is_built_strictly_and_has_every_page(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    pip = [str(tmp_path / "venv/bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--require-hashes", "-r", str(ROOT / "docs/requirements.lock")], check=True)
-    site = tmp_path / "site"
-    built = subprocess.run(
-        [str(tmp_path / "venv/bin/mkdocs"), "build", "--strict", "-f", str(ROOT / "mkdocs.yml"), "-d", str(site)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert built.returncode == 0, built.stderr
+@scenes(PACKAGE)
+def test_the_site_is_built_strictly_and_has_every_page(scene: Scene, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shutil.copytree(ROOT, shell.project, ignore=NOT_OURS, dirs_exist_ok=True)
+    (shell.project / ".venv").symlink_to(sys.prefix)
+    play(scene, shell)
+    site = shell.project / "build/site"
     for page in PAGES:
         if page.is_relative_to(ROOT / "docs"):
             made = page.relative_to(ROOT / "docs").with_suffix("")

@@ -1,0 +1,46 @@
+"""Whether what came is what a page shows: figures, ids and widths may differ, and `…` stands for anything."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_FIGURES: Final = (
+    (re.compile(r"\b\d{4}-\d{6}-[0-9a-f]{4}\b"), "ID"),
+    (re.compile(r"(?<=[a-z\d]-)(?=[0-9a-f]*\d)[0-9a-f]{8}\b"), "MARK"),
+    (re.compile(r"/(home|Users)/\w+(?=/)"), "/home/me"),
+    (re.compile(r"─+"), "─"),
+    (re.compile(r"\b(float32|bfloat16|fp32|bf16)\b"), "DTYPE"),
+    (re.compile(r"\b(?:(\d+) min|\d+:\d+|[\d.]+ s)\b"), "TIME"),
+    (re.compile(r"\d[\d,.:]*([-,][\d,.]*\d)*"), "0"),
+    (re.compile(r"\b0 [kMG]?B\b"), "0 B"),
+    (re.compile(r"\s+"), " "),
+)
+"""What depends on the hour, the machine or how much there is, and what stands for it."""
+
+
+def without_figures(line: str) -> str:
+    for pattern, stand_in in _FIGURES:
+        line = pattern.sub(stand_in, line)
+    return line.strip()
+
+
+def alike(told: str, came: str) -> bool:
+    pattern = ".*".join(re.escape(without_figures(part)) for part in told.split("…"))
+    return re.fullmatch(pattern.replace(".*", " ?.*? ?"), without_figures(came)) is not None
+
+
+def lie_in(told: list[str], stdout: list[str], stderr: list[str]) -> str | None:
+    """The first line that is told and didn't come, or that nothing was left out where no `…` says so."""
+    shown = [line for line in told if line.strip() and line.strip() != "…"]
+    left = [line for line in (*stdout, *stderr) if line.strip()]
+    came = (len([line for line in stdout if line.strip()]), len([line for line in stderr if line.strip()]))
+    for line in shown:
+        found = next((other for other in left if alike(line, other)), None)
+        if found is None:
+            return f"this is told and doesn't come: {line}"
+        left.remove(found)
+    whole = all(line.strip() != "…" for line in told)
+    if shown and whole and len(shown) not in (*came, sum(came)):
+        return f"{len(shown)} lines are told; {came[0]} came on stdout and {came[1]} on stderr"
+    return None

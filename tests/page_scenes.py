@@ -1,0 +1,176 @@
+"""On what each page's blocks are executed, and what has to be there before: the one table of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from doc_blocks import PAGES, ROOT, blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from doc_blocks import Block
+    from doc_shell import Shell
+
+ALONE = "this machine, small wheels"
+CLUSTER = "four hosts, small wheels and a real MPI"
+BASTION = "hosts behind a bastion"
+LAB = "a lab that the page makes"
+REAL_HERE = "this machine, the real torch"
+REAL_LAB = "three hosts, the real torch"
+PACKAGE = "a checkout, a package index"
+
+REASONS = {
+    "installs on this machine": "system packages, or a checkout's own environment",
+    "runs these tests": "a test can't",
+    "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
+}
+"""Why a block may be left out, and nothing else is a reason."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Some blocks of a page, or all, on one stage."""
+
+    page: str
+    stage: str
+    blocks: frozenset[int] | None = None
+    """By number, of those with commands; None: all."""
+    hosts: int = 2
+    """How many names the hostfile has."""
+    slots: str = ""
+    home: bool = False
+    """An empty home on the hosts, for this page alone: it installs what others shouldn't find."""
+    take: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """File → the page's block it is: language and number."""
+    before: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Block → what is typed before it."""
+    after: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}, {self.stage}"
+
+    def wanted(self) -> list[tuple[int, Block]]:
+        return [
+            (number, block)
+            for number, block in enumerate(with_commands(self.page))
+            if block.left_out is None and (self.blocks is None or number in self.blocks)
+        ]
+
+    def files(self) -> dict[str, str]:
+        every = blocks(ROOT / self.page)
+        return {
+            name: [block for block in every if block.language == language][number].text
+            for name, (language, number) in self.take.items()
+        }
+
+
+def with_commands(page: str) -> list[Block]:
+    return [block for block in blocks(ROOT / page) if block.commands()]
+
+
+def uses(name: str, *, as_name: str | None = None) -> str:
+    """A file of tests/stand_ins/pages into the project."""
+    return f"cp $PAGES/{name} {as_name or name}"
+
+
+TRAIN = uses("train.py")
+LONG = uses("goes_on.py", as_name="train.py")
+PREPARED = (TRAIN, uses("default_config.yaml"), "mkdir mypackage && cp $PAGES/train.py mypackage/")
+LACKS = "ipexctl exec --shell '{} .ipexctl/envs/default/lib/python3.*/site-packages/tqdm.py' -l '!node3'"
+
+SCENES = (
+    Scene("README.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),
+    Scene("README.md", REAL_HERE, frozenset({3})),
+    Scene("CONTRIBUTING.md", PACKAGE),
+    Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
+    Scene("docs/doctor.md", CLUSTER, hosts=4),
+    Scene(
+        "docs/dump.md",
+        CLUSTER,
+        hosts=3,
+        before={0: (uses("hang.py"), "ipexctl run --detach --ppn 2 hang.py", "sleep 3")},
+        after=("ipexctl stop last",),
+    ),
+    Scene(
+        "docs/examples.md",
+        REAL_HERE,
+        before={
+            0: ("echo localhost > hostfile",),
+            2: ("ipexctl run --plain -n 2 examples/train_digits.py | python3 $PAGES/kill_a_rank.py",),
+        },
+    ),
+    Scene("docs/exec.md", CLUSTER, hosts=4, before={0: ("echo 'ssh-ed25519 AAAA me@here' > key.pub",)}),
+    Scene("docs/export.md", CLUSTER, before={0: (TRAIN,)}),
+    Scene(
+        "docs/fetch.md",
+        CLUSTER,
+        hosts=4,
+        before={0: (TRAIN, "ipexctl run train.py")},
+    ),
+    Scene("docs/guides/air-gapped.md", CLUSTER, home=True),
+    Scene("docs/guides/behind-a-bastion.md", BASTION),
+    Scene("docs/guides/in-the-lab.md", LAB),
+    Scene("docs/guides/one-machine.md", REAL_HERE),
+    Scene("docs/guides/two-hosts.md", CLUSTER, take={"hostfile": ("text", 0)}, before={0: (TRAIN,)}),
+    Scene("docs/hostfile.md", CLUSTER, hosts=4, slots=":2"),
+    Scene("docs/index.md", CLUSTER, before={0: (TRAIN,)}),
+    Scene("docs/install.md", CLUSTER, home=True, before={0: ("echo tqdm > requirements.txt",)}),
+    Scene("docs/lab.md", LAB),
+    Scene(
+        "docs/migration.md",
+        ALONE,
+        before={0: (uses("with_ipex.py", as_name="train.py"),), 2: (TRAIN,)},
+    ),
+    Scene(
+        "docs/playbooks.md",
+        CLUSTER,
+        take={"site.yml": ("yaml", 0)},
+        before={
+            0: (TRAIN, "echo lr = 0.1 > train.toml.j2"),
+            2: ("sed -i s/avx512_bf16/avx512bf16/ site.yml",),
+        },
+    ),
+    Scene(
+        "docs/run.md",
+        CLUSTER,
+        hosts=4,
+        before={
+            0: PREPARED,
+            1: (uses("imports_tqdm.py", as_name="train.py"), LACKS.format("touch")),
+            2: (LACKS.format("rm"), LONG),
+            4: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
+        },
+    ),
+    Scene("docs/sync.md", CLUSTER, before={0: ("mkdir ~/train && touch ~/train/{a,b}.py",)}),
+    Scene("docs/tour.md", REAL_LAB, take={"fails.py": ("python", 0)}),
+    Scene("docs/trust.md", CLUSTER, hosts=4, before={0: ("ipexctl trust --revoke",)}, after=("ipexctl trust",)),
+    Scene("docs/versions.md", CLUSTER),
+)
+
+
+def scenes(*stages: str) -> pytest.MarkDecorator:
+    wanted = [scene for scene in SCENES if scene.stage in stages]
+    return pytest.mark.parametrize("scene", wanted, ids=lambda scene: scene.page)
+
+
+def play(scene: Scene, shell: Shell) -> None:
+    """All of a page, also what comes after a lie: one look tells all that is to be mended."""
+    for name, text in scene.files().items():
+        shell.write(name, text)
+    for number, block in scene.wanted():
+        for line in scene.before.get(number, ()):
+            shell.type(line)
+        shell.follow(block)
+    for line in scene.after:
+        shell.type(line)
+    print(*(f"{seconds:6.1f} s  {line}" for line, seconds in shell.seconds.items()), sep="\n")
+    assert not shell.lies, "\n\n".join(shell.lies)
+
+
+def left_out() -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.left_out is not None]

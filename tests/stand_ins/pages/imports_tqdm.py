@@ -1,0 +1,6 @@
+import os
+import sys
+
+import tqdm
+
+print(os.environ["RANK"], sys.argv, tqdm)
