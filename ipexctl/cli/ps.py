@@ -53,12 +53,13 @@ def ps_command(
     from ipexctl.jobs.record import Register
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.ps import show, show_json
+    from ipexctl.ui.say import say_user_error
 
     if dry_run and not prune:
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
     keep = read_keep(os.environ)
     register = Register()
-    records = register.all()
+    records, damaged = register.read()
     cancel = Cancel()
     with cancelling(cancel) as interrupt, ExitStack() as ways:
 
@@ -73,9 +74,11 @@ def ps_command(
     if running:
         runs = [run for run in runs if run.state in ("starting", "running", "unknown")]
     if output.json:
-        show_json(runs)
+        show_json(runs, damaged)
     else:
         show(runs, hidden=len(records) - len(runs), quiet=output.quiet, no_color=output.no_color)
+    for each in damaged:
+        say_user_error(each.error())
     for run in forgettable(runs, keep.days, time.time()):
         register.remove(run)
     raise typer.Exit(interrupt.code or 0)

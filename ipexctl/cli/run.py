@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -71,9 +72,9 @@ def run_command(
     from ipexctl.remote.reach import Reach
     from ipexctl.ui.say import say
 
-    if plain and live:
-        raise UserError("--plain and --live are two views", fix="one of them")
     _refuse_idle(launch, output, install=install, detach=detach, dry_run=dry_run, summary=summary)
+    if live:
+        _check_live(plain=plain)
     asked = understand(ctx, script, launch, targets, home, parse_ranks(ranks))
     hosts, wishes, place, exports = asked.hosts, asked.wishes, asked.place, asked.exports
     cancel = Cancel()
@@ -104,7 +105,7 @@ def run_command(
             way = verb.Way(reaching.host_keys, reaching.connect_timeout)
             begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell, ahead=ahead)
             if isinstance(begun, Refused):
-                raise typer.Exit(_say_not_begun(begun, interrupt.code))
+                raise typer.Exit(_say_not_begun(begun, interrupt.code, summary, time.monotonic() - began))
             from ipexctl.cli.watch import View, watch_run  # while the ranks are being started
             from ipexctl.ui.run_summary import counted
 
@@ -121,8 +122,8 @@ def run_command(
         view = View(plain, live, wishes.ranks, output.no_color, output.quiet)
         code = watch_run(begun.record, view, session=session, came=interrupt)
     _clear_away(code, hosts, begun.record, targets)
-    if summary is not None:
-        _write_summary(summary, begun.record, code, time.monotonic() - began)
+    if summary is not None and not _write_summary(summary, begun.record, code, time.monotonic() - began):
+        code = code or 1
     raise typer.Exit(code)
 
 
@@ -134,13 +135,34 @@ def _refuse_idle(
         raise UserError("run has no --json", fix="--summary FILE gets the outcome; --dry-run --json shows the plan")
     if summary is not None and detach:
         raise UserError("--summary is written at the run's end, and --detach leaves before", fix="ipexctl ps --json")
+    if summary is not None and (wrong := _unwritable(summary)):
+        raise UserError(f"--summary {summary}: {wrong}", fix="a file that can be written")
     if (launch.stack or launch.torch) and not (install or dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
         )
 
 
-def _say_not_begun(refused: Refused, interrupted: int | None) -> int:
+def _check_live(*, plain: bool) -> None:
+    """Before anything is started."""
+    from ipexctl.ui.run_live import check_terminal
+
+    if plain:
+        raise UserError("--plain and --live are two views", fix="one of them")
+    check_terminal()
+
+
+def _unwritable(path: Path) -> str:
+    if path.is_dir():
+        return "it is a directory"
+    if not path.parent.is_dir():
+        return f"there is no directory {path.parent}"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return os.strerror(errno.EACCES)
+    return ""
+
+
+def _say_not_begun(refused: Refused, interrupted: int | None, summary: Path | None = None, seconds: float = 0.0) -> int:
     """What the hosts had not come to when it was interrupted is nobody's fault; the exit code."""
     from ipexctl.ui.say import say, say_refused
 
@@ -148,7 +170,10 @@ def _say_not_begun(refused: Refused, interrupted: int | None) -> int:
         say_refused(refused.reason, refused.fix)
     else:
         say("interrupted before it began: nothing was started")
-    return refused.exit_code if interrupted is None else interrupted
+    code = refused.exit_code if interrupted is None else interrupted
+    if summary is not None:
+        _write_summary(summary, None, code, seconds)
+    return code
 
 
 def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:
@@ -181,20 +206,24 @@ def _show_plan(planned: Planned | Refused, output: Output) -> int:
     return 0
 
 
-def _write_summary(path: Path, record: RunRecord, code: int, seconds: float) -> None:
-    """The outcome for a script: which run, and how it ended."""
+def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:
+    """The outcome for a script: which run, and how it ended; without an id none began. Whether it could be written."""
+    from ipexctl.ui.say import say
+
     said = {
         "schema": "ipexctl.run/1",
-        "id": record.id,
+        "id": record.id if record is not None else None,
         "exit_code": code,
-        "world_size": record.world_size,
-        "hosts": list(record.hosts),
+        "world_size": record.world_size if record is not None else 0,
+        "hosts": list(record.hosts) if record is not None else [],
         "seconds": round(seconds, 3),
     }
     try:
         path.write_text(json.dumps(said, indent=2) + "\n")
     except OSError as error:
-        raise UserError(f"--summary {path}: {error.strerror or error}", fix="a file that can be written") from None
+        say(f"--summary {path}: {error.strerror or error}; it is not written")
+        return False
+    return True
 
 
 def _install_first(

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,26 @@ def new_id(script: str, now: float) -> str:
     return f"{stem}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A file of the register that can't be read: of the run there is only the name."""
+
+    id: str
+    path: Path
+    reason: str
+    written: float
+
+    def error(self) -> UnreadableRecord:
+        return UnreadableRecord(
+            f"the record of run {self.id} can't be read: {self.path}: {self.reason}",
+            fix=f"to forget that run: rm {shlex.quote(str(self.path))}",
+        )
+
+
+class UnreadableRecord(UserError):
+    """Of the run that is meant."""
+
+
 class Register:
     """The records in one directory."""
 
@@ -93,18 +114,29 @@ class Register:
             ) from None
 
     def all(self) -> list[RunRecord]:
-        """From the oldest to the newest; what isn't ours or is damaged is passed over."""
-        found = []
+        """From the oldest to the newest; what can't be read is passed over."""
+        return self.read()[0]
+
+    def read(self) -> tuple[list[RunRecord], list[Damaged]]:
+        """All there is, and what can't be read."""
+        found, damaged = list[RunRecord](), list[Damaged]()
         with contextlib.suppress(OSError):
-            for path in self.directory.glob("*.json"):
+            for path in sorted(self.directory.glob("*.json")):
                 record = _read(path)
-                if record is not None and record.id == path.stem:
+                if isinstance(record, Damaged):
+                    damaged.append(record)
+                elif record.id == path.stem:
                     found.append(record)
-        return sorted(found, key=lambda record: (record.started, record.id))
+        return sorted(found, key=lambda record: (record.started, record.id)), damaged
 
     def find(self, word: str) -> RunRecord:
         """The run that is meant: by its id, by what only its id begins with, or `last`."""
-        records = self.all()
+        records, damaged = self.read()
+        newest = records[-1].started if records else 0.0
+        of_word = [each for each in damaged if word and each.id.startswith(word)]
+        meant = [each for each in damaged if each.written > newest] if word == "last" else of_word
+        if meant and not any(record.id == word for record in records):
+            raise max(meant, key=lambda each: (each.id == word, each.written)).error()
         if not records:
             raise UserError("no run was started from this machine yet", fix="ipexctl run SCRIPT.py starts one")
         if word == "last":
@@ -112,9 +144,11 @@ class Register:
         return _only(word, records)
 
     def knows(self, word: str) -> bool:
-        """Whether that word means exactly one run; `find` says why not."""
+        """Whether that word means exactly one run; `find` says why not, or that its record can't be read."""
         try:
             self.find(word)
+        except UnreadableRecord:
+            return True
         except UserError:
             return False
         return True
@@ -187,11 +221,11 @@ def _host(said: dict[str, Any]) -> Host:
     )
 
 
-def _read(path: Path) -> RunRecord | None:
+def _read(path: Path) -> RunRecord | Damaged:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
-            return None
+            raise ValueError(f"its schema is {data['schema']!r}, not {SCHEMA!r}")
         return RunRecord(
             id=data["id"],
             node0=_host(data["node0"]),
@@ -209,8 +243,21 @@ def _read(path: Path) -> RunRecord | None:
             ranks=tuple(data.get("ranks", ())),
             cwd=str(data.get("cwd", "")),
         )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    except OSError as error:
+        return _damaged(path, error.strerror or str(error))
+    except KeyError as error:
+        return _damaged(path, f"it lacks {error}")
+    except TypeError:
+        return _damaged(path, "it is not a run's")
+    except ValueError as error:
+        return _damaged(path, str(error))
+
+
+def _damaged(path: Path, reason: str) -> Damaged:
+    written = 0.0
+    with contextlib.suppress(OSError):
+        written = path.stat().st_mtime
+    return Damaged(path.stem, path, reason, written)
 
 
 def _path(text: str | None) -> Path | None:

@@ -49,6 +49,10 @@ class Failed(Exception):
         self.fix = fix
 
 
+class NoRecord(Failed):
+    """There is nothing of the run, or no more."""
+
+
 class File:
     """One stream of one rank."""
 
@@ -125,6 +129,9 @@ def written_in(path: str) -> Json:
         raise no_record(os.path.dirname(path)) from None  # noqa: PTH120
     except (OSError, ValueError) as error:
         raise Failed(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+    kinds = {"state": str, "supervisor": dict, "ranks": list}
+    if not isinstance(status, dict) or not all(isinstance(status.get(name), kinds[name]) for name in kinds):
+        raise Failed(f"{path} can't be read: it is not the record of a run")
     return status
 
 
@@ -141,13 +148,13 @@ def pruned_in(place: str) -> dict[str, Json]:
     return found
 
 
-def no_record(rundir: str) -> Failed:
+def no_record(rundir: str) -> NoRecord:
     place, run = os.path.split(rundir)
     row = pruned_in(place).get(run)
     if row is None:
-        return Failed("there is no record of this run there (any more)", "ipexctl ps shows those there are")
+        return NoRecord("there is no record of this run there (any more)", "ipexctl ps shows those there are")
     day = time.strftime("%Y-%m-%d", time.localtime(row["at"]))
-    return Failed(
+    return NoRecord(
         f"its logs were pruned on {day}: {row['why']}",
         "IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB say, where ipexctl run is called, how long they are kept",
     )

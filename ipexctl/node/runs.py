@@ -1,6 +1,7 @@
 """The runs that node0 has a record of: listed, stopped, asked where they are, and cleared of what needs no keeping.
 
-    list   {home, ids: [id, …] or null}              → {"event": "done", "runs": {id: status or null}}
+    list   {home, ids: [id, …] or null}              → {"event": "done", "runs": {id: status, or null,
+                                                        or {"unreadable": why}}}
     stop   {home, id, wait: seconds, signal}         → {"event": "done", "status", "was": its state before}
     dump   {home, id, ranks: [N, …] or null, wait}   → {"event": "done", "status", "dump": as `dumps.py` writes it,
                                                         null where the run is over}
@@ -44,8 +45,10 @@ class Runs:
         for name in ids:
             try:
                 found[name] = self._follow.read_status(os.path.join(self._place, name))  # noqa: PTH118
-            except (self._follow.Failed, KeyError, TypeError):
+            except self._follow.NoRecord:
                 found[name] = None
+            except self._follow.Failed as failed:
+                found[name] = {"unreadable": failed.reason}
         if None in found.values():
             pruned = self._follow.pruned_in(self._place)
             lost = [name for name in ids if found[name] is None and name in pruned]

@@ -245,7 +245,7 @@ class Supervisor:
         if missing and now - self.began > self.begin_within and self.verdict.not_begun(missing, self.begin_within):
             self.stop_all()
         if self.end_at is not None and now > self.end_at:
-            self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over", code=124)
+            self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over")
         if self.verdict.who_told(now, self.everyone, self.mpirun.gone_at is not None):
             self.stop_all()
         for peer in self.peers.see_to_disk(now, self.book.has_room, FLUSH):

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.keep import Gone, Pruned
     from ipexctl.jobs.ps import KnownRun
-    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.record import Damaged, RunRecord
     from ipexctl.jobs.stop import Stopped
 
 _HEADINGS = ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by")
 
 
-def as_json(runs: Sequence[KnownRun]) -> dict[str, Any]:
-    return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs]}
+def as_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> dict[str, Any]:
+    """`unreadable` are runs of which this machine's own record can't be read."""
+    unreadable = [{"id": each.id, "path": str(each.path), "reason": each.reason} for each in damaged]
+    return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs], "unreadable": unreadable}
 
 
 def _run(run: KnownRun) -> dict[str, Any]:
@@ -53,8 +55,8 @@ def _run(run: KnownRun) -> dict[str, Any]:
     }
 
 
-def show_json(runs: Sequence[KnownRun]) -> None:
-    sys.stdout.write(json.dumps(as_json(runs), indent=2, ensure_ascii=False) + "\n")
+def show_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> None:
+    sys.stdout.write(json.dumps(as_json(runs, damaged), indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 

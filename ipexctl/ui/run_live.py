@@ -34,10 +34,15 @@ _LAST_LINES: Final = 8
 
 def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
     """Live where somebody looks at a terminal that can do it."""
-    terminal = sys.stdout.isatty()
-    if live and not terminal:
+    if live:
+        check_terminal()
+    return sys.stdout.isatty() and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
+
+
+def check_terminal() -> None:
+    """Raises a UserError where the live view can't be."""
+    if not sys.stdout.isatty():
         raise UserError("--live needs a terminal, and stdout is none", fix="leave --live out")
-    return terminal and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
 
 
 class LiveRun:

@@ -6,8 +6,9 @@ Lines are whole and in each rank's own order. Our own words go to stderr without
 from __future__ import annotations
 
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.events import Chunk, Ended, Said
 from ipexctl.jobs.ranks import EVERY_RANK
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from ipexctl.jobs.events import Event, Stream
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.remote.cancel import Cancel
+
+
+_OURS: Final = re.compile(
+    rb"\[ipexctl: (restart \d+ of \d+ after: .*|\d+ bytes are missing here: there was no room for them on .*)\]|"
+    rb"ipexctl: ([^\s:]+: .*)"
+)
+"""What node0 or a rank's wrapper put in a rank's output in its own name."""
 
 
 class PlainRun:
@@ -57,6 +65,7 @@ class PlainRun:
             "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
         }
         self._lines: dict[tuple[int, Stream], PrefixedLines] = {}
+        self._restarts: set[bytes] = set()
 
     def __enter__(self) -> PlainRun:
         return self
@@ -73,7 +82,7 @@ class PlainRun:
             if event.rank in self._ranks:
                 lines = self._lines.get((event.rank, event.stream)) or self._begin(event.rank, event.stream)
                 if whole := lines.feed(event.data):
-                    self._write(event.stream, whole)
+                    self._show(event.rank, event.stream, whole)
         elif isinstance(event, Said):
             if event.warning or not self._quiet:
                 text = "\n".join(printable(line) for line in event.text.split("\n"))
@@ -90,15 +99,41 @@ class PlainRun:
             pipe.finish(1.0 if self._cancel.thrown else None)
 
     def _begin(self, rank: int, stream: Stream) -> PrefixedLines:
-        color = "36" if stream == "stdout" else "33"
-        prefix = f"\x1b[{color}m[{rank}]\x1b[0m " if self._tinted[stream] else f"[{rank}] "
-        lines = self._lines[rank, stream] = PrefixedLines(prefix.encode())
+        lines = self._lines[rank, stream] = PrefixedLines(self._prefix(rank, stream))
         return lines
 
     def _flush(self) -> None:
-        for (_, stream), lines in sorted(self._lines.items()):
+        for (rank, stream), lines in sorted(self._lines.items()):
             if rest := lines.flush():
-                self._write(stream, rest)
+                self._show(rank, stream, rest)
+
+    def _show(self, rank: int, stream: Stream, lines: bytes) -> None:
+        """Whole lines; those that are ours are said without a rank, a restart once for all of them."""
+        if b"ipexctl: " not in lines:
+            self._write(stream, lines)
+            return
+        theirs: list[bytes] = []
+        for line in lines.removesuffix(b"\n").split(b"\n"):
+            found = _OURS.fullmatch(line[len(self._prefix(rank, stream)) :])
+            if found is None or (found[2] and stream == "stdout"):
+                theirs.append(line + b"\n")
+                continue
+            self._write(stream, b"".join(theirs))
+            theirs.clear()
+            self._say_ours(rank, stream, found[1] or found[2])
+        self._write(stream, b"".join(theirs))
+
+    def _say_ours(self, rank: int, stream: Stream, said: bytes) -> None:
+        text = printable(said.decode(errors="replace"))
+        if not said.startswith(b"restart "):
+            self._say(f"rank {rank}, {stream}: {text}")
+        elif said not in self._restarts:
+            self._restarts.add(said)
+            self._say(text)
+
+    def _prefix(self, rank: int, stream: Stream) -> bytes:
+        color = "36" if stream == "stdout" else "33"
+        return (f"\x1b[{color}m[{rank}]\x1b[0m " if self._tinted[stream] else f"[{rank}] ").encode()
 
     def _write(self, stream: Stream, lines: bytes) -> None:
         self._pipes[stream].write(tame(lines) if self._terminal[stream] else lines)

@@ -305,9 +305,7 @@ mine.write_text(os.environ["RANK"])
 
 
 def test_a_command_and_a_time_limit(cluster: Cluster) -> None:
-    ran = cluster.run(
-        "--ppn", "1", "--time-limit", "2", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE; sleep 600", rc=124
-    )
+    ran = cluster.run("--ppn", "1", "--time-limit", "2", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE; sleep 600", rc=1)
     assert by_rank(ran.out) == {rank: [f"{rank} of 3"] for rank in range(3)}
     assert "time limit of 2 s" in ran.err
 

@@ -64,7 +64,9 @@ def find_place(wishes: RunWishes, cwd: Path) -> Place:
             fix="--cwd names the directory that holds all of it",
         )
     needs = needs_of_script(str(script), at, root / below)
-    return Place(root, below, (os.path.relpath(at, root / below), *wishes.words[1:]), needs)
+    word = os.path.relpath(at, root / below)
+    word = f"./{word}" if word.startswith("-") else word  # Python would take it for an option of its own
+    return Place(root, below, (word, *wishes.words[1:]), needs)
 
 
 def left_elsewhere(tree: str, below: str, records: Sequence[RunRecord]) -> str:

@@ -19,6 +19,7 @@ _OTHERS: Final = re.compile(
     rb"((?:ba|da|z|k|c|tc|fi)?sh|perl|ruby|node|Rscript|lua|awk|tclsh|php|make)(?:\s|$)"
 )
 """First lines that name somebody else than Python."""
+_READS_BY: Final = {"awk": "-f ", "make": "-f "}
 _PATHS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """What of `sys` decides where imports come from."""
 
@@ -60,7 +61,8 @@ def read_script(name: str, data: bytes) -> Script:
         raise _no_python(name, "is a binary file")
     other = _OTHERS.match(head)
     if other is not None and b"python" not in b"".join(head.splitlines()[:4]):
-        raise _no_python(name, f"is for {other[1].decode()}, as its first line says")
+        by = other[1].decode()
+        raise _no_python(name, f"is for {by}, as its first line says", f"{by} {_READS_BY.get(by, '')}")
     if name.endswith(".ipynb"):
         raise UserError(
             f"the script {quoted(name)} is a notebook, not Python", fix=f"jupyter nbconvert --to script {quoted(name)}"

@@ -55,6 +55,23 @@ def test_what_is_damaged_or_none_of_ours_is_passed_over(register: Register, tmp_
         (tmp_path / "runs" / name).write_text(text)
     (tmp_path / "runs" / "copy.json").write_text((tmp_path / "runs" / "train-1.json").read_text())
     assert register.all() == [RUN]
+    assert [each.id for each in register.read()[1]] == ["a", "b", "c"]
+
+
+def test_a_run_whose_record_is_damaged_is_not_taken_for_another_nor_for_none(
+    register: Register, tmp_path: Path
+) -> None:
+    register.save(RUN)
+    (tmp_path / "runs" / "train-2.json").write_text("{")
+    for word in ("last", "train-2", "train", "tr"):
+        with pytest.raises(
+            UserError, match=r"record of run train-2 can't be read: .*train-2\.json: Expecting"
+        ) as caught:
+            register.find(word)
+        assert caught.value.fix.startswith("to forget that run: rm /")
+        assert register.knows(word)
+    assert register.find("train-1") == RUN
+    assert not register.knows("x")
 
 
 def test_ids_are_words_of_the_script_and_never_the_same() -> None:

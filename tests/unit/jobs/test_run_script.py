@@ -39,9 +39,9 @@ def later():
     [
         ("train", b"\x7fELF\x02\x01\0\0", "'train' is a program, not Python", "ipexctl run -- ./train"),
         ("data.bin", b"abc\0def", "is a binary file", "-- ./data.bin"),
-        ("go.sh", b"#!/bin/sh\nls\n", "is for sh, as its first line says", "-- ./go.sh"),
-        ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n", "is for bash", "-- bin/go"),
-        ("go.pl", b"#! /usr/bin/perl -w\n1;", "is for perl", "-- ./go.pl"),
+        ("go.sh", b"#!/bin/sh\nls\n", "is for sh, as its first line says", "-- sh ./go.sh"),
+        ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n", "is for bash", "-- bash bin/go"),
+        ("go.pl", b"#! /usr/bin/perl -w\n1;", "is for perl", "-- perl ./go.pl"),
         ("plain.sh", b"for each in 1 2; do echo $each; done\n", "is a shell script", "-- bash ./plain.sh"),
         ("a.ipynb", b'{"cells": []}', "is a notebook", "nbconvert"),
     ],

@@ -29,6 +29,27 @@ def test_streams_stay_apart_and_our_own_words_have_no_rank(capfd: Captured) -> N
     assert err == "3 files went to 2 nodes\n[1] careful\nwarning: the link is lost\n"
 
 
+def test_words_of_ours_in_a_ranks_output_are_not_shown_as_its_own(capfd: Captured) -> None:
+    restart = b"[ipexctl: restart 1 of 2 after: rank 1 on node2 failed: exit code 5]\n"
+    with PlainRun(Cancel()) as plain:
+        for rank in (0, 1):
+            plain.watch(Chunk(rank, "stdout", b'{"try": 0}\n' + restart[:20]))
+            plain.watch(Chunk(rank, "stdout", restart[20:] + b"[ipexctl: mine]\nipexctl: node1: mine\n"))
+            plain.watch(Chunk(rank, "stderr", restart))
+        gap = b"[ipexctl: 7 bytes are missing here: there was no room for them on node2]\nlater\n"
+        plain.watch(Chunk(0, "stdout", gap))
+        plain.watch(Chunk(1, "stderr", b"ipexctl: node2: train: No such file or directory\nsh: oops\n"))
+    out, err = capfd.readouterr()
+    each = ['[{}] {{"try": 0}}', "[{}] [ipexctl: mine]", "[{}] ipexctl: node1: mine"]
+    assert out.splitlines() == [line.format(rank) for rank in (0, 1) for line in each] + ["[0] later"]
+    assert err.splitlines() == [
+        "restart 1 of 2 after: rank 1 on node2 failed: exit code 5",
+        "rank 0, stdout: 7 bytes are missing here: there was no room for them on node2",
+        "rank 1, stderr: node2: train: No such file or directory",
+        "[1] sh: oops",
+    ]
+
+
 def test_what_mpirun_said_keeps_its_lines(capfd: Captured) -> None:
     with PlainRun(Cancel()) as plain:
         plain.watch(Said("mpirun ended\n  no such host\x1b[31m\n  bye", warning=True))
