@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli_helpers import ipexctl
 from install_helpers import PYTHON, Cluster
 from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, down, mend_host, system, up
 from tiny_wheels import write_stack
+from trust_helpers import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,3 +73,15 @@ def node(lab3: Lab) -> Iterator[LabHost]:
     """One host to break; every fault of it is mended after the test."""
     yield lab3.hosts[0]
     mend_host(lab3.hosts[0])
+
+
+@pytest.fixture
+def clean(lab: Lab) -> Iterator[Lab]:
+    """The module's own lab as it was, and a check that it is so again once trust is revoked."""
+    before = {host.name: snapshot(host) for host in lab.hosts}
+    yield lab
+    for host in lab.hosts:
+        mend_host(host)
+    assert ipexctl("trust", "-H", lab.hostfile, "--revoke").rc == 0
+    for host in lab.hosts:
+        assert snapshot(host) == before[host.name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,27 +9,19 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pytest
-from known_texts import SECTIONS, TEXTS, account, page, verdict_of
+from known_texts import SECTIONS, TEXTS, page, verdict_of
+from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, judged
 
-from ipexctl.hosts.host import Host
-from ipexctl.jobs.record import RunRecord
 from ipexctl.jobs.why.account import read_account
 from ipexctl.jobs.why.blame import TABLE
 from ipexctl.jobs.why.verdict import LINES, judge, lasted
-from ipexctl.jobs.why.why import Answer
 from ipexctl.remote.node_script import text_of
-from ipexctl.ui.why import as_json, end_words, lines_of
 
 if TYPE_CHECKING:
     from known_texts import Text
 
-    from ipexctl.jobs.why.verdict import Verdict
 
 DOCS = Path(__file__).parents[3] / "docs"
-FAILED = {"state": "failed", "exit_code": 1}
-STOPPED = {"state": "stopped", "exit_code": 143, "signal": 15}
-FIRST = {"rank": 1, "host": "node2", "exit_code": 1, "signal": None, "at": 1012.0}
-NO_MODULE = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'frobnicate'"
 GONE = "Traceback (most recent call last):\nRuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.3]:4725"
 OTHERS_OWN = {
     "memory.oom",
@@ -57,15 +48,6 @@ HEALTHY = "\n".join(
         *(f"{n}%|####| {n}/100 [00:01<00:00, 99.9it/s]" for n in range(100)),
     ]
 )
-
-
-def judged(ranks: list[tuple[dict[str, Any], str]], **more: Any) -> Verdict:
-    more.setdefault("first", FIRST)
-    return judge(read_account(account(ranks, **more), "node1"))
-
-
-def cause_id(verdict: Verdict) -> str | None:
-    return verdict.cause.id if verdict.cause else None
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text.id}-{crc32(text.text.encode()) % 1000}")
@@ -410,59 +392,6 @@ def test_the_supervisors_own_sentences_are_understood() -> None:
 )
 def test_a_record_that_is_damaged_is_judged_without_a_word_about_it(document: dict[str, Any]) -> None:
     assert judge(read_account(document, "node1")).headline
-
-
-def answer(verdict: Verdict) -> Answer:
-    host = Host(name="node1", address="10.0.0.1")
-    return Answer(RunRecord("train-1", host, "/h", "/env/bin/python", script="train.py", hosts=("node1",)), verdict)
-
-
-def test_the_answer_fits_eighty_columns_and_begins_with_what_ended_it() -> None:
-    said = "x" * 100_000 + "\n" + NO_MODULE
-    verdict = judged([(STOPPED, ""), (FAILED, said), (STOPPED, "")])
-    lines = list(lines_of(answer(verdict), 80))
-    assert lines[0] == "run train-1 failed after 13 s: rank 1 on node2 ended with exit code 1"
-    assert all(len(line) <= 80 for line in lines if not line.startswith("  xxx"))
-    assert all(len(line) <= 240 for line in lines)
-    text = "\n".join(lines)
-    assert text.index("last lines of stderr") < text.index("likely cause: ") < text.index("next: ipexctl logs")
-    assert "\x1b" not in text
-    assert "\x1b[1m" in next(lines_of(answer(verdict), 80, colors=True))
-
-
-def test_what_would_move_the_cursor_is_never_printed() -> None:
-    verdict = judged([(STOPPED, ""), (FAILED, "\x1b[2J\x1b]0;title\x07\x9b1mbell\x07\tend")])
-    unknown = "\N{REPLACEMENT CHARACTER}"
-    shown = [line for line in lines_of(answer(verdict)) if "bell" in line]
-    assert shown == [f"  {unknown}1mbell{unknown}        end"]
-    assert "\x1b" not in json.dumps(as_json(answer(verdict)), ensure_ascii=False)
-
-
-def test_a_command_is_not_told_twice() -> None:
-    verdict = judged([(STOPPED, ""), (FAILED, "Traceback (most recent call last):\nKeyError: 'x'")])
-    text = "\n".join(lines_of(answer(verdict)))
-    assert text.count("ipexctl logs train-1 -r 1") == 1
-
-
-def test_the_document_has_what_the_contract_promises() -> None:
-    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})
-    document = json.loads(json.dumps(as_json(answer(verdict))))
-    assert document["schema"] == "ipexctl.why/1"
-    assert document["run"]["id"] == "train-1"
-    assert document["state"] == "failed"
-    assert {"rank": 1, "host": "node2", "exit_code": 1}.items() <= document["first_failure"].items()
-    assert {"id", "sentence", "fix", "confidence"} <= document["cause"].keys()
-    assert document["lines"][0] == {"stream": "stdout", "text": "hello"}
-    assert document["others"][0]["ranks"] == [0]
-    well = as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
-    assert well["first_failure"] is None
-    assert well["cause"] is None
-
-
-def test_a_run_somebody_watched_ends_with_its_cause_and_the_way_to_more() -> None:
-    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)])
-    assert end_words("train-1", verdict.cause)[0].startswith("  likely cause: node2 has no Python module named")
-    assert end_words("train-1", None) == ["  why, and what to do: ipexctl why train-1"]
 
 
 @pytest.mark.parametrize(

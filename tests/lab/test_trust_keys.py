@@ -1,0 +1,197 @@
+"""`ipexctl trust` and what others keep in authorized_keys: it is there again, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab.inside import in_host
+from lab_helpers import ask
+from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ipexctl.lab import Lab, LabHost
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+
+
+_ODD = (
+    b"%s",  # no newline at the end
+    b"# keys\r\n%s\r\n",
+    b"# keys\r\n%s",
+    b"\n\n# mine\n%s\n\n\n# end\n\n",
+    b"\xff\xfe\x00 \x80\n%s\n\x00\x00",
+    b"  \t \n   %s   \n \t",
+    b'command="echo \\"a b\\"",no-pty ssh-rsa AAAA x y\n%s\nipexctl: not ours\n',
+    b"# " + b"x" * 70000 + b"\n%s\n",
+)
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=4, name=f"trust-{os.getpid()}"))
+
+
+def test_whatever_was_in_authorized_keys_is_there_again_byte_for_byte(clean: Lab) -> None:
+    key = clean.key.with_name("key.pub").read_bytes().strip()
+    odd = iter([text.replace(b"%s", key) for text in _ODD])
+    try:
+        for _ in range(2):
+            wanted = {host.name: next(odd) for host in clean.hosts}
+            for host in clean.hosts:
+                put_keys(clean, host, wanted[host.name])
+                in_host(host, 'chmod 644 "$HOME_DIR/.ssh/authorized_keys"')
+            before = [snapshot(host) for host in clean.hosts]
+            assert trust(clean.hostfile).statuses == {"changed"}
+            assert gets_in(clean) == everyone(clean)
+            assert trust(clean.hostfile, "--revoke").ran.rc == 0
+            assert [snapshot(host) for host in clean.hosts] == before
+            assert {host.name: get_keys(clean, host) for host in clean.hosts} == wanted
+    finally:
+        for host in clean.hosts:
+            put_keys(clean, host, key + b"\n")
+            in_host(host, 'chmod 600 "$HOME_DIR/.ssh/authorized_keys"')
+
+
+def put_keys(lab: Lab, host: LabHost, content: bytes) -> None:
+    octal = "".join(f"\\0{byte:03o}" for byte in content)
+    path = lab.dir / "octal"
+    path.write_text(octal)
+    command = ["nsenter", "-t", pid_of(host), "-m", "-r", "-w", "--", "sh", "-c"]
+    with path.open("rb") as source:
+        subprocess.run(
+            [*command, f'printf %b "$(cat)" >{host.home}/.ssh/authorized_keys'], stdin=source, check=True, timeout=10
+        )
+    path.unlink()
+
+
+def get_keys(lab: Lab, host: LabHost) -> bytes:
+    command = ["nsenter", "-t", pid_of(host), "-m", "-r", "-w", "--", "cat", f"{host.home}/.ssh/authorized_keys"]
+    return subprocess.run(command, capture_output=True, check=True, timeout=10).stdout
+
+
+def pid_of(host: LabHost) -> str:
+    from ipexctl.lab import processes
+
+    pid = processes.init_of(host.netns)
+    assert pid
+    return str(pid)
+
+
+def test_a_key_added_since_stays_and_one_written_behind_ours_too(clean: Lab) -> None:
+    node = clean.hosts[2]
+    original = keys_of(node)
+    put_keys(clean, node, original.rstrip("\n").encode())
+    try:
+        assert trust(clean.hostfile).ran.rc == 0
+        in_host(node, 'echo "ssh-ed25519 AAAAadded later" >>"$HOME_DIR/.ssh/authorized_keys"')
+        assert trust(clean.hostfile).statuses == {"ok"}
+        assert trust(clean.hostfile, "--revoke").ran.rc == 0
+        assert keys_of(node) == original + "ssh-ed25519 AAAAadded later\n"
+    finally:
+        put_keys(clean, node, original.encode())
+
+
+def test_a_linked_authorized_keys_stays_a_link(clean: Lab) -> None:
+    node = clean.hosts[1]
+    in_host(node, 'cd "$HOME_DIR/.ssh"; mkdir ../keys; mv authorized_keys ../keys/mine; chown $LOGIN ../keys')
+    in_host(node, 'cd "$HOME_DIR/.ssh"; ln -s ../keys/mine authorized_keys')
+    before = snapshot(node)
+    try:
+        assert trust(clean.hostfile).ran.rc == 0
+        assert gets_in(clean) == everyone(clean)
+        assert "|l|../keys/mine" in snapshot(node)
+        assert trust(clean.hostfile, "--revoke").ran.rc == 0
+        assert snapshot(node) == before
+    finally:
+        in_host(node, 'cd "$HOME_DIR/.ssh"; rm authorized_keys; mv ../keys/mine authorized_keys; rmdir ../keys')
+
+
+@pytest.fixture
+def keys_elsewhere(clean: Lab) -> Iterator[LabHost]:
+    """A host that lets us in by a key of the system's, with no ~/.ssh at all."""
+    node = clean.hosts[3]
+    in_host(node, 'cp "$HOME_DIR/.ssh/authorized_keys" /etc/ssh/lab_keys; chmod 644 /etc/ssh/lab_keys')
+    in_host(node, 'mv "$HOME_DIR/.ssh" "$HOME_DIR/../kept"; cp /etc/ssh/sshd_config /etc/ssh/before')
+    sshd(node, "AuthorizedKeysFile /etc/ssh/lab_keys .ssh/authorized_keys")
+    yield node
+    trust(clean.hostfile, "--revoke")
+    in_host(node, 'mv "$HOME_DIR/../kept" "$HOME_DIR/.ssh"')
+    sshd(node, None)
+    in_host(node, "rm /etc/ssh/before /etc/ssh/lab_keys")
+
+
+def sshd(node: LabHost, line: str | None) -> None:
+    """Put a line before all others of sshd's configuration, or have it as it was."""
+    if line is None:
+        in_host(node, "cat /etc/ssh/before >/etc/ssh/sshd_config; kill -HUP $(cat /run/sshd.pid)")
+    else:
+        script = '{ echo "$1"; cat /etc/ssh/before; } >/etc/ssh/sshd_config; kill -HUP $(cat /run/sshd.pid)'
+        in_host(node, script, [line])
+    deadline = time.monotonic() + 10
+    while ask(node, "true").rc not in (0, None) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_where_there_was_no_ssh_directory_there_is_none_again(clean: Lab, keys_elsewhere: LabHost) -> None:
+    before = snapshot(keys_elsewhere)
+    assert ".ssh" not in before
+    assert trust(clean.hostfile).ran.rc == 0
+    assert gets_in(clean) == everyone(clean)
+    assert in_host(keys_elsewhere, 'cd "$HOME_DIR"; stat -c "%a %U" .ssh .ssh/*') == "700 ipex\n600 ipex\n"
+    assert trust(clean.hostfile, "--revoke").ran.rc == 0
+    assert snapshot(keys_elsewhere) == before
+    trust(clean.hostfile)
+    in_host(keys_elsewhere, 'cd "$HOME_DIR/.ssh"; echo mine >known_hosts')
+    assert trust(clean.hostfile, "--revoke").ran.rc == 0
+    assert in_host(keys_elsewhere, 'ls -A "$HOME_DIR/.ssh"; rm -r "$HOME_DIR/.ssh"') == "known_hosts\n"
+
+
+def test_a_sshd_that_reads_keys_elsewhere_is_named_as_the_cause(clean: Lab, keys_elsewhere: LabHost) -> None:
+    sshd(keys_elsewhere, "AuthorizedKeysFile /etc/ssh/lab_keys")
+    done = trust(clean.hostfile)
+    assert done.ran.rc == 1
+    assert (done.status("node4"), done.status("node3")) == ("failed", "changed")
+    assert "AuthorizedKeysFile" in done.host("node4")["fix"]
+
+
+def test_a_read_only_file_is_left_alone(clean: Lab) -> None:
+    node = clean.hosts[1]
+    in_host(node, 'chmod 400 "$HOME_DIR/.ssh/authorized_keys"')
+    before = snapshot(node)
+    try:
+        done = trust(clean.hostfile)
+        assert snapshot(node) == before
+    finally:
+        in_host(node, 'chmod 600 "$HOME_DIR/.ssh/authorized_keys"')
+    assert (done.ran.rc, done.status("node2"), done.status("node3")) == (1, "failed", "changed")
+    assert done.host("node2")["reason"] == "/home/ipex/.ssh/authorized_keys is read-only"
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"), [("read-only-home", "Read-only file system"), ("full-disk", "No space left")]
+)
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_home_that_cannot_be_written_to(clean: Lab, fault: str, word: str, number: int) -> None:
+    node = clean.hosts[number]
+    before = snapshot(node)
+    break_host(node, fault)
+    done = trust(clean.hostfile)
+    mend_host(node)
+    assert done.ran.rc == 1
+    assert done.status(node.name) == "failed"
+    assert word in done.host(node.name)["reason"], done.document
+    assert done.host(node.name)["fix"]
+    assert snapshot(node) == before
+    if number == 0:
+        assert done.statuses == {"failed"}
+        assert "node0 (node1) failed" in done.host("node2")["reason"]
+    else:
+        assert done.status("node2") == "changed"

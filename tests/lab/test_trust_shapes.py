@@ -1,0 +1,137 @@
+"""`ipexctl trust` on clusters of other shapes: this machine, accounts and ports, a shared home, a second network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli_helpers import IPEXCTL, ipexctl
+from ipexctl.lab import LabSpec
+from ipexctl.lab.inside import in_host
+from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=4, name=f"trust-{os.getpid()}"))
+
+
+def test_this_machine_as_node0(lab: Lab, tmp_path: Path) -> None:
+    """In a mount namespace where root's home is another, as this machine's own files are not for a test to edit."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    passwd = tmp_path / "passwd"
+    lines = Path("/etc/passwd").read_text().splitlines()
+    passwd.write_text("".join(f"{x.replace(':/root:', f':{home}:') if x.startswith('root:') else x}\n" for x in lines))
+    hosts = tmp_path / "hosts"
+    keys = f"identity={lab.key} known_hosts={lab.known_hosts}"
+    hosts.write_text(f"localhost\n{lab.hosts[0].address} user=ipex {keys}\n{lab.hosts[1].address} user=ipex {keys}\n")
+    before = snapshot(lab.hosts[0])
+
+    def here(*args: str) -> tuple[int, dict[str, Any], str]:
+        argv = ["unshare", "-m", "sh", "-c", f'mount --bind {passwd} /etc/passwd; exec "$@"', "sh", *IPEXCTL, "trust"]
+        done = subprocess.run(
+            [*argv, "-H", str(hosts), "--json", *args],
+            env={**os.environ, "HOME": str(home)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, json.loads(done.stdout), done.stderr
+
+    rc, document, err = here()
+    assert rc == 0, (document, err)
+    assert [host["internal"] for host in document["hosts"]] == [
+        f"10.77.{lab.block}.1",
+        *(h.address for h in lab.hosts[:2]),
+    ]
+    config = home / ".ipexctl" / "ssh" / "config"
+    reached = subprocess.run(
+        ["ssh", "-F", str(config), lab.hosts[1].address, "hostname"], capture_output=True, text=True
+    )
+    assert reached.stdout == "node2\n", reached.stderr
+    assert here()[0] == 0
+    rc, document, err = here("--revoke")
+    assert rc == 0
+    assert list(home.iterdir()) == []
+    assert snapshot(lab.hosts[0]) == before
+
+
+def test_different_accounts_homes_and_ports(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+    lab = make_lab(
+        LabSpec(hosts=4, users=("alice", "bob", "root"), homes=("/home", "/scratch"), name=f"trust-u{os.getpid()}")
+    )
+    before = [snapshot(host) for host in lab.hosts]
+    done = trust(lab.hostfile)
+    assert done.ran.rc == 0, done.document
+    assert gets_in(lab) == everyone(lab)
+    assert trust(lab.hostfile).statuses == {"ok"}
+    assert trust(lab.hostfile, "--revoke").ran.rc == 0
+    assert [snapshot(host) for host in lab.hosts] == before
+
+    two = lab.hosts[1]
+    in_host(two, "/usr/sbin/sshd -p 2222 -o PidFile=/run/second.pid")
+    in_host(two, "iptables -I INPUT -p tcp --dport 22 -j REJECT")
+    try:
+        lines = lab.hostfile.read_text().splitlines()
+        hosts = lab.dir / "ports"
+        hosts.write_text("\n".join(f"{x} port=2222" if x.startswith("node2 ") else x for x in lines) + "\n")
+        args = ["--host-keys", "accept-new", "--known-hosts", str(tmp_path / "known")]
+        done = trust(hosts, *args)
+        assert done.ran.rc == 0, done.document
+        assert gets_in(lab) == everyone(lab)
+        assert trust(hosts, *args, "--revoke").ran.rc == 0
+        assert [snapshot(host) for host in lab.hosts] == before
+    finally:
+        in_host(two, "kill $(cat /run/second.pid); iptables -D INPUT -p tcp --dport 22 -j REJECT")
+
+
+def test_a_shared_home_gets_the_line_once(make_lab: Callable[[LabSpec], Lab]) -> None:
+    lab = make_lab(LabSpec(hosts=4, shared_home=True, name=f"trust-s{os.getpid()}"))
+    before = snapshot(lab.hosts[0])
+    done = trust(lab.hostfile)
+    assert done.ran.rc == 0, done.document
+    assert gets_in(lab) == everyone(lab)
+    assert keys_of(lab.hosts[2]).count("ipexctl:") == 1
+    assert [host["status"] for host in done.document["hosts"]] == ["changed", "ok", "ok", "ok"]
+    assert done.host("node3")["reason"] == "shares the home of node1"
+    assert trust(lab.hostfile).statuses == {"ok"}
+    assert trust(lab.hostfile, "--revoke").ran.rc == 0
+    assert snapshot(lab.hosts[0]) == before
+
+
+def test_a_network_among_the_nodes(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+    lab = make_lab(LabSpec(hosts=3, internal=True, names=False, name=f"trust-i{os.getpid()}"))
+    done = trust(lab.hostfile)
+    assert done.ran.rc == 0, done.document
+    assert [host["internal"] for host in done.document["hosts"]] == [host.internal for host in lab.hosts]
+    assert gets_in(lab) == everyone(lab)
+    assert f'from="{lab.hosts[0].internal},' in keys_of(lab.hosts[1])
+    assert trust(lab.hostfile, "--revoke").ran.rc == 0
+    lines = [line.split(" internal=")[0] for line in lab.hostfile.read_text().splitlines()]
+    hosts = lab.dir / "without"
+    hosts.write_text("\n".join(lines) + "\n")
+    done = trust(hosts)
+    assert done.ran.rc == 1
+    network = f"10.78.{lab.block}.0/24"
+    assert done.host("node2")["fix"] == f"the hosts share {network} too: --iface {network}", done.document
+    assert trust(hosts, "--iface", network).ran.rc == 0
+    assert gets_in(lab) == everyone(lab)
+    assert trust(hosts, "--iface", "eth1").statuses == {"ok"}
+    refused = trust(hosts, "--iface", "eth7")
+    assert (refused.ran.rc, refused.statuses) == (1, {"failed"})
+    assert ipexctl("trust", "-H", hosts, "--iface", "10.78.0.0/99").rc == 2
+    assert trust(hosts, "--revoke").ran.rc == 0

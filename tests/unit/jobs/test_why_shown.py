@@ -1,0 +1,57 @@
+"""What `ipexctl why` prints of a verdict, and its document."""
+
+from __future__ import annotations
+
+import json
+
+from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
+
+from ipexctl.ui.why import as_json, end_words, lines_of
+
+
+def test_the_answer_fits_eighty_columns_and_begins_with_what_ended_it() -> None:
+    said = "x" * 100_000 + "\n" + NO_MODULE
+    verdict = judged([(STOPPED, ""), (FAILED, said), (STOPPED, "")])
+    lines = list(lines_of(answer(verdict), 80))
+    assert lines[0] == "run train-1 failed after 13 s: rank 1 on node2 ended with exit code 1"
+    assert all(len(line) <= 80 for line in lines if not line.startswith("  xxx"))
+    assert all(len(line) <= 240 for line in lines)
+    text = "\n".join(lines)
+    assert text.index("last lines of stderr") < text.index("likely cause: ") < text.index("next: ipexctl logs")
+    assert "\x1b" not in text
+    assert "\x1b[1m" in next(lines_of(answer(verdict), 80, colors=True))
+
+
+def test_what_would_move_the_cursor_is_never_printed() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, "\x1b[2J\x1b]0;title\x07\x9b1mbell\x07\tend")])
+    unknown = "\N{REPLACEMENT CHARACTER}"
+    shown = [line for line in lines_of(answer(verdict)) if "bell" in line]
+    assert shown == [f"  {unknown}1mbell{unknown}        end"]
+    assert "\x1b" not in json.dumps(as_json(answer(verdict)), ensure_ascii=False)
+
+
+def test_a_command_is_not_told_twice() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, "Traceback (most recent call last):\nKeyError: 'x'")])
+    text = "\n".join(lines_of(answer(verdict)))
+    assert text.count("ipexctl logs train-1 -r 1") == 1
+
+
+def test_the_document_has_what_the_contract_promises() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})
+    document = json.loads(json.dumps(as_json(answer(verdict))))
+    assert document["schema"] == "ipexctl.why/1"
+    assert document["run"]["id"] == "train-1"
+    assert document["state"] == "failed"
+    assert {"rank": 1, "host": "node2", "exit_code": 1}.items() <= document["first_failure"].items()
+    assert {"id", "sentence", "fix", "confidence"} <= document["cause"].keys()
+    assert document["lines"][0] == {"stream": "stdout", "text": "hello"}
+    assert document["others"][0]["ranks"] == [0]
+    well = as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
+    assert well["first_failure"] is None
+    assert well["cause"] is None
+
+
+def test_a_run_somebody_watched_ends_with_its_cause_and_the_way_to_more() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)])
+    assert end_words("train-1", verdict.cause)[0].startswith("  likely cause: node2 has no Python module named")
+    assert end_words("train-1", None) == ["  why, and what to do: ipexctl why train-1"]
