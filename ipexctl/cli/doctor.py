@@ -45,10 +45,9 @@ def doctor(
     \b
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.doctor.examine import Wishes, examine
-    from ipexctl.hosts.home import home_on_nodes
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
@@ -59,7 +58,7 @@ def doctor(
     hosts = choose_hosts(targets)
     cancel = Cancel()
     wishes = Wishes(
-        home=home_on_nodes(home.home, os.environ),
+        home=check_home(home),
         iface=home.iface,
         require=None if require is None else require.value,
         network=network,

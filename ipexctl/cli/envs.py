@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -50,9 +49,8 @@ def envs_command(
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
     """
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.hosts.home import home_on_nodes
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
@@ -68,7 +66,7 @@ def envs_command(
     for option, path in (("--python", python), ("--setup", setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {path!r} is no absolute path on the hosts", fix="such as /opt/train/bin/python")
-    where = home_on_nodes(home.home, os.environ)
+    where = check_home(home)
     hosts = choose_hosts(targets)
     cancel = Cancel()
     with (

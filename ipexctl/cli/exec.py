@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from ipexctl.cli.options import Output, Targets, shared
+from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(no_args_is_help=True)
-@shared(Targets, Output)
+@shared(Targets, Home, Output)
 def exec_command(
     targets: Targets,
+    home: Home,
     output: Output,
     command: Annotated[
         list[str] | None,
@@ -47,7 +48,7 @@ def exec_command(
     \b
     Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r
     """
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
@@ -59,6 +60,7 @@ def exec_command(
     if bool(command) == bool(shell):
         raise UserError("exec needs a command: -- CMD ARGS…, or --shell 'LINE' (one of the two)")
     wanted = Command.shell(shell) if shell else Command.argv(*(command or ()))
+    check_home(home)  # a list of options about hosts is one for every command
     hosts = choose_hosts(targets)
     cancel = Cancel()
     held = output.json or gather

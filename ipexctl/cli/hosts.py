@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.select import HostRequest, select_hosts
+from ipexctl.hosts.home import home_on_nodes
+from ipexctl.hosts.internal import InterfaceChoice
+from ipexctl.hosts.select import HostRequest, overridden, select_hosts
 from ipexctl.remote.reach import ReachOptions
 from ipexctl.remote.this_machine import with_own_address
 
 if TYPE_CHECKING:
-    from ipexctl.cli.options import Targets
+    from ipexctl.cli.options import Home, Targets
     from ipexctl.hosts.host import Host
 
 
@@ -22,7 +24,22 @@ LONGEST = 10_000_000
 
 def choose_hosts(targets: Targets, accelerate_hostfile: str | None = None) -> tuple[Host, ...]:
     """The hosts of this call, in the order of whoever named them."""
-    request = HostRequest(
+    request = _request(targets, accelerate_hostfile)
+    selection = select_hosts(request, environ=os.environ, cwd=_cwd())
+    return with_own_address(selection.hosts)
+
+
+def as_called(host: Host, targets: Targets) -> Host:
+    """A host of a run's record; what the call says of how it is reached goes before what the record remembers."""
+    return overridden(host, _request(targets), _cwd())
+
+
+def _request(targets: Targets, accelerate_hostfile: str | None = None) -> HostRequest:
+    for name in ("connect_timeout", "timeout"):
+        seconds = getattr(targets, name)
+        if seconds is not None and not 0 < seconds <= LONGEST:
+            raise UserError(f"--{name.replace('_', '-')} is a number of seconds, not {seconds}")
+    return HostRequest(
         hosts=targets.hosts,
         hostfile=targets.hostfile,
         limit=targets.limit,
@@ -33,16 +50,20 @@ def choose_hosts(targets: Targets, accelerate_hostfile: str | None = None) -> tu
         known_hosts=targets.known_hosts,
         ssh_config=targets.ssh_config,
     )
-    for name in ("connect_timeout", "timeout"):
-        seconds = getattr(targets, name)
-        if seconds is not None and not 0 < seconds <= LONGEST:
-            raise UserError(f"--{name.replace('_', '-')} is a number of seconds, not {seconds}")
+
+
+def _cwd() -> Path:
     try:
-        cwd = Path.cwd()
+        return Path.cwd()
     except FileNotFoundError:
         raise UserError("the directory you are in no longer exists", fix="cd to one that does") from None
-    selection = select_hosts(request, environ=os.environ, cwd=cwd)
-    return with_own_address(selection.hosts)
+
+
+def check_home(home: Home) -> str:
+    """Where everything of ours lies on the nodes; a network that can't be one is refused before a host is touched."""
+    if home.iface is not None:
+        InterfaceChoice(home.iface)
+    return home_on_nodes(home.home, os.environ)
 
 
 def reach_options(targets: Targets) -> ReachOptions:

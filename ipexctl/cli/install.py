@@ -76,10 +76,8 @@ def install_command(
     \b
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.hosts.home import home_on_nodes
-    from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
@@ -92,9 +90,7 @@ def install_command(
     from ipexctl.ui.install import show, show_json
     from ipexctl.ui.install_view import InstallView
 
-    where = home_on_nodes(home.home, os.environ)
-    if home.iface is not None:
-        InterfaceChoice(home.iface)
+    where = check_home(home)
     wanted = wanted_packages(packages or (), requirements or ())
     asked = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
     rows = known_rows(os.environ)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -49,10 +48,8 @@ def sync_command(
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.hosts.home import home_on_nodes
-    from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
@@ -60,9 +57,7 @@ def sync_command(
     from ipexctl.sync.sync import sync_project
     from ipexctl.ui.sync import SyncView, show, show_json
 
-    where = home_on_nodes(home.home, os.environ)
-    if home.iface is not None:
-        InterfaceChoice(home.iface)
+    where = check_home(home)
     hosts = choose_hosts(targets)
     root = Path.cwd() / (directory or "")
     excludes = (*(exclude or ()), *data_patterns(root, data or ()))

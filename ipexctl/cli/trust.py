@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,10 +36,8 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.hosts.home import home_on_nodes
-    from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reach import Reach
     from ipexctl.trust import verb
@@ -48,9 +45,7 @@ def trust_command(
     from ipexctl.ui.say import say
     from ipexctl.ui.trust import show, show_json
 
-    where = home_on_nodes(home.home, os.environ)
-    if home.iface is not None:
-        InterfaceChoice(home.iface)  # a call that is wrong ends before any host is touched
+    where = check_home(home)
     hosts = choose_hosts(targets)
     cancel = Cancel()
 

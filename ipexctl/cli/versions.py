@@ -59,9 +59,8 @@ def versions(
     if targets.hosts is None and targets.hostfile is None:
         report = by_the_table(request, rows)
     else:
-        from ipexctl.cli.hosts import choose_hosts, reach_options
+        from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
         from ipexctl.cli.interrupt import cancelling
-        from ipexctl.hosts.home import home_on_nodes
         from ipexctl.remote.cancel import Cancel
         from ipexctl.remote.crew import Crew
         from ipexctl.remote.reach import Reach
@@ -73,7 +72,7 @@ def versions(
                 say(f"{host.name}: {step} ({seconds:.3f} s)")
 
         hosts = choose_hosts(targets)
-        where = home_on_nodes(home.home, os.environ)
+        where = check_home(home)
         cancel = Cancel()
         with (
             cancelling(cancel) as interrupt,

@@ -51,6 +51,27 @@ def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) 
         assert "Example: ipexctl " in done.stdout
 
 
+ABOUT_HOSTS = (
+    "--hostfile -H --hosts --limit -l --forks -f --user --port --identity --ssh-config --known-hosts --host-keys "
+    "--iface --home --connect-timeout --timeout --json -q -v --no-color"
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            [name]
+            for name in ("doctor", "versions", "trust", "install", "envs", "sync", "exec", "fetch", "run", "play")
+        ),
+        *(["export", name] for name in EXPORTS),
+    ],
+)
+def test_every_command_that_touches_hosts_takes_every_option_about_hosts(command: list[str]) -> None:
+    shown = call(*command, "--help").stdout.replace(",", " ").split()
+    assert set(ABOUT_HOSTS.split()) <= set(shown)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -68,6 +89,8 @@ def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) 
         (["exec", "--hosts", "-oProxyCommand=x", "--", "true"], "-oProxyCommand"),
         (["exec", "--stdin", "/no/such/file", "--", "cat"], "--stdin /no/such/file: No such file or directory"),
         (["exec", "--host-keys", "maybe", "--", "true"], "--host-keys"),
+        (["exec", "--home", "mine", "--", "true"], "--home 'mine' is no absolute path"),
+        (["doctor", "--iface", "10.0.0.0/99"], "--iface '10.0.0.0/99' is no network"),
         (["run", "--json", "x.py"], "run has no --json"),
         (["run", "--plain", "--live", "x.py"], "two views"),
         (["run", "--detach", "--summary", "out.json", "x.py"], "--detach leaves before"),
