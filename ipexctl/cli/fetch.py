@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Output, Targets, shared
+from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
     from ipexctl.jobs.fetch.fetch import Order
     from ipexctl.jobs.fetch.fetched import Source
+    from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.reach import Reach
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(no_args_is_help=True)
-@shared(Targets, Output)
+@shared(Targets, Home, Output)
 def fetch_command(
+    ctx: typer.Context,
     targets: Targets,
+    home: Home,
     output: Output,
     source: Annotated[
         str,
@@ -51,6 +54,7 @@ def fetch_command(
     \b
     Example: ipexctl fetch last:checkpoints/ ./out
     """
+    from ipexctl.cli.hosts import check_home
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.jobs.fetch.fetch import fetch
     from ipexctl.jobs.fetch.fetched import parse_source
@@ -61,11 +65,13 @@ def fetch_command(
     if rank is not None and host is not None:
         raise UserError("-r and --from both name the host", fix="one of them")
     wanted = parse_source(source)
-    order, ways = _order(wanted, dest, rank, host, targets)
+    given = ctx.get_parameter_source("connect_timeout")
+    called = Called(targets, check_home(home), patience=given is not None and given.name == "COMMANDLINE")
+    order, ways = _order(wanted, dest, rank, host, called)
     cancel = Cancel()
     with cancelling(cancel) as interrupt, ways as reach, FetchView(quiet=output.quiet or output.json) as view:
         try:
-            done = fetch(order, lambda: reach.open(order.host, cancel), view.watch, cancel)
+            done = fetch(order, lambda: reach.open(order.host, cancel), view.watch, cancel, targets.timeout)
         except Cancelled:
             view.stop()
             stopped = HostError("stopped", "the same command goes on from there")
@@ -83,27 +89,52 @@ def fetch_command(
     raise typer.Exit(done.exit_code)
 
 
-def _order(source: Source, dest: str, rank: int | None, host: str | None, targets: Targets) -> tuple[Order, Reach]:
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What the call says of hosts."""
+
+    targets: Targets
+    home: str
+    patience: bool
+    """Whether it names a --connect-timeout."""
+
+
+def _order(source: Source, dest: str, rank: int | None, host: str | None, called: Called) -> tuple[Order, Reach]:
     """What the word before the colon is: a run of this machine's, unless the call names hosts and one is called so."""
     from ipexctl.cli.hosts import choose_hosts, reach_options
-    from ipexctl.cli.reached import reach_of
-    from ipexctl.hosts.home import home_on_nodes
     from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
     from ipexctl.jobs.record import Register
     from ipexctl.remote.reach import Reach
 
+    targets = called.targets
     names_hosts = targets.hosts is not None or targets.hostfile is not None
     of_run = rank is not None or host is not None or source.path is None
     register = Register()
-    if of_run or (not names_hosts and register.knows(source.word)):
-        record = register.find(source.word)
-        others = choose_hosts(targets) if names_hosts else ()
-        return order_of_run(record, source.path, dest, rank=rank, host=host, others=others), reach_of(record)
-    try:
-        order = order_of_host(source, dest, choose_hosts(targets), home_on_nodes(None, os.environ))
-    except UserError:
-        if not register.knows(source.word):
-            raise
-        record = register.find(source.word)
-        return order_of_run(record, source.path, dest, rank=None, host=None, others=()), reach_of(record)
-    return order, Reach(reach_options(targets))
+    if not (of_run or (not names_hosts and register.knows(source.word))):
+        try:
+            order = order_of_host(source, dest, choose_hosts(targets), called.home)
+        except UserError:
+            if not register.knows(source.word):
+                raise
+        else:
+            return order, Reach(reach_options(targets))
+    if targets.limit is not None and not names_hosts:
+        fix = "--from HOST, or -r RANK, says from which"
+        raise UserError("-l chooses among the hosts of a call, and a run has its own", fix=fix)
+    record = register.find(source.word)
+    others = choose_hosts(targets) if names_hosts and of_run else ()
+    order = order_of_run(record, source.path, dest, rank=rank, host=host, others=others)
+    return _as_called(order, record, called)
+
+
+def _as_called(order: Order, record: RunRecord, called: Called) -> tuple[Order, Reach]:
+    """A host of a run is reached as its record remembers, but for what the call says itself."""
+    from ipexctl.cli.hosts import as_called
+    from ipexctl.cli.reached import reach_of
+
+    targets = called.targets
+    if targets.host_keys is not None:
+        record = replace(record, host_keys=targets.host_keys.value)
+    if called.patience:
+        record = replace(record, connect_timeout=targets.connect_timeout)
+    return replace(order, host=as_called(order.host, targets)), reach_of(record)

@@ -47,15 +47,19 @@ class Selection:
 
 def select_hosts(request: HostRequest, *, environ: Mapping[str, str], cwd: Path) -> Selection:
     """The hosts of the first source that is given, overridden and limited as the command line says."""
-    changes = _overrides(request, cwd)
+    checked = _overrides(request, cwd)  # before a file is read
     hosts, source = _from_first_source(request, environ, cwd)
-    if changes:
-        hosts = tuple(replace(host, **changes) for host in hosts)
+    hosts = tuple(replace(host, **checked) for host in hosts)
     if request.limit is not None:
         from ipexctl.hosts.limit import limit_hosts
 
         hosts = limit_hosts(hosts, request.limit)
     return Selection(hosts, source)
+
+
+def overridden(host: Host, request: HostRequest, cwd: Path) -> Host:
+    """A host that comes from elsewhere, reached as the command line says."""
+    return replace(host, **_overrides(request, cwd))
 
 
 def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Path) -> tuple[tuple[Host, ...], str]:

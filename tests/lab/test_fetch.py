@@ -149,6 +149,22 @@ def test_the_node_of_a_rank_and_a_host_by_its_name(scene: Scene) -> None:
     assert Path(f"{scene.out}3/of").read_text() == "1\n"
 
 
+def test_what_the_call_says_of_a_runs_host_goes_before_what_its_record_remembers(scene: Scene) -> None:
+    ran = ipexctl("fetch", "last:ck/of", f"{scene.out}/", "--user", "nobody-here", env=scene.env)
+    assert ran.rc == 3
+    assert "nobody-here" in ran.err
+    ran = ipexctl("fetch", "last:ck/of", f"{scene.out}/", "--port", 9, "--connect-timeout", 3, env=scene.env)
+    assert ran.rc == 3
+    assert "port 9" in ran.err
+    ran = ipexctl("fetch", "last:ck/of", f"{scene.out}/", "-l", "node2", env=scene.env)
+    assert ran.rc == 2
+    assert "--from HOST" in ran.err
+    ran = ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", "--timeout", 0.2, env=scene.env)
+    assert ran.rc == 1
+    assert "not finished within" in ran.err
+    assert ipexctl("fetch", "last:ck/of", f"{scene.out}/", "--user", "ipex", env=scene.env).rc == 0
+
+
 def test_what_is_wrong_is_said_with_what_to_type(scene: Scene) -> None:
     ran = ipexctl("fetch", "last:chekpoints/", scene.out, env=scene.env)
     assert ran.rc == 1

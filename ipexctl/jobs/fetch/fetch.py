@@ -87,14 +87,21 @@ def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -
     )
 
 
-def fetch(order: Order, open_session: Callable[[], Session], watch: Watch, cancel: Cancel) -> Fetched:
-    """Bring it. A connection that breaks is made again, as long as each brings something; raises a HostError else."""
+def fetch(
+    order: Order, open_session: Callable[[], Session], watch: Watch, cancel: Cancel, timeout: float | None = None
+) -> Fetched:
+    """Bring it. A connection that breaks is made again, as long as each brings something; raises a HostError else.
+
+    `timeout` is for all of it.
+    """
     began, failures = time.monotonic(), 0
     before: list[Giving] = []
     while True:
         giving = Giving(Told(), lambda single: _landing(order.dest, single), watch)
         try:
-            _listen(order, open_session, giving, cancel)
+            gone = time.monotonic() - began if before else 0.0
+            left = None if timeout is None else max(round(timeout - gone, 1), 0.1)
+            _listen(order, open_session, giving, cancel, left)
         except Unreachable as error:
             before.append(giving)
             failures = 1 if giving.received else failures + 1
@@ -111,15 +118,16 @@ def _landing(dest: str, single: bool) -> tuple[Landing, str | None]:
     return Landing(root), name
 
 
-def _listen(order: Order, open_session: Callable[[], Session], giving: Giving, cancel: Cancel) -> None:
+def _listen(
+    order: Order, open_session: Callable[[], Session], giving: Giving, cancel: Cancel, timeout: float | None
+) -> None:
     session = open_session()
     told = giving.told
     try:
         command = found_command("give", order.python, order.home, f"give files of {order.host.name}")
         line = json.dumps(order.request).encode() + b"\n"
-        ended = session.run(
-            command, giving.sink, stdin=cast("BinaryIO", FeedBehind(line, cast("BinaryIO", told))), cancel=cancel
-        )
+        feed = cast("BinaryIO", FeedBehind(line, cast("BinaryIO", told)))
+        ended = session.run(command, giving.sink, stdin=feed, timeout=timeout, cancel=cancel)
     finally:
         told.end()
         session.close()
