@@ -144,6 +144,7 @@ def test_the_words_of_each_generation() -> None:
         "ACCELERATE_DYNAMO_USE_DYNAMIC": "False",
         "CCL_WORKER_COUNT": "1",
         "ACCELERATE_USE_IPEX": "true",
+        "ACCELERATE_USE_XPU": "false",
     }
     new = words(read(SPREAD), NEW)
     assert "ACCELERATE_USE_IPEX" not in new
@@ -161,6 +162,8 @@ def test_what_this_accelerate_can_not_do_is_said() -> None:
     assert said[1].startswith("accelerate 1.14.0 knows no oneCCL")
     assert misunderstandings(read(SPREAD), OLD) == ()
     assert "asks for IPEX" in misunderstandings(read(ALONE), {"accelerate": "1.2.0"})[0]
+    (said,) = misunderstandings(read(ALONE), {**OLD, "accelerate": "1.8.0"})
+    assert "doesn't call ipex.optimize by itself any more" in said
     assert "has no accelerate" in misunderstandings(read(ALONE), {})[0]
 
 
