@@ -155,7 +155,7 @@ def understand(
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.jobs.begin.project import find_place
-    from ipexctl.jobs.begin.wishes import RunWishes, check_wishes, read_exports
+    from ipexctl.jobs.begin.wishes import RunWishes, check_ranks, check_wishes, read_exports
     from ipexctl.jobs.ranks import EVERY_RANK
     from ipexctl.launch.accelerate import options_of, read_accelerate_file
     from ipexctl.launch.launchers import without_launcher
@@ -206,4 +206,5 @@ def understand(
     if home.iface is not None:
         InterfaceChoice(home.iface)
     check_wishes(wishes)
+    check_ranks(wishes, hosts)
     return Asked(hosts, wishes, find_place(wishes, Path.cwd()), exports, asked.note)

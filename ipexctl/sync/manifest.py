@@ -69,7 +69,8 @@ class Manifest:
 
     @property
     def count(self) -> int:
-        return sum(entry.kind == "f" for entry in self.entries)
+        """Files, and links: what is put in place is counted so, too."""
+        return sum(entry.kind != "d" for entry in self.entries)
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""What must lie on every host at one path and isn't brought there by us: --python, --mpi PATH, --setup, --data."""
+"""What must lie on every host at one path and isn't brought by us: --python, --mpi PATH, --setup, --data, --no-sync."""
 
 from __future__ import annotations
 
@@ -54,13 +54,17 @@ class Places:
     mpi: Mpi | None = None
 
 
-def check_places(hosts: Sequence[Host], wishes: RunWishes, crew: Crew) -> Refused | Places:
-    """One round trip, or none where nothing of the kind was named."""
+def check_places(hosts: Sequence[Host], wishes: RunWishes, crew: Crew, unsynced: str = "") -> Refused | Places:
+    """One round trip, or none where nothing of the kind was named.
+
+    `unsynced` is what is executed of a project that isn't brought.
+    """
     data = [each for each in wishes.data if each.startswith("/")]
     mpi = wishes.options.mpi if "/" in wishes.options.mpi else ""
-    if not (data or wishes.setup or wishes.python or mpi):
+    if not (data or wishes.setup or wishes.python or mpi or unsynced):
         return Places()
-    tests = [f"[ -d {shlex.quote(each)} ] || echo {shlex.quote('--data ' + each)}" for each in data]
+    tests = [f"[ -e {shlex.quote(unsynced)} ] || echo {shlex.quote('--no-sync ' + unsynced)}"] if unsynced else []
+    tests += [f"[ -d {shlex.quote(each)} ] || echo {shlex.quote('--data ' + each)}" for each in data]
     if wishes.setup:
         tests.append(f"[ -r {shlex.quote(wishes.setup)} ] || echo {shlex.quote('--setup ' + wishes.setup)}")
     script = _LOOK.format(
@@ -95,7 +99,7 @@ def judge(answers: Mapping[str, str], python: str | None) -> Refused | Places:
     for name, text in answers.items():
         for line in text.splitlines():
             word, _, rest = line.partition(" ")
-            if word in ("--data", "--setup", "--mpi"):
+            if word in ("--data", "--setup", "--mpi", "--no-sync"):
                 lacking.setdefault(line, []).append(name)
             elif word == "mpi":
                 mpis[name] = parse_mpi(rest)
@@ -104,6 +108,10 @@ def judge(answers: Mapping[str, str], python: str | None) -> Refused | Places:
             elif word == "found":
                 found[name] = json.loads(rest)
     for what, names in lacking.items():
+        if what.startswith("--no-sync "):
+            reason = f"--no-sync, and {what.removeprefix('--no-sync ')} is not there on {fold(names)}"
+            fix = "without --no-sync it is brought there; with it, it has to lie on every host at that path"
+            return Refused(reason, fix, tuple(names))
         return Refused(
             f"{what} is not there on {fold(names)}",
             f"it has to be on every host at that path: ipexctl exec -- ls -d {what.split(' ', 1)[1]} shows who has it",

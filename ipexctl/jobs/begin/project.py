@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.begin.modules import Needs
     from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.jobs.record import RunRecord
+    from ipexctl.launch.request import CommandKind
 
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
@@ -34,6 +35,11 @@ class Place:
     """The command, the script from the working directory on."""
     needs: Needs | None = None
     """What of it the hosts' Python has to have; None where we don't bring it."""
+
+    def executed(self, kind: CommandKind) -> str:
+        """The script, or else the working directory: where it lies here, and on hosts it isn't brought to."""
+        at = self.root / self.below
+        return os.path.normpath(at / self.words[0] if kind == "script" else at)
 
 
 def find_place(wishes: RunWishes, cwd: Path) -> Place:

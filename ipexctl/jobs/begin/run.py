@@ -109,7 +109,7 @@ def _planned(
     known = look(hosts, wishes, ahead.answers.result())
     if isinstance(known, Refused):
         return known
-    found = check_places(hosts, wishes, crew)
+    found = check_places(hosts, wishes, crew, "" if wishes.sync else place.executed(wishes.kind))
     if isinstance(found, Refused):
         return found
     env = found.env or _environment(hosts, wishes, known, say=say, dry_run=dry_run)

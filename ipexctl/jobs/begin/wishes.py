@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK
+from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.request import Export
+from ipexctl.launch.share import share_ranks
 from ipexctl.launch.wishes import impossible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from ipexctl.hosts.host import Host
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.launch.accelerate import AccelerateConfig
     from ipexctl.launch.request import CommandKind, LaunchOptions
@@ -69,6 +72,16 @@ def check_wishes(wishes: RunWishes) -> None:
     for option, path in (("--python", wishes.python), ("--setup", wishes.setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {quoted(path)} is no absolute path", fix="its path on the hosts, from / on")
+
+
+def check_ranks(wishes: RunWishes, hosts: Sequence[Host]) -> None:
+    """Refuse numbers of ranks that these hosts can't have, as far as that is known without asking them."""
+    options = wishes.options
+    share = share_ranks(hosts, options.n, options.ppn, 1)
+    if isinstance(share, LaunchRefusal):
+        raise UserError(share.reason, fix=share.fix)
+    if options.n is not None or options.ppn is not None or all(host.slots for host in hosts):
+        wishes.ranks.within(sum(share.counts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
 from ipexctl.jobs.begin import places, ways
 from ipexctl.jobs.begin.refused import Refused
-from ipexctl.jobs.begin.wishes import RunWishes, check_wishes
+from ipexctl.jobs.begin.wishes import RunWishes, check_ranks, check_wishes
+from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.launch.request import Export, LaunchOptions
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
@@ -101,6 +103,30 @@ def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> No
 def test_what_can_not_be_is_refused_before_any_host_is_touched(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         check_wishes(RunWishes(kind="script", words=("train.py",), **{"options": LaunchOptions(), **wrong}))
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "said"),
+    [
+        (LaunchOptions(n=7, ppn=2), "all", "-n 7 with --ppn 2 takes 4 hosts, not 3"),
+        (LaunchOptions(n=3), "3", "the run has no such rank"),
+        (LaunchOptions(ppn=2), "6-9", "the run has no such rank"),
+    ],
+)
+def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
+    options: LaunchOptions, ranks: str, said: str
+) -> None:
+    hosts = [Host(name, name) for name in ADDRESSES]
+    with pytest.raises(UserError, match=said):
+        check_ranks(RunWishes("script", ("train.py",), options, ranks=parse_ranks(ranks)), hosts)
+    check_ranks(RunWishes("script", ("train.py",), LaunchOptions(), ranks=parse_ranks("9")), hosts)
+
+
+def test_a_project_that_is_not_brought_has_to_be_there() -> None:
+    said = places.judge({"a": "", "b": "--no-sync /work/p/train.py\n"}, None)
+    assert isinstance(said, Refused)
+    assert said.reason == "--no-sync, and /work/p/train.py is not there on b"
+    assert said.fix.startswith("without --no-sync it is brought there")
 
 
 def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere() -> None:
