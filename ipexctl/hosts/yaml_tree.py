@@ -174,5 +174,5 @@ def _yaml_fix(what: str, at_tab: bool) -> str:
     if "mapping values" in what:
         return "put the value in quotes if a ': ' belongs to it"
     if "another document" in what:
-        return "an inventory is one document: take out the second ---"
+        return "a file is one document here: take out the second ---"
     return ""

@@ -62,6 +62,7 @@ PASSED_OVER: Final = (
     "parallelism_config",
     "rdzv_backend",
     "same_network",
+    "tp_config",
     "tpu_env",
     "tpu_name",
     "tpu_use_cluster",
@@ -74,6 +75,8 @@ _YES: Final = ("true", "yes", "on", "y", "1")
 _NO: Final = ("false", "no", "off", "n", "0", "")
 PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
 DEFAULTS: Final = ("default_config.yaml", "default_config.json")
+LARGEST: Final = 1_000_000
+"""Bytes of a file, and ranks or machines of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +113,17 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
 def read_accelerate_file(path: Path) -> AccelerateConfig:
     """What `accelerate config` wrote there."""
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
+        with path.expanduser().open("rb") as file:
+            read = file.read(LARGEST + 1)
+        text = read.decode()
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UserError(f"the accelerate config {path}: {said}", fix="the file that accelerate config wrote") from None
+    if len(read) > LARGEST:
+        raise UserError(
+            f"the accelerate config {path} has more than {LARGEST:,} bytes: it can't be one",
+            fix="the file that accelerate config wrote: some twenty lines",
+        )
     return read_accelerate(text, str(path))
 
 
@@ -167,6 +177,8 @@ class _Reader:
     def read(self) -> AccelerateConfig:
         self._refuse_other_machines()
         self._name_unknown()
+        if "use_cpu" in self._top and not self._top_flag("use_cpu"):
+            self._notes.append(f"use_cpu: false of {self._path} is passed over: ranks compute on CPUs here")
         nested = self._nested
         precision = self._precision()
         if self._top.keys() & {"machine_rank"} and (self._whole(self._top["machine_rank"]) or 0) > 0:
@@ -230,12 +242,20 @@ class _Reader:
             )
 
     def _name_unknown(self) -> None:
-        known = (*USED, *PASSED_OVER, *NESTED, *(key for keys in NESTED.values() for key in keys))
-        for key in self._top:
+        self._name_strangers(
+            self._top, (*USED, *PASSED_OVER, *NESTED, *(key for keys in NESTED.values() for key in keys))
+        )
+        for section, keys in NESTED.items():
+            short = (key.removeprefix("dynamo_") for key in keys)
+            self._name_strangers(self._nested[section], (*keys, *short))
+
+    def _name_strangers(self, entries: Mapping[str, Entry], known: Collection[str]) -> None:
+        for key, entry in entries.items():
             if key not in known:
                 near = get_close_matches(key, known, n=1)
                 meant = f"; did you mean {near[0]}?" if near else ""
-                self._notes.append(f"{self._path} has {quoted(key)}, which no accelerate knows: passed over{meant}")
+                line = entry.key_node.start_mark.line + 1
+                self._notes.append(f"{self._path}:{line}: {quoted(key)} is no key of accelerate's: passed over{meant}")
 
     def _precision(self) -> str:
         entry = self._top.get("mixed_precision")
@@ -278,7 +298,7 @@ class _Reader:
             number = int(said)
         except ValueError:
             number = least - 1
-        if number < least:
+        if not least <= number <= LARGEST:
             raise self._tree.error(entry.value, f"{entry.key} is a whole number, not {quoted(said)}")
         return number
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.launch.accelerate import options_of, read_accelerate, remarks
+from ipexctl.launch.accelerate import options_of, read_accelerate, read_accelerate_file, remarks
 from ipexctl.launch.accelerate_words import misunderstandings, words_of
 from ipexctl.launch.request import LaunchOptions
 
@@ -179,8 +180,26 @@ def test_machine_rank_is_passed_over_with_a_word() -> None:
 
 
 def test_an_unknown_key_is_passed_over_with_a_word() -> None:
-    (note,) = read("num_procesess: 4\n").notes
-    assert note.endswith("which no accelerate knows: passed over; did you mean num_processes?")
+    top, nested = read("num_procesess: 4\nmpirun_config:\n  mpirun_hostfil: x\n").notes
+    assert top == (
+        "default_config.yaml:1: 'num_procesess' is no key of accelerate's: passed over; did you mean num_processes?"
+    )
+    assert nested.startswith("default_config.yaml:3: 'mpirun_hostfil' is no key")
+    assert nested.endswith("did you mean mpirun_hostfile?")
+
+
+def test_ranks_compute_on_cpus_whatever_the_file_says() -> None:
+    assert read("use_cpu: true\n").notes == ()
+    assert "use_cpu: false of default_config.yaml is passed over" in read("use_cpu: false\n").notes[0]
+
+
+def test_what_is_far_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("num_processes: 2\n" + "# and more\n" * 100_000)
+    with pytest.raises(UserError, match="more than 1,000,000 bytes"):
+        read_accelerate_file(file)
+    with pytest.raises(UserError, match="more than 1,000,000 bytes"):
+        read_accelerate_file(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize(
@@ -189,6 +208,8 @@ def test_an_unknown_key_is_passed_over_with_a_word() -> None:
         ("distributed_type: MULTI_GPU\n", "is not for CPUs", 1),
         ("use_cpu: true\ndistributed_type: DEEPSPEED\n", "is not for CPUs", 2),
         ("compute_environment: AMAZON_SAGEMAKER\n", "is not a machine one logs into", 1),
+        ("distributed_type: 'NO'\nnum_processes: 99999999999999999999\n", "num_processes is a whole number", 2),
+        ("distributed_type: 'NO'\nuse_cpu: maybe\n", "use_cpu is true or false", 2),
         ("num_processes: four\n", "num_processes is a whole number", 1),
         ("num_processes: 0\n", "num_processes is 0", 1),
         ("main_process_port: 99999\n", "99999 is no port", 1),
