@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,12 @@ SCHEMA = "ipexctl.export/1"
 WITHOUT_SETUP = ("accelerate", "mpijob")
 """What has no place for a file that a shell sources."""
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
+
+
+class SlurmLauncher(str, Enum):
+    auto = "auto"
+    srun = "srun"
+    mpirun = "mpirun"
 
 
 @app.command("accelerate", cls=ScriptCommand, context_settings=SETTINGS)
@@ -63,7 +70,17 @@ def accelerate(
 
 @app.command("slurm", cls=ScriptCommand, context_settings=SETTINGS)
 @shared(Script, Launch, Targets, Home, Output)
-def slurm(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, home: Home, output: Output) -> None:
+def slurm(
+    ctx: typer.Context,
+    script: Script,
+    launch: Launch,
+    targets: Targets,
+    home: Home,
+    output: Output,
+    launcher: Annotated[
+        SlurmLauncher, typer.Option("--launcher", help="What starts the ranks there; auto: srun, and mpirun for MPI.")
+    ] = SlurmLauncher.auto,
+) -> None:
     """An sbatch file that starts the same ranks in an allocation.
 
     \b
@@ -73,8 +90,9 @@ def slurm(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, 
     def render(asked: Asked, planned: Planned) -> Exported:
         from ipexctl.export.slurm import to_slurm
 
-        cwd, name = str(asked.place.root / asked.place.below), Path(asked.wishes.script).stem
-        return to_slurm(planned.plan, cwd, name, asked.wishes.setup)
+        cwd, name, iface = str(asked.place.root / asked.place.below), Path(asked.wishes.script).stem, asked.wishes.iface
+        named = iface if iface and "/" not in iface else None
+        return to_slurm(planned.plan, cwd, name, asked.wishes.setup, launcher=launcher.value, iface=named)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -125,16 +143,17 @@ def shell(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, 
 
 
 @app.command("ansible")
-@shared(Targets, Output)
-def ansible(targets: Targets, output: Output) -> None:
+@shared(Targets, Home, Output)
+def ansible(targets: Targets, home: Home, output: Output) -> None:
     """The hosts as an inventory of Ansible's.
 
     \b
     Example: ipexctl export ansible -H hostfile > inventory.yaml
     """
-    from ipexctl.cli.hosts import choose_hosts
+    from ipexctl.cli.hosts import check_home, choose_hosts
     from ipexctl.export.ansible import to_ansible
 
+    check_home(home)
     _print(to_ansible(choose_hosts(targets)), output)
 
 
@@ -171,6 +190,7 @@ def _export(
     ):
         planned = verb.plan_run(asked.hosts, asked.wishes, crew, asked.place, run="by-hand", say=tell, dry_run=True)
     if isinstance(planned, Refused):
+        planned = planned.on(asked.again)
         say_refused(planned.reason, planned.fix)
         if output.json:
             show_refused_json(planned, SCHEMA)

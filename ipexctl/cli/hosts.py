@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,26 @@ def choose_hosts(targets: Targets, accelerate_hostfile: str | None = None) -> tu
     request = _request(targets, accelerate_hostfile)
     selection = select_hosts(request, environ=os.environ, cwd=_cwd())
     return with_own_address(selection.hosts)
+
+
+def same_hosts(targets: Targets, home: Home | None = None, accelerate_hostfile: str | None = None) -> str:
+    """The words that choose the same hosts again and reach them as this call does, for what to type next."""
+    file = targets.hostfile if targets.hosts is None else None
+    if targets.hosts is None and file is None and accelerate_hostfile:
+        file = Path(accelerate_hostfile)
+    pairs = (
+        ("-H", file),
+        ("--hosts", targets.hosts),
+        ("-l", targets.limit),
+        ("--user", targets.user),
+        ("--port", targets.port),
+        ("--identity", targets.identity),
+        ("--ssh-config", targets.ssh_config),
+        ("--known-hosts", targets.known_hosts),
+        ("--host-keys", targets.host_keys and targets.host_keys.value),
+        ("--home", home and home.home),
+    )
+    return "".join(f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None)
 
 
 def as_called(host: Host, targets: Targets) -> Host:

@@ -145,13 +145,15 @@ class Asked:
     exports: Exports
     note: str
     """What is to be said of it."""
+    again: str
+    """The options that choose the same hosts."""
 
 
 def understand(
     ctx: typer.Context, script: Script, launch: Launch, targets: Targets, home: Home, ranks: RankSet | None = None
 ) -> Asked:
     """Refuses what can't be meant, before any host is touched."""
-    from ipexctl.cli.hosts import choose_hosts
+    from ipexctl.cli.hosts import choose_hosts, same_hosts
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.jobs.begin.project import find_place
@@ -207,4 +209,5 @@ def understand(
         InterfaceChoice(home.iface)
     check_wishes(wishes)
     check_ranks(wishes, hosts)
-    return Asked(hosts, wishes, find_place(wishes, Path.cwd()), exports, asked.note)
+    again = same_hosts(targets, home, asked.config.hostfile if asked.config else None)
+    return Asked(hosts, wishes, find_place(wishes, Path.cwd()), exports, asked.note, again)

@@ -101,11 +101,13 @@ def run_command(
 
             if dry_run:
                 planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True, ahead=ahead)
-                raise typer.Exit(_show_plan(planned, output))
-            way = verb.Way(reaching.host_keys, reaching.connect_timeout)
+                raise typer.Exit(_show_plan(planned, output, asked.again))
+            way = verb.Way(reaching.host_keys, reaching.connect_timeout, asked.again)
             begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell, ahead=ahead)
             if isinstance(begun, Refused):
-                raise typer.Exit(_say_not_begun(begun, interrupt.code, summary, time.monotonic() - began))
+                raise typer.Exit(
+                    _say_not_begun(begun.on(asked.again), interrupt.code, summary, time.monotonic() - began)
+                )
             from ipexctl.cli.watch import View, watch_run  # while the ranks are being started
             from ipexctl.ui.run_summary import counted
 
@@ -189,12 +191,13 @@ def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Ta
         clear_away(hosts, record, crew)
 
 
-def _show_plan(planned: Planned | Refused, output: Output) -> int:
+def _show_plan(planned: Planned | Refused, output: Output, again: str) -> int:
     from ipexctl.jobs.begin.refused import Refused
     from ipexctl.ui import launch_plan
     from ipexctl.ui.say import say_refused
 
     if isinstance(planned, Refused):
+        planned = planned.on(again)
         say_refused(planned.reason, planned.fix)
         if output.json:
             launch_plan.show_refused_json(planned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,7 +35,7 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options, same_hosts
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reach import Reach
@@ -67,11 +66,5 @@ def trust_command(
     if output.json:
         show_json(report)
     else:
-        show(report, quiet=output.quiet, options=_same_hosts(targets))
+        show(report, quiet=output.quiet, options=same_hosts(targets, home))
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
-
-
-def _same_hosts(targets: Targets) -> str:
-    """The words that choose the same hosts again, for what to type next."""
-    pairs = (("-H", targets.hostfile), ("--hosts", targets.hosts), ("-l", targets.limit))
-    return "".join(f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None)

@@ -52,6 +52,8 @@ class RunRecord:
     """The host of each rank."""
     cwd: str = ""
     """The ranks' working directory."""
+    again: str = ""
+    """The options that chose its hosts, for what to type next."""
 
     @property
     def rundir(self) -> str:
@@ -188,6 +190,7 @@ def _to_json(record: RunRecord) -> dict[str, Any]:
         "nodes": [_of_host(host) for host in record.nodes],
         "ranks": list(record.ranks),
         "cwd": record.cwd,
+        "again": record.again,
     }
 
 
@@ -242,6 +245,7 @@ def _read(path: Path) -> RunRecord | Damaged:
             nodes=tuple(_host(host) for host in data.get("nodes", ())),
             ranks=tuple(data.get("ranks", ())),
             cwd=str(data.get("cwd", "")),
+            again=str(data.get("again", "")),
         )
     except OSError as error:
         return _damaged(path, error.strerror or str(error))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from ipexctl.text import on_same_hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,10 @@ class Refused:
     unreachable: bool = False
     unsure: bool = False
     """Something may have begun all the same."""
+
+    def on(self, options: str) -> Refused:
+        """With what to type next for the same hosts."""
+        return replace(self, fix=on_same_hosts(self.fix, options))
 
     @property
     def exit_code(self) -> int:

@@ -68,6 +68,8 @@ class Way:
 
     host_keys: str | None = None
     connect_timeout: float = 10.0
+    again: str = ""
+    """The options that choose the same hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,7 @@ def begin(
         nodes=tuple(used),
         ranks=tuple(each.host for each in sorted(plan.ranks, key=lambda each: each.rank)),
         cwd=plan.cwd,
+        again=way.again,
     )
     jobs = {host.name: job_of(plan, host, secrets) for host in plan.hosts}
     files = [starting.File(file.name, file.text.encode(), file.mode) for file in plan.files]

@@ -76,7 +76,7 @@ def judge(node0: str, addresses: Mapping[str, str], ways: Mapping[str, Mapping[s
             return Refused(
                 f"node0 ({node0}) can't log into {fold(lost)}, and mpirun starts ranks there by ssh from it"
                 + (f": {why}" if why else ""),
-                "ipexctl trust lets it in, with the same -H, --hosts and --limit; ipexctl doctor says more",
+                "ipexctl trust lets it in; ipexctl doctor says more",
                 lost,
             )
         if kind == "back":

@@ -16,6 +16,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_script import run_script, text_of
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.text import on_same_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +58,16 @@ def why(
     except Cancelled:
         raise
     except HostError as error:
-        return _from_here(record, runs, error, cancel)
-    return Answer(record, judge(account))
+        return _typed(_from_here(record, runs, error, cancel))
+    return _typed(Answer(record, judge(account)))
+
+
+def _typed(answer: Answer) -> Answer:
+    """What to type next is for the hosts of the run."""
+    verdict, again = answer.verdict, answer.record.again
+    cause = verdict.cause and replace(verdict.cause, fix=on_same_hosts(verdict.cause.fix, again))
+    after = tuple(on_same_hosts(command, again) for command in verdict.next)
+    return replace(answer, verdict=replace(verdict, cause=cause, next=after))
 
 
 def _ask(

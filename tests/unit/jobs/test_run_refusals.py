@@ -141,3 +141,11 @@ def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere
     lacking = places.judge({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
     assert isinstance(lacking, Refused)
     assert lacking.reason == "--mpi /o/bin/mpirun is not there on b"
+
+
+def test_what_to_type_next_is_for_the_same_hosts() -> None:
+    said = Refused("no way", "ipexctl install --env x makes it, or run --install; ipexctl ps shows the runs")
+    assert said.on(" -H 'my hosts' -l a").fix == (
+        "ipexctl install -H 'my hosts' -l a --env x makes it, or run --install; ipexctl ps shows the runs"
+    )
+    assert said.on("") == said
