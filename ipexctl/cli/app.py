@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import ipexctl
-from ipexctl.errors import Interrupted
+from ipexctl.errors import Interrupted, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +77,8 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted(130) from None
+        except BrokenPipeError as error:  # typer would say 1
+            raise OutputError(error) from None
         except UsageError as error:
             from ipexctl.ui.unanswered import show_unanswered
 

@@ -113,8 +113,8 @@ def _mend(lab: Lab, host: LabHost, kind: Fault) -> tuple[Lab, LabHost]:
 
 
 def _act(kind: Fault, verb: str, args: Sequence[str], host: LabHost) -> None:
-    common = (_SCRIPTS / "common.sh").read_text()
-    body = (_SCRIPTS / f"{kind.script_name}.sh").read_text()
+    common = (_SCRIPTS / "common.sh").read_text(encoding="utf-8")
+    body = (_SCRIPTS / f"{kind.script_name}.sh").read_text(encoding="utf-8")
     for step in steps(kind, verb, args, host):
         if not step.in_host:
             inside.at_switch(netns_name(host.lab, SWITCH), f"set -eu\n{body}", step.argv)

@@ -65,7 +65,7 @@ def encode_for_printf(script: str) -> str:
 
 def end_session_script(session: int | None, grace: float) -> str:
     """A script that ends every process of one session and prints how many were left."""
-    return f"wanted='{session or ''}' tenths={max(1, round(grace * 10))}\n{_END_SESSION.read_text()}"
+    return f"wanted='{session or ''}' tenths={max(1, round(grace * 10))}\n{_END_SESSION.read_text(encoding='utf-8')}"
 
 
 _END_SESSION = Path(__file__).with_name("end_session.sh")

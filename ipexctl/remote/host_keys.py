@@ -167,7 +167,7 @@ def _read(path: Path) -> tuple[Entry, ...]:
     try:
         if path.exists() and not path.is_file():
             return ()  # /dev/null says that there are none
-        return parse(path.read_text(errors="replace"), str(path))
+        return parse(path.read_text(encoding="utf-8", errors="replace"), str(path))
     except FileNotFoundError:
         return ()
     except OSError as error:

@@ -38,7 +38,7 @@ class Opens(Protocol):
 def script(*names: str) -> str:
     """The text of our scripts, one behind the other, as a node gets it."""
     folder = files("ipexctl.trust") / "scripts"
-    return "".join((folder / f"{name}.sh").read_text() for name in names)
+    return "".join((folder / f"{name}.sh").read_text(encoding="utf-8") for name in names)
 
 
 def sh_command(text: str, args: Sequence[str], label: str) -> Command:

@@ -117,7 +117,7 @@ def read_exports(words: Iterable[str], files: Sequence[Path], environ: Mapping[s
 def _read_env_file(path: Path) -> dict[str, str]:
     """`NAME=VALUE` lines as docker reads them: no shell looks into the value; quotes around all of it go."""
     try:
-        text = path.expanduser().read_text()
+        text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UserError(f"--env-file {path}: {said}", fix="a file of NAME=VALUE lines") from None

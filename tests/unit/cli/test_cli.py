@@ -163,6 +163,18 @@ def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path) -> None:
     assert [(h["name"], h["status"], h["stdout"]) for h in document["hosts"]] == [("localhost", "ok", "hi\n")]
 
 
+@pytest.mark.parametrize("command", [["versions", "--json"], ["sync", "--dry-run", "--hosts", "localhost"]])
+def test_a_reader_that_has_left_ends_us_as_sigpipe_would(command: list[str], tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as gone:
+        ended = subprocess.run(
+            [sys.executable, "-m", "ipexctl", *command], stdout=gone, stderr=subprocess.PIPE, cwd=tmp_path, check=False
+        )
+    assert ended.returncode == 141
+    assert b"error" not in ended.stderr
+
+
 def test_an_error_nobody_foresaw_is_a_sentence_and_a_private_log(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['ipexctl', 'exec', '--', 'echo', 'hunter2']\n"
