@@ -1,5 +1,7 @@
 """`--limit`: which of the hosts a command is for, by name, node set, glob or group, or by a file of these.
 
+Parts stand between commas or, as in Ansible, colons; `!` leaves out, `&` keeps what is in both.
+
 Where the hosts come from lives in `select`.
 """
 
@@ -15,36 +17,45 @@ from ipexctl.hosts.names import WordError, quoted
 from ipexctl.hosts.nodeset import expand, fold, split_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from ipexctl.hosts.host import Host
 
 _ALL: Final = ("all", "*")
 _SHOWN: Final = 3
+_COLON: Final = re.compile(r":(?![^\[\]]*\])")
 
 
 def limit_hosts(hosts: Sequence[Host], spec: str) -> tuple[Host, ...]:
-    """The hosts a limit leaves, in the file's order. Only `!name` parts begin from all of them."""
+    """The hosts a limit leaves, in the file's order. Only `!name` and `&name` parts begin from all of them."""
     index = _Index(hosts)
     wanted: set[str] = set()
-    unwanted: set[str] = set()
-    named = False
-    for part in [each for given in split_specs(spec) for each in _from_file(given)]:
-        bare = part.removeprefix("!").strip()
+    kept = set(index.names)
+    named = said = False
+    for part in [each for given in limit_parts(spec, index.known) for each in _from_file(given)]:
+        sign = part[0] if part[0] in "!&" else ""
+        bare = part.removeprefix(sign).strip()
         if not bare:
-            raise UserError("--limit: nothing stands behind '!'", fix="such as --limit '!node3'")
+            raise UserError(f"--limit: nothing stands behind '{sign}'", fix=f"such as --limit '{sign}node3'")
         found = index.find(bare)
-        if part.startswith("!"):
-            unwanted |= found
-        else:
-            wanted |= found
-            named = True
-    if not named and not unwanted:
+        kept = kept - found if sign == "!" else kept & found if sign == "&" else kept
+        wanted |= found if not sign else set()
+        named, said = named or not sign, True
+    if not said:
         raise UserError("--limit names no host", fix="such as --limit node[1-4] or --limit '!node3'")
-    left = tuple(host for host in hosts if host.name not in unwanted and (not named or host.name in wanted))
+    left = tuple(host for host in hosts if host.name in kept and (not named or host.name in wanted))
     if not left:
         raise UserError(f"--limit {quoted(spec)} leaves no host", fix=f"there are: {_short(fold(index.names))}")
     return left
+
+
+def limit_parts(spec: str, known: Container[str]) -> list[str]:
+    """Commas separate, and colons but those in brackets, of an IPv6 address and of a file's path."""
+    found: list[str] = []
+    for word in split_specs(spec):
+        whole = word[0] == "@" or word.lstrip("!&") in known or "::" in word
+        found += [word] if whole else _COLON.split(word)
+    return [piece.strip() for piece in found if piece.strip()]
 
 
 def _from_file(part: str) -> list[str]:
@@ -63,15 +74,16 @@ def _from_file(part: str) -> list[str]:
 class _Index:
     def __init__(self, hosts: Sequence[Host]) -> None:
         self.names = [host.name for host in hosts]
-        self._known: dict[str, set[str]] = {}
+        self._hosts = {word for host in hosts for word in (host.name, host.address)}
+        self.known: dict[str, set[str]] = {}
         for host in hosts:
             for word in {host.name, host.address, *host.groups}:
-                self._known.setdefault(word, set()).add(host.name)
+                self.known.setdefault(word, set()).add(host.name)
 
     def find(self, part: str) -> set[str]:
         """The names one part means; a name or a glob that means none is an error."""
-        if part in self._known:
-            return self._known[part]
+        if part in self.known:
+            return self.known[part]
         if part in _ALL:
             return set(self.names)
         try:
@@ -81,7 +93,7 @@ class _Index:
         found: set[str] = set()
         unknown: list[str] = []
         for word in words:
-            match = self._glob(word) if "*" in word or "?" in word else self._known.get(word, set())
+            match = self._glob(word) if "*" in word or "?" in word else self.known.get(word, set())
             found |= match
             if not match:
                 unknown.append(word)
@@ -91,15 +103,16 @@ class _Index:
 
     def _glob(self, pattern: str) -> set[str]:
         matches = re.compile(translate(pattern)).match
-        return set().union(*(names for word, names in self._known.items() if matches(word)))
+        return set().union(*(names for word, names in self.known.items() if matches(word)))
 
     def _near(self, word: str) -> str:
         from difflib import get_close_matches
 
-        near = get_close_matches(word, self._known, n=_SHOWN)
+        near = get_close_matches(word, self.known, n=_SHOWN)
         if near:
             return f"did you mean {' or '.join(near)}?"
-        return f"there are: {_short(fold(self.names))}"
+        groups = sorted(set(self.known) - self._hosts)
+        return f"there are: {_short(fold(self.names))}" + (f"; groups: {_short(', '.join(groups))}" if groups else "")
 
 
 def _short(text: str) -> str:

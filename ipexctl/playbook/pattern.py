@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.limit import limit_hosts
+from ipexctl.hosts.limit import limit_hosts, limit_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def hosts_of(pattern: str, place: Place, hosts: Sequence[Host]) -> tuple[Host, ...]:
     """In the hosts' own order. `node0` is the first of them."""
-    parts = _parts(pattern, {host.name for host in hosts} | {host.address for host in hosts})
+    parts = limit_parts(pattern, {word for host in hosts for word in (host.name, host.address)})
     first = hosts[0].name
     named = ["all" if part in ("all", "*") else first if part == "node0" else part for part in parts]
     both = [part.removeprefix("&") for part in named if part.startswith("&")]
@@ -29,25 +29,6 @@ def hosts_of(pattern: str, place: Place, hosts: Sequence[Host]) -> tuple[Host, .
             other = {host.name for host in limit_hosts(hosts, part)}
             found = tuple(host for host in found if host.name in other)
     except UserError as error:
-        raise place.error(error.message.replace("--limit", "hosts", 1), fix=error.fix) from None
+        fix = "hosts: node0, and delegate_to: localhost with --local" if pattern == "localhost" else error.fix
+        raise place.error(error.message.replace("--limit", "hosts", 1), fix=fix) from None
     return found
-
-
-def _parts(pattern: str, known: set[str]) -> list[str]:
-    """Ansible separates by commas and by colons, which an IPv6 address has, too."""
-    found: list[str] = []
-    depth, part = 0, ""
-    for letter in pattern:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            found.append(part)
-            part = ""
-        else:
-            part += letter
-    words = [word.strip() for word in (*found, part) if word.strip()]
-    return [
-        piece
-        for word in words
-        for piece in ([word] if word.lstrip("!&") in known or "[" in word else word.split(":"))
-        if piece
-    ]

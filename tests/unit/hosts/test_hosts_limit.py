@@ -47,6 +47,10 @@ HOSTS = (
         ("[fe80::2]", "fe80::2"),
         (" node1 , ! big ,", "node1"),
         ("node[1-2]*", "node10 node2 node1"),
+        ("node[1-2]:node10:!node2", "node10 node1"),
+        ("small:!node1", "node2"),
+        ("small:&odd-rack", "node2"),
+        ("&big", "node10 gpu1"),
     ],
 )
 def test_a_limit_leaves_what_it_says_in_the_order_of_the_file(spec: str, names: str) -> None:
@@ -63,6 +67,7 @@ def test_a_limit_leaves_what_it_says_in_the_order_of_the_file(spec: str, names: 
         ("smal", "'smal'", "small"),
         ("!node3", "'node3'", "did you mean"),
         ("zzz", "'zzz'", "there are: "),
+        ("zzz", "'zzz'", "; groups: big, odd-rack, small"),
         ("zz*", "'zz*'", "there are: "),
         ("node[1-4]", "'node[3-4]'", "did you mean"),
         ("node[1-", "never closed", "node[1-4]"),
