@@ -51,6 +51,9 @@ def play_command(
         str | None, typer.Option("--start-at", "--start-at-task", metavar="NAME", help="From this task on.")
     ] = None,
     step: Annotated[bool, typer.Option("--step", help="Ask before each task.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Tasks may run on this machine: delegate_to: localhost.")
+    ] = False,
     list_tasks: Annotated[bool, typer.Option("--list-tasks", help="Show the tasks; touch no host.")] = False,
     syntax_check: Annotated[bool, typer.Option("--syntax-check", help="Read and check it; touch no host.")] = False,
 ) -> None:
@@ -90,7 +93,7 @@ def play_command(
             every = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
         for tag, fix in unknown_tags(book, choice):
             view.warn(f"no task has the tag {tag!r}", fix)
-        ready = prepare(book, files, choice, every, limited)
+        ready = prepare(book, files, choice, every, limited, local=local)
         if syntax_check or list_tasks:
             view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)
@@ -103,6 +106,7 @@ def play_command(
             "check": check,
             "diff": diff,
             "verbose": output.verbose,
+            "local": local,
             "connect_timeout": targets.connect_timeout,
             "host_keys": None if targets.host_keys is None else targets.host_keys.value,
             "extra": variables,

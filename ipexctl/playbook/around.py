@@ -141,6 +141,17 @@ def variables(file: PlaybookFile, entry: Entry) -> Mapping[str, Value]:
     return found
 
 
+def variables_of_file(file: PlaybookFile) -> Mapping[str, Value]:
+    root = file.tree.root
+    if root is None or is_null(root):
+        return {}
+    found: dict[str, Any] = {}
+    for entry in file.tree.entries(root, "a file of variables"):
+        check_variable(file, entry)
+        found[entry.key] = file.value(entry.value)
+    return found
+
+
 def check_variable(file: PlaybookFile, entry: Entry) -> None:
     if not _NAME.fullmatch(entry.key):
         raise file.error(

@@ -23,8 +23,9 @@ from ipexctl.playbook.report import (
 )
 from ipexctl.playbook.result import Result
 from ipexctl.playbook.templater import Filled, Job
-from ipexctl.playbook.tree import Block
+from ipexctl.playbook.tree import Block, Flush
 from ipexctl.playbook.turn import Turn
+from ipexctl.playbook.variables import ANSIBLE_FACTS, ansible_facts, tell_call, tell_hosts, tell_play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ipexctl.playbook.tree import Play, Playbook, Step, Task
     from ipexctl.playbook.world import World
 
-_FACTS: Final = re.compile(r"\b(ansible_)?facts\b")
+_FACTS: Final = re.compile(rf"\b((ansible_)?facts|ansible_({'|'.join(ANSIBLE_FACTS)}))\b")
 GATHER: Final = "gather facts"
 
 
@@ -69,7 +70,7 @@ class Engine:
         self._began = time.monotonic()
 
     def run(self) -> PlayReport:
-        self._tell_everything()
+        tell_call(self.world, str(self._playbook.path.parent))
         for number, play in enumerate(self._playbook.plays):
             if self._over or self.world.cancel.thrown:
                 break
@@ -84,51 +85,6 @@ class Engine:
             plays=tuple(play.name for play in self._playbook.plays),
         )
 
-    # Variables
-
-    def _tell_everything(self) -> None:
-        told, hosts = self.world.templater, self.world.hosts
-        groups: dict[str, list[str]] = {"all": [host.name for host in hosts]}
-        for host in hosts:
-            for group in host.groups:
-                groups.setdefault(group, []).append(host.name)
-        for number, extra in enumerate(self.world.options.extra):
-            told.layer(f"extra{number}", extra, templated=True)
-        magic = {
-            "groups": groups,
-            "node0": hosts[0].name,
-            "playbook_dir": str(self._playbook.path.parent),
-            "here": str(self.world.cwd),
-            "ansible_check_mode": self.world.options.check,
-            "ansible_diff_mode": self.world.options.diff,
-        }
-        told.layer("magic", magic, templated=False)
-        for host in hosts:
-            told.layer(f"inventory:{host.name}", {k: _typed(v) for k, v in host.vars.items()}, templated=False)
-            told.layer(
-                f"magic:{host.name}",
-                {
-                    "inventory_hostname": host.name,
-                    "inventory_hostname_short": host.name.partition(".")[0],
-                    "ansible_host": host.address,
-                    "group_names": list(host.groups),
-                },
-                templated=False,
-            )
-
-    def _tell_play(self, number: int, play: Play, hosts: Sequence[Host]) -> None:
-        told = self.world.templater
-        told.layer("play", play.vars, templated=True)
-        for index, values in enumerate(play.file_vars):
-            told.layer(f"file{number}.{index}", values, templated=True)
-        told.layer("hosts", {"ansible_play_hosts": [host.name for host in hosts]}, templated=False)
-        files = [f"file{number}.{index}" for index in range(len(play.file_vars))]
-        extra = [f"extra{index}" for index in range(len(self.world.options.extra))]
-        for host in self.world.hosts:
-            name = host.name
-            own = [f"inventory:{name}", f"facts:{name}", "magic", "hosts", f"magic:{name}"]
-            told.host(name, ["play", *files, *own, "@weak", f"own:{name}", "@strong", *extra])
-
     def remember(self, host: str, values: Mapping[str, Any]) -> None:
         """What a task found out: for all later ones on that host."""
         self.world.templater.add(f"own:{host}", values)
@@ -142,15 +98,31 @@ class Engine:
             note = "none of its hosts is left" if every else "the limit leaves none of its hosts"
             self.world.watch(PlayBegan(play.name, (), note))
             return
-        self.world.watch(PlayBegan(play.name, tuple(host.name for host in hosts)))
+        tell_play(self.world, number, play)
+        groups = batches(hosts, play.serial)
+        for index, batch in enumerate(groups, 1):
+            if self._over or self.world.cancel.thrown:
+                break
+            names = tuple(host.name for host in batch)
+            note = f"{index} of {len(groups)}, serial" if len(groups) > 1 else ""
+            self.world.watch(PlayBegan(play.name, names, note))
+            tell_hosts(self.world, names, [host.name for host in hosts])
+            self._run_batch(play, batch)
+            if index < len(groups) and not self._left(names):
+                self.world.watch(Told("serial: all of these failed, so the others are left alone", warning=True))
+                self._over = True
+
+    def _run_batch(self, play: Play, hosts: Sequence[Host]) -> None:
         self._notified = {}
-        self._tell_play(number, play, hosts)
         wants_facts = play.gather_facts or (play.gather_facts is None and self._uses_facts(play))
         if wants_facts and any(id(task) in self._tasks for task in play.tasks):
             self._gather(hosts)
-        alive = [host.name for host in hosts if host.name not in self.gone | self.out]
-        self.out |= self._steps(play.steps, alive)
-        self._handlers(play, [name for name in alive if name not in self.gone | self.out])
+        names = [host.name for host in hosts]
+        self.out |= self._steps(play.steps, self._left(names))
+        self.out |= self._handlers(play, self._left(names))
+
+    def _left(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in self.gone | self.out]
 
     def _uses_facts(self, play: Play) -> bool:
         values: list[Any] = [dict(play.vars), list(play.file_vars), list(self.world.options.extra)]
@@ -179,17 +151,29 @@ class Engine:
                 continue
             self._facts.add(name)
             facts = to_json(answer.facts)
-            self.world.templater.layer(f"facts:{name}", {"facts": facts, "ansible_facts": facts}, templated=False)
+            named = ansible_facts(facts, name)
+            told = {
+                "facts": facts,
+                "ansible_facts": {**facts, **named},
+                **{f"ansible_{k}": v for k, v in named.items()},
+            }
+            self.world.templater.layer(f"facts:{name}", told, templated=False)
             self.end(report, name, Result("ok"))
         self.finish(report)
 
-    def _handlers(self, play: Play, hosts: Sequence[str]) -> None:
+    def _handlers(self, play: Play, hosts: Sequence[str]) -> set[str]:
+        """Those that were notified since the last time; returns the hosts that failed."""
+        failed: set[str] = set()
         for handler in play.handlers:
-            names = {handler.called, *handler.listen}
-            told = set().union(*(self._notified.get(name, set()) for name in names))
-            wanted = [name for name in hosts if name in told and name not in self.gone | self.out]
+            told: set[str] = set()
+            for name in (handler.called, *handler.listen):
+                told |= self._notified.get(name, set())
+            wanted = [name for name in hosts if name in told and name not in self.gone | failed]
             if wanted and not self._over:
-                self.out |= self._task(handler, wanted)
+                failed |= self._task(handler, wanted)
+        for name in self._notified:
+            self._notified[name] -= set(hosts)
+        return failed
 
     def notify(self, name: str, host: str) -> None:
         self._notified.setdefault(name, set()).add(host)
@@ -205,6 +189,8 @@ class Engine:
                 break
             if isinstance(step, Block):
                 failed |= self._block(step, alive)
+            elif isinstance(step, Flush):
+                failed |= self._handlers(self._play, alive)
             elif id(step) in self._tasks:
                 failed |= self._task(step, alive)
         return failed
@@ -275,6 +261,7 @@ class Engine:
         if ignored and result.status == "failed":
             report.ignored.add(host)
             counts.ok += 1
+            counts.changed += result.changed
             counts.ignored += 1
         elif result.status == "unreachable":
             counts.unreachable += 1
@@ -300,6 +287,20 @@ class Engine:
         return self._files.get(id(task))
 
 
+def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[Host]]:
+    """`serial`: so many hosts, or percent of all of them, at a time; the last size is that of all that are left."""
+    found: list[Sequence[Host]] = []
+    begin = 0
+    while begin < len(hosts):
+        size = sizes[min(len(found), len(sizes) - 1)] if sizes else 0
+        if isinstance(size, str):
+            size = max(len(hosts) * int(size.rstrip("%")) // 100, 1)
+        end = begin + (size or len(hosts))
+        found.append(hosts[begin:end])
+        begin = end
+    return found
+
+
 def task_values(task: Task) -> list[Any]:
     """Everything of a task that may be a template."""
     around, loop = task.around, task.loop
@@ -310,12 +311,3 @@ def task_values(task: Task) -> list[Any]:
     if loop is not None:
         found += [loop.items, loop.label]
     return found
-
-
-def _typed(text: str) -> Any:
-    """An inventory's value as Ansible would have it: numbers and truths are no texts."""
-    if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
-        return int(text)
-    if re.fullmatch(r"-?[0-9]{1,17}\.[0-9]{1,17}", text):
-        return float(text)
-    return {"true": True, "false": False}.get(text.lower(), text)

@@ -64,6 +64,8 @@ class Spec:
     """Exactly one of these is needed."""
     becomes: bool = False
     """Whether it can do its work as root."""
+    once: bool = False
+    """Done once, and not for each host."""
     check: Callable[[Mapping[str, Any]], str | None] | None = None
     """What is wrong with options that are well each by itself."""
 

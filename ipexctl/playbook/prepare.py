@@ -14,6 +14,7 @@ from ipexctl.playbook.options import local_path
 from ipexctl.playbook.pattern import hosts_of
 from ipexctl.playbook.places import Place, Templated, did_you_mean, templates_in
 from ipexctl.playbook.read import read_playbook
+from ipexctl.playbook.world import HERE, LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +49,13 @@ def read(word: str, cwd: Path, templater: Templater) -> tuple[Playbook, dict[int
 
 
 def prepare(
-    playbook: Playbook, files: Mapping[int, Templated], choice: Choice, every: Sequence[Host], limited: Sequence[Host]
+    playbook: Playbook,
+    files: Mapping[int, Templated],
+    choice: Choice,
+    every: Sequence[Host],
+    limited: Sequence[Host],
+    *,
+    local: bool = False,
 ) -> Prepared:
     """Which hosts and tasks it comes to. `limited` are those that --limit leaves of all; none: nobody has named any."""
     names = {host.name for host in limited}
@@ -59,7 +66,7 @@ def prepare(
             continue
         of_play = hosts_of(play.hosts, play.hosts_place, every)
         hosts[number] = tuple(host for host in of_play if host.name in names)
-        _check_delegates(play.tasks, every)
+        _check_delegates((*play.tasks, *play.handlers), every, HERE if local else ())
     tasks = chosen(playbook, choice)
     handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
     return Prepared(playbook, hosts, tasks | handlers, files)
@@ -106,8 +113,8 @@ def _file_text(path: Path, place: Place, shown: str) -> Templated:
     return Templated(text, Place(source, 1, 1), kind="file")
 
 
-def _check_delegates(tasks: Iterator[Task], hosts: Sequence[Host]) -> None:
-    names = {"node0"} | {name for host in hosts for name in (host.name, host.address)}
+def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], here: Sequence[str]) -> None:
+    names = {"node0", *here} | {name for host in hosts for name in (host.name, host.address)}
     for task in tasks:
         to = task.around.delegate_to
         if to is None:
@@ -117,8 +124,7 @@ def _check_delegates(tasks: Iterator[Task], hosts: Sequence[Host]) -> None:
                 f"{task.spec.name} can't be delegated", fix="it is done once, for all hosts of the play, as it is"
             )
         if isinstance(to, str) and to not in names:
-            where = "this machine is none of the hosts of the call; " if to in ("localhost", "127.0.0.1") else ""
             raise task.place.error(
                 f"delegate_to: {quoted(to)} is none of the hosts of this call",
-                fix=where + did_you_mean(to, names, "node0 is the first of them"),
+                fix=LOCAL if to in HERE else did_you_mean(to, names, "node0 is the first of them"),
             )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
-from ipexctl.playbook.around import boolean, check_variable, read_around, text, variables
+from ipexctl.playbook.around import boolean, read_around, text, variables, variables_of_file
 from ipexctl.playbook.files import read_file
 from ipexctl.playbook.keywords import PLAY, advice
 from ipexctl.playbook.places import Templated, did_you_mean
 from ipexctl.playbook.read_tasks import Tasks
-from ipexctl.playbook.tree import Around, Block, Play, Playbook, tasks_of
+from ipexctl.playbook.tree import Around, Block, Flush, Play, Playbook, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,7 @@ def read_playbook(path: Path, shown: str) -> Playbook:
 def read_variables(path: Path, shown: str) -> Mapping[str, Value]:
     """A file of variables alone: `-e @FILE`."""
     try:
-        return _variables_in(read_file(path, shown))
+        return variables_of_file(read_file(path, shown))
     except FileError as error:
         raise _with_column(error) from None
 
@@ -94,6 +95,7 @@ class _Reader:
             file_vars=tuple(self._vars_files(file, entries.get("vars_files"))),
             gather_facts=boolean(file, entries["gather_facts"]) if "gather_facts" in entries else None,
             any_errors_fatal="any_errors_fatal" in entries and boolean(file, entries["any_errors_fatal"]),
+            serial=_serial(file, entries["serial"]) if "serial" in entries else (),
         )
         _check_notified(play)
         return [play]
@@ -123,6 +125,8 @@ class _Reader:
         for step in steps:
             if isinstance(step, Block):
                 raise step.place.error("a handler is a task, not a block")
+            if isinstance(step, Flush):
+                raise file.error(entries["handlers"].value, "a handler can't call the handlers", fix="notify")
         return tuple(tasks_of(steps))
 
     def _vars_files(self, file: PlaybookFile, entry: Entry | None) -> list[Mapping[str, Value]]:
@@ -134,19 +138,8 @@ class _Reader:
             if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
                 raise file.error(node, f"'vars_files' takes names of files, not {kind(node)}")
             path = file.base / str(node.value)
-            found.append(_variables_in(read_file(path, at=file.place(node))))
+            found.append(variables_of_file(read_file(path, at=file.place(node))))
         return found
-
-
-def _variables_in(file: PlaybookFile) -> Mapping[str, Value]:
-    root = file.tree.root
-    if root is None or is_null(root):
-        return {}
-    found: dict[str, Any] = {}
-    for entry in file.tree.entries(root, "a file of variables"):
-        check_variable(file, entry)
-        found[entry.key] = file.value(entry.value)
-    return found
 
 
 def _hosts(file: PlaybookFile, entry: Entry) -> tuple[str, Any]:
@@ -155,6 +148,16 @@ def _hosts(file: PlaybookFile, entry: Entry) -> tuple[str, Any]:
         if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
             raise file.error(node, f"'hosts' takes names of hosts or groups, not {kind(node)}", fix="hosts: all")
     return ",".join(str(node.value) for node in nodes), file.place(entry.value)
+
+
+def _serial(file: PlaybookFile, entry: Entry) -> tuple[int | str, ...]:
+    value = file.value(entry.value)
+    found = tuple(value if isinstance(value, list) else [value])
+    for each in found:
+        number = type(each) is int and each >= 0
+        if not number and not re.fullmatch(r"[1-9][0-9]?%|100%", str(each)):
+            raise file.error(entry.value, f"'serial' is a number of hosts, or a percentage, not {kind(entry.value)}")
+    return found
 
 
 def _play_advice(key: str) -> str:

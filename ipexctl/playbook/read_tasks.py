@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from ipexctl.playbook.around import (
     read_around,
     text,
     truth,
+    variables_of_file,
     whole,
     words,
 )
@@ -25,7 +25,7 @@ from ipexctl.playbook.keywords import BLOCK, INCLUDE, INCLUDES, NOT_OURS, TASK, 
 from ipexctl.playbook.modules import MODULES, NOT_MODULES, module
 from ipexctl.playbook.options import check_args
 from ipexctl.playbook.places import Templated, did_you_mean
-from ipexctl.playbook.tree import Arg, Block, Loop, Task
+from ipexctl.playbook.tree import Arg, Block, Flush, Loop, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,9 +39,13 @@ if TYPE_CHECKING:
 
 MOST_TASKS: Final = 50_000
 _DEEPEST: Final = 50
+INCLUDE_VARS: Final = "include_vars"
+KNOWN: Final = {*MODULES, INCLUDE_VARS}
 _PREFIXES: Final = ("ansible.builtin.", "ansible.legacy.", "ipexctl.")
 _INLINE: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=")
-_OLD_ARGS: Final = re.compile(r"(?:^|\s)(creates|removes|chdir)=(\S+)\s*$")
+_WORD: Final = re.compile(r"""(?:\{\{.*?\}\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
+"""Of `name=value` words: blanks in quotes and in braces are the value's."""
+_OLD_ARGS: Final = re.compile(r"(?:^\s*|\s(?=\S+\s*$))(creates|removes|chdir)=(\S+)")
 _LOOP_CONTROL: Final = frozenset({"loop_var", "label", "index_var", "pause"})
 
 
@@ -70,6 +74,8 @@ class Tasks:
         entries = {entry.key: entry for entry in file.tree.entries(node, "a task")}
         if "block" in entries:
             return (self._block(file, node, entries, above, depth),)
+        if flush := [entries[key] for key in entries if _bare(key) == "meta"]:
+            return (_flush(file, flush[0], entries),)
         if includes := [entries[key] for key in entries if _bare(key) in INCLUDES]:
             return self._include(file, includes[0], entries, above, depth)
         return (self.task(file, node, entries, above),)
@@ -123,16 +129,23 @@ class Tasks:
         if self.count > MOST_TASKS:
             raise file.error(node, f"more than {MOST_TASKS:,} tasks in one playbook")
         called = _module_entry(file, node, entries)
-        spec = module(_bare(called.key))
         place = file.place(called.key_node)
-        args = _arguments(file, spec, called, entries.get("args"))
+        if _bare(called.key) == INCLUDE_VARS:
+            spec, args = MODULES["set_fact"], _included_vars(file, called)
+        else:
+            spec = module(_bare(called.key))
+            args = _arguments(file, spec, called, entries.get("args"))
         check_args(spec, called.key, args, place)
         around = read_around(file, entries, above)
+        if _bare(called.key) == INCLUDE_VARS:  # they may need each other
+            around = replace(around, vars=(*around.vars, {name: arg.value for name, arg in args.items()}))
+        if spec.once:
+            around = replace(around, run_once=True)
         if around.become and not spec.becomes and "become" in entries:
             raise file.error(
                 entries["become"].key_node,
                 f"{called.key} does nothing as root",
-                fix="take become out: only exec, copy, template, fetch, wait_for and tune can use it",
+                fix="take become out: only what works on each host by itself can use it: exec, copy, file, tune …",
             )
         own_name = called.key if around.no_log else _own_name(called, spec)
         return Task(
@@ -144,6 +157,32 @@ class Tasks:
             base=file.base,
             **_rest(file, entries),
         )
+
+
+def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flush:
+    if str(meta.value.value) != "flush_handlers":
+        raise file.error(meta.value, f"meta knows flush_handlers, not {kind(meta.value)}", fix="fail, or when:")
+    for key, entry in entries.items():
+        if entry is not meta and key not in ("name", "tags"):
+            raise file.error(entry.key_node, f"meta has no {quoted(key)}", fix="take it out")
+    return Flush()
+
+
+def _included_vars(file: PlaybookFile, called: Entry) -> dict[str, Arg]:
+    """What include_vars reads, as set_fact takes it."""
+    where, name = called.value, None
+    if where.id == "mapping":
+        inner = {entry.key: entry for entry in file.tree.entries(where, called.key)}
+        if "file" not in inner or inner.keys() - {"file", "name"}:
+            raise file.error(where, f"{called.key} needs 'file', and knows 'name' besides")
+        where, name = inner["file"].value, name_of(file, inner["name"]) if "name" in inner else None
+    if where.id != "scalar" or is_null(where) or isinstance(file.text_value(where), Templated):
+        raise file.error(
+            where, f"{called.key} takes a file's name, not {kind(where)}", fix="files are read before any task"
+        )
+    place = file.place(where)
+    values = dict(variables_of_file(read_file(file.base / str(where.value), at=place)))
+    return {key: Arg(value, place) for key, value in ({name: values} if name else values).items()}
 
 
 def _rest(file: PlaybookFile, entries: Mapping[str, Entry]) -> dict[str, Any]:
@@ -177,8 +216,8 @@ def _bare(key: str) -> str:
 
 def _module_entry(file: PlaybookFile, node: Node, entries: Mapping[str, Entry]) -> Entry:
     """Which of the keys is the module; everything that is neither module nor keyword is an error."""
-    modules = [entry for key, entry in entries.items() if key not in TASK and _bare(key) in MODULES]
-    unknown = [entry for key, entry in entries.items() if key not in TASK and _bare(key) not in MODULES]
+    modules = [entry for key, entry in entries.items() if key not in TASK and _bare(key) in KNOWN]
+    unknown = [entry for key, entry in entries.items() if key not in TASK and _bare(key) not in KNOWN]
     for entry in unknown:
         key = _bare(entry.key)
         if key in NOT_OURS:
@@ -187,7 +226,7 @@ def _module_entry(file: PlaybookFile, node: Node, entries: Mapping[str, Entry]) 
             raise file.error(
                 entry.key_node, f"a task has no {quoted(entry.key)}", fix=advice(entry.key, TASK | set(MODULES))
             )
-        fix = NOT_MODULES.get(key) or did_you_mean(key, [*MODULES, *TASK], f"there are: {', '.join(sorted(MODULES))}")
+        fix = NOT_MODULES.get(key) or did_you_mean(key, [*KNOWN, *TASK], f"there are: {', '.join(sorted(MODULES))}")
         raise file.error(entry.key_node, f"there is no module {quoted(entry.key)}", fix=fix)
     if not modules:
         keys = " and ".join(quoted(key) for key in entries) or "nothing"
@@ -275,14 +314,14 @@ def _refuse_old_args(file: PlaybookFile, called: Entry) -> None:
 def _inline(file: PlaybookFile, spec: Spec, called: Entry) -> dict[str, Arg]:
     """`copy: src=a dest=b`: words of `name=value`, in quotes where there are blanks."""
     template = file.template(called.value)
-    kept = re.sub(r"\{\{.*?\}\}", lambda found: found[0].replace(" ", "\x01").replace("'", "\x02"), template.text)
-    try:
-        pairs = shlex.split(kept)
-    except ValueError:
-        raise file.error(called.value, "a quote is never closed") from None
+    if re.search("[\"']", _WORD.sub("", template.text)):
+        raise file.error(called.value, "a quote is never closed")
+    pairs = [found[0] for found in _WORD.finditer(template.text)]
     found: dict[str, Arg] = {}
     for pair in pairs:
-        name, equals, value = pair.replace("\x01", " ").replace("\x02", "'").partition("=")
+        name, equals, value = pair.partition("=")
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
         spot = template.spot(None, name)
         if not equals:
             raise spot.error(

@@ -118,7 +118,8 @@ class Scope:
         top = re.fullmatch("\1(.*)\2", said, re.DOTALL)
         if top:
             name = top[1]
-            near = get_close_matches(name, sorted({"facts", *self.names()} - {name}), n=1)
+            alike = 0.85 if name.startswith("ansible_") else 0.6
+            near = get_close_matches(name, sorted({"facts", *self.names()} - {name}), n=1, cutoff=alike)
             fix = f"did you mean '{near[0]}'?" if near else _for_name(name)
             return f"'{name}' is undefined", fix, name
         inside = re.fullmatch("\1([^\1]*)\1(.*)", said, re.DOTALL)

@@ -33,10 +33,15 @@ class Result:
     def bad(self) -> bool:
         return self.status in ("failed", "unreachable")
 
+    @property
+    def changed(self) -> bool:
+        """A command that failed may have changed something before it did."""
+        return self.status == "changed" or (self.status == "failed" and self.data.get("changed") is True)
+
     def to_variable(self) -> dict[str, Any]:
         """As templates see it, under Ansible's names."""
         found: dict[str, Any] = dict(self.data)
-        found["changed"] = self.status == "changed"
+        found["changed"] = self.changed
         found["failed"] = self.status == "failed"
         if self.status == "skipped":
             found["skipped"] = True
@@ -78,7 +83,7 @@ def together(results: Sequence[Result], items: Sequence[Any], var: str) -> Resul
         worst,
         bad.reason if bad else "" if results else "there is nothing to loop over",
         bad.fix if bad else "",
-        {"results": each},
+        {"results": each, **({"changed": True} if any(result.changed for result in results) else {})},
         "".join(result.diff for result in results),
     )
 

@@ -90,7 +90,12 @@ class Block:
     always: tuple[Step, ...] = ()
 
 
-Step = Task | Block
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """`meta: flush_handlers`: what was notified runs here, not at the end."""
+
+
+Step = Task | Block | Flush
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class Play:
     gather_facts: bool | None = None
     """None: where something uses them."""
     any_errors_fatal: bool = False
+    serial: tuple[int | str, ...] = ()
+    """How many hosts at a time: numbers and percentages. None: all of them."""
 
     @property
     def tasks(self) -> Iterator[Task]:
@@ -125,7 +132,7 @@ def tasks_of(steps: tuple[Step, ...]) -> Iterator[Task]:
     for step in steps:
         if isinstance(step, Task):
             yield step
-        else:
+        elif isinstance(step, Block):
             yield from tasks_of(step.block)
             yield from tasks_of(step.rescue)
             yield from tasks_of(step.always)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.playbook.masks import shown
 from ipexctl.playbook.modules.run_by import runner
@@ -16,12 +17,12 @@ from ipexctl.playbook.places import did_you_mean
 from ipexctl.playbook.report import ItemDone
 from ipexctl.playbook.result import Call, Result, failed, together
 from ipexctl.playbook.templater import Filled, Job, TemplateError
+from ipexctl.playbook.world import HERE, LOCAL
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.hosts.host import Host
     from ipexctl.playbook.engine import Engine
     from ipexctl.playbook.places import Templated
     from ipexctl.playbook.report import TaskReport
@@ -173,11 +174,13 @@ class Turn:
         if delegate == "node0":
             return self._world.hosts[0]
         found = self._engine.host(str(delegate))
+        if found is None and delegate in HERE and self._world.options.local:
+            return Host("localhost", "localhost")
         if found is None:
             names = [each.name for each in self._world.hosts]
             return failed(
                 f"delegate_to: {quoted(str(delegate))} is none of the hosts of this call",
-                did_you_mean(str(delegate), [*names, "node0"], "node0 is the first of them"),
+                LOCAL if delegate in HERE else did_you_mean(str(delegate), [*names, "node0"], "node0 is the first"),
             )
         return found
 
@@ -293,11 +296,14 @@ class Turn:
         fails = truths.get("failed_when", task.failed_when if isinstance(task.failed_when, bool) else None)
         changes = truths.get("changed_when", task.changed_when if isinstance(task.changed_when, bool) else None)
         if fails is True:
-            return replace(result, status="failed", reason=result.reason or "failed_when holds")
+            data = {**result.data, "changed": result.changed if changes is None else changes}
+            return replace(result, status="failed", reason=result.reason or "failed_when holds", data=data)
         if fails is False and result.status == "failed":
             result = replace(result, status="changed", reason="", fix="")
         if changes is not None and result.status in ("ok", "changed"):
             result = replace(result, status="changed" if changes else "ok")
+        elif changes is not None and result.status == "failed":
+            result = replace(result, data={**result.data, "changed": changes})
         return result
 
     def _rest(self, seconds: float) -> None:
@@ -324,6 +330,9 @@ class Turn:
                     self._engine.notify(word, name)
             if result.status == "failed" and not ignored:
                 bad.add(name)
+                about = {"name": self._report.name, "action": task.spec.name}
+                told = {"ansible_failed_task": about, "ansible_failed_result": result.to_variable()}
+                self._engine.remember(name, told)
         if task.around.run_once:
             bad = self._share(names[0], bad)
         return bad

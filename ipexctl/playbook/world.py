@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.remote.fanout import fan_out
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ipexctl.remote.reach import Reach
     from ipexctl.remote.session import Ended, Session, Stream
 
+HERE: Final = ("localhost", "127.0.0.1")
+LOCAL: Final = "--local lets this playbook run its tasks for localhost on this machine"
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -37,6 +40,8 @@ class Options:
     verbose: int = 0
     host_keys: str | None = None
     connect_timeout: float = 10.0
+    local: bool = False
+    """Whether tasks may be delegated to this machine."""
     extra: Sequence[Mapping[str, Any]] = ()
     """-e, the later over the earlier."""
 

@@ -13,6 +13,7 @@ from cli_helpers import ipexctl
 from install_helpers import PYTHON, Cluster
 from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, down, mend_host, system, up
+from lab_play_helpers import Site
 from tiny_wheels import write_stack
 from trust_helpers import snapshot
 
@@ -85,3 +86,12 @@ def clean(lab: Lab) -> Iterator[Lab]:
     assert ipexctl("trust", "-H", lab.hostfile, "--revoke").rc == 0
     for host in lab.hosts:
         assert snapshot(host) == before[host.name]
+
+
+@pytest.fixture
+def site(lab3: Lab, tmp_path: Path) -> Iterator[Site]:
+    """A directory of playbooks, and three hosts to play them on."""
+    found = Site(lab3, tmp_path, f"/home/{lab3.hosts[0].user}/play-{tmp_path.name}")
+    yield found
+    for index in range(3):
+        found.on(index, "chmod -R u+w PLACE 2>/dev/null; rm -rf PLACE")

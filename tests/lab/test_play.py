@@ -1,146 +1,25 @@
-"""`ipexctl play` on real SSH hosts: what tasks do, that twice is once, who leaves a play, and what is said of it."""
+"""`ipexctl play` on real SSH hosts: the order of tasks, who leaves a play, and what is said of it."""
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_helpers import IPEXCTL, ipexctl, processes_with
+from cli_helpers import IPEXCTL, processes_with
 from ipexctl.lab import break_host
 from lab_helpers import ask
+from lab_play_helpers import counts, statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab, LabHost
+    from ipexctl.lab import LabHost
+    from lab_play_helpers import Site
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
-
-
-@dataclass(frozen=True)
-class Site:
-    """A directory of playbooks, and hosts to play them on."""
-
-    lab: Lab
-    directory: Path
-    place: str
-    """A directory of this test's own on every host."""
-
-    def play(self, tasks: str, *args: object, head: str = "", rc: int | None = 0, **more: Any) -> Ran:
-        lines = "".join(f"    {line}\n" for line in tasks.replace("PLACE", self.place).splitlines())
-        (self.directory / "site.yml").write_text(f"- hosts: all\n{head}  tasks:\n{lines}")
-        return self.call("site.yml", *args, rc=rc, **more)
-
-    def call(self, *args: object, rc: int | None = 0, env: dict[str, str] | None = None, timeout: float = 90) -> Ran:
-        where = ("-H", self.lab.hostfile)
-        ran = ipexctl("play", *args, *where, cwd=self.directory, env={**self.env, **(env or {})}, timeout=timeout)
-        assert rc is None or ran.rc == rc, f"{ran.rc}\n{ran.out}\n{ran.err}"
-        return ran
-
-    def report(self, tasks: str, *args: object, **more: Any) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.play(tasks, "--json", *args, **more).out)
-        assert found["schema"] == "ipexctl.play/1"
-        return found
-
-    @property
-    def env(self) -> dict[str, str]:
-        return {"XDG_STATE_HOME": str(self.directory / "state")}
-
-    def on(self, index: int, command: str) -> str:
-        said = ask(self.lab.hosts[index], command.replace("PLACE", self.place))
-        assert said.rc == 0, said.err
-        return said.out
-
-
-@pytest.fixture
-def site(lab3: Lab, tmp_path: Path) -> Iterator[Site]:
-    found = Site(lab3, tmp_path, f"/home/{lab3.hosts[0].user}/play-{tmp_path.name}")
-    yield found
-    for index in range(3):
-        found.on(index, "chmod -R u+w PLACE 2>/dev/null; rm -rf PLACE")
-
-
-def counts(report: dict[str, Any], host: str = "node1") -> tuple[int, int, int, int, int]:
-    row = report["recap"][host]
-    return row["ok"], row["changed"], row["failed"], row["unreachable"], row["skipped"]
-
-
-def statuses(report: dict[str, Any], task: str) -> dict[str, str]:
-    (found,) = [each for each in report["tasks"] if each["name"] == task]
-    return {name: host["status"] for name, host in found["hosts"].items()}
-
-
-FILES = """\
-- name: text
-  copy: {content: "for {{ inventory_hostname }}\\n", dest: PLACE/a/text, mode: 0640}
-- name: file
-  copy: {src: here.bin, dest: PLACE/, mode: "0755"}
-- name: tree
-  copy: {src: tree, dest: PLACE/}
-- name: big
-  copy: {src: big.bin, dest: PLACE/big.bin}
-- name: filled
-  template: {src: conf.j2, dest: PLACE/conf}
-- name: made
-  exec: echo made > PLACE/made
-  args: {creates: PLACE/made}
-- name: home
-  fetch: {src: PLACE/conf, dest: brought}
-- name: answers
-  wait_for: {port: 22, seconds: 5}
-- name: there
-  wait_for: {path: PLACE/made, seconds: 5}
-"""
-
-
-def lay_out(site: Site) -> None:
-    (site.directory / "here.bin").write_bytes(bytes(range(256)))
-    (site.directory / "big.bin").write_bytes(os.urandom(600_000))
-    (site.directory / "tree" / "sub").mkdir(parents=True)
-    (site.directory / "tree" / "one").write_text("1")
-    (site.directory / "tree" / "sub" / "two words").write_text("2")
-    (site.directory / "conf.j2").write_text("{% for g in names %}\nname={{ g }}\n{% endfor %}\non={{ node0 }}\n")
-
-
-NAMES = "  vars: {names: [a, b]}\n"
-
-
-def test_files_are_put_where_they_belong_and_a_second_time_nothing_changes(site: Site) -> None:
-    lay_out(site)
-    first = site.report(FILES, head=NAMES)
-    assert counts(first, "node2") == (9, 7, 0, 0, 0)
-    assert site.on(1, "cat PLACE/a/text; stat -c %a PLACE/a/text PLACE/here.bin") == "for node2\n640\n755\n"
-    assert site.on(2, "cat PLACE/conf PLACE/tree/one 'PLACE/tree/sub/two words'") == "name=a\nname=b\non=node1\n12"
-    assert site.on(0, "sha256sum <PLACE/here.bin").split()[0] in site.on(1, "sha256sum <PLACE/here.bin")
-    assert int(site.on(0, "wc -c <PLACE/big.bin")) == 600_000
-    brought = site.directory / "brought" / "node3" / site.place.lstrip("/") / "conf"
-    assert brought.read_text() == "name=a\nname=b\non=node1\n"
-    second = site.report(FILES, head=NAMES)
-    assert {name: row["changed"] for name, row in second["recap"].items()} == {"node1": 0, "node2": 0, "node3": 0}
-    assert counts(second)[0] == 9
-
-
-def test_check_changes_nothing_anywhere_and_diff_shows_what_would(site: Site) -> None:
-    lay_out(site)
-    ran = site.play(FILES.split("- name: there")[0], "--check", "--diff", head=NAMES)
-    assert "+for node1" in ran.out
-    assert "+name=a" in ran.out
-    assert site.on(0, "ls -A PLACE 2>/dev/null | wc -l").strip() == "0"
-    assert not (site.directory / "brought").exists()
-    site.play('- copy: {content: "one\\ntwo\\n", dest: PLACE/x}')
-    changed = site.play('- copy: {content: "one\\n2\\n", dest: PLACE/x, backup: true}', "--diff")
-    assert "-two\n+2\n" in changed.out
-    assert site.on(0, "cat PLACE/x.*.bak") == "one\ntwo\n"
 
 
 def test_a_failure_takes_that_host_out_and_no_other(site: Site) -> None:
@@ -283,45 +162,6 @@ def test_a_list_is_an_argv_and_a_string_is_a_line_for_sh(site: Site) -> None:
     }
 
 
-def test_secrets_are_nowhere(site: Site) -> None:
-    tasks = """\
-- exec: echo "$TOKEN"; sleep 1
-  environment: {TOKEN: "{{ lookup('env', 'TOKEN_HERE') }}"}
-  register: first
-- debug: var=first.stdout
-- exec: echo learnt-from-a-command
-  no_log: true
-  register: second
-- debug: {msg: "{{ second.stdout }}"}
-- copy: {content: "{{ lookup('env', 'TOKEN_HERE') }}", dest: PLACE/secret, mode: 0600}
-- exec: echo failing-with-a-word; exit 1
-  no_log: true
-  ignore_errors: true
-"""
-    env = {"TOKEN_HERE": "abc-123-secret"}
-    for args in (("-vv", "--diff"), ("--json", "--diff")):
-        ran = site.play(tasks, *args, env=env)
-        for secret in ("abc-123-secret", "learnt-from-a-command", "failing-with-a-word"):
-            assert secret not in ran.out + ran.err, args
-    assert site.on(0, "cat PLACE/secret") == "abc-123-secret"
-
-
-def test_a_secret_is_on_nobodys_command_line(site: Site) -> None:
-    (site.directory / "site.yml").write_text(
-        "- hosts: all\n  tasks:\n    - exec: sleep 4\n      environment: {TOKEN: \"{{ lookup('env', 'T') }}\"}\n"
-    )
-    argv = [*IPEXCTL, "play", "site.yml", "-H", str(site.lab.hostfile)]
-    process = subprocess.Popen(
-        argv, cwd=site.directory, env={**os.environ, **site.env, "T": "on-no-argv"}, stdout=subprocess.DEVNULL
-    )
-    until = time.monotonic() + 30
-    while not processes_with(site.lab, "sleep 4"):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    assert processes_with(site.lab, "on-no-argv") == []
-    assert process.wait(30) == 0
-
-
 def test_ctrl_c_ends_what_runs_on_the_hosts(site: Site) -> None:
     (site.directory / "site.yml").write_text("- hosts: all\n  tasks:\n    - exec: sleep 313\n    - exec: true\n")
     argv = [*IPEXCTL, "play", "site.yml", "-H", str(site.lab.hostfile)]
@@ -365,47 +205,6 @@ def test_extra_variables_win_and_files_of_them_are_read(site: Site) -> None:
     assert report["tasks"][0]["hosts"]["node1"]["result"]["msg"] == "call/from file/call!"
 
 
-def test_become_says_what_is_missing(site: Site) -> None:
-    ran = site.play("- exec: id -u\n  become: true", rc=1)
-    assert "become: it can't be root there" in ran.err
-    report = site.report("- name: root\n  exec: id -u\n  become: true", "--user", "root")
-    assert report["tasks"][0]["hosts"]["node1"]["result"]["stdout"] == "0"
-
-
-SUDO = """\
-#!/bin/sh
-[ "$1 $2 $3 $4" = "-n -u root --" ] || { echo "sudo: called as $*" >&2; exit 1; }
-[ ! -e /tmp/no-sudo ] || { echo "sudo: a password is required" >&2; exit 1; }
-shift 4
-BY_SUDO=yes exec "$@"
-"""
-"""It lets nobody become anybody, but is called as the real one is."""
-
-
-def test_become_goes_by_sudo_and_files_and_words_arrive_whole(site: Site) -> None:
-    host = site.lab.hosts[1]
-    put = f"printf %s {shlex.quote(SUDO)} >/usr/local/bin/sudo && chmod 755 /usr/local/bin/sudo"
-    assert ask(host, put, as_root=True).rc == 0
-    tasks = """\
-- name: words
-  exec: printf '%s|' "$BY_SUDO" "$TOKEN" 'two  words'; cat
-  args: {stdin: "fed"}
-  environment: {TOKEN: "a'b"}
-- name: file
-  copy: {content: "whole\\n", dest: PLACE/by-sudo, mode: 0600}
-"""
-    try:
-        report = site.report(tasks, "-l", "node2", head="  become: true\n")
-        assert report["tasks"][0]["hosts"]["node2"]["result"]["stdout"] == "yes|a'b|two  words|fed"
-        assert site.on(1, "cat PLACE/by-sudo") == "whole\n"
-        site.on(1, "touch /tmp/no-sudo")
-        refused = site.play(tasks, "-l", "node2", head="  become: true\n", rc=1)
-        assert "it can't be root there: a password is required" in refused.err
-        assert "NOPASSWD" in refused.err
-    finally:
-        ask(host, "rm -f /usr/local/bin/sudo /tmp/no-sudo", as_root=True)
-
-
 def test_handlers_run_once_at_the_end_where_something_changed(site: Site) -> None:
     handlers = f"  handlers:\n    - name: told\n      exec: echo x >> {site.place}.told\n"
     tasks = "- exec: 'true'\n  changed_when: inventory_hostname == 'node1'\n  notify: told\n" * 2
@@ -423,17 +222,3 @@ def test_one_connection_serves_all_tasks(site: Site) -> None:
     after = ask(site.lab.hosts[2], log, as_root=True).out.strip() or "0"
     if before != "0":
         assert int(after) - int(before) <= 3  # ours, and the two that looked
-
-
-def test_tune_sets_and_puts_back(site: Site) -> None:
-    was = site.on(0, "cat /proc/sys/net/core/somaxconn").strip()
-    tune = "- name: set\n  tune: {sysctl: {net.core.somaxconn: 4321}%s}\n  become: true"
-    root = ("--user", "root")
-    checked = site.play(tune % "", *root, "--check", "--diff")
-    assert f"- net.core.somaxconn = {was}\n+ net.core.somaxconn = 4321" in checked.out
-    assert statuses(site.report(tune % "", *root), "set")["node1"] == "changed"
-    assert statuses(site.report(tune % "", *root), "set")["node1"] == "ok"
-    assert site.on(0, "cat /proc/sys/net/core/somaxconn").strip() == "4321"
-    assert statuses(site.report(tune % ", state: absent", *root), "set")["node1"] == "changed"
-    assert site.on(0, "cat /proc/sys/net/core/somaxconn").strip() == was
-    assert statuses(site.report(tune % ", state: absent", *root), "set")["node1"] == "ok"

@@ -16,7 +16,6 @@ MODULES: Final = {
 """By every name a task may call them."""
 
 NOT_MODULES: Final = {
-    "file": "exec: mkdir -p DIR, with args: {creates: DIR}; copy makes the directories it needs",
     "pip": "install: {with: [PACKAGE]} puts it into the environment of all hosts",
     "apt": "exec with become: true; the stack itself comes by install",
     "yum": "exec with become: true; the stack itself comes by install",
@@ -27,22 +26,17 @@ NOT_MODULES: Final = {
     "raw": "exec needs nothing but sh on the host",
     "setup": "facts are gathered where something uses them: {{ facts.cpu.tier }}",
     "gather_facts": "facts are gathered where something uses them: {{ facts.cpu.tier }}",
-    "stat": "exec: test -e FILE, with register and failed_when",
     "lineinfile": "template, or exec with sed",
     "blockinfile": "template, or exec with sed",
     "service": "exec with become: true",
     "systemd": "exec with become: true",
     "sysctl": "tune, with become: true",
-    "include_vars": "vars_files, on the play",
     "include_role": "put the role's tasks in a file: include_tasks: FILE",
     "import_role": "put the role's tasks in a file: include_tasks: FILE",
     "include": "include_tasks: FILE",
-    "meta": "handlers run at the end of the play",
-    "pause": "wait_for: {seconds: 10}",
     "get_url": "exec: curl -fsSLo FILE URL, with args: {creates: FILE}",
     "unarchive": "exec: tar -xf FILE, with args: {creates: DIR}",
     "git": "sync brings the project from here",
-    "ping": "exec: true",
     "mpi": "run",
 }
 

@@ -101,7 +101,7 @@ def _put(world: World, call: Call, session: Session, data: bytes, name: str) -> 
     if ran.rc == 0 and ran.stdout.startswith(b"send\n"):
         ran = run_sh(world, session, call, _PLACE, [*words, ""], stdin=b"" if call.check else data)
     if ran.rc != 0:
-        return failed(ran.last_words or f"exit code {ran.rc}", _fix(ran.last_words), dest=args["dest"])
+        return failed(ran.last_words or f"exit code {ran.rc}", fix_for(ran.last_words), dest=args["dest"])
     state, dest, was, old = (*ran.stdout.split(b"\n", 3), b"", b"", b"")[:4]
     where = dest.decode(errors="replace")
     found = {"dest": where, "checksum": words[2], "size": len(data)}
@@ -150,7 +150,7 @@ def _put_tree(world: World, call: Call, session: Session, source: Path) -> Resul
         return Result("changed", said, data=found, diff=diff)
     ran = run_sh(world, session, call, _UNPACK, [args["dest"]], stdin=_packed(missing, args["mode"]))
     if ran.rc != 0:
-        return failed(ran.last_words or f"exit code {ran.rc}", _fix(ran.last_words), **found)
+        return failed(ran.last_words or f"exit code {ran.rc}", fix_for(ran.last_words), **found)
     return Result("changed", said, data=found, diff=diff)
 
 
@@ -179,7 +179,7 @@ def _packed(files: dict[str, tuple[bytes, int]], mode: int | None) -> bytes:
     return packed.getvalue()
 
 
-def _fix(said: str) -> str:
+def fix_for(said: str) -> str:
     text = said.lower()
     if "permission denied" in text:
         return "a place this account may write to, or become: true"

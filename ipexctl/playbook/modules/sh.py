@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session, Stream
 
 # `read` takes byte after byte, and so leaves what comes behind the line to the script: head and dd may not.
-_TAKE: Final = 'IFS= read -r s && eval "$(printf %b "$s")"'
+_TAKE: Final = 'IFS= read -r _s && eval "$(printf %b "$_s")"'
 _AS: Final = """\
 if [ "$(id -un)" = {user} ]; then exec /bin/sh -c {take}; fi
 command -v sudo >/dev/null || {{ printf '\\036become there is no sudo\\n' >&2; exit 96; }}

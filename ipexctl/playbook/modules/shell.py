@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,17 +15,20 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 # What it says first is ours: a letter and a newline; then the command's own output begins.
+# Its names begin with _: one that the host's own environment has would be changed for the command.
 _GUARD: Final = """\
-creates=$1 removes=$2 chdir=$3 mode=$4; shift 4
-case $chdir in '~') chdir=$HOME;; '~/'*) chdir=$HOME/${chdir#??};; esac
-if [ -n "$chdir" ]; then cd -- "$chdir" 2>/dev/null || { echo d; exit 0; }; fi
-case $creates in '~/'*) creates=$HOME/${creates#??};; esac
-case $removes in '~/'*) removes=$HOME/${removes#??};; esac
-if [ -n "$creates" ] && { [ -e "$creates" ] || [ -L "$creates" ]; }; then echo c; exit 0; fi
-if [ -n "$removes" ] && ! { [ -e "$removes" ] || [ -L "$removes" ]; }; then echo r; exit 0; fi
-if [ "$mode" = check ]; then echo w; exit 0; fi
+_creates=$1 _removes=$2 _chdir=$3 _mode=$4
+case $_chdir in '~') _chdir=$HOME;; '~/'*) _chdir=$HOME/${_chdir#??};; esac
+if [ -n "$_chdir" ]; then cd -- "$_chdir" 2>/dev/null || { echo d; exit 0; }; fi
+case $_creates in '~/'*) _creates=$HOME/${_creates#??};; esac
+case $_removes in '~/'*) _removes=$HOME/${_removes#??};; esac
+if [ -n "$_creates" ] && { [ -e "$_creates" ] || [ -L "$_creates" ]; }; then echo c; exit 0; fi
+if [ -n "$_removes" ] && ! { [ -e "$_removes" ] || [ -L "$_removes" ]; }; then echo r; exit 0; fi
+if [ "$_mode" = check ]; then echo w; exit 0; fi
 echo g
 """
+
+_NAME: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
 
 class _Exec:
@@ -48,8 +52,9 @@ class _Exec:
                 words, line = ["/bin/sh", "-c", words], words
         guards = [args["creates"] or "", args["removes"] or "", args["chdir"] or "", "check" if call.check else ""]
         stdin = (args["stdin"] or "").encode("utf-8", "surrogateescape")
-        tail = 'exec "$@"\n' if stdin else 'exec "$@" </dev/null\n'
-        ran = run_sh(world, session, call, _GUARD + exports(call) + tail, [*guards, *words], stdin=stdin)
+        line_of = " ".join(map(_expanding, words)) if self._splits else shlex.join(words)
+        tail = f"exec {line_of}" + ("\n" if stdin else " </dev/null\n")
+        ran = run_sh(world, session, call, _GUARD + exports(call) + tail, guards, stdin=stdin)
         sign, _, out = ran.stdout.partition(b"\n")
         data = {
             "rc": ran.rc,
@@ -73,9 +78,18 @@ class _Exec:
             return failed(f"the shell there can't run our script: {said or 'it says nothing'}", **data)
         if data["rc"] != 0:
             fix = "no such program is on the PATH there" if data["rc"] == 127 else ""
-            return failed(f"exit code {data['rc']}" + (f": {said}" if said else ""), fix, **data)
+            return failed(f"exit code {data['rc']}" + (f": {said}" if said else ""), fix, **data, changed=True)
         note = "more than 16 MB of output: the rest is left out" if cut else ""
         return Result("changed", note, data=data)
+
+
+def _expanding(word: str) -> str:
+    """As Ansible has it: no shell, but `~/` and `$NAME` are the host's; a name it hasn't got stays as it is."""
+    home, word = ('"$HOME"', word[1:]) if word == "~" or word.startswith("~/") else ("", word)
+    parts = _NAME.split(word)
+    names = [f'"${{{name}-\\${name}}}"' for name in (part.strip("{}") for part in parts[1::2])]
+    said = [shlex.quote(part) if part else "" for part in parts[0::2]]
+    return home + "".join(text for pair in zip(said, [*names, ""], strict=True) for text in pair) or "''"
 
 
 RUNNERS: Final = {"exec": _Exec(splits=False), "command": _Exec(splits=True)}

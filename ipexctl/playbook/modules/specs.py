@@ -36,6 +36,14 @@ def _wait(given: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _file(given: Mapping[str, Any]) -> str | None:
+    if ("src" in given) != (given.get("state") == "link"):
+        return "'src' and state: link go together"
+    if "mode" in given and given.get("state") in ("link", "absent"):
+        return f"'mode' means nothing to state: {given['state']}"
+    return None
+
+
 def _env(given: Mapping[str, Any]) -> str | None:
     if "source" in given and given.get("state", "verified") != "named":
         return "'from' goes with state: named"
@@ -94,6 +102,35 @@ SPECS: Final = (
         {"src": Option("local"), "content": Option("str"), **_FILE},
         one_of=("src", "content"),
         becomes=True,
+    ),
+    Spec(
+        "file",
+        "host",
+        {
+            "path": Option("path", required=True, aliases=("dest", "name")),
+            "state": Option("str", choices=("directory", "file", "link", "touch", "absent")),
+            "src": Option("path"),
+            "mode": Option("mode"),
+        },
+        becomes=True,
+        check=_file,
+    ),
+    Spec(
+        "stat",
+        "host",
+        {
+            "path": Option("path", required=True, aliases=("dest", "name")),
+            "follow": Option("bool", default=False),
+            "get_checksum": Option("bool", default=True),
+        },
+        becomes=True,
+    ),
+    Spec("ping", "host", {}, becomes=True),
+    Spec(
+        "pause",
+        "here",
+        {"seconds": Option("float", default=0.0, least=0), "minutes": Option("float", default=0.0, least=0)},
+        once=True,
     ),
     Spec("template", "host", {"src": Option("local", required=True), **_FILE}, becomes=True),
     Spec(

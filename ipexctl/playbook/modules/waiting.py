@@ -1,17 +1,24 @@
-"""wait_for: until a port answers or a path is there, or no longer. The host waits by itself: one round trip."""
+"""wait_for: until a port answers or a path is there, or no longer. The host waits by itself: one round trip.
+
+pause: we wait, and no host is asked.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.modules.sh import run_sh
 from ipexctl.playbook.result import Result, failed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.playbook.result import Call
     from ipexctl.playbook.world import World
     from ipexctl.remote.session import Session
 
+_GLANCE: Final = 0.1
 # Whether somebody listens is in /proc for the host's own ports; for another's, bash must knock.
 _WAIT: Final = """\
 port=$1 host=$2 path=$3 want=$4 most=$5 delay=$6 once=$7
@@ -60,4 +67,16 @@ class _WaitFor:
         return failed(f"{what} {state} after {args['seconds']:g} s", "seconds: more of them, or see why")
 
 
-RUNNERS: Final = {"wait_for": _WaitFor()}
+class _Pause:
+    def here(self, world: World, call: Call, thats: Sequence[bool]) -> Result:
+        del thats
+        seconds = call.args["seconds"] + 60 * call.args["minutes"]
+        if call.check:
+            return Result("ok", f"{seconds:g} s; --check doesn't wait", data={"delta": 0})
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not world.cancel.thrown:
+            time.sleep(min(_GLANCE, left))
+        return Result("ok", data={"delta": seconds})
+
+
+RUNNERS: Final = {"wait_for": _WaitFor(), "pause": _Pause()}

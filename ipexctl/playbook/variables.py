@@ -1,0 +1,134 @@
+"""What templates are told: the inventory's variables, the play's, those of the call, and what we know ourselves.
+
+Which wins over which is one list here, and is Ansible's.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.hosts.source import Source
+from ipexctl.playbook.places import Place, Templated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.playbook.tree import Play
+    from ipexctl.playbook.world import World
+
+ANSIBLE_FACTS: Final = (
+    *("hostname", "nodename", "fqdn", "distribution", "distribution_version", "os_family", "kernel"),
+    *("architecture", "processor_vcpus", "memtotal_mb", "user_id", "user_dir"),
+)
+_FAMILIES: Final = {
+    "Debian": ("debian", "ubuntu", "linuxmint", "raspbian"),
+    "RedHat": ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "amzn"),
+    "Suse": ("sles", "opensuse-leap", "opensuse-tumbleweed"),
+}
+
+
+def tell_call(world: World, playbook_dir: str) -> None:
+    """What holds for all plays."""
+    told, hosts = world.templater, world.hosts
+    groups: dict[str, list[str]] = {"all": [host.name for host in hosts]}
+    for host in hosts:
+        for group in host.groups:
+            groups.setdefault(group, []).append(host.name)
+    for number, extra in enumerate(world.options.extra):
+        told.layer(f"extra{number}", extra, templated=True)
+    magic = {
+        "groups": groups,
+        "node0": hosts[0].name,
+        "playbook_dir": playbook_dir,
+        "here": str(world.cwd),
+        "ansible_check_mode": world.options.check,
+        "ansible_diff_mode": world.options.diff,
+    }
+    told.layer("magic", magic, templated=False)
+    for host in hosts:
+        own = {name: _of_inventory(host.name, name, text) for name, text in host.vars.items()}
+        told.layer(f"inventory:{host.name}", own, templated=True)
+        told.layer(
+            f"magic:{host.name}",
+            {
+                "inventory_hostname": host.name,
+                "inventory_hostname_short": host.name.partition(".")[0],
+                "ansible_host": host.address,
+                "group_names": list(host.groups),
+                **({"ansible_user": host.user} if host.user is not None else {}),
+            },
+            templated=False,
+        )
+
+
+def tell_play(world: World, number: int, play: Play) -> None:
+    """Which variables each host has while this play runs: the later of a list win over the earlier."""
+    told = world.templater
+    told.layer("play", play.vars, templated=True)
+    for index, values in enumerate(play.file_vars):
+        told.layer(f"file{number}.{index}", values, templated=True)
+    files = [f"file{number}.{index}" for index in range(len(play.file_vars))]
+    extra = [f"extra{index}" for index in range(len(world.options.extra))]
+    for host in world.hosts:
+        name = host.name
+        weak = [f"inventory:{name}", f"facts:{name}", "play", *files]
+        told.host(name, [*weak, "magic", "hosts", f"magic:{name}", "@weak", f"own:{name}", "@strong", *extra])
+
+
+def tell_hosts(world: World, batch: Sequence[str], every: Sequence[str]) -> None:
+    names = {
+        "ansible_play_hosts": list(every),
+        "ansible_play_hosts_all": list(every),
+        "ansible_play_batch": list(batch),
+    }
+    world.templater.layer("hosts", names, templated=False)
+
+
+def _of_inventory(host: str, name: str, text: str) -> Any:
+    """An inventory's value as Ansible would have it: numbers, truths, lists and mappings are no texts."""
+    if "{{" in text or "{%" in text:
+        return Templated(text, Place(Source(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
+    if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
+        return int(text)
+    if re.fullmatch(r"-?[0-9]{1,17}\.[0-9]{1,17}", text):
+        return float(text)
+    if text[:1] in "[{" and text[:1]:
+        return _listed(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _listed(text: str) -> Any:
+    """YAML's lists come as JSON, those of an INI file as Python writes them."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text)
+            json.dumps(value)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        return value
+    return text
+
+
+def ansible_facts(facts: Mapping[str, Any], host: str) -> dict[str, Any]:
+    """The facts that playbooks for Ansible ask for most, under its names."""
+    system, memory, account = facts["system"], facts["memory"], facts["account"]
+    hostname = str(facts["network"]["hostname"] or host)
+    distro = str(system["distro_id"] or "")
+    return {
+        "hostname": hostname.partition(".")[0],
+        "nodename": hostname,
+        "fqdn": facts["network"]["canonical"] or hostname,
+        "distribution": {"rhel": "RedHat", "centos": "CentOS"}.get(distro, distro.title()),
+        "distribution_version": system["distro_version"],
+        "os_family": next((name for name, members in _FAMILIES.items() if distro in members), distro.title()),
+        "kernel": system["kernel"],
+        "architecture": system["arch"],
+        "processor_vcpus": facts["cpu"]["threads"],
+        "memtotal_mb": (memory["total"] or 0) >> 20,
+        "user_id": account["user"],
+        "user_dir": account["home"],
+    }

@@ -1,0 +1,92 @@
+"""`ipexctl play`: what tasks put on hosts and bring from them, that twice is once, and that --check changes nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab_play_helpers import counts, statuses
+
+if TYPE_CHECKING:
+    from lab_play_helpers import Site
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+
+
+FILES = """\
+- name: text
+  copy: {content: "for {{ inventory_hostname }}\\n", dest: PLACE/a/text, mode: 0640}
+- name: file
+  copy: {src: here.bin, dest: PLACE/, mode: "0755"}
+- name: tree
+  copy: {src: tree, dest: PLACE/}
+- name: big
+  copy: {src: big.bin, dest: PLACE/big.bin}
+- name: filled
+  template: {src: conf.j2, dest: PLACE/conf}
+- name: made
+  exec: echo made > PLACE/made
+  args: {creates: PLACE/made}
+- name: home
+  fetch: {src: PLACE/conf, dest: brought}
+- name: answers
+  wait_for: {port: 22, seconds: 5}
+- name: there
+  wait_for: {path: PLACE/made, seconds: 5}
+"""
+
+
+def lay_out(site: Site) -> None:
+    (site.directory / "here.bin").write_bytes(bytes(range(256)))
+    (site.directory / "big.bin").write_bytes(os.urandom(600_000))
+    (site.directory / "tree" / "sub").mkdir(parents=True)
+    (site.directory / "tree" / "one").write_text("1")
+    (site.directory / "tree" / "sub" / "two words").write_text("2")
+    (site.directory / "conf.j2").write_text("{% for g in names %}\nname={{ g }}\n{% endfor %}\non={{ node0 }}\n")
+
+
+NAMES = "  vars: {names: [a, b]}\n"
+
+
+def test_files_are_put_where_they_belong_and_a_second_time_nothing_changes(site: Site) -> None:
+    lay_out(site)
+    first = site.report(FILES, head=NAMES)
+    assert counts(first, "node2") == (9, 7, 0, 0, 0)
+    assert site.on(1, "cat PLACE/a/text; stat -c %a PLACE/a/text PLACE/here.bin") == "for node2\n640\n755\n"
+    assert site.on(2, "cat PLACE/conf PLACE/tree/one 'PLACE/tree/sub/two words'") == "name=a\nname=b\non=node1\n12"
+    assert site.on(0, "sha256sum <PLACE/here.bin").split()[0] in site.on(1, "sha256sum <PLACE/here.bin")
+    assert int(site.on(0, "wc -c <PLACE/big.bin")) == 600_000
+    brought = site.directory / "brought" / "node3" / site.place.lstrip("/") / "conf"
+    assert brought.read_text() == "name=a\nname=b\non=node1\n"
+    second = site.report(FILES, head=NAMES)
+    assert {name: row["changed"] for name, row in second["recap"].items()} == {"node1": 0, "node2": 0, "node3": 0}
+    assert counts(second)[0] == 9
+
+
+def test_check_changes_nothing_anywhere_and_diff_shows_what_would(site: Site) -> None:
+    lay_out(site)
+    ran = site.play(FILES.split("- name: there")[0], "--check", "--diff", head=NAMES)
+    assert "+for node1" in ran.out
+    assert "+name=a" in ran.out
+    assert site.on(0, "ls -A PLACE 2>/dev/null | wc -l").strip() == "0"
+    assert not (site.directory / "brought").exists()
+    site.play('- copy: {content: "one\\ntwo\\n", dest: PLACE/x}')
+    changed = site.play('- copy: {content: "one\\n2\\n", dest: PLACE/x, backup: true}', "--diff")
+    assert "-two\n+2\n" in changed.out
+    assert site.on(0, "cat PLACE/x.*.bak") == "one\ntwo\n"
+
+
+def test_tune_sets_and_puts_back(site: Site) -> None:
+    was = site.on(0, "cat /proc/sys/net/core/somaxconn").strip()
+    tune = "- name: set\n  tune: {sysctl: {net.core.somaxconn: 4321}%s}\n  become: true"
+    root = ("--user", "root")
+    checked = site.play(tune % "", *root, "--check", "--diff")
+    assert f"- net.core.somaxconn = {was}\n+ net.core.somaxconn = 4321" in checked.out
+    assert statuses(site.report(tune % "", *root), "set")["node1"] == "changed"
+    assert statuses(site.report(tune % "", *root), "set")["node1"] == "ok"
+    assert site.on(0, "cat /proc/sys/net/core/somaxconn").strip() == "4321"
+    assert statuses(site.report(tune % ", state: absent", *root), "set")["node1"] == "changed"
+    assert site.on(0, "cat /proc/sys/net/core/somaxconn").strip() == was
+    assert statuses(site.report(tune % ", state: absent", *root), "set")["node1"] == "ok"
