@@ -119,7 +119,9 @@ def mpijob(
     def render(asked: Asked, planned: Planned) -> Exported:
         from ipexctl.export.mpijob import to_mpijob
 
-        return to_mpijob(planned.plan, Path(asked.wishes.script).stem, image)
+        cpus = [planned.known.facts[host.name].cpu for host in planned.plan.hosts]
+        threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
+        return to_mpijob(planned.plan, Path(asked.wishes.script).stem, image, threads)
 
     _export(ctx, script, launch, targets, home, output, render)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.surroundings import RANK_NAMES
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import LaunchPlan, Setting
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
+RANK_OF_MPI: Final = (
+    "export RANK=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-}} WORLD_SIZE=${PMI_SIZE:-${OMPI_COMM_WORLD_SIZE:-}}",
+    "export LOCAL_RANK=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}",
+    "export LOCAL_WORLD_SIZE=${MPI_LOCALNRANKS:-${OMPI_COMM_WORLD_LOCAL_SIZE:-}}",
+)
+"""Which rank it is, as Intel MPI, MPICH and Open MPI say it, in the words torch reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +73,38 @@ def assignment(setting: Setting) -> str:
     return f"export {setting.name}={value}"
 
 
-def commented(settings: Iterable[Setting], indent: str = "") -> list[str]:
-    """Each variable below the reason for its value."""
-    lines = []
+def commented(settings: Iterable[Setting]) -> list[str]:
+    """Each variable below the reason for its value; those that are taken away for one reason on one line."""
+    lines: list[str] = []
+    unset: dict[str, list[str]] = {}
+    said = ""
     for setting in settings:
-        lines += [f"{indent}# {setting.reason}", f"{indent}{assignment(setting)}"]
+        if setting.value is None:
+            unset.setdefault(setting.reason, []).append(setting.name)
+            continue
+        lines += [f"# {setting.reason}"] * (setting.reason != said) + [assignment(setting)]
+        said = setting.reason
+    for reason, names in unset.items():
+        lines += [f"# {reason}", *folded(["unset", *names])]
     return lines
+
+
+def folded(parts: Sequence[str], width: int = 100) -> list[str]:
+    """A line of sh's, in several where it is long."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) < width:
+            lines[-1] += f" {part}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"  {part}")
+    return lines
+
+
+def title(plan: LaunchPlan) -> str:
+    count = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    where = "1 host" if len(plan.hosts) == 1 else f"{len(plan.hosts)} hosts"
+    return f"{printable(executed(plan))}: {count} on {where}, over {plan.backend}"
 
 
 def source(setup: str) -> str:
@@ -81,6 +114,11 @@ def source(setup: str) -> str:
 
 def words(plan: LaunchPlan) -> str:
     return shlex.join(plan.command)
+
+
+def executed(plan: LaunchPlan) -> str:
+    """The same where the right Python is first on the path, as in an image."""
+    return words(plan).replace(shlex.quote(plan.python), "python", 1)
 
 
 def left_out(plan: LaunchPlan, names: Iterable[str], why: str) -> tuple[str, ...]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.export.common import Exported, assignment, commented, differing, everywhere, secrets_of, source, words
+from ipexctl.export.common import (
+    Exported,
+    assignment,
+    commented,
+    differing,
+    everywhere,
+    secrets_of,
+    source,
+    title,
+    words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +38,7 @@ def to_shell(plan: LaunchPlan, hosts: Sequence[Host], root: str, tree: str, setu
     used = {host.name for host in plan.hosts}
     ways = {host.name: _way(host) for host in hosts if host.name in used or host == hosts[0]}
     place = plan.argv[-1].rpartition("/")[0]
-    lines = ["#!/bin/sh", f"# {_title(plan)}", *ADDED, "set -eu", ""]
+    lines = ["#!/bin/sh", f"# {title(plan)}", *ADDED, "set -eu", ""]
     lines += [f"nodes={shlex.quote(' '.join(ways))}", f"root={shlex.quote(root)}", f"tree={shlex.quote(tree)}"]
     lines += [f"place={shlex.quote(place)}", "", "# on NODE COMMAND: a command of sh's on that node", "on() {"]
     lines += ["  node=$1; shift", '  case "$node" in']
@@ -46,12 +56,6 @@ def to_shell(plan: LaunchPlan, hosts: Sequence[Host], root: str, tree: str, setu
     lines += ["  put \"$node\" rank.sh <<'EOF_RANK'", *_rank(plan, setup), "EOF_RANK", "done", ""]
     lines += [*_secrets(plan), *_files(plan, hosts[0]), *_start(plan, hosts[0], setup)]
     return Exported("\n".join(lines) + "\n")
-
-
-def _title(plan: LaunchPlan) -> str:
-    count = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    where = "1 host" if len(plan.hosts) == 1 else f"{len(plan.hosts)} hosts"
-    return f"{words(plan)}: {count} on {where}, over {plan.backend}"
 
 
 def _way(host: Host) -> str:

@@ -32,7 +32,7 @@ def share_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: 
     notes = [*shared.notes, *_uneven(hosts, shared.counts, n)]
     beyond = [host.name for host, count in zip(hosts, shared.counts, strict=True) if host.slots and count > host.slots]
     if beyond:
-        notes.append(f"more ranks than the hostfile's slots on {fold(beyond)}, as you asked")
+        notes.append(f"more ranks than slots on {fold(beyond)}, as you asked")
     return Share(shared.counts, shared.why, tuple(notes))
 
 
@@ -60,7 +60,7 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> Share | Lau
     slots = [min(host.slots or default, host.max_slots or 1 << 20) for host in hosts]
     granted = any(host.slots for host in hosts)
     if n is None:
-        why = "the hostfile's slots" if granted else "one rank a NUMA node, as many as the smallest host has"
+        why = "its slots" if granted else "one rank a NUMA node, as many as the smallest host has"
         return Share(tuple(slots), why)
     if not granted:
         slots = [0] * len(hosts)  # nothing is granted, so nothing is exceeded: an even share
@@ -73,7 +73,7 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> Share | Lau
             most = n - rest + sum(more)
             return LaunchRefusal(f"-n {n} is more than the {most} ranks that max_slots allows in all", f"-n {most}")
         counts = [count + extra for count, extra in zip(counts, more, strict=True)]
-    return Share(tuple(counts), f"-n {n}, shared evenly" + (" within the hostfile's slots" if granted else ""))
+    return Share(tuple(counts), f"-n {n}, shared evenly" + (" within the slots" if granted else ""))
 
 
 def _uneven(hosts: Sequence[Host], counts: Sequence[int], n: int | None) -> list[str]:

@@ -1,62 +1,28 @@
-"""What `export slurm` prints, under a real Slurm: the same ranks; an allocation's hosts are found without a file."""
+"""What `export slurm` prints, under a real Slurm: the same ranks, and what whoever knows Slurm expects of a job."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ipexctl.lab import LabSpec, ssh_argv
-from lab_helpers import ask
+from ipexctl.lab import LabSpec
 from lab_run_helpers import Cluster, lab_with_mpi, session_dir
+from slurm_helpers import need_slurm, slurm_on, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-    from ipexctl.lab import Lab, LabHost
+    from ipexctl.lab import Lab
+    from slurm_helpers import Slurm
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(200),
-    pytest.mark.skipif(
-        not all(shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("slurmctld", "slurmd", "sbatch")),
-        reason="Slurm isn't installed (on Debian: apt-get install --no-install-recommends slurm-wlm)",
-    ),
-]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 
-PLACE = "/var/tmp/slurm"
-DAEMONS = ("slurmctld", "slurmd")
-CONF = f"""\
-ClusterName=lab
-SlurmctldHost=node1
-SlurmUser=root
-AuthType=auth/none
-CredType=cred/none
-MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/affinity
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-StateSaveLocation={PLACE}/state
-SlurmdSpoolDir={PLACE}/spool
-SlurmctldPidFile={PLACE}/slurmctld.pid
-SlurmdPidFile={PLACE}/slurmd.pid
-SlurmctldLogFile={PLACE}/slurmctld.log
-SlurmdLogFile={PLACE}/slurmd.log
-JobAcctGatherType=jobacct_gather/none
-NodeName=node[1-2] CPUs={{cores}} SocketsPerBoard=1 CoresPerSocket={{cores}} State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES State=UP
-"""
-"""Of the lab's hosts alone: nobody is to be told apart, and no cgroup is to be had."""
 ASKED = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "PLAIN"),
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "GLOO_SOCKET_IFNAME", "HIDDEN"),
 )
 WHO = f"""\
 import json, os, socket, sys
@@ -64,121 +30,151 @@ import json, os, socket, sys
 env = {{name: os.environ[name] for name in {ASKED} if name in os.environ}}
 cores = sorted(os.sched_getaffinity(0))
 said = {{"host": socket.gethostname(), "cores": cores, "argv": sys.argv[1:], "env": env}}
-sys.stdout.write(json.dumps(said) + "\\n")
+os.write(1, (json.dumps(said) + "\\n").encode())
 """
 """A rank that says few words of itself: srun breaks lines of more than 1024."""
+MEET = """\
+import os, socket, time
 
-
-@dataclass(frozen=True)
-class Slurm:
-    """A Slurm of the lab's own: its controller on node1."""
-
-    cluster: Cluster
-
-    def say(self, command: str, *, timeout: float = 40) -> str:
-        said = ask(self.cluster.lab.hosts[0], f"export SLURM_CONF={PLACE}/slurm.conf; {command}", timeout=timeout)
-        assert said.rc == 0, f"{command}\n{said.out}{said.err}{self.logs()}"
-        return said.out
-
-    def logs(self) -> str:
-        return "".join(self.cluster.as_root(at, f"tail -n 20 {PLACE}/*.log") for at in (0, 1))
-
-    def submitted(self, text: str) -> dict[int, dict[str, Any]]:
-        """What each rank said of itself, in the end."""
-        put(self.cluster.lab.hosts[0], "/home/ipex/job.sbatch", text)
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    with socket.create_server(("", place[1])) as listening:
+        others = [listening.accept()[0] for _ in range(size - 1)]
+    total = sum(int(other.recv(9)) for other in others)
+    for other in others:
+        other.sendall(str(total).encode())
+else:
+    for _ in range(300):
         try:
-            job = self.say("sbatch --wait --parsable job.sbatch").strip()
-        finally:
-            out = ask(self.cluster.lab.hosts[0], "cat who-*.out").out
-            self.cluster.as_root(0, "rm -f /home/ipex/who-*.out")
-        assert job.isdigit()
-        said = [json.loads(line) for line in out.splitlines()]
-        return {int(one["env"]["RANK"]): one for one in said}
+            meeting = socket.create_connection(place)
+            break
+        except OSError:
+            time.sleep(0.1)
+    meeting.sendall(str(rank).encode())
+    total = int(meeting.recv(9))
+os.write(1, f"rank {rank} has {total}\\n".encode())
+"""
+"""Ranks that meet where they were told to, and add their numbers."""
+ENDS = """\
+import os, sys, time
 
-
-def put(host: LabHost, path: str, text: str) -> None:
-    argv = [*ssh_argv(host)[:1], "-l", "root", *ssh_argv(host)[1:]]
-    command = f"mkdir -p {path.rpartition('/')[0]} && cat > {path} && chmod a+r {path}"
-    subprocess.run([*argv, command], input=text, text=True, check=True, timeout=20)
+os.write(1, b"a rank is here\\n")
+if os.environ["RANK"] == "1" and sys.argv[1:] == ["badly"]:
+    sys.exit(7)
+time.sleep(300)
+"""
+BOTH = pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    need_slurm()
     return lab_with_mpi(make_lab(LabSpec(hosts=2, name=f"export-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
-@pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    """The project lies at the same path on all nodes, as on a cluster's shared disk."""
-    project = tmp_path / "project"
-    project.mkdir()
-    cluster = Cluster(lab, project, tmp_path / "state")
-    cluster.write("who.py", WHO)
-    for at, host in enumerate(lab.hosts):
-        put(host, str(project / "who.py"), WHO)
-        cluster.as_root(at, f"p={project}; while [ $p != / ]; do chmod a+rx $p; p=$(dirname $p); done")
+@pytest.fixture(scope="module")
+def slurm(lab: Lab) -> Iterator[Slurm]:
+    with slurm_on(lab) as slurm:
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def cluster(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    base = tmp_path_factory.mktemp("slurm")
+    (base / "project").mkdir()
+    cluster = Cluster(lab, base / "project", base / "state")
+    for name, text in (("who.py", WHO), ("meet.py", MEET), ("ends.py", ENDS)):
+        cluster.write(name, text)
+    spread(lab, cluster.project)
     return cluster
 
 
-@pytest.fixture
-def slurm(cluster: Cluster) -> Iterator[Slurm]:
-    cores = cluster.on(0, "nproc").strip()
-    try:
-        for at, host in enumerate(cluster.lab.hosts):
-            put(host, f"{PLACE}/slurm.conf", CONF.format(cores=cores))
-            put(host, f"{PLACE}/cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
-            names = DAEMONS if at == 0 else DAEMONS[1:]
-            lines = "".join(f"{name} -f {PLACE}/slurm.conf; " for name in names)
-            cluster.as_root(at, f"export PATH=$PATH:/usr/sbin; cd {PLACE}; mkdir -p state spool; {lines}")
-        slurm = Slurm(cluster)
-        slurm.say("for try in $(seq 100); do sinfo -h -o %D.%T | grep -qx 2.idle && exit; sleep 0.2; done; exit 1")
-        yield slurm
-    finally:
-        for at in (0, 1):
-            ended = "kill $(cat $pid); for try in $(seq 50); do [ -e $pid ] || break; sleep 0.1; done"
-            cluster.as_root(at, f"for pid in {PLACE}/*.pid; do {ended}; done; rm -rf {PLACE}")
-
-
-def exported(cluster: Cluster, *options: str) -> str:
-    printed = cluster.call("export", "slurm", "-H", cluster.lab.hostfile, *options, "who.py", "a b")
+def exported(cluster: Cluster, *words: str, env: dict[str, str] | None = None) -> str:
+    printed = cluster.call("export", "slurm", "-H", cluster.lab.hostfile, *words, env=env)
     assert printed.rc == 0, printed.err
     return printed.out
 
 
-def test_the_exported_job_starts_the_same_ranks(cluster: Cluster, slurm: Slurm) -> None:
+def ranks_of(
+    slurm: Slurm, text: str, *options: str, handing: dict[str, str] | None = None
+) -> dict[int, dict[str, Any]]:
+    """What each rank said of itself, in the end."""
+    said = [json.loads(line) for line in slurm.ended(slurm.begun(text, *options, handing=handing)).splitlines()]
+    assert len({one["env"]["RANK"] for one in said}) == len(said)
+    return {int(one["env"]["RANK"]): one for one in said}
+
+
+@BOTH
+def test_the_exported_job_starts_the_same_ranks(cluster: Cluster, slurm: Slurm, launcher: str) -> None:
     cores = list(range(int(cluster.on(0, "nproc"))))
-    ranks = slurm.submitted(exported(cluster, "--ppn", "2", "-x", "PLAIN=two words"))
+    to = ("--launcher", launcher)
+    secret = {"HIDDEN": 'it\'s "quoted" $HOME'}
+    text = exported(cluster, *to, "--ppn", "2", "-x", "PLAIN=two words", "-x", "HIDDEN", "who.py", "a b", env=secret)
+    assert secret["HIDDEN"] not in text
+    ranks = ranks_of(slurm, text, handing=secret)
     assert sorted(ranks) == [0, 1, 2, 3]
     for rank, said in ranks.items():
         env = said["env"]
         assert (said["host"], said["argv"]) == (f"node{rank // 2 + 1}", ["a b"])
         assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"], env["WORLD_SIZE"]) == (str(rank % 2), "2", "4")
-        assert (env["MASTER_ADDR"], env["PLAIN"]) == ("node1", "two words")
+        assert (env["MASTER_ADDR"], env["PLAIN"], env["HIDDEN"]) == ("node1", "two words", secret["HIDDEN"])
         assert env["MASTER_PORT"] == ranks[0]["env"]["MASTER_PORT"]
         assert len(said["cores"]) == int(env["OMP_NUM_THREADS"]) == len(cores) // 2
+        assert "GLOO_SOCKET_IFNAME" not in env
         assert not [name for name in env if name.startswith("SLURM_")]
     for one, other in ((0, 1), (2, 3)):
         assert not set(ranks[one]["cores"]) & set(ranks[other]["cores"])
     # one rank a node has all cores of it: a step doesn't take them over from the job by itself
-    alone = slurm.submitted(exported(cluster, "--ppn", "1"))
+    alone = ranks_of(slurm, exported(cluster, *to, "--ppn", "1", "--iface", "eth0", "who.py"))
     assert [alone[rank]["cores"] for rank in sorted(alone)] == [cores, cores]
+    assert {said["env"]["GLOO_SOCKET_IFNAME"] for said in alone.values()} == {"eth0"}
 
 
-def test_ranks_that_hosts_share_unevenly_know_how_many_they_are(cluster: Cluster, slurm: Slurm) -> None:
-    ranks = slurm.submitted(exported(cluster, "-n", "3"))
+@BOTH
+def test_ranks_on_different_nodes_meet(cluster: Cluster, slurm: Slurm, launcher: str) -> None:
+    said = slurm.ended(slurm.begun(exported(cluster, "--launcher", launcher, "--ppn", "2", "meet.py")))
+    assert sorted(said.splitlines()) == [f"rank {rank} has 6" for rank in range(4)]
+
+
+@BOTH
+def test_one_rank_that_fails_ends_the_job_which_fails(cluster: Cluster, slurm: Slurm, launcher: str) -> None:
+    job = slurm.begun(exported(cluster, "--launcher", launcher, "--ppn", "2", "ends.py", "badly"))
+    said = slurm.ended(job, rc=None, timeout=60)
+    assert cluster.gone_within(5, "ends.py badly")
+    assert "exit code 7" in said if launcher == "srun" else "rank 1 ended with 7" in said
+
+
+@BOTH
+def test_scancel_ends_every_rank(cluster: Cluster, slurm: Slurm, launcher: str) -> None:
+    job = slurm.begun(exported(cluster, "--launcher", launcher, "--ppn", "2", "ends.py", "never"))
+    assert slurm.has_said(job, "a rank is here", 4)
+    slurm.say(f"scancel {job}")
+    assert cluster.gone_within(20, "ends.py never")
+
+
+@BOTH
+def test_ranks_that_hosts_share_unevenly_know_how_many_they_are(cluster: Cluster, slurm: Slurm, launcher: str) -> None:
+    ranks = ranks_of(slurm, exported(cluster, "--launcher", launcher, "-n", "3", "who.py"))
     assert sorted(ranks) == [0, 1, 2]
     hosts = [said["host"] for said in ranks.values()]
     for said in ranks.values():
         assert said["env"]["LOCAL_WORLD_SIZE"] == str(hosts.count(said["host"]))
 
 
-def test_the_hosts_of_an_allocation_need_no_file(cluster: Cluster, slurm: Slurm) -> None:
-    inside = slurm.say("salloc --quiet -N2 --ntasks-per-node=2 env")
-    allocation = dict(line.split("=", 1) for line in inside.splitlines() if line.startswith("SLURM_") and "=" in line)
-    ssh = ("--ssh-config", cluster.lab.ssh_config, "--known-hosts", cluster.lab.known_hosts)
-    ran = cluster.call("exec", "--json", *ssh, "--", "hostname", env=allocation)
-    assert ran.rc == 0, ran.err
-    assert [host["stdout"].strip() for host in json.loads(ran.out)["hosts"]] == ["node1", "node2"]
-    planned = cluster.call("run", "--dry-run", *ssh, "who.py", env=allocation)
-    assert planned.rc == 0, planned.err
-    assert "4 ranks" in planned.out
+@BOTH
+def test_sbatch_may_ask_for_other_nodes_than_planned(cluster: Cluster, slurm: Slurm, launcher: str) -> None:
+    text = exported(cluster, "--launcher", launcher, "--ppn", "2", "who.py")
+    ranks = ranks_of(slurm, text, "--nodes=1", "--ntasks=2", "--nodelist=node2", "--export=NONE")
+    assert sorted(ranks) == [0, 1]
+    for said in ranks.values():
+        env = said["env"]
+        assert (said["host"], env["MASTER_ADDR"]) == ("node2", "node2")
+        assert (env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("2", "2")
+
+
+def test_the_jobs_lines_are_in_a_file_of_its_name_and_number(cluster: Cluster, slurm: Slurm) -> None:
+    job = slurm.begun(exported(cluster, "--ppn", "1", "who.py"))
+    said = slurm.ended(job)
+    assert slurm.say(f"cat who-{job}.out") == said
+    assert len(said.splitlines()) == 2

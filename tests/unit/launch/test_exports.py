@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from launch_helpers import IPEX, cpu, machine, plan, variables
+from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 
 from ipexctl.export.accelerate import to_accelerate
 from ipexctl.export.ansible import to_ansible
-from ipexctl.export.mpijob import label, to_mpijob
 from ipexctl.export.shell import to_shell
 from ipexctl.export.slurm import ON_THIS_NODE, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate import read_accelerate
 from ipexctl.launch.request import Export
+
+if TYPE_CHECKING:
+    from ipexctl.export.slurm import Launcher
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
 
@@ -74,19 +76,49 @@ def test_an_sbatch_file_asks_for_what_the_plan_has() -> None:
         "ntasks": "4",
         "ntasks-per-node": "2",
         "cpus-per-task": "2",
+        "threads-per-core": "1",
         "output": "%x-%j.out",
         "time": "00:02:00",
     }
     assert "export OMP_NUM_THREADS=2" in found.text
-    assert "GLOO_SOCKET_IFNAME" not in found.text
     assert any("GLOO_SOCKET_IFNAME" in note for note in found.notes)
     syntax_of("bash", found.text)
 
 
-def test_a_step_of_slurm_is_asked_for_the_cores_of_a_rank_too() -> None:
-    assert "srun --cpus-per-task=2 " in to_slurm(plan(*TWO, ppn=2), "/x", "train").text
+def test_a_job_asks_for_the_cores_that_a_rank_has_on_every_node() -> None:
     # node1 has two ranks of two cores, node2 one of four: three of four are not to be had on two nodes
-    assert "srun --cpus-per-task=2 " in to_slurm(plan(*TWO, n=3), "/x", "train").text
+    text = to_slurm(plan(*TWO, n=3), "/x", "train").text
+    assert "#SBATCH --cpus-per-task=2\n" in text
+    assert '--cpus-per-task="$SLURM_CPUS_PER_TASK"' in text
+
+
+def test_mpirun_starts_the_ranks_of_a_job_that_talk_over_mpi() -> None:
+    launchers: dict[Launcher, str] = {"auto": f"exec {ENV}/bin/mpiexec.hydra -bootstrap slurm", "srun": "exec srun"}
+    for asked, begins in launchers.items():
+        found = to_slurm(plan(*TWO, env=IPEX, ppn=2), "/x", "train", launcher=asked)
+        assert begins in found.text
+        assert ("I_MPI_PIN_DOMAIN" in found.text) == (asked == "auto")
+        # hydra's own words are missing under srun
+        assert ("CCL_PROCESS_LAUNCHER=hydra" in found.text) == (asked == "auto")
+        assert any("PMI-2" in note for note in found.notes) == (asked == "srun")
+        syntax_of("bash", found.text)
+
+
+def test_the_interface_is_set_where_it_is_named_and_a_comment_where_it_is_not() -> None:
+    made = plan(*TWO, ppn=2)
+    assert "  # export GLOO_SOCKET_IFNAME=eth0\n" in to_slurm(made, "/x", "train").text
+    assert "  export GLOO_SOCKET_IFNAME=eth0\n" in to_slurm(made, "/x", "train", iface="eth0").text
+    assert "GLOO_SOCKET_IFNAME" not in to_slurm(plan(TWO[0], ppn=2), "/x", "train").text
+
+
+def test_a_value_of_several_lines_stays_as_it_is() -> None:
+    many = Export("LINES", "one\n  two\nEOF")
+    assert "export LINES='one\n  two\nEOF'\n" in to_slurm(plan(TWO[0], exports=(many,)), "/x", "train").text
+
+
+@pytest.mark.parametrize("name", ["my train", "it's", "a/b", "x;y", "ünï"])
+def test_a_jobs_name_is_one_word_of_slurms(name: str) -> None:
+    assert re.search(r"^#SBATCH --job-name=[\w.-]+$", to_slurm(plan(TWO[0]), "/x", name).text, re.MULTILINE | re.ASCII)
 
 
 @pytest.mark.parametrize(("tasks", "counts"), [("2(x3),1", "2221"), ("4", "4"), ("1,3(x2)", "133")])
@@ -120,9 +152,6 @@ def test_a_secret_is_asked_for_and_not_printed() -> None:
         to_shell(plan(TWO[0], exports=(secret,)), (Host("node1", "node1"),), "/x", "/y"),
     ):
         assert "${HIDDEN:?}" in found.text
-    job = to_mpijob(plan(TWO[0], exports=(secret,)), "train", "me/train")
-    assert "HIDDEN" not in job.text
-    assert any("HIDDEN: put them into a Secret" in note for note in job.notes)
 
 
 def test_a_secret_is_taken_off_the_nodes_when_the_script_ends_even_badly(tmp_path: Path) -> None:
@@ -142,29 +171,6 @@ def test_a_secret_is_taken_off_the_nodes_when_the_script_ends_even_badly(tmp_pat
     assert (tmp_path / "seen").read_text() == "export HIDDEN='it'\\''s'\n"
     assert (here / "rank.sh").exists()
     assert not (here / "secrets.sh").exists()
-
-
-def test_an_mpijob_has_a_worker_for_each_host() -> None:
-    found = yaml.safe_load(to_mpijob(plan(*TWO, env=IPEX, ppn=2), "My_Train.py", "me/train").text)
-    assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
-    assert found["metadata"] == {"name": "my-train-py"}
-    spec = found["spec"]
-    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (2, "Intel")
-    launcher, worker = (spec["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
-    assert (launcher["replicas"], worker["replicas"]) == (1, 2)
-    (container,) = worker["template"]["spec"]["containers"]
-    assert container == {"name": "worker", "image": "me/train", "resources": {"limits": {"cpu": 4}}}
-    shell, flag, script = launcher["template"]["spec"]["containers"][0]["command"]
-    assert (shell, flag) == ("sh", "-c")
-    words = shlex.split(script)
-    assert words[words.index("mpirun") + 1 :][:2] == ["-n", "4"]
-    assert words[-4:] == ["python", "train.py", "--epochs", "3"]
-    syntax_of("sh", script)
-
-
-@pytest.mark.parametrize(("name", "label_"), [("a.b/C", "a-b-c"), ("--", "run"), ("x" * 80, "x" * 40)])
-def test_a_name_becomes_one_of_kubernetes(name: str, label_: str) -> None:
-    assert label(name) == label_
 
 
 def test_an_inventory_has_what_ssh_needs() -> None:

@@ -57,7 +57,7 @@ def test_ranks_go_to_hosts_evenly_within_what_the_file_grants(
 def test_what_is_uneven_idle_or_beyond_the_slots_is_said() -> None:
     assert "3 ranks don't divide evenly" in " ".join(shared(NO, NO, n=3).notes)
     assert "node3 has no rank and takes no part: 2 ranks for 3 hosts" in shared(NO, NO, NO, n=2).notes
-    assert "more ranks than the hostfile's slots on node[1-2]" in " ".join(shared((2, 9), (2, 9), ppn=3).notes)
+    assert "more ranks than slots on node[1-2]" in " ".join(shared((2, 9), (2, 9), ppn=3).notes)
     assert shared(NO, NO).notes == ()
 
 

@@ -1,0 +1,135 @@
+"""An MPIJob is one that mpi-operator takes, and its launcher says to mpirun what the plan says."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+import yaml
+from launch_helpers import IPEX, cpu, machine, plan
+
+from ipexctl.export.mpijob import label, to_mpijob
+from ipexctl.launch.request import Export
+
+if TYPE_CHECKING:
+    from ipexctl.launch.plan import Flavor, LaunchPlan
+
+TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
+NAME = {"type": "string", "pattern": r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z", "maxLength": 63 - len("-worker-9999")}
+"""The workers' service and pods are named after it: DNS-1035."""
+
+
+def closed(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+WORDS = {"type": "array", "items": {"type": "string"}}
+CONTAINER = closed(
+    "name",
+    "image",
+    name=NAME,
+    image={"type": "string"},
+    command=WORDS,
+    resources=closed("limits", limits=closed("cpu", cpu={"type": "integer", "minimum": 1})),
+)
+REPLICAS = closed(
+    "replicas",
+    "template",
+    replicas={"type": "integer", "minimum": 1},
+    template=closed("spec", spec=closed("containers", containers={"type": "array", "items": CONTAINER, "minItems": 1})),
+)
+SCHEMA = closed(
+    "apiVersion",
+    "kind",
+    "metadata",
+    "spec",
+    apiVersion={"const": "kubeflow.org/v2beta1"},
+    kind={"const": "MPIJob"},
+    metadata=closed("name", name=NAME),
+    spec=closed(
+        "mpiReplicaSpecs",
+        "slotsPerWorker",
+        slotsPerWorker={"type": "integer", "minimum": 1},
+        mpiImplementation={"enum": ["OpenMPI", "Intel", "MPICH"]},
+        runPolicy=closed(
+            cleanPodPolicy={"enum": ["None", "Running", "All"]},
+            activeDeadlineSeconds={"type": "integer", "minimum": 0},
+        ),
+        mpiReplicaSpecs=closed("Launcher", "Worker", Launcher=REPLICAS, Worker=REPLICAS),
+    ),
+)
+"""What of mpi-operator 0.8.0's v2beta1 an export uses; nothing else may be in it."""
+
+
+def job_of(made: LaunchPlan, name: str = "train", **more: Any) -> dict[str, Any]:
+    job: dict[str, Any] = yaml.safe_load(to_mpijob(made, name, "me/train", **more).text)
+    jsonschema.validate(job, SCHEMA)
+    return job
+
+
+def script_of(job: dict[str, Any]) -> str:
+    (container,) = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    shell, flag, script = container["command"]
+    assert (shell, flag) == ("sh", "-c")
+    done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return str(script).replace("\\\n", "")
+
+
+def test_an_mpijob_has_a_worker_for_each_host() -> None:
+    job = job_of(plan(*TWO, env=IPEX, ppn=2), "My_Train.py", threads_per_core=2)
+    spec = job["spec"]
+    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (2, "Intel")
+    launcher, worker = (spec["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
+    assert (launcher["replicas"], worker["replicas"]) == (1, 2)
+    (container,) = worker["template"]["spec"]["containers"]
+    # Kubernetes counts the threads of a core
+    assert container == {"name": "worker", "image": "me/train", "resources": {"limits": {"cpu": 8}}}
+    words = shlex.split(script_of(job), comments=True)
+    assert words[words.index("mpirun") + 1 :][:2] == ["-n", "4"]
+    assert words[-4:] == ["python", "train.py", "--epochs", "3"]
+    assert words[words.index("CCL_WORKER_COUNT") - 1 :][:3] == ["-genv", "CCL_WORKER_COUNT", "1"]
+
+
+@pytest.mark.parametrize(("flavor", "called"), [("intel", "Intel"), ("openmpi", "OpenMPI"), ("mpich", "MPICH")])
+def test_every_mpi_has_its_name_and_its_way_to_pass_variables(flavor: Flavor, called: str) -> None:
+    made = replace(plan(*TWO, exports=(Export("A", "it's\nx"),), time_limit=90.5), flavor=flavor)
+    job = job_of(made)
+    assert job["spec"]["mpiImplementation"] == called
+    assert job["spec"]["runPolicy"]["activeDeadlineSeconds"] == 90
+    words = shlex.split(script_of(job), comments=True)
+    assert ("A=it's\nx" in words) == (flavor == "openmpi")
+    assert ("it's\nx" in words) == (flavor != "openmpi")
+
+
+def test_what_lies_on_the_hosts_is_not_in_a_job_for_images() -> None:
+    made = plan(*TWO, ppn=2)
+    found = to_mpijob(made, "train", "me/train")
+    assert made.python.removesuffix("/bin/python") not in found.text
+    assert any("I_MPI_ROOT" in note and "the image has its own" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "label_"),
+    [
+        ("a.b/C", "a-b-c"),
+        ("--", "run"),
+        ("x" * 80, "x" * 40),
+        ("1st", "run-1st"),
+        ("ünï", "n"),
+        ("a-" * 30, "a-" * 19 + "a"),
+    ],
+)
+def test_a_name_becomes_one_of_kubernetes(name: str, label_: str) -> None:
+    assert label(name) == label_
+    assert job_of(plan(TWO[0]), name)["metadata"] == {"name": label_}
+
+
+def test_a_secret_is_no_part_of_a_job() -> None:
+    found = to_mpijob(plan(TWO[0], exports=(Export("HIDDEN", "", secret=True),)), "train", "me/train")
+    assert "HIDDEN" not in found.text
+    assert any("HIDDEN: put them into a Secret" in note for note in found.notes)
