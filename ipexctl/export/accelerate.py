@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.export.common import Exported
 from ipexctl.launch.accelerate_words import (
-    FIRST_AFFINITY,
-    FIRST_DEBUG,
     FIRST_IPEX,
     IPEX,
     PROJECT,
@@ -62,9 +60,6 @@ def _config(
         "same_network": True,
         "use_cpu": True,
     }
-    for key, first in (("debug", FIRST_DEBUG), ("enable_cpu_affinity", FIRST_AFFINITY)):
-        if not before(version, first):
-            config[key] = False
     notes = _many(config, plan, version, hostfile) if plan.world_size > 1 else []
     if IPEX in packages:
         notes += _ipex(config, version)

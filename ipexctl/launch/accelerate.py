@@ -39,7 +39,6 @@ USED: Final = (
     "compute_environment",
     "debug",
     "distributed_type",
-    "enable_cpu_affinity",
     "machine_rank",
     "main_process_ip",
     "main_process_port",
@@ -54,6 +53,7 @@ PASSED_OVER: Final = (
     "commands",
     "deepspeed_config",
     "downcast_bf16",
+    "enable_cpu_affinity",
     "fp8_config",
     "fsdp_config",
     "gpu_ids",
@@ -96,7 +96,6 @@ class AccelerateConfig:
     ipex_enabled: bool | None = None
     """The word of accelerate 0.19 alone."""
     debug: bool = False
-    cpu_affinity: bool = False
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""
     notes: tuple[str, ...] = ()
@@ -203,7 +202,6 @@ class _Reader:
             ipex=self._flag(ipex) if ipex else None,
             ipex_enabled=self._flag(enabled) if enabled else None,
             debug=self._top_flag("debug"),
-            cpu_affinity=self._top_flag("enable_cpu_affinity"),
             dynamo={name: value for name, value in dynamo.items() if value},
             notes=tuple(self._notes),
         )

@@ -35,7 +35,6 @@ FIRST_IPEX: Final = "0.20"
 WITHOUT_XPU: Final = "1.6"
 """Up to it, an IPEX that is installed is kept from looking for GPUs."""
 FIRST_DEBUG: Final = "0.22"
-FIRST_AFFINITY: Final = "0.29"
 FIRST_REGIONAL: Final = "1.7"
 
 
@@ -91,8 +90,6 @@ def _words(config: AccelerateConfig, version: str | None, *, has_ipex: bool) -> 
         yield Setting("ACCELERATE_DEBUG_MODE", "true", said("debug"))
     if config.ccl_workers is not None:
         yield Setting("CCL_WORKER_COUNT", str(config.ccl_workers), said("mpirun_ccl"))
-    if config.cpu_affinity and (version is None or not before(version, FIRST_AFFINITY)):
-        yield Setting("ACCELERATE_CPU_AFFINITY", "1", said("enable_cpu_affinity"))
     yield from _ipex(config, version, has_ipex=has_ipex)
 
 

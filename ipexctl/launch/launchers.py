@@ -52,7 +52,6 @@ IN_FILE: Final = (
     "dynamo_use_dynamic",
     "dynamo_use_fullgraph",
     "dynamo_use_regional_compilation",
-    "enable_cpu_affinity",
     "ipex",
     "ipex_enabled",
     "main_process_ip",
@@ -149,7 +148,6 @@ def config_of(found: Unwrapped, config: AccelerateConfig | None) -> AccelerateCo
         "ipex": "ipex",
         "ipex_enabled": "ipex_enabled",
         "debug": "debug",
-        "cpu_affinity": "enable_cpu_affinity",
     }
     changes = {ours: getattr(said, ours) for ours, theirs in names.items() if theirs in found.asked}
     return replace(base, **changes, dynamo={**base.dynamo, **said.dynamo})

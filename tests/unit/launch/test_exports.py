@@ -34,10 +34,10 @@ def syntax_of(shell: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("version", "has", "lacks"),
     [
-        ("0.19.0", {"ipex_config": {"ipex_enabled": True}}, {"mpirun_config", "enable_cpu_affinity"}),
-        ("0.20.3", {"ipex_config": {"ipex": True}}, {"mpirun_config"}),
+        ("0.19.0", {"ipex_config": {"ipex_enabled": True}}, {"mpirun_config"}),
+        ("0.20.3", {"ipex_config": {"ipex": True}}, {"mpirun_config", "debug"}),
         ("0.28.0", {"mpirun_config": {"mpirun_ccl": "1", "mpirun_hostfile": "hosts"}}, {"enable_cpu_affinity"}),
-        ("1.12.0", {"ipex_config": {"ipex": True}, "enable_cpu_affinity": False}, set()),
+        ("1.12.0", {"ipex_config": {"ipex": True}}, set()),
         ("1.14.0", {"mpirun_config": {"mpirun_hostfile": "hosts"}}, {"ipex_config"}),
     ],
 )
