@@ -127,7 +127,7 @@ def play_command(
             from ipexctl.playbook.engine import Engine  # while the hosts answer
             from ipexctl.playbook.world import Options, World
 
-            world = World(crew, reach, cancel, templater, Options(**options), shown.watch, limited, cwd)
+            world = World(crew, reach, cancel, templater, Options(**options), shown.watch, limited, cwd, every=every)
             ask = _asker(shown) if step else None
             report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, world, ask).run()
         if not check:

@@ -57,6 +57,8 @@ class Engine:
         """Unreachable."""
         self.out: set[str] = set()
         """Failed, and for good."""
+        self.away: dict[str, str] = {}
+        """Hosts that the play goes on without, and why; those a rescue has back are none of them."""
         self.reports: list[TaskReport] = []
         self._playbook = playbook
         self._hosts_of = hosts_of
@@ -64,6 +66,10 @@ class Engine:
         self._files = files
         self._ask = ask
         self._facts: set[str] = set()
+        self._fell: set[str] = set()
+        """Counted as failed, and not rescued so far."""
+        self._whole: set[str] = set()
+        """All hosts that this play, or its turn of `serial`, was meant for."""
         self._notified: dict[str, set[str]] = {}
         self._play: Play = playbook.plays[0]
         self._over = False
@@ -107,6 +113,7 @@ class Engine:
             note = f"{index} of {len(groups)}, serial" if len(groups) > 1 else ""
             self.world.watch(PlayBegan(play.name, names, note))
             tell_hosts(self.world, names, [host.name for host in hosts])
+            self._whole = {host.name for host in every} - {host.name for host in hosts} | set(names)
             self._run_batch(play, batch)
             if index < len(groups) and not self._left(names):
                 self.world.watch(Told("serial: all of these failed, so the others are left alone", warning=True))
@@ -120,6 +127,13 @@ class Engine:
         names = [host.name for host in hosts]
         self.out |= self._steps(play.steps, self._left(names))
         self.out |= self._handlers(play, self._left(names))
+        if play.any_errors_fatal and not self._left(names):
+            self.world.watch(Told("any_errors_fatal: the play ends here, for all hosts", warning=True))
+            self._over = True
+
+    def missing(self, hosts: Sequence[str]) -> dict[str, str]:
+        """Of the hosts this play was meant for those that have left it, and why; `hosts` are here still."""
+        return {name: why for name, why in self.away.items() if name in self._whole - set(hosts)}
 
     def _left(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name not in self.gone | self.out]
@@ -199,12 +213,19 @@ class Engine:
         failed = self._steps(block.block, hosts)
         if block.rescue and (helped := [name for name in hosts if name in failed and name not in self.gone]):
             for name in helped:
-                self.counts[name].failed -= 1
-                self.counts[name].rescued += 1
+                self.away.pop(name, None)
+                self._rescue(name)
             failed = (failed - set(helped)) | self._steps(block.rescue, helped)
         if block.always:
             failed |= self._steps(block.always, [name for name in hosts if name not in self.gone])
         return failed
+
+    def _rescue(self, name: str) -> None:
+        """Only what it failed at itself is rescued: others may have left with it."""
+        if name in self._fell:
+            self._fell.discard(name)
+            self.counts[name].failed -= 1
+            self.counts[name].rescued += 1
 
     def _task(self, task: Task, hosts: Sequence[str]) -> set[str]:
         if self._ask is not None and not self._may(task):
@@ -213,8 +234,10 @@ class Engine:
         failed = Turn(self, task, report, hosts).run()
         self.finish(report)
         if self._play.any_errors_fatal and (failed or self.gone & set(hosts)):
-            self.world.watch(Told("any_errors_fatal: the play ends here, for all hosts", warning=True))
-            self._over = True
+            first = next(name for name in hosts if name in failed | self.gone)
+            failed = set(hosts) - self.gone
+            for name in failed:
+                self.away.setdefault(name, f"any_errors_fatal, and {first} failed")
         return failed
 
     def _name(self, task: Task, host: str) -> str:
@@ -266,8 +289,11 @@ class Engine:
         elif result.status == "unreachable":
             counts.unreachable += 1
             self.gone.add(host)
+            self.away[host] = f"unreachable at {report.name}"
         elif result.status == "failed":
             counts.failed += 1
+            self._fell.add(host)
+            self.away[host] = f"failed at {report.name}"
         elif result.status == "skipped":
             counts.skipped += 1
         else:
@@ -280,7 +306,7 @@ class Engine:
         self.world.watch(TaskDone())
 
     def host(self, name: str) -> Host | None:
-        return next((host for host in self.world.hosts if name in (host.name, host.address)), None)
+        return next((host for host in self.world.known() if name in (host.name, host.address)), None)
 
     def file_of(self, task: Task) -> Templated | None:
         """The text of the file a template task fills."""

@@ -66,6 +66,8 @@ class Spec:
     """Whether it can do its work as root."""
     once: bool = False
     """Done once, and not for each host."""
+    whole: bool = False
+    """One job of all hosts of the play: without one of them, or with options of each its own, it is another."""
     check: Callable[[Mapping[str, Any]], str | None] | None = None
     """What is wrong with options that are well each by itself."""
 

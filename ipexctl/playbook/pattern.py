@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from ipexctl.playbook.places import Place
 
 
-def hosts_of(pattern: str, place: Place, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """In the hosts' own order. `node0` is the first of them."""
+def hosts_of(pattern: str, place: Place, hosts: Sequence[Host], node0: str = "") -> tuple[Host, ...]:
+    """In the hosts' own order. `node0` is the first of those that the call reaches."""
     parts = limit_parts(pattern, {word for host in hosts for word in (host.name, host.address)})
-    first = hosts[0].name
-    named = ["all" if part in ("all", "*") else first if part == "node0" else part for part in parts]
+    named = ["all" if part in ("all", "*") else (node0 or hosts[0].name) if part == "node0" else part for part in parts]
     both = [part.removeprefix("&") for part in named if part.startswith("&")]
     rest = [part for part in named if not part.startswith("&")]
     if not named:

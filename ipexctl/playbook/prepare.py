@@ -9,7 +9,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.playbook.choice import chosen
 from ipexctl.playbook.engine import task_values
-from ipexctl.playbook.files import MOST, find_playbook
+from ipexctl.playbook.files import MOST, find_playbook, size_of
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.pattern import hosts_of
 from ipexctl.playbook.places import Place, Templated, did_you_mean, templates_in
@@ -64,7 +64,7 @@ def prepare(
         if not every:
             hosts[number] = ()
             continue
-        of_play = hosts_of(play.hosts, play.hosts_place, every)
+        of_play = hosts_of(play.hosts, play.hosts_place, every, limited[0].name)
         hosts[number] = tuple(host for host in of_play if host.name in names)
         _check_delegates((*play.tasks, *play.handlers), every, HERE if local else ())
     tasks = chosen(playbook, choice)
@@ -103,7 +103,7 @@ def _file_text(path: Path, place: Place, shown: str) -> Templated:
     from ipexctl.hosts.source import Source
 
     try:
-        if path.stat().st_size > MOST:
+        if size_of(path) > MOST:
             raise place.error(f"template: {quoted(shown)} has more than {MOST:,} bytes", fix="copy brings it as it is")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

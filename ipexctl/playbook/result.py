@@ -25,6 +25,8 @@ class Result:
     diff: str = ""
     said: str = ""
     """What it has to show when all is well: of debug, its message."""
+    not_run: bool = False
+    """Nothing was done that `changed_when`, `failed_when` and `until` could judge: --check."""
     line: str = ""
     """The line of the playbook that is to blame, and where in it."""
     column: int = 0

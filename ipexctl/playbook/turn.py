@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
-from ipexctl.playbook.masks import shown
+from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.modules.run_by import runner
 from ipexctl.playbook.options import BadOption, filled
 from ipexctl.playbook.places import did_you_mean
 from ipexctl.playbook.report import ItemDone
 from ipexctl.playbook.result import Call, Result, failed, together
 from ipexctl.playbook.templater import Filled, Job, TemplateError
+from ipexctl.playbook.whole import not_whole
 from ipexctl.playbook.world import HERE, LOCAL
 from ipexctl.remote.outcome import HostError
 
@@ -246,11 +247,14 @@ class Turn:
         groups: dict[tuple[int, str], list[_Piece]] = {}
         for piece in pieces:
             assert piece.call is not None
-            groups.setdefault((piece.index, json.dumps(dict(piece.call.args), sort_keys=True)), []).append(piece)
+            alike = "" if self._task.spec.whole else json.dumps(dict(piece.call.args), sort_keys=True)
+            groups.setdefault((piece.index, alike), []).append(piece)
+        missing = self._engine.missing(self._names)
         for group in groups.values():
             calls = [piece.call for piece in group if piece.call is not None]
             try:
-                results = run.together(self._world, calls)
+                refusal = not_whole(calls, missing) if self._task.spec.whole else None
+                results = dict.fromkeys(self._names, refusal) if refusal else run.together(self._world, calls)
             except HostError as error:
                 results = {call.host.name: _of_error(error) for call in calls}
             except UserError as error:
@@ -268,6 +272,10 @@ class Turn:
                 truths[name] = value
         truths = {name: value for name, value in truths.items() if value}
         judged = [piece for piece in pieces if piece.result is not None and piece.result.status != "unreachable"]
+        for piece in judged:
+            if piece.result is not None and piece.result.not_run and task.changed_when is False:
+                piece.result = replace(piece.result, status="skipped" if piece.result.status == "skipped" else "ok")
+        judged = [piece for piece in judged if piece.result is not None and not piece.result.not_run]
         found: list[Filled | TemplateError] = [Filled(True)] * len(judged)
         if truths:
             found = self._told.fill([self._question(piece, truths) for piece in judged])
@@ -344,7 +352,8 @@ class Turn:
             return results[0]
         for piece, result in zip(pieces, results, strict=True):
             seen = shown(result, secrets, no_log=bool(task.around.no_log))
-            self._world.watch(ItemDone(piece.host.name, piece.label if not task.around.no_log else "", seen))
+            label = "" if task.around.no_log else masked(piece.label, secrets)
+            self._world.watch(ItemDone(piece.host.name, label, seen))
         return together(results, [piece.item for piece in pieces], task.loop.var)
 
     def _keep(self, name: str, result: Result, pieces: Sequence[_Piece]) -> None:

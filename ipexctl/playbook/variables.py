@@ -33,7 +33,7 @@ _FAMILIES: Final = {
 
 def tell_call(world: World, playbook_dir: str) -> None:
     """What holds for all plays."""
-    told, hosts = world.templater, world.hosts
+    told, hosts = world.templater, world.known()
     groups: dict[str, list[str]] = {"all": [host.name for host in hosts]}
     for host in hosts:
         for group in host.groups:
@@ -42,7 +42,7 @@ def tell_call(world: World, playbook_dir: str) -> None:
         told.layer(f"extra{number}", extra, templated=True)
     magic = {
         "groups": groups,
-        "node0": hosts[0].name,
+        "node0": world.hosts[0].name,
         "playbook_dir": playbook_dir,
         "here": str(world.cwd),
         "ansible_check_mode": world.options.check,
@@ -73,7 +73,7 @@ def tell_play(world: World, number: int, play: Play) -> None:
         told.layer(f"file{number}.{index}", values, templated=True)
     files = [f"file{number}.{index}" for index in range(len(play.file_vars))]
     extra = [f"extra{index}" for index in range(len(world.options.extra))]
-    for host in world.hosts:
+    for host in world.known():
         name = host.name
         weak = [f"inventory:{name}", f"facts:{name}", "play", *files]
         told.host(name, [*weak, "magic", "hosts", f"magic:{name}", "@weak", f"own:{name}", "@strong", *extra])

@@ -55,10 +55,17 @@ class World:
     options: Options
     watch: Watch
     hosts: Sequence[Host]
-    """All of the call; the first is node0."""
+    """Those of the call; the first is node0."""
     cwd: Path
+    every: Sequence[Host] = ()
+    """All that the hostfile names, whatever --limit leaves of them."""
+    mended: set[str] = field(default_factory=set)
+    """Findings of the doctor that earlier tasks have mended, or would have without --check."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def known(self) -> Sequence[Host]:
+        return self.every or self.hosts
 
     @contextmanager
     def session(self, host: Host) -> Iterator[Session]:

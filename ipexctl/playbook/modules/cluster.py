@@ -41,7 +41,7 @@ class _Doctor:
         report = examine([call.host for call in calls], wishes, world.crew, lambda *_: None)
         bad = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
         everyone = {call.host.name for call in calls}
-        ignored = args["ignore"] or ()
+        ignored = {*(args["ignore"] or ()), *(world.mended if calls[0].check else ())}
         results: dict[str, Result] = {}
         for host in report.hosts:
             name = host.host.name
@@ -50,8 +50,9 @@ class _Doctor:
                 results[name] = Result(status, host.reason, host.fix)
                 continue
             found = [*host.findings, *(each for each in report.cluster if name in (each.hosts or everyone))]
-            wrong = [finding for finding in found if finding.level in bad and finding.id not in ignored]
-            shown = wrong or [finding for finding in found if finding.level == "warn"]
+            minded = [finding for finding in found if finding.id not in ignored]
+            wrong = [finding for finding in minded if finding.level in bad]
+            shown = wrong or [finding for finding in minded if finding.level == "warn"]
             text = "\n".join(f"{finding.id}: {finding.message}" for finding in shown)
             fixes = "\n".join(finding.fix for finding in wrong if finding.fix)
             data = {
@@ -83,6 +84,8 @@ class _Trust:
                 report = verb.trust(crew, home=options.home, iface=options.iface, dry_run=call.check)
         for note in report.notes:
             world.watch(Told(f"note: {note}"))
+        if any(done.status == "changed" for done in report.hosts):
+            world.mended.add("network.login")
         return {
             done.host.name: Result(done.status, done.reason, done.fix, {"internal": done.internal, "by": report.by})
             for done in report.hosts

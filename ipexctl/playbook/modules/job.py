@@ -112,11 +112,11 @@ def _planned(world: World, calls: Sequence[Call], wishes: RunWishes, place: Any)
     if isinstance(planned, Refused):
         # What an earlier task would have made can't be found: that is no failure of the playbook.
         said = f"not run: --check ({planned.reason})"
-        return {call.host.name: Result("skipped", said, data=dict(_NOT_RUN)) for call in calls}
+        return {call.host.name: Result("skipped", said, data=dict(_NOT_RUN), not_run=True) for call in calls}
     plan = planned.plan
     said = f"not run: --check; it would be {plan.world_size} ranks over {plan.backend}"
     data = {**_NOT_RUN, "world_size": plan.world_size, "backend": plan.backend}
-    return {call.host.name: Result("skipped", said, data=data) for call in calls}
+    return {call.host.name: Result("skipped", said, data=data, not_run=True) for call in calls}
 
 
 def _begun(

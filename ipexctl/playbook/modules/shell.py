@@ -39,7 +39,7 @@ class _Exec:
         args = call.args
         guarded = args["creates"] is not None or args["removes"] is not None
         if call.check and not guarded:
-            return Result("skipped", "not run: --check", data={"rc": 0, "stdout": "", "stderr": ""})
+            return Result("skipped", "not run: --check", data={"rc": 0, "stdout": "", "stderr": ""}, not_run=True)
         words: Any = args["cmd"]
         line = ""
         if isinstance(words, str):
@@ -73,7 +73,7 @@ class _Exec:
         if sign == b"r":
             return Result("ok", f"{args['removes']} isn't there", data=data)
         if sign == b"w":
-            return Result("changed", "would be run", data=data)
+            return Result("changed", "would be run", data=data, not_run=True)
         if sign != b"g":
             return failed(f"the shell there can't run our script: {said or 'it says nothing'}", **data)
         if data["rc"] != 0:

@@ -10,13 +10,18 @@ import pytest
 from ipexctl.errors import FileError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import Source
+from ipexctl.playbook.choice import Choice
+from ipexctl.playbook.engine import Engine
 from ipexctl.playbook.places import Place, Templated
-from ipexctl.playbook.prepare import read
+from ipexctl.playbook.prepare import prepare, read
 from ipexctl.playbook.templater import Job, Templater
+from ipexctl.playbook.world import Options, World
+from ipexctl.remote.cancel import Cancel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ipexctl.playbook.report import Event, PlayReport
     from ipexctl.playbook.templater import Filled, TemplateError
     from ipexctl.playbook.tree import Playbook, Task
 
@@ -63,3 +68,18 @@ def fill(
     templater: Templater, text: str, values: Mapping[str, Any] | None = None, kind: Any = "text"
 ) -> Filled | TemplateError:
     return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
+
+
+def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list[Event]]:
+    """The whole of it, where its modules touch no host."""
+    (directory / "site.yml").write_text(text)
+    events: list[Event] = []
+    nobody: Any = None
+    limited = options.pop("limited", HOSTS)
+    with Templater() as templater:
+        playbook, files = read("site.yml", directory, templater)
+        ready = prepare(playbook, files, Choice(), HOSTS, limited)
+        told = Options(**options)
+        world = World(nobody, nobody, Cancel(), templater, told, events.append, limited, directory, every=HOSTS)
+        report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, world).run()
+    return report, events

@@ -1,0 +1,177 @@
+"""Which hosts a play goes on with, and what is counted: any_errors_fatal, rescue, limits, jobs of all hosts as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.playbook.modules.run_by import runner
+from ipexctl.playbook.report import Told
+from ipexctl.playbook.result import Result
+from playbook_helpers import HOSTS, play_of, played
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from ipexctl.playbook.report import PlayReport
+    from ipexctl.playbook.result import Call
+
+FATAL = "  any_errors_fatal: true\n"
+NODE2 = "when: inventory_hostname == 'node2'"
+
+
+def seen(report: PlayReport, name: str) -> dict[str, str]:
+    return {host: result.status for task in report.tasks if task.name == name for host, result in task.hosts.items()}
+
+
+def recap(report: PlayReport, host: str) -> tuple[int, int, int]:
+    counts = report.recap[host]
+    return counts.ok, counts.failed, counts.rescued
+
+
+def test_any_errors_fatal_takes_all_hosts_to_the_rescue_and_what_is_rescued_goes_on(tmp_path: Path) -> None:
+    text = f"""\
+- block:
+    - fail:
+      {NODE2}
+    - {{name: second, debug: }}
+  rescue:
+    - {{name: rescue, debug: }}
+  always:
+    - {{name: always, debug: }}
+- {{name: after, debug: }}
+"""
+    report, events = played(tmp_path, play_of(text, FATAL))
+    assert seen(report, "second") == {}
+    for name in ("rescue", "always", "after"):
+        assert seen(report, name) == dict.fromkeys(("node1", "node2", "node3"), "ok")
+    assert [recap(report, host.name) for host in HOSTS] == [(3, 0, 0), (3, 0, 1), (3, 0, 0)]
+    assert report.exit_code == 0
+    assert not [event for event in events if isinstance(event, Told)]
+
+
+def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: Path) -> None:
+    text = f"""\
+- block:
+    - fail:
+      {NODE2}
+  rescue:
+    - fail:
+      {NODE2}
+  always:
+    - {{name: always, debug: }}
+- {{name: after, debug: }}
+"""
+    report, events = played(tmp_path, play_of(text, FATAL) + play_of("- {name: next, debug: }\n"))
+    assert len(seen(report, "always")) == 3
+    assert seen(report, "after") == seen(report, "next") == {}
+    assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 0), (1, 1, 1), (1, 0, 0)]
+    assert report.exit_code == 1
+    assert [event.text for event in events if isinstance(event, Told)] == [
+        "any_errors_fatal: the play ends here, for all hosts"
+    ]
+
+
+def test_what_failed_once_for_all_is_rescued_without_a_count_below_zero(tmp_path: Path) -> None:
+    text = "- block: [{fail: , run_once: true}]\n  rescue: [{name: help, debug: }]\n"
+    report, _ = played(tmp_path, play_of(text))
+    assert len(seen(report, "help")) == 3
+    assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 1), (1, 0, 0), (1, 0, 0)]
+
+
+def test_a_limit_takes_no_groups_and_no_variables_away(tmp_path: Path) -> None:
+    text = """\
+- assert:
+    that:
+      - groups.all == ['node1', 'node2', 'node3']
+      - groups.xeon == ['node1', 'node2']
+      - hostvars.node1.group_names == ['xeon']
+      - ansible_play_hosts == ['node3']
+      - node0 == 'node3'
+"""
+    report, _ = played(tmp_path, play_of(text) + "- {hosts: node0, tasks: [{debug: }]}\n", limited=HOSTS[2:])
+    assert report.recap.keys() == {"node3"}
+    assert recap(report, "node3") == (2, 0, 0)
+
+
+class _Job:
+    """Stands in for run: says that it ran, and where."""
+
+    def __init__(self) -> None:
+        self.ran: list[list[str]] = []
+
+    def together(self, world: Any, calls: Sequence[Call]) -> dict[str, Result]:
+        self.ran.append([call.host.name for call in calls])
+        return {call.host.name: Result("changed") for call in calls}
+
+
+def jobs(monkeypatch: pytest.MonkeyPatch) -> _Job:
+    job = _Job()
+    monkeypatch.setattr("ipexctl.playbook.turn.runner", lambda name: job if name == "run" else runner(name))
+    return job
+
+
+def test_a_run_is_refused_where_hosts_have_left_the_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = jobs(monkeypatch)
+    text = f"- {{name: broken, fail: , {NODE2}}}\n- {{name: train, run: {{cmd: hostname}}}}\n"
+    report, _ = played(tmp_path, play_of(text))
+    assert job.ran == []
+    said = report.tasks[-1].hosts["node1"]
+    assert said.reason == "it would be on node[1,3] alone: node2 failed at broken"
+    assert "fewer: true" in said.fix
+    assert seen(report, "train") == {"node1": "failed", "node3": "failed"}
+    # In a play of its own after that one, too.
+    report, _ = played(tmp_path, play_of(text.splitlines()[0]) + play_of("- run: {cmd: hostname}"))
+    assert (job.ran, report.exit_code) == ([], 1)
+
+
+def test_a_run_goes_on_with_fewer_where_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = jobs(monkeypatch)
+    text = f"- {{fail: , {NODE2}}}\n- run: {{cmd: hostname, fewer: true}}\n"
+    played(tmp_path, play_of(text))
+    assert job.ran == [["node1", "node3"]]
+
+
+def test_hosts_that_were_rescued_or_left_out_by_when_are_no_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs(monkeypatch)
+    text = f"""\
+- block: [{{fail: , {NODE2}}}]
+  rescue: [{{debug: }}]
+- run: {{cmd: hostname}}
+- run: {{cmd: hostname}}
+  when: inventory_hostname != 'node1'
+"""
+    report, _ = played(tmp_path, play_of(text))
+    assert job.ran == [["node1", "node2", "node3"], ["node2", "node3"]]
+    assert report.exit_code == 0
+
+
+def test_a_run_whose_options_differ_between_hosts_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = jobs(monkeypatch)
+    report, _ = played(
+        tmp_path, play_of("""- run: {cmd: hostname, ppn: "{{ 2 if inventory_hostname == 'node3' else 1 }}"}""")
+    )
+    assert job.ran == []
+    said = report.tasks[0].hosts["node1"]
+    assert said.reason == "run is one for all hosts, and ppn is 1 on node1, 1 on node2, 2 on node3"
+
+
+def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Never:
+        def together(self, world: Any, calls: Sequence[Call]) -> dict[str, Result]:
+            return {call.host.name: Result("skipped", data={"stdout": ""}, not_run=True) for call in calls}
+
+    monkeypatch.setattr("ipexctl.playbook.turn.runner", lambda name: Never())
+    text = """\
+- run: {cmd: hostname}
+  register: said
+  changed_when: said.stdout.split()[3] == 'x'
+  failed_when: (said.stdout | int) < 100
+  until: said.stdout == 'ready'
+"""
+    report, _ = played(tmp_path, play_of(text), check=True)
+    assert {result.status for result in report.tasks[0].hosts.values()} == {"skipped"}
