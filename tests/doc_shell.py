@@ -105,7 +105,7 @@ class Shell:
         if line.startswith("ipexctl doctor"):
             told = [line for line in told if line.startswith("host ")]  # what it thinks of the machine is its own
             told += ["…"] if told else []
-        if lie := lie_in(told, self._back(done.stdout), self._back(done.stderr)):
+        if lie := lie_in(told, self._back(line, done.stdout), self._back(line, done.stderr)):
             self.lies.append(f"{lie}\n{said}")
 
     def _run(self, line: str) -> subprocess.CompletedProcess[str]:
@@ -154,8 +154,13 @@ class Shell:
         line = re.sub(r"\blab (up|down)\b", rf"lab \1 --lab {shlex.quote(self.lab)}", line)
         return re.sub(r"\blab (break|mend|ssh) (?=node)", rf"lab \1 {self.lab}/", line)
 
-    def _back(self, text: str) -> list[str]:
-        return (text if self.lab is None else text.replace(self.lab, "lab")).splitlines()
+    def _back(self, line: str, text: str) -> list[str]:
+        """As it would be with the page's lab alone on this machine."""
+        if self.lab is None:
+            return text.splitlines()
+        others = line.startswith("ipexctl lab list")
+        lines = [each.replace(self.lab, "lab") for each in text.splitlines()]
+        return [each for each in lines if not others or re.match(r"lab\b|─", each)]
 
 
 LOOKS_ON = 4.0

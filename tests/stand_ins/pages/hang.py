@@ -1,5 +1,6 @@
 import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -29,5 +30,5 @@ def train():
 if os.environ["RANK"] == "1":
     os.mkfifo(PIPE)
 threading.Thread(target=time.sleep, args=[600], daemon=True).start()
-with subprocess.Popen(["sleep", "600"]):
+with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]):
     train()
