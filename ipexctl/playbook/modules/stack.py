@@ -154,7 +154,9 @@ def _named(world: World, calls: Sequence[Call], name: str) -> Mapping[str, Resul
     for host, facts in _looked(world, hosts, found).items():
         env = next((each for each in facts.software.envs if source in (each.name, *each.names)), None)
         pythons = usable_pythons(facts)
-        if env is None:
+        if env is None and calls[0].check:
+            found[host] = Result("skipped", f"--check: there is no environment {source} yet")
+        elif env is None:
             known = ", ".join(sorted({word for each in facts.software.envs for word in (each.name, *each.names)}))
             found[host] = Result("failed", f"there is no environment {source}", f"there are: {known}" if known else "")
         elif name in (env.name, *env.names):
