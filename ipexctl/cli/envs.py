@@ -49,7 +49,7 @@ def envs_command(
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options, same_hosts
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
@@ -86,5 +86,5 @@ def envs_command(
     if output.json:
         show_json(report)
     else:
-        show(report, quiet=output.quiet, no_color=output.no_color)
+        show(report, quiet=output.quiet, no_color=output.no_color, options=same_hosts(targets, home))
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)

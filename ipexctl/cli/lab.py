@@ -13,6 +13,7 @@ from ipexctl.cli.options import Output, shared
 
 app = typer.Typer(
     help="Make a cluster of real SSH hosts on this machine (Linux, root), break it, mend it, remove it.",
+    epilog="Example: ipexctl lab up --hosts 3",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,

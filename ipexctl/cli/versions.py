@@ -86,21 +86,21 @@ def versions(
     if output.json:
         show_json(report)
     else:
-        show_versions(report, quiet=output.quiet, no_color=output.no_color, options=_same_call(request, targets))
+        options = _same_call(request, targets, home)
+        show_versions(report, quiet=output.quiet, no_color=output.no_color, options=options)
     raise typer.Exit(report.exit_code)
 
 
-def _same_call(request: StackRequest, targets: Targets) -> str:
+def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
     """The words that ask for the same again, of the same hosts, for what to type next."""
+    from ipexctl.cli.hosts import same_hosts
+
     pairs = (
         ("--torch", request.torch),
         ("--stack", request.stack),
         ("--ipex", request.ipex),
         ("--oneccl", request.oneccl),
         ("--python", request.python),
-        ("-H", targets.hostfile),
-        ("--hosts", targets.hosts),
-        ("-l", targets.limit),
     )
     words = [f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None]
-    return "".join(words) + (" --require-oneccl" if request.require_oneccl else "")
+    return "".join(words) + (" --require-oneccl" if request.require_oneccl else "") + same_hosts(targets, home)

@@ -37,7 +37,7 @@ for python in {first} {pythons} {envs}; do
   code=$?
   [ $code -eq {too_old} ] || exit $code
 done
-printf '%s\\n' '{{"event": "failed", "reason": "there is no Python 3.8 or newer", "fix": "ipexctl install says more"}}'
+printf '%s\\n' '{{"event": "failed", "reason": "there is no Python 3.8 or newer", "fix": "ipexctl doctor says more"}}'
 """
 """Python is looked for in the same breath: to ask which there are would be a round trip of its own."""
 

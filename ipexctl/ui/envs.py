@@ -52,9 +52,10 @@ def show_json(report: EnvsReport) -> None:
     sys.stdout.flush()
 
 
-def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False) -> None:
+def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
+    """`options` are the words that choose the same hosts again."""
     if report.verb == "list":
-        _show_list(report, quiet=quiet, no_color=no_color)
+        _show_list(report, quiet=quiet, no_color=no_color, options=options)
     groups: dict[tuple[str, ...], list[str]] = {}
     for done in report.hosts:
         said = verified_words(done.verify) or (f"removed {', '.join(done.removed)}" if done.removed else "")
@@ -68,7 +69,7 @@ def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False) -> 
     sys.stdout.flush()
 
 
-def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool) -> None:
+def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str) -> None:
     rows: dict[tuple[str, ...], list[str]] = {}
     for done in report.hosts:
         for env in done.listing.envs if done.listing else ():
@@ -77,13 +78,13 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool) -> None:
         headings = ("name", "environment", "python", "torch", "ranks over", "size", "hosts")
         show_table(headings, [(*row, fold(names)) for row, names in rows.items()], no_color=no_color)
     elif not quiet and any(done.listing for done in report.hosts):
-        say("there are no environments of ours; ipexctl install makes one")
+        say(f"there are no environments of ours; ipexctl install{options} makes one")
     for done in report.hosts:
         listing = done.listing
         if listing is not None and not quiet and (listing.wheels or listing.leftovers):
             parts = [f"{listing.wheels} wheels kept ({gigabytes(listing.wheel_bytes)})"] if listing.wheels else []
             parts += [f"leftovers ({gigabytes(listing.leftover_bytes)})"] if listing.leftovers else []
-            say(f"{printable(done.host.name)}: {', '.join(parts)}; ipexctl envs --prune takes them away")
+            say(f"{printable(done.host.name)}: {', '.join(parts)}; ipexctl envs --prune{options} takes them away")
 
 
 def _row(env: EnvEntry) -> tuple[str, ...]:

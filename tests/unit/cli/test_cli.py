@@ -47,8 +47,7 @@ def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) 
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    if command != ["lab"]:
-        assert "Example: ipexctl " in done.stdout
+    assert "Example: ipexctl " in done.stdout
 
 
 ABOUT_HOSTS = (
