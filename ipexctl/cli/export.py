@@ -139,7 +139,8 @@ def shell(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, 
         from ipexctl.export.shell import to_shell
 
         tree = planned.plan.cwd.removesuffix(f"/{asked.place.below}")
-        return to_shell(planned.plan, asked.hosts, str(asked.place.root), tree, asked.wishes.setup)
+        root = str(asked.place.root) if asked.wishes.sync else None
+        return to_shell(planned.plan, asked.hosts, root, tree, asked.wishes.setup)
 
     _export(ctx, script, launch, targets, home, output, render)
 

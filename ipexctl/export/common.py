@@ -11,6 +11,7 @@ from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from ipexctl.launch.plan import LaunchPlan, Setting
 
@@ -119,6 +120,11 @@ def words(plan: LaunchPlan) -> str:
 def executed(plan: LaunchPlan) -> str:
     """The same where the right Python is first on the path, as in an image."""
     return words(plan).replace(shlex.quote(plan.python), "python", 1)
+
+
+def known_hosts_option(path: Path) -> str:
+    """Of ssh's, to which blanks divide several files."""
+    return f'UserKnownHostsFile="{path}"' if " " in str(path) else f"UserKnownHostsFile={path}"
 
 
 def left_out(plan: LaunchPlan, names: Iterable[str], why: str) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from ipexctl.export.common import (
     commented,
     differing,
     everywhere,
+    folded,
+    known_hosts_option,
     secrets_of,
     source,
     title,
@@ -30,32 +32,63 @@ ADDED: Final = (
 QUOTE: Final = r"""quote() { sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }"""
 """A shell function: what comes in, as one word of sh's."""
 EXCLUDED: Final = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pytest_cache", "node_modules")
-FREE_PORT: Final = "import socket; s = socket.socket(); s.bind((%r, 0)); print(s.getsockname()[1])"
+FREE_PORT: Final = """\
+import socket
+listening = socket.socket({family})
+listening.bind(({address!r}, 0))
+print(listening.getsockname()[1])"""
+STOP: Final = (
+    "pid=\\$(cat '$place/mpirun.pid') && kill \\$pid && "
+    "for try in \\$(seq 50); do kill -0 \\$pid || break; sleep 0.2; done"
+)
+"""Until mpirun has ended its ranks."""
 
 
-def to_shell(plan: LaunchPlan, hosts: Sequence[Host], root: str, tree: str, setup: str | None = None) -> Exported:
-    """`root` is the project here, `tree` its place on the hosts; `setup` is sourced before mpirun and by every rank."""
+def to_shell(
+    plan: LaunchPlan, hosts: Sequence[Host], root: str | None, tree: str, setup: str | None = None
+) -> Exported:
+    """`root` is the project here, None: it is not brought; `tree` its place there; `setup` is sourced by all there."""
     used = {host.name for host in plan.hosts}
     ways = {host.name: _way(host) for host in hosts if host.name in used or host == hosts[0]}
     place = plan.argv[-1].rpartition("/")[0]
     lines = ["#!/bin/sh", f"# {title(plan)}", *ADDED, "set -eu", ""]
-    lines += [f"nodes={shlex.quote(' '.join(ways))}", f"root={shlex.quote(root)}", f"tree={shlex.quote(tree)}"]
+    lines += [f"nodes={shlex.quote(' '.join(ways))}"]
+    if root is not None:
+        lines += [f"root={shlex.quote(root)}", f"tree={shlex.quote(tree)}"]
     lines += [f"place={shlex.quote(place)}", "", "# on NODE COMMAND: a command of sh's on that node", "on() {"]
     lines += ["  node=$1; shift", '  case "$node" in']
-    lines += [f"    {name}) {way} ;;" for name, way in ways.items()]
+    lines += [f"    {shlex.quote(name)}) {way} ;;" for name, way in ways.items()]
     lines += ["  esac", "}", "# put NODE FILE: what comes in, as a file of the run there", "put() {"]
     lines += ["  on \"$1\" \"umask 077; mkdir -p '$place' && cat > '$place/$2'\"", "}", ""]
-    lines += ["# 1. the project, to the same path on every node", "for node in $nodes; do"]
-    exclude = " ".join(f"--exclude=./{name}" for name in EXCLUDED)
-    lines += [
-        f'  tar -C "$root" {exclude} -cf - . | on "$node" "mkdir -p \'$tree\' && tar -C \'$tree\' -xf -"',
+    first = shlex.quote(hosts[0].name)
+    lines += [*_finish(plan, first), "", *(_project() if root is not None else ())]
+    lines += ["# what a rank is told: its variables, its cores, and what it executes", "for node in $nodes; do"]
+    lines += ["  put \"$node\" rank.sh <<'EOF_RANK'", *_rank(plan, setup), "EOF_RANK", "done", ""]
+    lines += [*_secrets(plan), *_files(plan, first), *_meeting(plan, first), *_start(plan, first, setup)]
+    return Exported("\n".join(lines) + "\n")
+
+
+def _finish(plan: LaunchPlan, first: str) -> list[str]:
+    """What is done however the script ends: Ctrl-C reaches our ssh, and not what that has started."""
+    lines = ["# however this ends: no rank goes on"]
+    lines += ["running=", "finish() {", f'  [ -z "$running" ] || on {first} "{STOP}" </dev/null 2>/dev/null || :']
+    if secrets_of(plan):
+        lines[0] += ", and no secret stays"
+        lines += ["  for node in $nodes; do", '    on "$node" "rm -f \'$place/secrets.sh\'" </dev/null || :', "  done"]
+    return [*lines, "}", "trap finish EXIT", "trap 'exit 129' HUP", "trap 'exit 130' INT", "trap 'exit 143' TERM"]
+
+
+def _project() -> list[str]:
+    packed = folded(['  tar -C "$root"', *(f"--exclude=./{name}" for name in EXCLUDED), "-cf - . |"])
+    return [
+        "# the project, to the same path on every node",
+        "for node in $nodes; do",
+        packed[0],
+        *(f"  {line}" for line in packed[1:]),
+        "    on \"$node\" \"mkdir -p '$tree' && tar -C '$tree' -xf -\"",
         "done",
         "",
     ]
-    lines += ["# 2. what a rank is told: its variables, its cores, and what it executes", "for node in $nodes; do"]
-    lines += ["  put \"$node\" rank.sh <<'EOF_RANK'", *_rank(plan, setup), "EOF_RANK", "done", ""]
-    lines += [*_secrets(plan), *_files(plan, hosts[0]), *_start(plan, hosts[0], setup)]
-    return Exported("\n".join(lines) + "\n")
 
 
 def _way(host: Host) -> str:
@@ -67,7 +100,7 @@ def _way(host: Host) -> str:
         if value is not None:
             argv += [option, str(value)]
     if host.known_hosts is not None:
-        argv += ["-o", f"UserKnownHostsFile={host.known_hosts}"]
+        argv += ["-o", known_hosts_option(host.known_hosts)]
     target = f"{host.user}@{host.address}" if host.user else host.address
     return f'{shlex.join([*argv, target])} "$*"'
 
@@ -88,15 +121,14 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
             lines += [f"  export WORLD_SIZE={plan.world_size} LOCAL_WORLD_SIZE={len(host.ranks)}"]
             own = [one for one in apart if one.host in (None, host.name) and one.rank in (None, rank.rank)]
             lines += [f"  {assignment(setting)}" for setting in own]
-            lines += [f"  bound={shlex.quote(_bound(rank))}", "  ;;"]
-    lines += ["esac", f"cd {shlex.quote(plan.cwd)}", f"exec $bound {words(plan)}"]
-    return lines
+            lines += [f"  cores={_cores(rank)}", "  ;;"]
+    lines += ["esac", f"cd {shlex.quote(plan.cwd)}"]
+    return [*lines, f'exec ${{cores:+taskset -c "$cores"}} {words(plan)}']
 
 
-def _bound(rank: RankPlan) -> str:
-    """To its own cores, and those of its oneCCL workers; memory near them is the kernel's own choice then."""
-    cores = ",".join(map(str, sorted({*rank.cores, *rank.ccl_cores})))
-    return f"taskset -c {cores}" if cores else ""
+def _cores(rank: RankPlan) -> str:
+    """Its own, and those of its oneCCL workers; memory near them is the kernel's own choice then."""
+    return ",".join(map(str, sorted({*rank.cores, *rank.ccl_cores})))
 
 
 def _secrets(plan: LaunchPlan) -> list[str]:
@@ -104,44 +136,49 @@ def _secrets(plan: LaunchPlan) -> list[str]:
     if not names:
         return []
     lines = ["# values from the environment of whoever calls this: on the nodes for as long as it runs", QUOTE]
-    lines += [
-        "forget() {",
-        '  for node in $nodes; do on "$node" "rm -f \'$place/secrets.sh\'" </dev/null || :; done',
-        "}",
-        "trap forget EXIT; trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM",
-    ]
+    lines += [f': "${{{name}:?}}"' for name in names]
     lines += ["for node in $nodes; do", "  {"]
-    lines += [f'    printf "export {name}="; printf "%s\\n" "${{{name}:?}}" | quote' for name in names]
+    lines += [f'    printf "export {name}="; printf "%s\\n" "${name}" | quote' for name in names]
     return [*lines, '  } | put "$node" secrets.sh', "done", ""]
 
 
-def _files(plan: LaunchPlan, node0: Host) -> list[str]:
-    lines = ["# 3. what mpirun reads on the first node"]
+def _files(plan: LaunchPlan, first: str) -> list[str]:
+    lines = ["# what mpirun reads on the first node"]
     for file in plan.files:
         end = f"EOF_{file.name.upper().replace('.', '_')}"
-        lines += [f"put {node0.name} {file.name} <<'{end}'", file.text.rstrip("\n"), end]
+        lines += [f"put {first} {file.name} <<'{end}'", file.text.rstrip("\n"), end]
         if file.mode & 0o100:
-            lines += [f"on {node0.name} \"chmod {file.mode:o} '$place/{file.name}'\""]
+            lines += [f"on {first} \"chmod {file.mode:o} '$place/{file.name}'\" </dev/null"]
     return [*lines, ""]
+
+
+def _meeting(plan: LaunchPlan, first: str) -> list[str]:
+    lines = ["# where rank 0 is to be met"]
+    if plan.master_port is not None:
+        lines += [f"port={plan.master_port}"]
+    else:
+        family = "socket.AF_INET6" if ":" in plan.master_addr else ""
+        asked = FREE_PORT.format(family=family, address=plan.master_addr)
+        python = shlex.quote(shlex.join([plan.python, "-"]))
+        lines += ["port=$(", f"on {first} {python} <<'EOF_PORT'", asked, "EOF_PORT", ")"]
+    meeting = f"export MASTER_ADDR={plan.master_addr} MASTER_PORT=$port"
+    return [*lines, "for node in $nodes; do", f'  echo "{meeting}" | put "$node" master.sh', "done", ""]
 
 
 def _shell(setup: str | None) -> str:
     return "sh" if setup is None else "bash"
 
 
-def _start(plan: LaunchPlan, node0: Host, setup: str | None) -> list[str]:
-    lines = ["# 4. where rank 0 is to be met, and mpirun from the first node"]
-    if plan.master_port is not None:
-        lines += [f"port={plan.master_port}"]
-    else:
-        python = shlex.join([plan.python, "-c", FREE_PORT % plan.master_addr])
-        lines += [f"port=$(on {node0.name} {shlex.quote(python)} </dev/null)"]
-    lines += ["for node in $nodes; do"]
-    lines += [f'  echo "export MASTER_ADDR={plan.master_addr} MASTER_PORT=$port" | put "$node" master.sh', "done"]
+def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
     # Our own line ends with rank.py and its job file: here a shell script takes their place.
     rank_sh = f"{plan.argv[-1].rpartition('/')[0]}/rank.sh"
-    variables = [f"{setting.name}={setting.value}" for setting in plan.launcher_env if setting.value is not None]
-    line = shlex.join(["env", *variables, *plan.argv[:-4], _shell(setup), rank_sh])
+    shell = _shell(setup)
+    lines = ["# mpirun, from the first node", f"put {first} start.sh <<'EOF_START'", f"#!/bin/{shell}"]
     if setup is not None:
-        line = shlex.join(["bash", "-c", f"{source(setup)}; exec {line}"])
-    return [*lines, f"on {node0.name} {shlex.quote(line)} </dev/null"]
+        lines += ["# --setup", source(setup)]
+    lines += commented(plan.launcher_env)
+    argv = folded(["exec", *(shlex.quote(word) for word in (*plan.argv[:-4], shell, rank_sh))])
+    lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv, "EOF_START"]
+    lines += [f"on {first} \"rm -f '$place/mpirun.pid'\" </dev/null", "running=yes"]
+    lines += [f"code=0; on {first} \"{shell} '$place/start.sh'\" </dev/null || code=$?"]
+    return [*lines, "running=", "exit $code"]

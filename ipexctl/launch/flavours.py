@@ -90,7 +90,7 @@ def launcher_env(scene: Scene, launcher: Launcher) -> Iterator[Setting]:
 
 def _intel_env(scene: Scene, launcher: Launcher) -> Iterator[Setting]:
     yield Setting("I_MPI_ROOT", launcher.root, "where this Intel MPI is")
-    yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores by ipexctl")
+    yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already")
     yield Setting(
         "I_MPI_JOB_STARTUP_TIMEOUT",
         str(STARTUP_TIMEOUT),

@@ -121,7 +121,7 @@ def _oneccl(scene: Scene) -> Iterator[Setting]:
 
 def _fabric(scene: Scene) -> Iterator[Setting]:
     if scene.flavor == "intel":
-        yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores by ipexctl, and must not be bound twice")
+        yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already, and must not be bound twice")
         if scene.alone:
             yield Setting(
                 "I_MPI_FABRICS", "shm", "all ranks are on this one host: shared memory, and no network at all"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,6 @@ import yaml
 from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 
 from ipexctl.export.accelerate import to_accelerate
-from ipexctl.export.ansible import to_ansible
 from ipexctl.export.shell import to_shell
 from ipexctl.export.slurm import ON_THIS_NODE, to_slurm
 from ipexctl.hosts.host import Host
@@ -21,6 +19,8 @@ from ipexctl.launch.accelerate import read_accelerate
 from ipexctl.launch.request import Export
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ipexctl.export.slurm import Launcher
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
@@ -158,39 +158,18 @@ def test_a_secret_is_taken_off_the_nodes_when_the_script_ends_even_badly(tmp_pat
     made = plan(TWO[0], exports=(Export("HIDDEN", "", secret=True),), master_port=4000)
     place, here = made.argv[-1].rpartition("/")[0], tmp_path / "place"
     (tmp_path / "project").mkdir()
-    stand_in = tmp_path / "bin" / "env"
-    stand_in.parent.mkdir()
+    stand_in = tmp_path / "mpirun"
     stand_in.write_text(f"#!/bin/sh\ncp {here}/secrets.sh {tmp_path}/seen\nexit 7\n")
     stand_in.chmod(0o755)
     hosts = (Host("localhost", "localhost"),)
     text = to_shell(made, hosts, str(tmp_path / "project"), str(tmp_path / "tree")).text
-    text = text.replace(place, str(here)).replace("put node1 ", "put localhost ")
-    environ = {**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}", "HIDDEN": "it's"}
+    text = text.replace(place, str(here)).replace(made.launcher, str(stand_in))
+    environ = {**os.environ, "HIDDEN": "it's"}
     done = subprocess.run(["sh", "-c", text], env=environ, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 7, done.stderr
     assert (tmp_path / "seen").read_text() == "export HIDDEN='it'\\''s'\n"
     assert (here / "rank.sh").exists()
     assert not (here / "secrets.sh").exists()
-
-
-def test_an_inventory_has_what_ssh_needs() -> None:
-    hosts = (
-        Host("a", "10.0.0.1", user="me", port=2222, identity=Path("/k"), groups=("all", "gpuless"), slots=2),
-        Host("b", "b", vars={"rack": "7"}),
-    )
-    tree = yaml.safe_load(to_ansible(hosts).text)["all"]
-    assert tree["hosts"]["a"] == {
-        "ansible_host": "10.0.0.1",
-        "ansible_user": "me",
-        "ansible_port": 2222,
-        "ansible_ssh_private_key_file": "/k",
-        "slots": 2,
-    }
-    assert tree["hosts"]["b"] == {"rack": "7"}
-    assert sorted(tree["children"]) == ["gpuless", "node0", "nodes"]
-    assert yaml.safe_load(to_ansible((Host("localhost", "localhost"),)).text)["all"]["hosts"] == {
-        "localhost": {"ansible_connection": "local"}
-    }
 
 
 def test_the_script_says_why_and_differs_where_hosts_do() -> None:
@@ -201,5 +180,5 @@ def test_the_script_says_why_and_differs_where_hosts_do() -> None:
     assert "ssh -T -o BatchMode=yes me@10.0.0.1" in found.text
     for rank in range(4):
         assert f"export RANK={rank} LOCAL_RANK={rank % 2}" in found.text
-    assert "bound='taskset -c 0,1'" in found.text
+    assert "  cores=0,1\n" in found.text
     assert "rank.py" not in found.text
