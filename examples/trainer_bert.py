@@ -12,6 +12,7 @@ Takes every flag of TrainingArguments, and both ways to ask for a CPU, whatever 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import sys
 import tempfile
@@ -24,12 +25,12 @@ from transformers import BertConfig, BertForSequenceClassification, HfArgumentPa
 
 RENAMED = (("no_cuda", "use_cpu"),)
 """The flag up to transformers 4.33, and the one since."""
-RETIRED = ("use_ipex",)
-"""Gone without a successor: what IPEX did is in PyTorch now."""
+IPEX = "intel_extension_for_pytorch"
+"""What it did is in PyTorch now: --use_ipex has no successor."""
+CCL = "oneccl_bindings_for_pytorch"
 DEFAULTS: dict[str, Any] = {
     "use_cpu": True,
     "num_train_epochs": 2,
-    "per_device_train_batch_size": 16,
     "per_device_eval_batch_size": 64,
     "learning_rate": 5e-4,
     "logging_steps": 10,
@@ -38,6 +39,8 @@ DEFAULTS: dict[str, Any] = {
     "disable_tqdm": True,
     "ddp_find_unused_parameters": False,
 }
+BATCH = 32
+"""What all ranks have together, unless the call says what each has: on any number of them it learns the same."""
 VOCABULARY = 200
 LENGTH = 32
 
@@ -85,25 +88,37 @@ def model() -> Classifier:
 
 
 def understood(argv: list[str], known: set[str], backend: str | None) -> tuple[list[str], list[str]]:
-    """The call in the words of the installed transformers and what this run has, and what was done to it."""
+    """The call in the words of the installed transformers and what is there, and what was done to it."""
     other = {a: b for pair in RENAMED for a, b in (pair, pair[::-1])}
+    backend = backend or ("gloo" if lacks(CCL) else "ccl")
     words, notes = [], []
     for word in argv:
         flag, equals, value = word.partition("=")
         name = flag[2:]
-        if word in ("ccl", "--ddp_backend=ccl") and backend not in (None, "ccl"):
+        if word in ("ccl", "--ddp_backend=ccl") and backend != "ccl":
             words.append(word.replace("ccl", backend))
-            notes.append(f"--ddp_backend is {backend}: this run has no oneCCL")
-        elif not word.startswith("--") or name in known:
-            words.append(word)
-        elif other.get(name) in known:
+            why = "oneCCL's bindings are not installed here" if lacks(CCL) else "this run has no oneCCL"
+            notes.append(f"--ddp_backend is {backend}: {why}")
+        elif name == "use_ipex" and (name not in known or lacks(IPEX)):
+            why = "this transformers doesn't have it" if name not in known else "IPEX is not installed here"
+            notes.append(f"--{name} is left out: {why}")
+        elif word.startswith("--") and name not in known and other.get(name) in known:
             words.append(f"--{other[name]}{equals}{value}")
             notes.append(f"--{name} is --{other[name]} in this transformers")
-        elif name in RETIRED:
-            notes.append(f"--{name} is left out: this transformers doesn't have it")
         else:
             words.append(word)
     return words, notes
+
+
+def without_backend(argv: list[str]) -> list[str]:
+    """One process talks to nobody, and the Trainer fails over being told how."""
+    named = [at for at, word in enumerate(argv) if word == "--ddp_backend"]
+    left_out = {*named, *(at + 1 for at in named)}
+    return [word for at, word in enumerate(argv) if at not in left_out and not word.startswith("--ddp_backend=")]
+
+
+def lacks(module: str) -> bool:
+    return importlib.util.find_spec(module) is None
 
 
 def settings(argv: list[str]) -> tuple[TrainingArguments, list[str]]:
@@ -112,8 +127,12 @@ def settings(argv: list[str]) -> tuple[TrainingArguments, list[str]]:
     other = {b: a for a, b in RENAMED}
     ours = {name if name in known else other.get(name, name): value for name, value in DEFAULTS.items()}
     backend = os.environ.get("IPEXCTL_BACKEND")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ours["per_device_train_batch_size"] = max(1, BATCH // ranks)
+    if ranks > 1:
         ours["ddp_backend"] = backend or "gloo"
+    else:
+        argv = without_backend(argv)
     words, notes = understood(argv, known, backend)
     parser = HfArgumentParser(TrainingArguments)
     parser.set_defaults(**ours)
