@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -98,12 +99,15 @@ def run_command(
             ahead = ask_ahead(hosts, wishes, crew, place, run="RUN" if dry_run else None, dry_run=dry_run)
             from ipexctl.jobs.begin import run as verb  # a tenth of a second, while the hosts answer
             from ipexctl.jobs.begin.refused import Refused
+            from ipexctl.jobs.begin.under_way import noted
+            from ipexctl.jobs.record import Register
 
             if dry_run:
                 planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True, ahead=ahead)
                 raise typer.Exit(_show_plan(planned, output, asked.again))
             way = verb.Way(reaching.host_keys, reaching.connect_timeout, asked.again)
-            begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell, ahead=ahead)
+            with noted(Register().directory, ahead.run):
+                begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell, ahead=ahead)
             if isinstance(begun, Refused):
                 raise typer.Exit(
                     _say_not_begun(begun.on(asked.again), interrupt.code, summary, time.monotonic() - began)
@@ -235,7 +239,12 @@ def _install_first(
     crew: Crew,
     output: Output,
 ) -> int:
-    """What `ipexctl install` does, said as it says it; the exit code where it failed."""
+    """What `ipexctl install` does where a host lacks the environment, said as it says it; the exit code if it failed.
+
+    Without --stack and --torch it is to be like the one that other hosts have.
+    """
+    from ipexctl.facts.gather import gather
+    from ipexctl.jobs.begin.prepare import asked_before
     from ipexctl.stack.course import Wishes
     from ipexctl.stack.install import install
     from ipexctl.stack.names import check_env_name
@@ -246,10 +255,15 @@ def _install_first(
     from ipexctl.ui.install_view import InstallView
 
     rows = known_rows(os.environ)
-    request = StackRequest(wishes.torch, wishes.stack)
-    check_request(request, rows)
+    request = EnvRequest(StackRequest(wishes.torch, wishes.stack))
+    check_request(request.stack, rows)
+    if wishes.torch is None and wishes.stack is None:
+        before, everywhere = asked_before(gather(hosts, crew, home=wishes.home, timeout=wishes.timeout), wishes.env)
+        if everywhere:
+            return 0
+        request = before or request
     wanted = Wishes(
-        env=EnvRequest(request),
+        env=request,
         sources=Sources(),
         rows=rows,
         name=check_env_name(wishes.env),
@@ -260,5 +274,6 @@ def _install_first(
     with InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
         report = install(hosts, wanted, crew, view.watch)
     if report.exit_code or not all(host.status == "ok" for host in report.hosts):
-        show(report, quiet=output.quiet, no_color=output.no_color)
+        with redirect_stdout(sys.stderr):  # stdout is the ranks'
+            show(report, quiet=output.quiet, no_color=output.no_color)
     return report.exit_code

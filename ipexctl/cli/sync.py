@@ -50,6 +50,8 @@ def sync_command(
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
+    from ipexctl.jobs.begin.under_way import abandoned
+    from ipexctl.jobs.record import Register
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
@@ -78,6 +80,7 @@ def sync_command(
             watch=view.watch,
             timeout=targets.timeout,
             dry_run=dry_run,
+            ended=abandoned(Register().directory),
         )
     if output.json:
         show_json(report)

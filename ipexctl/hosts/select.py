@@ -49,7 +49,8 @@ def select_hosts(request: HostRequest, *, environ: Mapping[str, str], cwd: Path)
     """The hosts of the first source that is given, overridden and limited as the command line says."""
     checked = _overrides(request, cwd)  # before a file is read
     hosts, source = _from_first_source(request, environ, cwd)
-    hosts = tuple(replace(host, **checked) for host in hosts)
+    mixed = any(host.address != LOCAL.address for host in hosts)
+    hosts = tuple(replace(host, **_for_one(host, checked, mixed=mixed)) for host in hosts)
     if request.limit is not None:
         from ipexctl.hosts.limit import limit_hosts
 
@@ -103,6 +104,12 @@ def _at_home(path: Path) -> Path:
         return path.expanduser()
     except RuntimeError:
         return path
+
+
+def _for_one(host: Host, changes: Mapping[str, Any], *, mixed: bool) -> dict[str, Any]:
+    """An ssh configuration for all is for those that ssh reaches: `localhost` beside others is this machine still."""
+    ours = mixed and host.address == LOCAL.address
+    return {name: value for name, value in changes.items() if not (ours and name == "ssh_config")}
 
 
 def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:

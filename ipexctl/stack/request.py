@@ -55,3 +55,10 @@ class EnvRequest:
             "extras": list(self.extras),
             "constraints": list(self.constraints),
         }
+
+    @classmethod
+    def from_json(cls, asked: dict[str, Any]) -> EnvRequest:
+        """What an environment's record holds; one of an older version may lack some of it."""
+        words = {name: asked.get(name) for name in ("torch", "stack", "ipex", "oneccl", "python")}
+        stack = StackRequest(**words, require_oneccl=bool(asked.get("require_oneccl")))
+        return cls(stack, tuple(asked.get("extras") or ()), tuple(asked.get("constraints") or ()))

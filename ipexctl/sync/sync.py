@@ -54,16 +54,27 @@ def sync_tree(
     allow_big: bool = False,
     dry_run: bool = False,
     lease: str | None = None,
+    ended: Sequence[str] = (),
 ) -> SyncReport:
     """Bring the project to every host. Raises a UserError, before a host is touched, where the project can't be sent.
 
     `facts`, where they are known already, spare a look at the hosts when there is much to send. `lease` is the id of a
     run that is going to use the tree: it is noted on every host in the same breath, and nobody changes the tree until
-    that run has ended.
+    that run has ended. `ended` are runs that use no tree, whatever hosts think.
     """
     project = read_project(root, excludes, home=home, allow_big=allow_big)
     return sync_project(
-        project, hosts, crew, facts, home=home, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run, lease=lease
+        project,
+        hosts,
+        crew,
+        facts,
+        home=home,
+        iface=iface,
+        watch=watch,
+        timeout=timeout,
+        dry_run=dry_run,
+        lease=lease,
+        ended=ended,
     )
 
 
@@ -79,6 +90,7 @@ def sync_project(
     timeout: float | None = None,
     dry_run: bool = False,
     lease: str | None = None,
+    ended: Sequence[str] = (),
     before_change: Callable[[], None] = _at_once,
 ) -> SyncReport:
     """The same for a project that has been read.
@@ -86,7 +98,7 @@ def sync_project(
     `before_change` is called when the hosts have answered and something is to be brought; what it raises ends the sync.
     """
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
-    order = Order(home, project, None if dry_run else lease, pythons=pythons)
+    order = Order(home, project, None if dry_run else lease, tuple(ended), pythons)
     sync = _Sync(order, hosts, crew, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
     return sync.run(before_change)
 
@@ -137,7 +149,7 @@ class _Sync:
                     )
             return self._report(None)
         decision = decide(self.hosts, self.answers)
-        self.order = replace(self.order, ended=decision.ended)
+        self.order = replace(self.order, ended=tuple(sorted({*self.order.ended, *decision.ended})))
         for host in decision.whole:
             self._end_whole(host, decision.generation)
         if decision.leaders:

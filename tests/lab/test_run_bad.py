@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,8 @@ def test_a_call_that_is_wrong_touches_no_host(cluster: Cluster, words: list[str]
         (["--iface", "eth7", "who.py"], "node[1-3] has no address on --iface eth7", 1),
         (["--backend", "ccl", "who.py"], "has no oneCCL bindings", 1),
         (["--ppn", "1", "--ranks", "7", "who.py"], "the run has no such rank", 2),
-        (["-n", "9", "--ppn", "2", "who.py"], "-n 9 with --ppn 2 takes 5 hosts, not 3", 1),
+        (["-n", "9", "--ppn", "2", "who.py"], "-n 9 with --ppn 2 takes 5 hosts, not 3", 2),
+        (["--no-sync", "who.py"], "who.py is not there on node[1-3]", 1),
     ],
 )
 def test_what_the_hosts_cannot_do_is_refused_with_nothing_copied(
@@ -193,7 +195,21 @@ def test_a_module_that_may_be_found_all_the_same_is_said_and_the_run_begins(clus
 @pytest.mark.parametrize(("words", "code"), [(["nosuchcommand"], 127), (["/etc/passwd"], 126)])
 def test_a_command_that_cannot_run_ends_as_in_a_shell(cluster: Cluster, words: list[str], code: int) -> None:
     ran = cluster.run("--ppn", "1", "--", *words, rc=code)
-    assert any(f": {words[0]}: " in line for lines in by_rank(ran.err).values() for line in lines), ran.err
+    assert re.search(rf"^rank \d, stderr: node\d: {words[0]}: ", ran.err, re.MULTILINE), ran.err
+    assert by_rank(ran.err) == {}, "it is we who say it, and not a rank"
+
+
+def test_data_of_the_project_is_not_brought_and_has_to_be_there(cluster: Cluster) -> None:
+    cluster.write("data/train.bin", "1\n")
+    cluster.write("reads.py", "print(open('data/train.bin').read())\n")
+    said = cluster.refused("--ppn", "1", "--data", "data", "reads.py")
+    found = re.search(r"--data (\S+/data) is not there on node\[1-3\]", said)
+    assert found, said
+    for index in range(3):
+        cluster.on(index, f"mkdir {found[1]} && echo 2 >{found[1]}/train.bin")
+    assert by_rank(cluster.run("--ppn", "1", "--data", "data", "reads.py").out) == {
+        rank: ["2", ""] for rank in range(3)
+    }
 
 
 def test_a_full_disk_and_one_that_cannot_be_written_are_named(cluster: Cluster) -> None:

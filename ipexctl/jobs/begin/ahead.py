@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.facts.gather import gather
-from ipexctl.jobs.record import new_id
+from ipexctl.jobs.begin.under_way import abandoned
+from ipexctl.jobs.record import Register, new_id
 from ipexctl.remote.aside import Aside
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.known import read_config
@@ -120,5 +121,6 @@ def _bring(
         timeout=wishes.timeout,
         dry_run=lease is None,
         lease=lease,
+        ended=abandoned(Register().directory),
         before_change=gate,
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.parse_software import parse_mpi
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.begin.refused import Refused
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.request import LaunchOptions, RankEnv
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_script import text_of
 from ipexctl.remote.outcome import HostError
@@ -88,6 +89,20 @@ def check_places(hosts: Sequence[Host], wishes: RunWishes, crew: Crew, unsynced:
             return Refused(f"{done.host.name}: {done.error.reason}", done.error.fix, (done.host.name,), lost)
         answers[done.host.name] = done.result or ""
     return judge({host.name: answers[host.name] for host in hosts}, wishes.python)
+
+
+def check_data(hosts: Sequence[Host], wishes: RunWishes, tree: str, crew: Crew) -> Refused | None:
+    """A --data that is the project's own is looked for in the project's directory on the hosts, once that is known."""
+    own = tuple(posixpath.normpath(f"{tree}/{each}") for each in wishes.data if not each.startswith("/"))
+    if not own:
+        return None
+    found = check_places(hosts, replace(wishes, data=own, setup=None, python=None, options=LaunchOptions()), crew)
+    if not isinstance(found, Refused):
+        return None
+    fix = (
+        "it isn't brought: put it there on every host, a link to where it lies will do; or name its path there, from /"
+    )
+    return replace(found, fix=fix)
 
 
 def judge(answers: Mapping[str, str], python: str | None) -> Refused | Places:

@@ -12,6 +12,7 @@ from ipexctl.jobs.begin.refused import Refused
 from ipexctl.launch.request import RankEnv
 from ipexctl.stack.existing import records_of
 from ipexctl.stack.obstacles import homes_differ
+from ipexctl.stack.request import EnvRequest
 from ipexctl.trust.plan import words_for
 
 if TYPE_CHECKING:
@@ -100,6 +101,19 @@ def environment_of(hosts: Sequence[Host], wishes: RunWishes, known: Known) -> Ra
         )
     record = found[hosts[0].name]
     return RankEnv.of(record, f"{known.home}/envs/{record.name}")
+
+
+def asked_before(answers: Iterable[HostFacts], env: str) -> tuple[EnvRequest | None, bool]:
+    """By which request the environment of that name was made where it is, and whether no host lacks it. Pure."""
+    request: EnvRequest | None = None
+    everywhere = True
+    for answer in answers:
+        found = records_of(answer.facts) if answer.facts is not None else ()
+        record = next((known for each, known in found if env in (each.name, *each.names) and each.runs), None)
+        everywhere = everywhere and record is not None
+        if record is not None and record.requests and request is None:
+            request = EnvRequest.from_json(record.requests[-1])
+    return request, everywhere
 
 
 def planned_environment(wishes: RunWishes, known: Known, rows: Sequence[StackRow]) -> tuple[RankEnv, str] | Refused:

@@ -17,7 +17,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.begin import start as starting
 from ipexctl.jobs.begin.ahead import Closed, ask_ahead
 from ipexctl.jobs.begin.needs import command_of, completed
-from ipexctl.jobs.begin.places import check_places
+from ipexctl.jobs.begin.places import check_data, check_places
 from ipexctl.jobs.begin.prepare import environment_of, has_environment, look, planned_environment
 from ipexctl.jobs.begin.project import left_elsewhere
 from ipexctl.jobs.begin.refused import Refused
@@ -161,10 +161,11 @@ def _planned(
     tree = _tree(ahead.tree, place, known, say=say, dry_run=dry_run)
     if isinstance(tree, Refused):
         return tree
+    lacking = None if dry_run else check_data(hosts, wishes, tree, crew)
     if wishes.sync and (said := left_elsewhere(tree, place.below, Register().all())):
         say(f"note: {said}")
     plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
-    return Planned(plan, known, env, may_go)
+    return lacking or Planned(plan, known, env, may_go)
 
 
 def _options(wishes: RunWishes, env: RankEnv) -> LaunchOptions:

@@ -125,6 +125,14 @@ def test_the_command_line_wins_over_the_file_for_every_host(here: Path) -> None:
         )
 
 
+def test_an_ssh_configuration_for_all_makes_no_other_machine_of_ours_beside_remote_ones(tmp_path: Path) -> None:
+    config = Path("lab_config")
+    mixed = select_hosts(HostRequest(hosts="localhost,node1", ssh_config=config), environ={}, cwd=tmp_path)
+    assert [host.ssh_config for host in mixed.hosts] == [None, tmp_path / config]
+    alone = select_hosts(HostRequest(hosts="localhost", ssh_config=config), environ={}, cwd=tmp_path)
+    assert [host.ssh_config for host in alone.hosts] == [tmp_path / config]
+
+
 def test_a_limit_is_applied_to_whatever_was_chosen(here: Path) -> None:
     selection = select_hosts(HostRequest(limit="!slurm1"), environ=SLURM, cwd=here)
     assert [host.name for host in selection.hosts] == ["slurm2"]

@@ -57,6 +57,17 @@ def test_a_tree_that_a_run_uses_is_left_as_it_is(place: Place) -> None:
     assert place.there() == {"train.py": "2"}
 
 
+def test_a_tree_is_free_of_a_run_that_is_known_never_to_have_begun(place: Place) -> None:
+    put(place.root, "train.py", "1")
+    place.synced(lease="r1")
+    put(place.root, "train.py", "2")
+    assert place.synced(dry_run=True).generation == 2
+    freed = place.synced(lease="r2", ended=["r1"])
+    assert freed.generation == 1
+    assert place.there() == {"train.py": "2"}
+    assert not (place.tree / ".ipexctl/leases/r1").exists()
+
+
 def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_that_never_came(place: Place) -> None:
     put(place.root, "train.py", "0")
     place.sync(lease="r1")

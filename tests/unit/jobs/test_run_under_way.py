@@ -1,0 +1,48 @@
+"""A call of run that was killed before its run began holds no tree; one that is still at it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from ipexctl.jobs.begin.under_way import abandoned, noted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CALL = "import sys; from pathlib import Path; from ipexctl.jobs.begin.under_way import noted\n"
+
+
+def killed_while_it_began(directory: Path, run: str) -> None:
+    code = f"{CALL}with noted(Path(sys.argv[1]), sys.argv[2]): print('in', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code, directory, run], stdin=-1, stdout=-1) as call:
+        assert call.stdout is not None
+        assert call.stdout.readline() == b"in\n"
+        assert abandoned(directory) == ()
+        call.kill()
+
+
+def test_a_call_that_was_killed_is_known_to_have_died_and_one_on_record_is_not_asked_after(tmp_path: Path) -> None:
+    killed_while_it_began(tmp_path, "train-1")
+    assert abandoned(tmp_path) == ("train-1",)
+    (tmp_path / "train-1.json").write_text("{}")
+    assert abandoned(tmp_path) == (), "it may have begun: its node0 knows"
+
+
+def test_a_call_that_goes_on_or_has_ended_leaves_nothing_to_see_to(tmp_path: Path) -> None:
+    with noted(tmp_path, "train-1"):
+        assert abandoned(tmp_path) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_number_that_another_process_has_now_is_not_the_call_s(tmp_path: Path) -> None:
+    with noted(tmp_path, "train-1"):
+        path = tmp_path / "train-1.begins"
+        said = json.loads(path.read_text())
+        path.write_text(json.dumps({**said, "began": "1"}))
+        assert abandoned(tmp_path) == ("train-1",)
+        path.write_text(json.dumps({**said, "machine": "elsewhere", "pid": os.getpid(), "began": "1"}))
+        assert abandoned(tmp_path) == (), "whether a process of another machine lives can't be seen from here"
