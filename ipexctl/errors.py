@@ -43,4 +43,6 @@ class FileError(UserError):
         self.column = column
         self.what = what
         self.text = text
+        self.more: tuple[FileError, ...] = ()
+        """What else is wrong with the same files, found in the same reading."""
         super().__init__(f"{path}:{line}: {what}", fix=fix)

@@ -37,18 +37,25 @@ def play_command(
             help="A file, or the name of one that comes with ipexctl: bootstrap.",
         ),
     ],
-    check: Annotated[bool, typer.Option("--check", help="Say what would change; change nothing anywhere.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show how files change.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", "-C", help="Say what would change; change nothing anywhere.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", "-D", help="Show how files change.")] = False,
     extra: Annotated[
         list[str] | None,
         typer.Option("--extra-vars", "-e", metavar="K=V|@FILE", help="A variable; wins over all others."),
     ] = None,
-    tags: Annotated[list[str] | None, typer.Option("--tags", metavar="TAGS", help="Only tasks with these.")] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tags", "-t", metavar="TAGS", help="Only tasks with these.")
+    ] = None,
     skip_tags: Annotated[
         list[str] | None, typer.Option("--skip-tags", metavar="TAGS", help="No tasks with these.")
     ] = None,
     start_at: Annotated[
         str | None, typer.Option("--start-at", "--start-at-task", metavar="NAME", help="From this task on.")
+    ] = None,
+    inventory: Annotated[
+        str | None, typer.Option("--inventory", "-i", metavar="PATH", help="What -H is, under Ansible's name.")
     ] = None,
     step: Annotated[bool, typer.Option("--step", help="Ask before each task.")] = False,
     local: Annotated[
@@ -77,6 +84,7 @@ def play_command(
 
     if home.iface is not None:
         InterfaceChoice(home.iface)
+    targets = _with_inventory(targets, inventory)
     where = home_on_nodes(home.home, os.environ)
     choice = Choice(_words(tags), _words(skip_tags), start_at)
     if step and not sys.stdin.isatty():
@@ -137,6 +145,17 @@ def play_command(
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
 
 
+def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
+    """A file, or with a comma names of hosts, as Ansible has it."""
+    if inventory is None:
+        return targets
+    if targets.hostfile is not None or targets.hosts is not None:
+        raise UserError("-i, -H and --hosts each say which hosts there are", fix="one of them")
+    if "," in inventory:
+        return replace(targets, hosts=inventory.strip(","))
+    return replace(targets, hostfile=Path(inventory))
+
+
 def _words(given: Sequence[str] | None) -> frozenset[str]:
     return frozenset(word.strip() for each in given or () for word in each.split(",") if word.strip())
 
@@ -158,7 +177,6 @@ def _hosts_if_named(targets: Targets) -> tuple[Host, ...]:
 def _extra(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:
     """`-e k=v`, `-e '{"k": …}'`, `-e @FILE`; each a layer over the last."""
     import json
-    import re
 
     from ipexctl.hosts.names import quoted
     from ipexctl.playbook.places import templates_in
@@ -175,14 +193,24 @@ def _extra(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, An
             except ValueError as error:
                 raise UserError(f"-e: this is no JSON: {error}", fix="-e NAME=VALUE, or -e @FILE") from None
         else:
-            name, equals, value = word.partition("=")
-            if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise UserError(
-                    f"-e {quoted(word)} is no NAME=VALUE", fix="one variable a -e; a file of them: -e @FILE"
-                )
-            values = {name: value}
+            values = _pairs(word)
+            if not values:
+                raise UserError(f"-e {quoted(word)} is no NAME=VALUE", fix="a file of variables: -e @FILE")
         found.append(values)
     return found
+
+
+def _pairs(word: str) -> dict[str, str]:
+    """`a=1 b='x y'` is two variables; in `args=--epochs 3` the rest is the first one's value."""
+    import re
+
+    parts = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", word)
+    pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", part, re.DOTALL) for part in parts]
+    if not all(pairs):
+        pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)]
+    found = {pair[1]: pair[2] for pair in pairs if pair is not None}
+    quoted = {name for name, value in found.items() if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"}
+    return {name: value[1:-1] if name in quoted else value for name, value in found.items()}
 
 
 def _asker(shown: Any) -> Callable[[Task], str]:

@@ -95,6 +95,22 @@ NOT_OURS: Final = {
 }
 
 
+_OWNED: Final = "files are the login account's, with become: true root's; then command: chown {}, with become: true"
+NOT_OPTIONS: Final = {
+    "owner": _OWNED.format("NAME FILE"),
+    "group": _OWNED.format(":NAME FILE"),
+    "directory_mode": "file: {path: DIR, state: directory, mode: MODE}, before it",
+    "recurse": "command: chmod -R MODE DIR",
+    "remote_src": "command: cp FROM TO, with args: {creates: TO}",
+    "validate": "a command after it that looks at the file",
+    "force": "take it out: what differs is replaced",
+    "executable": "a list: [bash, -c, LINE]",
+    "warn": "take it out: nothing is warned of",
+    "content_encoding": "take it out",
+}
+"""Options that Ansible's modules have and ours of the same name don't."""
+
+
 def advice(word: str, known: frozenset[str] | set[str]) -> str:
     """What to write in place of a word nobody knows."""
     if word in NOT_OURS:

@@ -245,5 +245,11 @@ def local_path(base: Path, text: str) -> Path:
     return base / Path(text).expanduser()
 
 
+def source_path(module: str, base: Path, text: str) -> Path:
+    """As Ansible looks for `src`: in files/ or templates/ beside the playbook, and then beside it."""
+    inner = base / ("templates" if module == "template" else "files") / text
+    return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
+
+
 def text_of_template(value: Value) -> str:
     return value.text if isinstance(value, Templated) else str(value)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ipexctl.hosts.source import Source
+
+
+_SHOWN: Final = 10
 
 
 class PlaybookError(FileError):
@@ -23,6 +26,13 @@ class PlaybookError(FileError):
         super().__init__(shown.path, place.line, what, text=shown.text, column=shown.column, fix=fix)
         self.message = f"{place}: {what}"
         self.args = (self.message,)
+
+
+def raise_first(errors: Sequence[FileError]) -> None:
+    """The others go with it, as many as can be read at once."""
+    if errors:
+        errors[0].more = tuple(errors[1:_SHOWN])
+        raise errors[0]
 
 
 @dataclass(frozen=True, slots=True)

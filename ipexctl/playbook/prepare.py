@@ -10,7 +10,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.playbook.choice import chosen
 from ipexctl.playbook.engine import task_values
 from ipexctl.playbook.files import MOST, find_playbook, size_of
-from ipexctl.playbook.options import local_path
+from ipexctl.playbook.options import source_path
 from ipexctl.playbook.pattern import hosts_of
 from ipexctl.playbook.places import Place, Templated, did_you_mean, templates_in
 from ipexctl.playbook.read import read_playbook
@@ -89,11 +89,11 @@ def _template_files(playbook: Playbook) -> Iterator[tuple[int, Templated]]:
                 if task.spec.name == "template" and arg is not None:
                     raise arg.place.error("template: 'src' can't be a template itself", fix="name the file")
                 continue
-            path = local_path(task.base, str(arg.value))
+            path = source_path(task.spec.name, task.base, str(arg.value))
             if not path.exists():
                 raise arg.place.error(
                     f"{task.spec.name}: there is no {quoted(str(arg.value))} on this machine",
-                    fix=f"its path is from {task.base} on",
+                    fix=f"its path is from {task.base} on, or from {task.spec.name.replace('copy', 'file')}s/ there",
                 )
             if task.spec.name == "template":
                 yield id(task), _file_text(path, arg.place, str(arg.value))

@@ -12,7 +12,7 @@ from ipexctl.hosts.yaml_tree import is_null, kind
 from ipexctl.playbook.around import boolean, read_around, text, variables, variables_of_file
 from ipexctl.playbook.files import read_file
 from ipexctl.playbook.keywords import PLAY, advice
-from ipexctl.playbook.places import Templated, did_you_mean
+from ipexctl.playbook.places import Templated, did_you_mean, raise_first
 from ipexctl.playbook.read_tasks import Tasks
 from ipexctl.playbook.tree import Around, Block, Flush, Play, Playbook, tasks_of
 
@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 def read_playbook(path: Path, shown: str) -> Playbook:
     """All plays of a file and of those it imports. Raises a PlaybookError."""
     try:
-        return Playbook(path, shown, tuple(_Reader(Tasks([path.resolve()])).plays(read_file(path, shown))))
+        reader = _Reader(Tasks([path.resolve()]))
+        plays = reader.plays(read_file(path, shown))
+        raise_first(reader.tasks.errors)
+        return Playbook(path, shown, tuple(plays))
     except FileError as error:
+        error.more = tuple(_with_column(each) for each in error.more)
         raise _with_column(error) from None
 
 
@@ -61,7 +65,10 @@ class _Reader:
             raise file.error(root, f"a playbook is a list of plays, not {kind(root)}", fix=fix)
         found: list[Play] = []
         for node in file.tree.items(root):
-            found += self._play(file, node)
+            try:
+                found += self._play(file, node)
+            except FileError as error:
+                self.tasks.errors.append(error)
         return found
 
     def _play(self, file: PlaybookFile, node: Node) -> list[Play]:
@@ -97,7 +104,8 @@ class _Reader:
             any_errors_fatal="any_errors_fatal" in entries and boolean(file, entries["any_errors_fatal"]),
             serial=_serial(file, entries["serial"]) if "serial" in entries else (),
         )
-        _check_notified(play)
+        if not self.tasks.errors:
+            _check_notified(play)
         return [play]
 
     def _imported(self, file: PlaybookFile, entry: Entry, entries: Mapping[str, Entry]) -> list[Play]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
 from ipexctl.playbook.around import (
@@ -21,11 +22,12 @@ from ipexctl.playbook.around import (
     words,
 )
 from ipexctl.playbook.files import read_file
-from ipexctl.playbook.keywords import BLOCK, INCLUDE, INCLUDES, NOT_OURS, TASK, advice
+from ipexctl.playbook.keywords import BLOCK, INCLUDE, INCLUDES, NOT_OPTIONS, NOT_OURS, TASK, advice
 from ipexctl.playbook.modules import MODULES, NOT_MODULES, module
 from ipexctl.playbook.options import check_args
 from ipexctl.playbook.places import Templated, did_you_mean
 from ipexctl.playbook.tree import Arg, Block, Flush, Loop, Task
+from ipexctl.playbook.yaml_values import JINJA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,9 +45,12 @@ INCLUDE_VARS: Final = "include_vars"
 KNOWN: Final = {*MODULES, INCLUDE_VARS}
 _PREFIXES: Final = ("ansible.builtin.", "ansible.legacy.", "ipexctl.")
 _INLINE: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=")
-_WORD: Final = re.compile(r"""(?:\{\{.*?\}\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
+_WORD: Final = re.compile(r"""(?:\{[{%#].*?[}%#]\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
 """Of `name=value` words: blanks in quotes and in braces are the value's."""
-_OLD_ARGS: Final = re.compile(r"(?:^\s*|\s(?=\S+\s*$))(creates|removes|chdir)=(\S+)")
+_OLD_ARGS: Final = re.compile(
+    r"(?:^\s*|\s(?=(?:(?:creates|removes|chdir)=(?:\{\{.*?\}\}|\S)+\s*)+$))(creates|removes|chdir)=((?:\{\{.*?\}\}|\S)+)",
+    re.DOTALL,
+)
 _LOOP_CONTROL: Final = frozenset({"loop_var", "label", "index_var", "pause"})
 
 
@@ -55,6 +60,8 @@ class Tasks:
 
     inside: list[Path] = field(default_factory=list)
     count: int = 0
+    errors: list[FileError] = field(default_factory=list)
+    """Of tasks that can't be read; those behind them are read all the same."""
 
     def steps(self, file: PlaybookFile, node: Node, above: Around, what: str, depth: int = 0) -> tuple[Step, ...]:
         if is_null(node):
@@ -65,7 +72,10 @@ class Tasks:
             raise file.error(node, f"blocks and includes are nested more than {_DEEPEST} deep")
         found: list[Step] = []
         for item in file.tree.items(node, 0):
-            found += self._step(file, item, above, depth)
+            try:
+                found += self._step(file, item, above, depth)
+            except FileError as error:
+                self.errors.append(error)
         return tuple(found)
 
     def _step(self, file: PlaybookFile, node: Node, above: Around, depth: int) -> Sequence[Step]:
@@ -226,7 +236,9 @@ def _module_entry(file: PlaybookFile, node: Node, entries: Mapping[str, Entry]) 
             raise file.error(
                 entry.key_node, f"a task has no {quoted(entry.key)}", fix=advice(entry.key, TASK | set(MODULES))
             )
-        fix = NOT_MODULES.get(key) or did_you_mean(key, [*KNOWN, *TASK], f"there are: {', '.join(sorted(MODULES))}")
+        fix = NOT_MODULES.get(key.rpartition(".")[2]) or did_you_mean(
+            key, [*KNOWN, *TASK], f"there are: {', '.join(sorted(MODULES))}"
+        )
         raise file.error(entry.key_node, f"there is no module {quoted(entry.key)}", fix=fix)
     if not modules:
         keys = " and ".join(quoted(key) for key in entries) or "nothing"
@@ -295,19 +307,19 @@ def _known(spec: Spec, called: str, word: str, place: Place) -> str:
     name = spec.option(word)
     if name is None:
         names = sorted(spec.options)
-        raise place.error(
-            f"{called} has no option {quoted(word)}", fix=did_you_mean(word, names, f"it has {', '.join(names)}")
-        )
+        fix = NOT_OPTIONS.get(word) or did_you_mean(word, names, f"it has {', '.join(names)}")
+        raise place.error(f"{called} has no option {quoted(word)}", fix=fix)
     return name
 
 
 def _refuse_old_args(file: PlaybookFile, called: Entry) -> None:
     old = _OLD_ARGS.search(str(called.value.value))
     if old is not None:
+        value = f'"{old[2]}"' if "{{" in old[2] else old[2]
         raise file.error(
             called.value,
             f"{old[1]}= in the line itself would be a word of the command",
-            fix=f"args: {{{old[1]}: {old[2]}}}, below the line",
+            fix=f"args: {{{old[1]}: {value}}}, below the line",
         )
 
 
@@ -335,7 +347,7 @@ def _inline(file: PlaybookFile, spec: Spec, called: Entry) -> dict[str, Arg]:
             told = replace(told, kind="expr")
             found[known] = Arg([told] if kind_of == "exprs" else told, spot)
         else:
-            found[known] = Arg(told if "{{" in value else value, spot)
+            found[known] = Arg(told if JINJA.search(value) else value, spot)
     return found
 
 

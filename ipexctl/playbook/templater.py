@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import Source
-from ipexctl.playbook.places import Place, Templated, did_you_mean, templates_in
+from ipexctl.playbook.places import Place, Templated, did_you_mean, raise_first, templates_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -117,7 +117,7 @@ class Templater:
         self._tell(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
     def check(self, templates: Iterable[Templated]) -> None:
-        """Refuse the first whose syntax is wrong."""
+        """Refuse those whose syntax is wrong."""
         asked = list(templates)
         if not asked:
             return
@@ -126,25 +126,34 @@ class Templater:
         said = self._read()
         if said is None:
             raise asked[0].place.error("the templates of this playbook can't be checked: they take all the time")
+        errors = []
         for template, wrong in zip(asked, said, strict=True):
             if wrong is not None:
                 fix = did_you_mean(wrong["word"], wrong["known"]) if wrong.get("word") else ""
-                raise template.spot(wrong["line"], wrong.get("word")).error(f"Jinja: {wrong['what']}", fix=fix)
+                place = template.spot(wrong["line"], wrong.get("word"))
+                errors.append(place.error(f"Jinja: {wrong['what']}", fix=fix))
+        raise_first(errors)
 
     def fill(self, jobs: Sequence[Job]) -> list[Filled | TemplateError]:
         """An answer for each. What has nothing to fill costs nothing."""
-        asked = [index for index, job in enumerate(jobs) if _needs(job)]
-        found: list[Filled | TemplateError] = (
-            [Filled(True, dict(job.values)) if index not in set(asked) else _NOTHING for index, job in enumerate(jobs)]
-            if len(asked) < len(jobs)
-            else [_NOTHING] * len(jobs)
-        )
+        found: list[Filled | TemplateError] = []
+        asked: list[int] = []
+        for index, job in enumerate(jobs):
+            if _needs(job):
+                asked.append(index)
+            found.append(Filled(True, dict(job.values)))
         if not asked:
             return found
         self.warm()
-        self._write(b"".join(self._question(jobs[index]) for index in asked))
+        questions = [self._question(jobs[index]) for index in asked]
+        self._write(b"".join(questions))
         for position, index in enumerate(asked):
-            found[index] = self._answer(jobs[index], [jobs[later] for later in asked[position + 1 :]])
+            answer = self._answer()
+            if answer is None:
+                answer = self._ended(jobs[index])
+                self.warm()
+                self._write(b"".join(questions[position + 1 :]))
+            found[index] = answer
         return found
 
     def _question(self, job: Job) -> bytes:
@@ -160,15 +169,17 @@ class Templater:
             }
         )
 
-    def _answer(self, job: Job, later: Sequence[Job]) -> Filled | TemplateError:
+    def _ended(self, job: Job) -> TemplateError:
+        self._end()
+        first = _first_template(job)
+        what = "this template took all the time or memory there was, and was ended"
+        return TemplateError(first.place.error(what) if first else _nowhere(what))
+
+    def _answer(self) -> Filled | TemplateError | None:
+        """None where there is none."""
         said = self._read()
         if said is None:
-            self._end()
-            self.warm()
-            self._write(b"".join(self._question(each) for each in later))
-            first = _first_template(job)
-            what = "this template took all the time or memory there was, and was ended"
-            return TemplateError(first.place.error(what) if first else _nowhere(what))
+            return None
         if "error" in said:
             return TemplateError(self._error(said["error"]))
         self.secrets.update(said["secrets"])
@@ -235,9 +246,6 @@ def _listen(stream: IO[bytes], answers: queue.SimpleQueue[bytes]) -> None:
         for line in stream:
             answers.put(line)
     answers.put(b"")
-
-
-_NOTHING: Final = Filled(True)
 
 
 def _needs(job: Job) -> bool:

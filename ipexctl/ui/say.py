@@ -62,6 +62,8 @@ def say_user_error(error: UserError) -> None:
     if error.fix:
         lines.append(f"  {printable(error.fix)}")
     say("\n".join(lines))
+    for other in error.more if isinstance(error, FileError) else ():
+        say_user_error(other)
 
 
 def say_refused(reason: str, fix: str = "") -> None:

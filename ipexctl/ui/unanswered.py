@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError
 from ipexctl.text import printable
@@ -38,13 +38,21 @@ def show_unanswered(reason: str, *, fix: str = "", status: str = "failed", error
     schema = schema_asked_for(sys.argv[1:])
     if schema is None:
         return
-    said: dict[str, str | int] = {"schema": schema, "status": status}
+    said: dict[str, Any] = {"schema": schema, "status": status}
     said |= {"reason": printable(reason), "fix": printable(fix)}
     if isinstance(error, FileError):
-        said |= {"file": printable(error.path), "line": error.line, "column": error.column}
+        said |= _place(error)
+        if error.more:
+            said["more"] = [
+                {"reason": printable(each.message), "fix": printable(each.fix), **_place(each)} for each in error.more
+            ]
     with contextlib.suppress(OSError):
         sys.stdout.write(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
         sys.stdout.flush()
+
+
+def _place(error: FileError) -> dict[str, Any]:
+    return {"file": printable(error.path), "line": error.line, "column": error.column}
 
 
 def show_wrong_call(error: UserError) -> None:

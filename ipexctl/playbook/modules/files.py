@@ -9,8 +9,9 @@ import os
 import tarfile
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.playbook.files import size_of
 from ipexctl.playbook.modules.sh import run_sh
-from ipexctl.playbook.options import local_path
+from ipexctl.playbook.options import source_path
 from ipexctl.playbook.result import Result, failed
 
 if TYPE_CHECKING:
@@ -75,12 +76,13 @@ class _Copy:
     def on_host(self, world: World, call: Call, session: Session) -> Result:
         content = call.args.get("content")
         if content is not None:
-            return _put(world, call, session, content.encode("utf-8", "surrogateescape"), "content")
-        source = local_path(call.task.base, call.args["src"])
+            name = os.path.basename(call.args.get("src") or "content")  # noqa: PTH119
+            return _put(world, call, session, content.encode("utf-8", "surrogateescape"), name)
+        source = source_path(call.task.spec.name, call.task.base, call.args["src"])
         if source.is_dir():
             return _put_tree(world, call, session, source)
         try:
-            if source.stat().st_size > MOST:
+            if size_of(source) > MOST:
                 return failed(
                     f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off"
                 )

@@ -1,0 +1,100 @@
+"""What people type from memory and isn't so here: refused before any host is touched, all of it in one call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.cli.play import _pairs
+from ipexctl.playbook.options import source_path
+from playbook_helpers import at, book, play_of, refusal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    text = play_of("""\
+- exce: one
+- block:
+    - debug: msg=ok
+      whn: true
+- copy: {src: nowhere, dst: x}
+- exec: fine
+""") + play_of("- exec: x\n  notify: nobody\n  tag: y\n")
+    error = refusal(tmp_path, text)
+    assert [each.line for each in (error, *error.more)] == [3, 6, 7, 13]
+    assert [each.column for each in (error, *error.more)] == [7, 11, 27, 7]
+
+
+def test_templates_that_are_wrong_are_said_at_once(tmp_path: Path) -> None:
+    error = refusal(tmp_path, play_of('- debug: {msg: "{{ a b }}"}\n- debug: {msg: "{{ x | nosuch }}"}\n'))
+    assert [each.line for each in (error, *error.more)] == [3, 4]
+
+
+def test_no_more_are_said_than_can_be_read(tmp_path: Path) -> None:
+    assert len(refusal(tmp_path, play_of("- exce: x\n" * 40)).more) == 9
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("mkdir {{ d }} creates={{ d }}", 'args: {creates: "{{ d }}"}, below the line'),
+        ("mkdir x creates=x", "args: {creates: x}, below the line"),
+        ("chdir=/tmp make", "args: {chdir: /tmp}, below the line"),
+        ("make chdir={{ a ~ '/b' }} creates=b", "args: {chdir: \"{{ a ~ '/b' }}\"}, below the line"),
+    ],
+)
+def test_creates_in_the_line_itself_is_refused_with_a_template_too(tmp_path: Path, line: str, fix: str) -> None:
+    assert refusal(tmp_path, play_of(f"- command: {line}\n")).fix == fix
+
+
+def test_such_words_inside_a_line_are_the_commands_own(tmp_path: Path) -> None:
+    assert book(tmp_path, play_of("- shell: dd creates=x | tee y\n"))
+
+
+@pytest.mark.parametrize(
+    ("task", "fix"),
+    [
+        ("copy: {src: site.yml, dest: x, owner: root}", "chown NAME FILE"),
+        ("template: {src: site.yml, dest: x, group: root}", "chown :NAME FILE"),
+        ("copy: {src: site.yml, dest: x, remote_src: yes}", "command: cp FROM TO"),
+    ],
+)
+def test_an_option_of_ansibles_alone_is_answered_with_what_to_write(tmp_path: Path, task: str, fix: str) -> None:
+    error = refusal(tmp_path, play_of(f"- {task}\n"))
+    assert fix in error.fix
+    assert at(error)[1].startswith(("owner", "group", "remote_src"))
+
+
+def test_a_source_is_looked_for_as_ansible_does(tmp_path: Path) -> None:
+    for name in ("templates/app.j2", "files/app.bin", "app.bin", "plain.j2"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert source_path("template", tmp_path, "app.j2") == tmp_path / "templates/app.j2"
+    assert source_path("copy", tmp_path, "app.bin") == tmp_path / "files/app.bin"
+    assert source_path("template", tmp_path, "plain.j2") == tmp_path / "plain.j2"
+    assert source_path("copy", tmp_path, f"{tmp_path}/app.bin") == tmp_path / "app.bin"
+    text = "- template: {src: app.j2, dest: x}\n- copy: {src: app.bin, dest: x}\n"
+    assert book(tmp_path, play_of(text)).plays
+    error = refusal(tmp_path, play_of("- template: {src: nosuch.j2, dest: x}\n"))
+    assert error.fix.endswith("or from templates/ there")
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("a=1", {"a": "1"}),
+        ("a=1 b=2", {"a": "1", "b": "2"}),
+        ("a='x y' b=\"z\"", {"a": "x y", "b": "z"}),
+        ("args=--epochs 3", {"args": "--epochs 3"}),
+        ("args=--lr=1 --x=2", {"args": "--lr=1 --x=2"}),
+        ("a=", {"a": ""}),
+        ("a=it's", {"a": "it's"}),
+        ("a", {}),
+        ("1a=2", {}),
+    ],
+)
+def test_one_e_may_be_several_variables(word: str, values: dict[str, str]) -> None:
+    assert _pairs(word) == values
