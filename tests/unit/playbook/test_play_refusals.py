@@ -25,7 +25,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 """) + play_of("- exec: x\n  notify: nobody\n  tag: y\n")
     error = refusal(tmp_path, text)
     assert [each.line for each in (error, *error.more)] == [3, 6, 7, 13]
-    assert [each.column for each in (error, *error.more)] == [7, 11, 27, 7]
+    assert [each.column for each in (error, *error.more)] == [7, 11, 28, 7]
 
 
 def test_templates_that_are_wrong_are_said_at_once(tmp_path: Path) -> None:
