@@ -74,6 +74,7 @@ class Web:
         self.settings = settings
         self.logins: dict[str, str] = {}
         self._openers: dict[bool, urllib.request.OpenerDirector] = {}
+        self._opening = threading.Lock()
 
     def login(self, url: str) -> tuple[str, str | None]:
         """The URL without its credentials, and what goes into Authorization."""
@@ -91,10 +92,11 @@ class Web:
 
     def opener(self, host: str) -> urllib.request.OpenerDirector:
         trusted = [word.rpartition("@")[2].partition(":")[0] for word in self.settings.get("trusted_hosts") or ()]
-        known = self._openers.get(host in trusted)
-        if known is None:  # reading all certificates takes a while
-            known = self._openers[host in trusted] = self._opener(verify=host not in trusted)
-        return known
+        with self._opening:  # reading all certificates takes a while, and everybody comes at once
+            known = self._openers.get(host in trusted)
+            if known is None:
+                known = self._openers[host in trusted] = self._opener(verify=host not in trusted)
+            return known
 
     def _opener(self, verify: bool) -> urllib.request.OpenerDirector:
         proxy = self.settings.get("proxy")
