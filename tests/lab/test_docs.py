@@ -40,7 +40,7 @@ printf '%s\\n' '[global]' 'no-index = true' 'find-links =' 'extra-index-url =' >
 printf '%s\\n' '#!/bin/sh' 'touch "$1/ready"' > fill
 chmod 755 fill
 """
-"""Whatever pip is set to on this machine (the hosts have its files), it is not for this account; a program of its own."""
+"""Whatever pip is set to on this machine, it is not for this account on the hosts; a program of its own."""
 FURNISHED = """\
 isa="avx2 avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16"
 sed "s/^flags.*/& $isa/" /proc/cpuinfo > /run/cpuinfo
