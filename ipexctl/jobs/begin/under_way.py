@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ENDING: Final = ".begins"
+_OLD: Final = 3600.0
+"""Seconds until a note says nothing any more: hosts have long taken the run for one that never came."""
 
 
 @contextlib.contextmanager
@@ -39,7 +42,9 @@ def abandoned(directory: Path) -> tuple[str, ...]:
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob(f"*{_ENDING}")):
             run = path.name.removesuffix(_ENDING)
-            if _is_dead(path) and not (directory / f"{run}.json").exists():
+            if time.time() - path.stat().st_mtime > _OLD and _is_dead(path):
+                path.unlink()
+            elif _is_dead(path) and not (directory / f"{run}.json").exists():
                 found.append(run)
     return tuple(found)
 

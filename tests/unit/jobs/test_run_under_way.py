@@ -30,6 +30,9 @@ def test_a_call_that_was_killed_is_known_to_have_died_and_one_on_record_is_not_a
     assert abandoned(tmp_path) == ("train-1",)
     (tmp_path / "train-1.json").write_text("{}")
     assert abandoned(tmp_path) == (), "it may have begun: its node0 knows"
+    os.utime(tmp_path / "train-1.begins", (0, 0))
+    assert abandoned(tmp_path) == ()
+    assert not (tmp_path / "train-1.begins").exists()
 
 
 def test_a_call_that_goes_on_or_has_ended_leaves_nothing_to_see_to(tmp_path: Path) -> None:
