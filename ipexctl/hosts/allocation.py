@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError, check_host, quoted
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TASKS = re.compile(r"([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,5})\))?")
+_ASKED: Final = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
 _INSTEAD: Final = "name the hosts yourself: --hosts SPEC, or -H FILE"
 
 
@@ -45,17 +46,22 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     nodes = environ.get(variable, "")
     if not nodes:
         return None
+    _refuse_many(environ)
+    # Where nobody asked for tasks, Slurm says one, or, in an exclusive job, one a core: that is no wish.
+    asked = any(environ.get(name) for name in _ASKED)
+    tasks_text = environ.get("SLURM_TASKS_PER_NODE", "") if asked else ""
     try:
         names = tuple(dict.fromkeys(expand(nodes)))
         for name in names:
             check_host(name)
-        tasks_variable, tasks_text = "SLURM_TASKS_PER_NODE", environ.get("SLURM_TASKS_PER_NODE", "")
-        variable = tasks_variable if tasks_text else variable
+        variable = "SLURM_TASKS_PER_NODE" if tasks_text else variable
         tasks: list[int | None] = [*read_tasks(tasks_text)] if tasks_text else [None] * len(names)
     except WordError as error:
         raise UserError(f"${variable}: {error.message}", fix=_INSTEAD) from None
     if not names:
         raise UserError(f"${variable} names no host", fix=_INSTEAD)
+    if len(tasks) != len(names) and environ.get("SLURM_STEP_NODELIST"):
+        tasks = [None] * len(names)  # the step's, and the job has more nodes than that
     if len(tasks) != len(names):
         raise UserError(
             f"$SLURM_TASKS_PER_NODE {quoted(tasks_text)} is for {len(tasks)} nodes, the job has {len(names)}",
@@ -66,9 +72,22 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     return hosts, f"Slurm job {printable(job)}".rstrip()
 
 
+def _refuse_many(environ: Mapping[str, str]) -> None:
+    many = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if many.isdecimal() and int(many) > 1:
+        raise UserError(
+            f"srun starts this {many} times, and one call starts all ranks", fix="without srun, or: srun -n 1 …"
+        )
+
+
 def _pbs(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     path = environ.get("PBS_NODEFILE", "")
     if not path:
         return None
-    hosts = read_hosts_file(Path(path), shown=f"$PBS_NODEFILE ({path})")
+    try:
+        hosts = read_hosts_file(Path(path), shown=f"$PBS_NODEFILE ({path})")
+    except FileError:
+        raise
+    except UserError as error:
+        raise UserError(error.message, fix=_INSTEAD) from None
     return hosts, f"PBS job {printable(environ.get('PBS_JOBID', ''))}".rstrip()

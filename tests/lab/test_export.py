@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from ipexctl.lab import LabSpec
-from lab_run_helpers import WHO, Cluster, lab_with_mpi, said_by, session_dir
+from lab_helpers import ask
+from lab_run_helpers import WAITS, WHO, Cluster, lab_with_mpi, said_by, session_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +87,64 @@ def test_the_script_starts_what_run_would(cluster: Cluster, tmp_path: Path) -> N
             if name not in (*OURS, *OF_EACH_CALL) and not name.startswith(OF_MPI)
         }
         assert {name: theirs["env"].get(name) for name in expected} == expected
+
+
+def test_an_argument_of_several_lines_arrives_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.write("who.py", WHO)
+    word = 'it\'s "quoted" $HOME\n  second `line`\n'
+    printed = cluster.call("export", "shell", "-H", cluster.lab.hostfile, "-n", "2", "who.py", word, "")
+    assert printed.rc == 0, printed.err
+    done = subprocess.run(
+        ["sh"], input=printed.out, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [rank["argv"] for rank in documents(done.stdout)] == [[word, ""]] * 2
+
+
+def test_ctrl_c_ends_every_rank_and_takes_the_secrets_away(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.write("waits-by-hand.py", WAITS)
+    secret = {"HIDDEN": "s3cret"}
+    options = ("-H", cluster.lab.hostfile, "--ppn", "1", "-x", "HIDDEN")
+    printed = cluster.call("export", "shell", *options, "waits-by-hand.py", env=secret)
+    script, out = tmp_path / "by-hand.sh", tmp_path / "out"
+    script.write_text(printed.out)
+    with out.open("wb") as file:
+        begun = subprocess.Popen(["sh", str(script)], env={**os.environ, **secret}, stdout=file, start_new_session=True)
+    until = time.monotonic() + 60
+    while out.read_bytes().count(b"here") < 2:
+        assert begun.poll() is None and time.monotonic() < until, out.read_bytes()
+        time.sleep(0.1)
+    os.killpg(begun.pid, signal.SIGINT)
+    assert begun.wait(30) == 130
+    assert cluster.gone_within(5, "waits-by-hand.py")
+    for at in (0, 1):
+        assert "secrets" not in cluster.on(at, "ls ~/.ipexctl/runs/by-hand")
+
+
+def test_the_launcher_of_an_mpijob_starts_its_ranks(cluster: Cluster) -> None:
+    """As mpi-operator would have it: its hostfile, and an image with python and mpirun first on its path."""
+    cluster.write("who.py", WHO)
+    printed = cluster.call("export", "mpijob", "-H", cluster.lab.hostfile, "--ppn", "2", "who.py", "it's")
+    assert printed.rc == 0, printed.err
+    launcher = yaml.safe_load(printed.out)["spec"]["mpiReplicaSpecs"]["Launcher"]
+    (container,) = launcher["template"]["spec"]["containers"]
+    for at in (0, 1):
+        cluster.as_root(at, "mkdir -p /etc/mpi && printf 'node1:2\\nnode2:2\\n' > /etc/mpi/hostfile")
+        cluster.on(at, f"mkdir -p image && cat > image/who.py <<'EOF'\n{WHO}\nEOF\n")
+    ssh = "printf '#!/bin/sh\\nexec ssh -F ~/.ipexctl/ssh/config \"$@\"\\n' > image/ssh; chmod +x image/ssh"
+    of_operator = "I_MPI_HYDRA_HOST_FILE=/etc/mpi/hostfile I_MPI_HYDRA_BOOTSTRAP_EXEC=$PWD/ssh I_MPI_PERHOST=2"
+    image = f"{ssh}; cd image; export PATH=$HOME/.ipexctl/envs/default/bin:$PATH {of_operator}"
+    said = ask(cluster.lab.hosts[0], f"{image}; {shlex.join(container['command'])}", timeout=60)
+    assert said.rc == 0, said.err
+    ranks = {int(rank["env"]["RANK"]): rank for rank in documents(said.out)}
+    assert [(ranks[at]["host"], ranks[at]["env"]["LOCAL_RANK"]) for at in sorted(ranks)] == [
+        *(("node1", "0"), ("node1", "1")),
+        *(("node2", "0"), ("node2", "1")),
+    ]
+    for rank in ranks.values():
+        assert rank["argv"] == ["it's"]
+        assert (rank["env"]["MASTER_ADDR"], rank["env"]["WORLD_SIZE"]) == ("node1", "4")
+        assert rank["env"]["OMP_NUM_THREADS"] == "1"
 
 
 def test_an_inventory_reaches_the_same_hosts(cluster: Cluster, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ipexctl.errors import UserError
 from ipexctl.hosts.allocation import allocated_hosts, read_tasks
 from ipexctl.hosts.names import WordError
 
@@ -27,7 +28,8 @@ def test_what_slurm_would_not_write_is_refused(text: str) -> None:
 
 
 def test_a_slurm_job_is_its_nodes_with_their_tasks_as_slots() -> None:
-    environ = {"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[08-10],gpu1", "SLURM_TASKS_PER_NODE": "2(x3),1"}
+    asked = {"SLURM_NTASKS": "7", "SLURM_TASKS_PER_NODE": "2(x3),1"}
+    environ = {"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[08-10],gpu1", **asked}
     allocation = allocated_hosts(environ)
     assert allocation is not None
     hosts, source = allocation
@@ -40,6 +42,64 @@ def test_an_older_slurm_and_no_tasks_leave_the_slots_open() -> None:
     assert allocation is not None
     assert [(host.name, host.slots) for host in allocation[0]] == [("n1", None)]
     assert allocation[1] == "Slurm job"
+
+
+def test_tasks_that_nobody_asked_for_are_no_slots() -> None:
+    """`salloc -N2 --exclusive` has a task for every core in its environment, and no number of tasks."""
+    allocation = allocated_hosts({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "48(x2)"})
+    assert allocation is not None
+    assert [host.slots for host in allocation[0]] == [None, None]
+
+
+def test_a_step_on_fewer_nodes_has_all_of_its_job() -> None:
+    """`srun -N1 -n1 --pty bash` on one node of an allocation of two."""
+    step = {"SLURM_STEP_NODELIST": "n2", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
+    of_step = {"SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NODELIST": "n[1-2]"}
+    allocation = allocated_hosts({"SLURM_JOB_NODELIST": "n[1-2]", **of_step, **step})
+    assert allocation is not None
+    assert [(host.name, host.slots) for host in allocation[0]] == [("n1", None), ("n2", None)]
+    with pytest.raises(UserError, match="is for 1 nodes, the job has 2"):
+        allocated_hosts({"SLURM_JOB_NODELIST": "n[1-2]", **of_step})
+
+
+def test_srun_in_front_of_a_call_is_refused_where_it_makes_many() -> None:
+    with pytest.raises(UserError, match="srun starts this 4 times") as refused:
+        allocated_hosts({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_NUM_TASKS": "4"})
+    assert "srun -n 1" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("lines", "slots"),
+    [
+        # PBS Pro: select=2:ncpus=4:mpiprocs=2 · select=2:ncpus=4 · Torque: nodes=1:ppn=2+1
+        ("b\nb\na\na\n", [("b", 2), ("a", 2)]),
+        ("b.site\na.site\n", [("b.site", None), ("a.site", None)]),
+        ("b\nb\na\n", [("b", 2), ("a", 1)]),
+        ("b\r\nb", [("b", 2)]),
+    ],
+)
+def test_lines_of_a_pbs_job_are_slots_where_they_repeat(
+    tmp_path: Path, lines: str, slots: list[tuple[str, int | None]]
+) -> None:
+    path = tmp_path / "7.server"
+    path.write_bytes(lines.encode())
+    environ = {"PBS_NODEFILE": str(path), "PBS_JOBID": "7.server", "NCPUS": "4", "OMP_NUM_THREADS": "4"}
+    allocation = allocated_hosts(environ)
+    assert allocation is not None
+    assert [(host.name, host.slots) for host in allocation[0]] == slots
+
+
+@pytest.mark.parametrize(("text", "what"), [(None, "no such file"), ("", "is empty"), ("\n", "is empty")])
+def test_a_pbs_job_whose_file_says_nothing_is_told_what_to_name_instead(
+    tmp_path: Path, text: str | None, what: str
+) -> None:
+    path = tmp_path / "nodes"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=what) as refused:
+        allocated_hosts({"PBS_NODEFILE": str(path), "PBS_JOBID": "7.server"})
+    assert "PBS_NODEFILE" in refused.value.message
+    assert "--hosts" in refused.value.fix
 
 
 def test_a_pbs_job_has_a_slot_for_every_line(tmp_path: Path) -> None:
