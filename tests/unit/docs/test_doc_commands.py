@@ -25,7 +25,7 @@ OTHERS = frozenset(
         *("only", "runs", "peers"),  # the benchmarks
         *("batch", "fresh", "dtype", "bf16", "average_tokens_across_devices"),  # the examples
         *("cpus", "memory", "ipc"),  # docker
-        *("use_ipex", "ddp_backend", "no_cuda", "use_cpu"),  # the HF Trainer
+        *("use_ipex", "ddp_backend", "no_cuda", "use_cpu", "per_device_train_batch_size"),  # the HF Trainer
     )
 )
 """Options on our pages that are of other programs."""
