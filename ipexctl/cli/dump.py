@@ -39,7 +39,7 @@ def dump_command(
     chosen = parse_ranks(ranks).within(record.world_size)
     wanted = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
     cancel = Cancel()
-    with cancelling(cancel) as interrupt, reach_of(record) as reach:
+    with cancelling(cancel) as interrupt, reach_of(record, output) as reach:
         try:
             session = reach.open(record.node0, cancel)
             try:

@@ -187,7 +187,7 @@ def _export(
     asked = understand(ctx, script, launch, targets, home)
     cancel = Cancel()
     with (
-        Reach(reach_options(targets)) as reach,
+        Reach(reach_options(targets, output)) as reach,
         cancelling(cancel) as interrupt,
         Crew(reach, cancel, forks=targets.forks) as crew,
     ):

@@ -66,7 +66,7 @@ def fetch_command(
         raise UserError("-r and --from both name the host", fix="one of them")
     wanted = parse_source(source)
     given = ctx.get_parameter_source("connect_timeout")
-    called = Called(targets, check_home(home), patience=given is not None and given.name == "COMMANDLINE")
+    called = Called(targets, output, check_home(home), patience=given is not None and given.name == "COMMANDLINE")
     order, ways = _order(wanted, dest, rank, host, called)
     cancel = Cancel()
     with cancelling(cancel) as interrupt, ways as reach, FetchView(quiet=output.quiet or output.json) as view:
@@ -94,6 +94,7 @@ class Called:
     """What the call says of hosts."""
 
     targets: Targets
+    output: Output
     home: str
     patience: bool
     """Whether it names a --connect-timeout."""
@@ -117,7 +118,7 @@ def _order(source: Source, dest: str, rank: int | None, host: str | None, called
             if not register.knows(source.word):
                 raise
         else:
-            return order, Reach(reach_options(targets))
+            return order, Reach(reach_options(targets, called.output))
     if targets.limit is not None and not names_hosts:
         fix = "--from HOST, or -r RANK, says from which"
         raise UserError("-l chooses among the hosts of a call, and a run has its own", fix=fix)
@@ -137,4 +138,4 @@ def _as_called(order: Order, record: RunRecord, called: Called) -> tuple[Order, 
         record = replace(record, host_keys=targets.host_keys.value)
     if called.patience:
         record = replace(record, connect_timeout=targets.connect_timeout)
-    return replace(order, host=as_called(order.host, targets)), reach_of(record)
+    return replace(order, host=as_called(order.host, targets)), reach_of(record, called.output)

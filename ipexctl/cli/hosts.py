@@ -13,14 +13,19 @@ from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, overridden, select_hosts
 from ipexctl.remote.reach import ReachOptions
 from ipexctl.remote.this_machine import with_own_address
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from ipexctl.cli.options import Home, Targets
+    from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.reach import OnStep
 
 
 LONGEST = 10_000_000
 """Seconds, four months: a timeout above is a slip, and more than the system's clocks take."""
+_SHOWN = 300
+"""Characters of a command; what a whole script is longer than."""
 
 
 def choose_hosts(targets: Targets, accelerate_hostfile: str | None = None) -> tuple[Host, ...]:
@@ -87,8 +92,29 @@ def check_home(home: Home) -> str:
     return home_on_nodes(home.home, os.environ)
 
 
-def reach_options(targets: Targets) -> ReachOptions:
+def reach_options(targets: Targets, output: Output | None = None) -> ReachOptions:
+    """With `output`, each step is told where it asks for that."""
     return ReachOptions(
         connect_timeout=targets.connect_timeout,
         host_keys=None if targets.host_keys is None else targets.host_keys.value,
+        on_step=steps(output),
     )
+
+
+def steps(output: Output | None) -> OnStep | None:
+    """-v: each remote step and its time; -vv: the commands, too."""
+    if output is None or not output.verbose:
+        return None
+    commands = output.verbose > 1
+
+    def tell(host: Host, command: Command | None, seconds: float) -> None:
+        from ipexctl.ui.say import say
+
+        said = "connected" if command is None else command.label
+        say(f"{printable(host.name)}: {printable(said)} ({seconds:.3f} s)")
+        if commands and command is not None:
+            script = printable(command.script)
+            more = f"… ({len(script):,} characters)" if len(script) > _SHOWN else ""
+            say(f"  {script[:_SHOWN]}{more}")
+
+    return tell

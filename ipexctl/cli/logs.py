@@ -63,7 +63,7 @@ def logs_command(
         code = 128 + number
         cancel.throw()
 
-    with heeding(heed), reach_of(record) as reach:
+    with heeding(heed), reach_of(record, output) as reach:
         shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet)
         watch = _lines_only(shown.watch, stderr, follow)
         follower = Follower(

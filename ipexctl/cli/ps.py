@@ -64,7 +64,7 @@ def ps_command(
     with cancelling(cancel) as interrupt, ExitStack() as ways:
 
         def open_session(record: RunRecord, host: Host | None = None) -> Session:
-            return ways.enter_context(reach_of(record)).open(host or record.node0, cancel)
+            return ways.enter_context(reach_of(record, output)).open(host or record.node0, cancel)
 
         runs = look(records, open_session, cancel)
         if prune:

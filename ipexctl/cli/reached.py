@@ -9,13 +9,16 @@ from ipexctl.remote.reach import Reach, ReachOptions
 from ipexctl.ui.say import say
 
 if TYPE_CHECKING:
+    from ipexctl.cli.options import Output
     from ipexctl.jobs.record import RunRecord
 
 
-def reach_of(record: RunRecord) -> Reach:
-    """By the way it was reached when it was started."""
+def reach_of(record: RunRecord, output: Output | None = None) -> Reach:
+    """By the way it was reached when it was started; with `output`, each step is told where it asks for that."""
+    from ipexctl.cli.hosts import steps
+
     policy: Any = record.host_keys
-    return Reach(ReachOptions(connect_timeout=record.connect_timeout, host_keys=policy))
+    return Reach(ReachOptions(record.connect_timeout, policy, steps(output)))
 
 
 def host_failed(record: RunRecord, error: HostError) -> int:

@@ -87,7 +87,7 @@ def run_command(
     if asked.note:
         tell(f"note: {asked.note}")
     began = time.monotonic()
-    reaching = reach_options(targets)
+    reaching = reach_options(targets, output)
     # To the very end: a Ctrl-C between the start of a run and the first look at it stops that run.
     with Reach(reaching) as reach, cancelling(cancel) as interrupt:
         with Crew(reach, cancel, forks=targets.forks) as crew:

@@ -33,7 +33,7 @@ def stop_command(
         raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")
     record = Register().find(run)
     cancel = Cancel()
-    with cancelling(cancel) as interrupt, reach_of(record) as reach:
+    with cancelling(cancel) as interrupt, reach_of(record, output) as reach:
         try:
             session = reach.open(record.node0, cancel)
             try:

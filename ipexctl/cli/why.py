@@ -30,7 +30,7 @@ def why_command(
     register = Register()
     record = register.find(run)
     cancel = Cancel()
-    with cancelling(cancel), reach_of(record) as reach:
+    with cancelling(cancel), reach_of(record, output) as reach:
         answer = why(record, lambda: reach.open(record.node0, cancel), register.directory, cancel)
     if output.json:
         show_json(answer)

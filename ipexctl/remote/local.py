@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO
 from ipexctl.remote.clock import Clock
 from ipexctl.remote.command import end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import Ended, Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ _GLANCE = 0.02
 _READ = 1 << 18
 
 
-class LocalSession:
+class LocalSession(Telling):
     """This machine as a host."""
 
     def __init__(self, host: Host) -> None:
@@ -46,6 +46,17 @@ class LocalSession:
         stdin: BinaryIO | None = None,
         timeout: float | None = None,
         cancel: Cancel | None = None,
+    ) -> Ended:
+        with self._telling(command):
+            return self._run(command, sink, stdin, timeout, cancel)
+
+    def _run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        stdin: BinaryIO | None,
+        timeout: float | None,
+        cancel: Cancel | None,
     ) -> Ended:
         clock = Clock(timeout, cancel)
         if clock.cancelled:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from ipexctl.remote.clock import Clock
 from ipexctl.remote.dial import dial
@@ -24,8 +26,13 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.auth import KeyRing
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
     from ipexctl.remote.host_keys import Policy
     from ipexctl.remote.session import Session
+    from ipexctl.remote.ssh import SshSession
+
+OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
+"""Told of each connection, and of each command that ended, with the seconds it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,7 @@ class ReachOptions:
 
     connect_timeout: float = 10.0
     host_keys: Policy | None = None
+    on_step: OnStep | None = None
 
 
 def _allow_many_files() -> None:
@@ -55,6 +63,7 @@ class Reach:
         self.host_keys = HostKeys(options.host_keys)
         self.jumps = Jumps(self.resolver.ssh, options.host_keys)
         self._ask = ask
+        self._on_step = options.on_step
         self._lock = threading.Lock()
         self._key_ring: KeyRing | None = None
 
@@ -79,8 +88,14 @@ class Reach:
         The socket comes first and paramiko's import, a fifth of a second, after it: meanwhile the sshd of every
         host that is dialled starts up.
         """
-        if is_this_machine(host):
-            return LocalSession(host)
+        started = time.monotonic()
+        session = LocalSession(host) if is_this_machine(host) else self._over_ssh(host, cancel)
+        if self._on_step is not None:
+            self._on_step(host, None, time.monotonic() - started)
+            session.on_command = partial(self._on_step, host)
+        return session
+
+    def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
         clock = Clock(self.connect_timeout, cancel)
         endpoint = self.resolver.resolve(host, self.connect_timeout)
         sock: socket.socket

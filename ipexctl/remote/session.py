@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
@@ -37,6 +39,21 @@ class Captured:
     ended: Ended
     stdout: bytes
     stderr: bytes
+
+
+class Telling:
+    """A session that can tell of each command once it has ended: the command, and the seconds it took."""
+
+    on_command: Callable[[Command, float], None] | None = None
+
+    @contextmanager
+    def _telling(self, command: Command) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            if self.on_command is not None:
+                self.on_command(command, time.monotonic() - started)
 
 
 class Session(Protocol):

@@ -16,7 +16,7 @@ from ipexctl.remote.clock import Clock
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.jump import close_way
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import Ended, Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class _NoChannel(HostError):
     """sshd opens no further one on a connection that is well."""
 
 
-class SshSession:
+class SshSession(Telling):
     """One connection to one host; each command is a channel of it."""
 
     def __init__(self, host: Host, connection: fabric.Connection) -> None:
@@ -72,6 +72,17 @@ class SshSession:
         stdin: BinaryIO | None = None,
         timeout: float | None = None,
         cancel: Cancel | None = None,
+    ) -> Ended:
+        with self._telling(command):
+            return self._run(command, sink, stdin, timeout, cancel)
+
+    def _run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        stdin: BinaryIO | None,
+        timeout: float | None,
+        cancel: Cancel | None,
     ) -> Ended:
         clock = Clock(timeout, cancel)
         if clock.cancelled:
