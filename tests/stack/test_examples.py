@@ -16,9 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from accelerate_generations import RECORD, ask, wheel_of
+from launch_helpers import IPEX, cpu, machine, plan
 from real_helpers import EXAMPLES, SHORT, examples_in, leave_out, losses, pip_says
 
 from cli_helpers import ipexctl
+from ipexctl.export.accelerate import to_accelerate
+from ipexctl.launch.accelerate import read_accelerate
+from ipexctl.launch.accelerate_words import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 DISK_NEEDED = 12e9
+TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "RESTART_COUNT")
 
 
@@ -41,6 +47,12 @@ class Stock:
     def run(self, project: Path, *words: str, **env: str) -> Ran:
         options = ("--hosts", "localhost", "--home", self.home, "--cwd", project, "--plain")
         return ipexctl("run", *options, *words, cwd=project, env=env, timeout=120)
+
+    @property
+    def accelerate(self) -> str:
+        """The version of the one that is installed there."""
+        words = ("-c", "from importlib.metadata import version; print(version('accelerate'))")
+        return subprocess.run([self.python, *words], capture_output=True, text=True, check=True).stdout.strip()
 
     def alone(self, script: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """As somebody would who has no ipexctl."""
@@ -191,3 +203,28 @@ def test_accelerate_and_we_train_the_same_from_one_configuration(stock: Stock, p
         plans.append({key: plan[key] for key in ("world_size", "hosts", "settings", "command", "master_port")})
     assert plans[0] == plans[1]
     assert (plans[0]["world_size"], plans[0]["master_port"]) == (2, port)
+
+
+@pytest.mark.parametrize("version", ["0.27.2", "0.34.2", "1.2.1", "installed"])
+def test_what_is_exported_for_each_accelerate_is_read_by_its_own_code_as_we_read_it(
+    stock: Stock, tmp_path: Path, version: str
+) -> None:
+    version = stock.accelerate if version == "installed" else version
+    text = to_accelerate(plan(*TWO, env=IPEX, ppn=2), {**IPEX.packages, "accelerate": version}, "machines").text
+    said = ask(str(stock.python), wheel_of(version, tmp_path / "wheels"), {"exported": text}, tmp_path / "said")
+    theirs, config = said["ipex"]["exported"], read_accelerate(text, "exported")
+    assert isinstance(theirs, dict), theirs
+    assert (theirs["MASTER_ADDR"], theirs["MASTER_PORT"]) == (config.main_ip, str(config.main_port))
+    for setting in words_of(config, {**IPEX.packages, "accelerate": version}):
+        if setting.name != "CCL_WORKER_COUNT" or setting.name in theirs:
+            assert theirs[setting.name] == setting.value
+
+
+def test_the_accelerate_of_today_sets_what_the_last_on_record_set(stock: Stock, tmp_path: Path) -> None:
+    """Where it does not: `tests/stack/accelerate_generations.py` asks them all again."""
+    record = json.loads(RECORD.read_text())
+    wheel = wheel_of(stock.accelerate, tmp_path / "wheels")
+    said = ask(str(stock.python), wheel, record["files"], tmp_path / "said")
+    for stack, by_file in record["ranks"].items():
+        for name, by_version in by_file.items():
+            assert said[stack][name] == list(by_version.values())[-1], f"{stack}: {name}"
