@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import Interrupted
-
-if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -53,7 +50,6 @@ def doctor(
     from ipexctl.remote.reach import Reach
     from ipexctl.stack.user_rows import known_rows
     from ipexctl.ui.doctor import show_doctor, show_json
-    from ipexctl.ui.say import say
 
     hosts = choose_hosts(targets)
     cancel = Cancel()
@@ -67,16 +63,12 @@ def doctor(
         rows=known_rows(os.environ),
     )
 
-    def on_step(host: Host, step: str, seconds: float) -> None:
-        if output.verbose:
-            say(f"{host.name}: {step} ({seconds:.3f} s)")
-
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets)) as reach,
+        Reach(reach_options(targets, output)) as reach,
         Crew(reach, cancel, forks=targets.forks) as crew,
     ):
-        report = examine(hosts, wishes, crew, on_step)
+        report = examine(hosts, wishes, crew)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)
     if output.json:

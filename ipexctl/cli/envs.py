@@ -71,7 +71,7 @@ def envs_command(
     cancel = Cancel()
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets)) as reach,
+        Reach(reach_options(targets, output)) as reach,
         Crew(reach, cancel, forks=targets.forks) as crew,
     ):
         if remove:

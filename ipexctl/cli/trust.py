@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, shared
-
-if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
-
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -48,14 +44,10 @@ def trust_command(
     hosts = choose_hosts(targets)
     cancel = Cancel()
 
-    def on_step(host: Host, step: str, seconds: float) -> None:
-        if output.verbose:
-            say(f"{host.name}: {step} ({seconds:.3f} s)")
-
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets)) as reach,
-        Crew(hosts, reach, cancel, forks=targets.forks, timeout=targets.timeout, on_step=on_step) as crew,
+        Reach(reach_options(targets, output)) as reach,
+        Crew(hosts, reach, cancel, forks=targets.forks, timeout=targets.timeout) as crew,
     ):
         if revoke:
             report = verb.revoke(crew, home=where, dry_run=dry_run)

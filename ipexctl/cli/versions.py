@@ -12,7 +12,6 @@ from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
     from ipexctl.stack.request import StackRequest
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -65,21 +64,16 @@ def versions(
         from ipexctl.remote.crew import Crew
         from ipexctl.remote.reach import Reach
         from ipexctl.stack.versions import versions_for
-        from ipexctl.ui.say import say
-
-        def on_step(host: Host, step: str, seconds: float) -> None:
-            if output.verbose:
-                say(f"{host.name}: {step} ({seconds:.3f} s)")
 
         hosts = choose_hosts(targets)
         where = check_home(home)
         cancel = Cancel()
         with (
             cancelling(cancel) as interrupt,
-            Reach(reach_options(targets)) as reach,
+            Reach(reach_options(targets, output)) as reach,
             Crew(reach, cancel, forks=targets.forks) as crew,
         ):
-            report = versions_for(hosts, request, rows, crew, home=where, timeout=targets.timeout, on_step=on_step)
+            report = versions_for(hosts, request, rows, crew, home=where, timeout=targets.timeout)
         code = interrupt.code
     if code is not None:
         raise Interrupted(code)

@@ -16,7 +16,7 @@ from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.doctor.report import HostStatus
     from ipexctl.facts.facts import Facts
@@ -42,15 +42,10 @@ class Wishes:
     """The version table; None: as it is in the package."""
 
 
-def examine(
-    hosts: Sequence[Host], wishes: Wishes, crew: Crew, on_step: Callable[[Host, str, float], None]
-) -> DoctorReport:
+def examine(hosts: Sequence[Host], wishes: Wishes, crew: Crew) -> DoctorReport:
     """Everything there is to know, as one value. What fails on a host is in its report, never raised."""
     started = time.monotonic()
-    answers = {
-        answer.host.name: answer
-        for answer in gather(hosts, crew, home=wishes.home, timeout=wishes.timeout, on_step=on_step)
-    }
+    answers = {answer.host.name: answer for answer in gather(hosts, crew, home=wishes.home, timeout=wishes.timeout)}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
     internal = _internal(hosts, facts, wishes.iface)
     contexts = {host.name: _context(host, answers[host.name], internal, facts, hosts[0]) for host in hosts}

@@ -110,7 +110,7 @@ class _KeptSessions:
 def seen_there(crew: Crew, host: Host, home: str, *, timeout: float) -> Seen:
     """What trust wants to know of a host, asked over the session the crew has."""
     reach = cast("Reach", _KeptSessions(crew))
-    with_ours = TrustCrew([host], reach, crew.cancel, forks=1, timeout=timeout, on_step=lambda *_: None)
+    with_ours = TrustCrew([host], reach, crew.cancel, forks=1, timeout=timeout)
     return with_ours.look_at(host, home)
 
 

@@ -11,7 +11,7 @@ from ipexctl.stack.plan import Refusal
 from ipexctl.stack.resolver import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
@@ -51,7 +51,6 @@ def versions_for(
     *,
     home: str | None = None,
     timeout: float | None = None,
-    on_step: Callable[[Host, str, float], None],
 ) -> VersionsReport:
     """For these hosts; those that don't answer are left out of the choice, and said."""
     from ipexctl.facts.gather import gather
@@ -60,7 +59,7 @@ def versions_for(
     wrong = resolve(request, {}, None, rows=rows)
     if isinstance(wrong, Refusal) and wrong.wrong_call:
         return VersionsReport(tuple(rows), wrong)
-    answers = {answer.host.name: answer for answer in gather(hosts, crew, home=home, timeout=timeout, on_step=on_step)}
+    answers = {answer.host.name: answer for answer in gather(hosts, crew, home=home, timeout=timeout)}
     ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
     facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
     return VersionsReport(tuple(rows), _for_hosts(request, facts, rows), ordered, time.monotonic() - began)

@@ -57,7 +57,6 @@ class Crew:
         *,
         forks: int,
         timeout: float | None,
-        on_step: Callable[[Host, str, float], None],
     ) -> None:
         self.hosts = tuple(hosts)
         self.errors: dict[str, HostError] = {}
@@ -67,7 +66,6 @@ class Crew:
         self._cancel = cancel
         self._forks = forks
         self._timeout = timeout
-        self._on_step = on_step
         self._sessions: dict[str, Session] = {}
 
     def __enter__(self) -> Crew:
@@ -145,9 +143,7 @@ class Crew:
 
     def _session(self, host: Host) -> Session:
         if host.name not in self._sessions:
-            started = time.monotonic()
             self._sessions[host.name] = self._reach.open(host, self._cancel)
-            self._on_step(host, "connected", time.monotonic() - started)
         return self._sessions[host.name]
 
     def _ask(self, host: Host, command: Command, stdin: bytes | None = None) -> bytes:
@@ -155,18 +151,14 @@ class Crew:
         session = self._session(host)
         if self._cancel.thrown:
             raise Cancelled("stopped")
-        started = time.monotonic()
         self.trips[host.name] += 1
-        try:
-            result = capture(
-                session,
-                command,
-                stdin=None if stdin is None else io.BytesIO(stdin),
-                timeout=self._timeout,
-                cancel=self._cancel,
-            )
-        finally:
-            self._on_step(host, command.label, time.monotonic() - started)
+        result = capture(
+            session,
+            command,
+            stdin=None if stdin is None else io.BytesIO(stdin),
+            timeout=self._timeout,
+            cancel=self._cancel,
+        )
         if not result.ended.ok:
             said = result.stderr.decode(errors="replace").strip().splitlines()
             raise HostError(said[-1] if said else f"could not {command.label}: {result.ended}", _fix_for(said))

@@ -38,7 +38,7 @@ class _Doctor:
             timeout=calls[0].timeout,
             rows=known_rows(os.environ),
         )
-        report = examine([call.host for call in calls], wishes, world.crew, lambda *_: None)
+        report = examine([call.host for call in calls], wishes, world.crew)
         bad = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
         everyone = {call.host.name for call in calls}
         ignored = {*(args["ignore"] or ()), *(world.mended if calls[0].check else ())}
@@ -76,7 +76,6 @@ class _Trust:
             world.cancel,
             forks=options.forks,
             timeout=call.timeout,
-            on_step=lambda *_: None,
         ) as crew:
             if call.args["state"] == "absent":
                 report = verb.revoke(crew, home=options.home, dry_run=call.check)
