@@ -177,7 +177,8 @@ class _Reader:
         self._refuse_other_machines()
         self._name_unknown()
         if "use_cpu" in self._top and not self._top_flag("use_cpu"):
-            self._notes.append(f"use_cpu: false of {self._path} is passed over: ranks compute on CPUs here")
+            place = f"{self._path}:{_line(self._top['use_cpu'])}"
+            self._notes.append(f"{place}: use_cpu: false is passed over, ranks compute on CPUs here")
         nested = self._nested
         precision = self._precision()
         if self._top.keys() & {"machine_rank"} and (self._whole(self._top["machine_rank"]) or 0) > 0:
@@ -217,7 +218,8 @@ class _Reader:
         ]
         if strays:
             verb = "belongs" if len(strays) == 1 else "belong"
-            self._notes.append(f"{', '.join(strays)} {verb} below {name} in {self._path}, indented: read as if so")
+            place = f"{self._path}:{_line(self._top[strays[0]])}"
+            self._notes.append(f"{place}: {', '.join(strays)} {verb} below {name}, indented: read as if so")
         return {**{key: self._top[key] for key in strays}, **found}
 
     def _refuse_other_machines(self) -> None:
@@ -252,8 +254,9 @@ class _Reader:
             if key not in known:
                 near = get_close_matches(key, known, n=1)
                 meant = f"; did you mean {near[0]}?" if near else ""
-                line = entry.key_node.start_mark.line + 1
-                self._notes.append(f"{self._path}:{line}: {quoted(key)} is no key of accelerate's: passed over{meant}")
+                self._notes.append(
+                    f"{self._path}:{_line(entry)}: {quoted(key)} is no key of accelerate's: passed over{meant}"
+                )
 
     def _precision(self) -> str:
         entry = self._top.get("mixed_precision")
@@ -311,3 +314,7 @@ class _Reader:
         if said in _NO:
             return False
         raise self._tree.error(entry.value, f"{entry.key} is true or false, not {quoted(said)}")
+
+
+def _line(entry: Entry) -> int:
+    return int(entry.key_node.start_mark.line) + 1

@@ -113,8 +113,8 @@ def test_lost_indentation_is_read_with_a_word() -> None:
     config = read(FLAT)
     assert (config.ipex, config.ccl_workers, config.hostfile) == (True, 2, "hosts")
     assert config.notes == (
-        "ipex belongs below ipex_config in default_config.yaml, indented: read as if so",
-        "mpirun_hostfile, mpirun_ccl belong below mpirun_config in default_config.yaml, indented: read as if so",
+        "default_config.yaml:3: ipex belongs below ipex_config, indented: read as if so",
+        "default_config.yaml:6: mpirun_hostfile, mpirun_ccl belong below mpirun_config, indented: read as if so",
     )
 
 
@@ -190,7 +190,7 @@ def test_an_unknown_key_is_passed_over_with_a_word() -> None:
 
 def test_ranks_compute_on_cpus_whatever_the_file_says() -> None:
     assert read("use_cpu: true\n").notes == ()
-    assert "use_cpu: false of default_config.yaml is passed over" in read("use_cpu: false\n").notes[0]
+    assert "default_config.yaml:1: use_cpu: false is passed over" in read("use_cpu: false\n").notes[0]
 
 
 def test_what_is_far_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
