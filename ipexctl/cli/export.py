@@ -13,6 +13,8 @@ import typer
 
 from ipexctl.cli.launch_options import Launch, Script, ScriptCommand, understand
 from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.cli.launch_options import Asked
     from ipexctl.export.common import Exported
     from ipexctl.jobs.begin.run import Planned
+    from ipexctl.jobs.begin.wishes import RunWishes
 
 app = typer.Typer(
     help="Print the plan of a run for another launcher.\n\n\b\n"
@@ -29,8 +32,12 @@ app = typer.Typer(
     add_completion=False,
 )
 SCHEMA = "ipexctl.export/1"
-WITHOUT_SETUP = ("accelerate", "mpijob")
-"""What has no place for a file that a shell sources."""
+WITHOUT = {
+    "--setup": (("accelerate", "mpijob"), "source it before"),
+    "--max-restarts": (("accelerate", "shell", "slurm"), "nothing begins it again"),
+    "--time-limit": (("accelerate", "shell"), "nothing ends it"),
+}
+"""Option → what has no place for it, and what that means."""
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
 
 
@@ -116,12 +123,16 @@ def mpijob(
     Example: ipexctl export mpijob -H hostfile --image me/img train.py > job.yaml
     """
 
+    if not image or any(character.isspace() for character in image):
+        raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
+
     def render(asked: Asked, planned: Planned) -> Exported:
         from ipexctl.export.mpijob import to_mpijob
 
         cpus = [planned.known.facts[host.name].cpu for host in planned.plan.hosts]
         threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
-        return to_mpijob(planned.plan, Path(asked.wishes.script).stem, image, threads)
+        name, restarts = Path(asked.wishes.script).stem, asked.wishes.restarts
+        return to_mpijob(planned.plan, name, image, threads_per_core=threads, restarts=restarts)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -199,10 +210,21 @@ def _export(
             show_refused_json(planned, SCHEMA)
         raise typer.Exit(interrupt.code if interrupt.code is not None else planned.exit_code)
     exported = render(asked, planned)
-    if asked.wishes.setup is not None and ctx.info_name in WITHOUT_SETUP:
-        said = f"--setup {asked.wishes.setup} is not in it: source it before"
-        exported = replace(exported, notes=(*exported.notes, said))
-    _print(exported, output)
+    _print(replace(exported, notes=(*exported.notes, *_lost(str(ctx.info_name), asked.wishes))), output)
+
+
+def _lost(what: str, wishes: RunWishes) -> list[str]:
+    limit = wishes.options.time_limit
+    said = {
+        "--setup": wishes.setup,
+        "--max-restarts": str(wishes.restarts) if wishes.restarts else None,
+        "--time-limit": f"{limit:g}" if limit else None,
+    }
+    return [
+        f"{option} {said[option]} is not in it: {so}"
+        for option, (lacking, so) in WITHOUT.items()
+        if what in lacking and said[option] is not None
+    ]
 
 
 def _print(exported: Exported, output: Output) -> None:

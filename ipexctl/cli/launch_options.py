@@ -164,7 +164,7 @@ def understand(
     from ipexctl.launch.request import LaunchOptions
 
     if script.module is None and not script.words:
-        raise UserError("run what?", fix="ipexctl run SCRIPT.py, -m MODULE, or -- COMMAND")
+        raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
     exports = read_exports(launch.export or (), launch.env_file or (), os.environ)
     options = LaunchOptions(
         n=launch.n,

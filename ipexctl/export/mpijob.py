@@ -30,7 +30,7 @@ IMAGE: Final = (
 )
 
 
-def to_mpijob(plan: LaunchPlan, name: str, image: str, threads_per_core: int = 1) -> Exported:
+def to_mpijob(plan: LaunchPlan, name: str, image: str, *, threads_per_core: int = 1, restarts: int = 0) -> Exported:
     """`image`: one that has the environment, the project in its working directory, an mpirun and an sshd."""
     import yaml  # costs start-up
 
@@ -47,6 +47,7 @@ def to_mpijob(plan: LaunchPlan, name: str, image: str, threads_per_core: int = 1
             "mpiImplementation": IMPLEMENTATION[plan.flavor],
             "runPolicy": {
                 "cleanPodPolicy": "Running",
+                **({"backoffLimit": restarts} if restarts else {}),
                 **({"activeDeadlineSeconds": int(plan.time_limit)} if plan.time_limit is not None else {}),
             },
             "mpiReplicaSpecs": {

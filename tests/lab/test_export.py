@@ -164,6 +164,26 @@ def test_what_can_not_be_planned_is_refused_as_run_refuses_it(cluster: Cluster) 
     assert "nosuch.py" in ran.err
 
 
+def test_what_has_no_place_in_an_export_is_said(cluster: Cluster) -> None:
+    cluster.write("who.py", WHO)
+    asked = ("-H", cluster.lab.hostfile, "--max-restarts", "3", "--time-limit", "90", "who.py")
+    ran = cluster.call("export", "shell", *asked)
+    assert ran.rc == 0
+    assert "--max-restarts 3 is not in it: nothing begins it again" in ran.err
+    assert "--time-limit 90 is not in it: nothing ends it" in ran.err
+    ran = cluster.call("export", "mpijob", *asked)
+    assert (ran.rc, "is not in it" in ran.err) == (0, False)
+    policy = yaml.safe_load(ran.out)["spec"]["runPolicy"]
+    assert (policy["backoffLimit"], policy["activeDeadlineSeconds"]) == (3, 90)
+
+
+@pytest.mark.parametrize("image", ["", "my image"])
+def test_an_image_without_a_name_is_refused(cluster: Cluster, image: str) -> None:
+    ran = cluster.call("export", "mpijob", "-H", cluster.lab.hostfile, "--image", image, "who.py")
+    assert (ran.rc, ran.out) == (2, "")
+    assert f"--image '{image}' is no image's name" in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [(("who.py", "a b"), ["a b"]), (("-m", "pkg.who", "a b"), ["a b"]), (("--", "python", "who.py", "a  b"), ["a  b"])],

@@ -58,6 +58,7 @@ SCHEMA = closed(
         runPolicy=closed(
             cleanPodPolicy={"enum": ["None", "Running", "All"]},
             activeDeadlineSeconds={"type": "integer", "minimum": 0},
+            backoffLimit={"type": "integer", "minimum": 0},
         ),
         mpiReplicaSpecs=closed("Launcher", "Worker", Launcher=REPLICAS, Worker=REPLICAS),
     ),
@@ -98,9 +99,9 @@ def test_an_mpijob_has_a_worker_for_each_host() -> None:
 @pytest.mark.parametrize(("flavor", "called"), [("intel", "Intel"), ("openmpi", "OpenMPI"), ("mpich", "MPICH")])
 def test_every_mpi_has_its_name_and_its_way_to_pass_variables(flavor: Flavor, called: str) -> None:
     made = replace(plan(*TWO, exports=(Export("A", "it's\nx"),), time_limit=90.5), flavor=flavor)
-    job = job_of(made)
+    job = job_of(made, restarts=2)
     assert job["spec"]["mpiImplementation"] == called
-    assert job["spec"]["runPolicy"]["activeDeadlineSeconds"] == 90
+    assert job["spec"]["runPolicy"] == {"cleanPodPolicy": "Running", "backoffLimit": 2, "activeDeadlineSeconds": 90}
     words = shlex.split(script_of(job), comments=True)
     assert ("A=it's\nx" in words) == (flavor == "openmpi")
     assert ("it's\nx" in words) == (flavor != "openmpi")
