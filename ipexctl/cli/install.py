@@ -122,7 +122,7 @@ def install_command(
     view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets)) as reach,
+        Reach(reach_options(targets, output if output.verbose > 1 else None)) as reach,
         Crew(reach, cancel, forks=targets.forks) as crew,
         view,
     ):

@@ -68,7 +68,7 @@ def sync_command(
     view = SyncView(quiet=output.quiet, verbose=output.verbose > 0)
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets)) as reach,
+        Reach(reach_options(targets, output if output.verbose > 1 else None)) as reach,
         Crew(reach, cancel, forks=targets.forks) as crew,
     ):
         report = sync_project(
