@@ -9,6 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.playbook.facts_hints import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, secrets_in, shown
 from ipexctl.playbook.places import templates_in
 from ipexctl.playbook.report import (
@@ -25,7 +26,7 @@ from ipexctl.playbook.result import Result
 from ipexctl.playbook.templater import Filled, Job
 from ipexctl.playbook.tree import Block, Flush
 from ipexctl.playbook.turn import Turn
-from ipexctl.playbook.variables import ANSIBLE_FACTS, ansible_facts, tell_call, tell_hosts, tell_play
+from ipexctl.playbook.variables import ansible_facts, tell_call, tell_hosts, tell_play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

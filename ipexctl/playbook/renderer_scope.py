@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Undefined as JinjaUndefined
 from jinja2 import UndefinedError
 
+from ipexctl.playbook.facts_hints import HINTS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -118,8 +120,10 @@ class Scope:
         top = re.fullmatch("\1(.*)\2", said, re.DOTALL)
         if top:
             name = top[1]
-            alike = 0.85 if name.startswith("ansible_") else 0.6
-            near = get_close_matches(name, sorted({"facts", *self.names()} - {name}), n=1, cutoff=alike)
+            known = sorted({"facts", *self.names()} - {name})
+            near = (
+                [] if name in HINTS else get_close_matches(name, known, n=1, cutoff=0.85 if _of_ansible(name) else 0.6)
+            )
             fix = f"did you mean '{near[0]}'?" if near else _for_name(name)
             return f"'{name}' is undefined", fix, name
         inside = re.fullmatch("\1([^\1]*)\1(.*)", said, re.DOTALL)
@@ -186,10 +190,16 @@ class _OneHost(Mapping[str, Any]):
         return len(self._scope.names())
 
 
+def _of_ansible(name: str) -> bool:
+    return name.startswith("ansible_")
+
+
 def _for_name(name: str) -> str:
     if name in ("facts", "ansible_facts"):
         return "gather_facts: false in this play leaves them out"
-    if name.startswith("ansible_"):
+    if name in HINTS:
+        return HINTS[name]
+    if _of_ansible(name):
         return "what Ansible gathers as ansible_… is facts.… here: ipexctl doctor --json shows all of it"
     return f"-e {name}=VALUE, or a default: {{{{ {name} | default('') }}}}"
 

@@ -18,6 +18,7 @@ from ipexctl.playbook.report import ItemDone
 from ipexctl.playbook.result import Call, Result, failed, together
 from ipexctl.playbook.templater import Filled, Job, TemplateError
 from ipexctl.playbook.whole import not_whole
+from ipexctl.playbook.words import as_written
 from ipexctl.playbook.world import HERE, LOCAL
 from ipexctl.remote.outcome import HostError
 
@@ -260,7 +261,7 @@ class Turn:
             except UserError as error:
                 results = {call.host.name: failed(error.message, error.fix) for call in calls}
             for piece in group:
-                piece.result = results[piece.host.name]
+                piece.result = as_written(results[piece.host.name], self._task.spec.options)
 
     def _judge(self, pieces: Sequence[_Piece]) -> list[_Piece]:
         """`changed_when`, `failed_when`, `until`; returns those that are to be tried again."""

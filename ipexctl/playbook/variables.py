@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from ipexctl.playbook.tree import Play
     from ipexctl.playbook.world import World
 
-ANSIBLE_FACTS: Final = (
-    *("hostname", "nodename", "fqdn", "distribution", "distribution_version", "os_family", "kernel"),
-    *("architecture", "processor_vcpus", "memtotal_mb", "user_id", "user_dir"),
-)
 _FAMILIES: Final = {
     "Debian": ("debian", "ubuntu", "linuxmint", "raspbian"),
     "RedHat": ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "amzn"),

@@ -59,6 +59,8 @@ class World:
     cwd: Path
     every: Sequence[Host] = ()
     """All that the hostfile names, whatever --limit leaves of them."""
+    projects: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    """Those that runs of this playbook have brought to hosts, and what of them stays behind."""
     mended: set[str] = field(default_factory=set)
     """Findings of the doctor that earlier tasks have mended, or would have without --check."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)

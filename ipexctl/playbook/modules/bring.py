@@ -8,6 +8,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.modules.sh import MOST, run_sh
+from ipexctl.playbook.modules.travels import warn_of_travels
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.result import Result, failed
 
@@ -24,6 +25,7 @@ case $src in '~/'*) src=$HOME/${src#??};; esac
 case $src in -*) src=./$src;; esac
 if [ -d "$src" ]; then echo d; exit 0; fi
 [ -e "$src" ] || { echo n; exit 0; }
+[ -f "$src" ] || { echo "no regular file: $src" >&2; exit 1; }
 size=$(wc -c <"$src") || exit 1
 is=$(sha256sum <"$src") || exit 1
 if [ "${is%% *}" = "$have" ]; then echo "s $size"; exit 0; fi
@@ -67,6 +69,7 @@ class _Fetch:
             if found["size"] >= MOST - 64:
                 return _directory(world, call)
             return failed("it changed while it was read", "fetch it again", **found)
+        warn_of_travels(world, dest)
         try:
             _land(dest, content)
         except OSError as error:
@@ -104,6 +107,7 @@ def _directory(world: World, call: Call) -> Result:
 
     base = local_path(call.task.base, call.args["dest"])
     dest = base if call.args["flat"] else base / call.host.name
+    warn_of_travels(world, dest)
     if call.check:
         return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(dest)})
     order = order_of_host(Source(call.target.name, call.args["src"]), f"{dest}/", [call.target], world.options.home)
@@ -116,10 +120,13 @@ def _of_run(world: World, call: Call) -> Result:
     from ipexctl.jobs.record import Register
 
     dest = local_path(call.task.base, call.args["dest"])
+    if not call.args["run"]:
+        return Result("skipped", "there was no run to bring from")
     try:
         record = Register().find(call.args["run"])
         if call.host.name != record.node0.name:
             return Result("skipped", f"node0 of the run is {record.node0.name}")
+        warn_of_travels(world, dest)
         if call.check:
             return Result("changed", "would be brought", data={"run": record.id, "dest": str(dest)})
         order = order_of_run(record, call.args["path"], str(dest), rank=None, host=None, others=())

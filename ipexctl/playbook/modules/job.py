@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
@@ -16,6 +18,7 @@ from ipexctl.remote.outcome import HostError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.jobs.begin.project import Place
     from ipexctl.jobs.begin.wishes import RunWishes
     from ipexctl.jobs.record import RunRecord
     from ipexctl.playbook.result import Call
@@ -23,6 +26,17 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 1 << 20
 """Characters of what the ranks said that `register` keeps."""
+
+_CREATES: Final = """\
+case $1 in '~') set -- "$HOME";; '~/'*) set -- "$HOME/${1#??}";; esac
+case $1 in /*) [ -e "$1" ] && printf '%s\\n' "$1"; exit;; esac
+case $2 in '~/'*) tree=$HOME/${2#??};; *) tree=$2;; esac
+for it in "$tree" "$tree".gen*; do
+  [ ! -e "$it/$3/$1" ] || { printf '%s\\n' "$1"; exit 0; }
+done
+exit 1
+"""
+# Of a project whose tree is in use the next run has another one, .gen2.
 
 _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
@@ -34,11 +48,14 @@ class _Run:
 
         call = calls[0]
         try:
-            if call.args["creates"] is not None and self._is_there(world, call):
-                return {each.host.name: Result("ok", f"{call.args['creates']} is there already") for each in calls}
             wishes, secrets = _wishes(world, call)
             check_wishes(wishes)
             place = find_place(wishes, call.task.base)
+            if wishes.sync:
+                world.projects[place.root] = (*wishes.excludes, *wishes.data)
+            if call.args["creates"] is not None and (found := _creates(world, call, place)):
+                data = {**_NOT_RUN, "run": "", "creates": found}
+                return {each.host.name: Result("ok", f"{found} is there already", data=data) for each in calls}
             if call.check:
                 return _planned(world, calls, wishes, place)
             return _begun(world, calls, wishes, place, secrets)
@@ -48,11 +65,17 @@ class _Run:
             status = "unreachable" if error.status == "unreachable" else "failed"
             return refused(calls, error.reason, error.fix, status)
 
-    def _is_there(self, world: World, call: Call) -> bool:
-        """On node0, where a run writes what it has learnt."""
-        test = "case $1 in '~/'*) p=$HOME/${1#??};; *) p=$1;; esac; [ -e \"$p\" ]"
-        with world.session(call.host) as session:
-            return run_sh(world, session, call, test, [call.args["creates"]]).rc == 0
+
+def _creates(world: World, call: Call, place: Place) -> str:
+    """What of it there is on node0, where a run writes what it has learnt: from the run's working directory on."""
+    from ipexctl.sync.root import owner_here, tree_name
+
+    tree = str(place.root)
+    if call.args["sync"]:
+        tree = f"{world.options.home}/code/{tree_name(Path(os.path.realpath(place.root)), owner_here())}"
+    with world.session(call.host) as session:
+        ran = run_sh(world, session, call, _CREATES, [call.args["creates"], tree, place.below])
+    return ran.stdout.decode(errors="replace").strip() if ran.rc == 0 else ""
 
 
 def _wishes(world: World, call: Call) -> tuple[RunWishes, dict[str, str]]:
@@ -114,8 +137,8 @@ def _planned(world: World, calls: Sequence[Call], wishes: RunWishes, place: Any)
         said = f"not run: --check ({planned.reason})"
         return {call.host.name: Result("skipped", said, data=dict(_NOT_RUN), not_run=True) for call in calls}
     plan = planned.plan
-    said = f"not run: --check; it would be {plan.world_size} ranks over {plan.backend}"
-    data = {**_NOT_RUN, "world_size": plan.world_size, "backend": plan.backend}
+    said = f"not run: --check; it would be {plan.world_size} ranks"
+    data = {**_NOT_RUN, "world_size": plan.world_size}
     return {call.host.name: Result("skipped", said, data=data, not_run=True) for call in calls}
 
 

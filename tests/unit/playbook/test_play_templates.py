@@ -103,7 +103,8 @@ def test_a_variable_that_needs_what_is_not_there_is_not_there_itself() -> None:
     [
         ("{{ tir }}", "'tir' is undefined", "did you mean 'tier'?"),
         ("{{ cpu.tir }}", "there is no 'tir' in it", "did you mean 'tier'?"),
-        ("{{ ansible_processor_cores }}", "is undefined", "facts.…"),
+        ("{{ ansible_processor_cores }}", "is undefined", "facts.cpu.cores"),
+        ("{{ ansible_bios_date }}", "is undefined", "facts.…"),
         ("{{ tier | int / 0 }}", "division by zero", ""),
         ("{{ cpu.tier.x }}", "has no 'x'", ""),
         ("{{ lookup('file', '/etc/passwd') }}", "not allowed", ""),

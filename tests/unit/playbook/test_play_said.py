@@ -1,0 +1,56 @@
+"""What verbs say inside a playbook: in a playbook's words; and what fetch brings into a project that is run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.playbook.modules import MODULES
+from ipexctl.playbook.modules.travels import travels
+from ipexctl.playbook.result import Result
+from ipexctl.playbook.words import as_written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("said", "here"),
+    [
+        (
+            "ipexctl install --env old makes it there, or run --install; a Python of your own: --python PATH",
+            "a task install: {env: old} makes it there; a Python of your own: python: PATH",
+        ),
+        ("ipexctl install makes it there", "a task install: makes it there"),
+        ("--mpi /opt is not there on node1", "mpi: /opt is not there on node1"),
+        ("without --no-sync it is brought there", "without sync: false it is brought there"),
+        ("--master-port 1 is taken", "master_port: 1 is taken"),
+        ("leave it out: --limit '!node2'", "leave it out: --limit '!node2'"),
+        ("", ""),
+    ],
+)
+def test_options_are_called_as_the_playbook_calls_them(said: str, here: str) -> None:
+    result = as_written(Result("failed", said, said), MODULES["run"].options)
+    assert (result.reason, result.fix) == (here, here)
+
+
+@pytest.mark.parametrize(
+    ("dest", "excludes", "where"),
+    [
+        ("project/out", (), "out"),
+        ("project/a/b", (), "a/b"),
+        ("project", (), "."),
+        ("elsewhere", (), ""),
+        ("project/../elsewhere", (), ""),
+        ("project/out", ("/out",), ""),
+        ("project/a/b", ("a/",), ""),
+        ("project/kept/x", (), ""),
+    ],
+)
+def test_what_is_brought_into_a_project_travels_unless_it_stays_behind(
+    tmp_path: Path, dest: str, excludes: tuple[str, ...], where: str
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / ".gitignore").write_text("kept/\n")
+    assert travels(tmp_path / dest, tmp_path / "project", excludes) == where
