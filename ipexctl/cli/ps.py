@@ -48,6 +48,7 @@ def ps_command(
     """
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.cli.reached import reach_of
+    from ipexctl.jobs.begin.under_way import abandoned
     from ipexctl.jobs.keep import read_keep
     from ipexctl.jobs.ps import forgettable, look, with_copies
     from ipexctl.jobs.record import Register
@@ -59,6 +60,7 @@ def ps_command(
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
     keep = read_keep(os.environ)
     register = Register()
+    abandoned(register.directory)
     records, damaged = register.read()
     cancel = Cancel()
     with cancelling(cancel) as interrupt, ExitStack() as ways:

@@ -21,6 +21,7 @@ from ipexctl.jobs.begin.places import check_data, check_places
 from ipexctl.jobs.begin.prepare import environment_of, has_environment, look, planned_environment
 from ipexctl.jobs.begin.project import left_elsewhere
 from ipexctl.jobs.begin.refused import Refused
+from ipexctl.jobs.begin.under_way import going
 from ipexctl.jobs.begin.ways import check_ways
 from ipexctl.jobs.keep import prune_here, read_keep
 from ipexctl.jobs.record import Register, RunRecord
@@ -287,8 +288,15 @@ def begin(
     except UserError:
         _give_back(used, wishes, crew, run)
         raise
+
+    def may_go() -> Refused | None:
+        refused = planned.may_go()
+        if refused is None:
+            going(register.directory, run)
+        return refused
+
     try:
-        started = starting.start(used, beginning, crew, planned.may_go)
+        started = starting.start(used, beginning, crew, may_go)
     except UserError:
         register.remove(run)
         _give_back(used, wishes, crew, run)

@@ -1,6 +1,6 @@
 """Calls of run on this machine that have not begun their run yet: one that was killed there holds no tree.
 
-A note a call, beside the register's records, gone once the run is on record or won't begin.
+A note a call, beside the register's records, gone before the run is told to go, or once it won't begin.
 """
 
 from __future__ import annotations
@@ -32,20 +32,26 @@ def noted(directory: Path, run: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        going(directory, run)
+
+
+def going(directory: Path, run: str) -> None:
+    """The run is told to go: from now on its node0 knows what becomes of it."""
+    with contextlib.suppress(OSError):
+        (directory / f"{run}{_ENDING}").unlink()
 
 
 def abandoned(directory: Path) -> tuple[str, ...]:
-    """Runs that nobody is going to begin any more: their call has died, and they were never put on record."""
+    """Runs that nobody is going to begin any more: their call has died. They are no longer on record."""
     found = []
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob(f"*{_ENDING}")):
             run = path.name.removesuffix(_ENDING)
             if time.time() - path.stat().st_mtime > _OLD and _is_dead(path):
                 path.unlink()
-            elif _is_dead(path) and not (directory / f"{run}.json").exists():
+            elif _is_dead(path):
                 found.append(run)
+                (directory / f"{run}.json").unlink(missing_ok=True)
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from ipexctl.jobs.begin.under_way import abandoned, noted
+from ipexctl.jobs.begin.under_way import abandoned, going, noted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +25,22 @@ def killed_while_it_began(directory: Path, run: str) -> None:
         call.kill()
 
 
-def test_a_call_that_was_killed_is_known_to_have_died_and_one_on_record_is_not_asked_after(tmp_path: Path) -> None:
+def test_a_run_whose_call_was_killed_before_it_went_is_no_run(tmp_path: Path) -> None:
     killed_while_it_began(tmp_path, "train-1")
-    assert abandoned(tmp_path) == ("train-1",)
     (tmp_path / "train-1.json").write_text("{}")
-    assert abandoned(tmp_path) == (), "it may have begun: its node0 knows"
+    assert abandoned(tmp_path) == ("train-1",)
+    assert not (tmp_path / "train-1.json").exists()
+    assert abandoned(tmp_path) == ("train-1",), "hosts that were away are told later"
     os.utime(tmp_path / "train-1.begins", (0, 0))
     assert abandoned(tmp_path) == ()
-    assert not (tmp_path / "train-1.begins").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_was_told_to_go_is_its_nodes_affair(tmp_path: Path) -> None:
+    with noted(tmp_path, "train-1"):
+        (tmp_path / "train-1.json").write_text("{}")
+        going(tmp_path, "train-1")
+        assert [path.name for path in tmp_path.iterdir()] == ["train-1.json"]
 
 
 def test_a_call_that_goes_on_or_has_ended_leaves_nothing_to_see_to(tmp_path: Path) -> None:
