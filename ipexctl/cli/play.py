@@ -77,8 +77,10 @@ def play_command(
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.playbook.choice import Choice, unknown_tags
+    from ipexctl.playbook.places import templates_in
     from ipexctl.playbook.prepare import prepare, read
     from ipexctl.playbook.templater import Templater
+    from ipexctl.playbook.vars_dirs import read_vars_dirs
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui import play as view
 
@@ -99,6 +101,8 @@ def play_command(
         else:
             limited = choose_hosts(targets)
             every = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
+        dirs = read_vars_dirs(_beside(targets, book.path, cwd), every)
+        templater.check(templates_in([dict(each) for each in dirs.values()]))
         for tag, fix in unknown_tags(book, choice):
             view.warn(f"no task has the tag {tag!r}", fix)
         ready = prepare(book, files, choice, every, limited, local=local)
@@ -118,6 +122,7 @@ def play_command(
             "connect_timeout": targets.connect_timeout,
             "host_keys": None if targets.host_keys is None else targets.host_keys.value,
             "extra": variables,
+            "vars_dirs": dirs,
         }
         from ipexctl.playbook.retry import note_failed
         from ipexctl.remote.crew import Crew
@@ -154,6 +159,13 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
     if "," in inventory:
         return replace(targets, hosts=inventory.strip(","))
     return replace(targets, hostfile=Path(inventory))
+
+
+def _beside(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
+    """Where group_vars/ and host_vars/ may be: beside the inventory, then beside the playbook."""
+    named = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or cwd / "hostfile"
+    inventory = [] if targets.hosts is not None else [(cwd / named).parent]
+    return [*inventory, playbook.parent]
 
 
 def _words(given: Sequence[str] | None) -> frozenset[str]:

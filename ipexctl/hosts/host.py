@@ -31,3 +31,5 @@ class Host:
     groups: tuple[str, ...] = ()
     vars: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Whatever else an inventory says of it, as text, for playbooks."""
+    shared: frozenset[str] = frozenset()
+    """Which of these its groups say, and not it itself."""

@@ -5,7 +5,7 @@ The two readers, `inventory_ini` and `inventory_yaml`, fill it; what a variable 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -93,7 +93,8 @@ class Inventory:
             if direct not in shared:
                 shared[direct] = self._inherited(direct, order, parents)
             groups, settings = shared[direct]
-            hosts.append(host_from(self.source, name, self._places[name], groups, {**settings, **own}))
+            host = host_from(self.source, name, self._places[name], groups, {**settings, **own})
+            hosts.append(replace(host, shared=frozenset(host.vars.keys() - own.keys())))
         return tuple(hosts)
 
     def _inherited(

@@ -141,6 +141,7 @@ class Engine:
 
     def _uses_facts(self, play: Play) -> bool:
         values: list[Any] = [dict(play.vars), list(play.file_vars), list(self.world.options.extra)]
+        values += self.world.options.vars_dirs.values()
         for task in (*play.tasks, *play.handlers):
             if id(task) in self._tasks:
                 values += task_values(task)

@@ -40,8 +40,12 @@ def read_playbook(path: Path, shown: str) -> Playbook:
 
 def read_variables(path: Path, shown: str) -> Mapping[str, Value]:
     """A file of variables alone: `-e @FILE`."""
+    return variables_of(read_file(path, shown))
+
+
+def variables_of(file: PlaybookFile) -> Mapping[str, Value]:
     try:
-        return variables_of_file(read_file(path, shown))
+        return variables_of_file(file)
     except FileError as error:
         raise _with_column(error) from None
 

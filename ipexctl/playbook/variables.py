@@ -17,6 +17,7 @@ from ipexctl.playbook.places import Place, Templated
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.tree import Play
     from ipexctl.playbook.world import World
 
@@ -45,9 +46,12 @@ def tell_call(world: World, playbook_dir: str) -> None:
         "ansible_diff_mode": world.options.diff,
     }
     told.layer("magic", magic, templated=False)
+    _tell_files(told, "group_vars", world.options.vars_dirs.groups)
+    _tell_files(told, "host_vars", world.options.vars_dirs.hosts)
     for host in hosts:
         own = {name: _of_inventory(host.name, name, text) for name, text in host.vars.items()}
-        told.layer(f"inventory:{host.name}", own, templated=True)
+        for which, names in (("groups", host.shared), ("inventory", own.keys() - host.shared)):
+            told.layer(f"{which}:{host.name}", {name: own[name] for name in names}, templated=True)
         told.layer(
             f"magic:{host.name}",
             {
@@ -69,10 +73,23 @@ def tell_play(world: World, number: int, play: Play) -> None:
         told.layer(f"file{number}.{index}", values, templated=True)
     files = [f"file{number}.{index}" for index in range(len(play.file_vars))]
     extra = [f"extra{index}" for index in range(len(world.options.extra))]
+    dirs = world.options.vars_dirs
     for host in world.known():
         name = host.name
-        weak = [f"inventory:{name}", f"facts:{name}", "play", *files]
+        of_groups = [file for group in ("all", *host.groups) for file in _files("group_vars", group, dirs.groups)]
+        own = [f"inventory:{name}", *_files("host_vars", name, dirs.hosts)]
+        weak = [f"groups:{name}", *of_groups, *own, f"facts:{name}", "play", *files]
         told.host(name, [*weak, "magic", "hosts", f"magic:{name}", "@weak", f"own:{name}", "@strong", *extra])
+
+
+def _tell_files(told: Templater, kind: str, said: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    for name, files in said.items():
+        for number, values in enumerate(files):
+            told.layer(f"{kind}:{name}:{number}", values, templated=True)
+
+
+def _files(kind: str, name: str, said: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    return [f"{kind}:{name}:{number}" for number in range(len(said.get(name, ())))]
 
 
 def tell_hosts(world: World, batch: Sequence[str], every: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.playbook.vars_dirs import VarsDirs
 from ipexctl.remote.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Options:
     connect_timeout: float = 10.0
     local: bool = False
     """Whether tasks may be delegated to this machine."""
+    vars_dirs: VarsDirs = field(default_factory=VarsDirs)
     extra: Sequence[Mapping[str, Any]] = ()
     """-e, the later over the earlier."""
 

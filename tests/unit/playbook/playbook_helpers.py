@@ -75,11 +75,11 @@ def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list
     (directory / "site.yml").write_text(text)
     events: list[Event] = []
     nobody: Any = None
-    limited = options.pop("limited", HOSTS)
+    limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
     with Templater() as templater:
         playbook, files = read("site.yml", directory, templater)
-        ready = prepare(playbook, files, Choice(), HOSTS, limited)
+        ready = prepare(playbook, files, Choice(), every, limited)
         told = Options(**options)
-        world = World(nobody, nobody, Cancel(), templater, told, events.append, limited, directory, every=HOSTS)
+        world = World(nobody, nobody, Cancel(), templater, told, events.append, limited, directory, every=every)
         report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, world).run()
     return report, events
