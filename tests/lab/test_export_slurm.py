@@ -64,6 +64,14 @@ if os.environ["RANK"] == "1" and sys.argv[1:] == ["badly"]:
     sys.exit(7)
 time.sleep(300)
 """
+TELLS = """\
+import json, os
+
+with open(f"/var/tmp/told-{os.environ['RANK']}.json", "w") as file:
+    json.dump({"env": dict(os.environ), "cores": sorted(os.sched_getaffinity(0))}, file)
+"""
+OF_SLURM = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "MASTER_ADDR", "MASTER_PORT", "I_MPI_PIN")
+"""What Slurm's nodes decide, and who binds."""
 BOTH = pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 
 
@@ -84,7 +92,7 @@ def cluster(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     base = tmp_path_factory.mktemp("slurm")
     (base / "project").mkdir()
     cluster = Cluster(lab, base / "project", base / "state")
-    for name, text in (("who.py", WHO), ("meet.py", MEET), ("ends.py", ENDS)):
+    for name, text in (("who.py", WHO), ("meet.py", MEET), ("ends.py", ENDS), ("tells.py", TELLS)):
         cluster.write(name, text)
     spread(lab, cluster.project)
     return cluster
@@ -129,6 +137,24 @@ def test_the_exported_job_starts_the_same_ranks(cluster: Cluster, slurm: Slurm, 
     alone = ranks_of(slurm, exported(cluster, *to, "--ppn", "1", "--iface", "eth0", "who.py"))
     assert [alone[rank]["cores"] for rank in sorted(alone)] == [cores, cores]
     assert {said["env"]["GLOO_SOCKET_IFNAME"] for said in alone.values()} == {"eth0"}
+
+
+@BOTH
+def test_ranks_have_the_variables_and_as_many_cores_as_a_dry_run_shows(
+    cluster: Cluster, slurm: Slurm, launcher: str
+) -> None:
+    asked = ("--ppn", "2", "-x", "LINES=one\n  two's", "tells.py")
+    plan = json.loads(cluster.run("--dry-run", "--json", *asked).out)
+    slurm.ended(slurm.begun(exported(cluster, "--launcher", launcher, *asked)))
+    for host in plan["hosts"]:
+        for rank in host["ranks"]:
+            told = json.loads(cluster.on(rank["rank"] // 2, f"cat /var/tmp/told-{rank['rank']}.json"))
+            assert len(told["cores"]) == len(rank["cores"])
+            for one in plan["settings"]:
+                if one["host"] in (None, host["name"]) and one["rank"] in (None, rank["rank"]):
+                    value = told["env"].get(one["name"])
+                    assert one["name"] in OF_SLURM or value == one["value"] or one["prepend"], one
+                    assert not one["prepend"] or str(value).startswith(one["value"]), one
 
 
 @BOTH

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,20 @@ def test_the_interface_is_set_where_it_is_named_and_a_comment_where_it_is_not() 
 def test_a_value_of_several_lines_stays_as_it_is() -> None:
     many = Export("LINES", "one\n  two\nEOF")
     assert "export LINES='one\n  two\nEOF'\n" in to_slurm(plan(TWO[0], exports=(many,)), "/x", "train").text
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck isn't installed")
+def test_scripts_have_nothing_that_shellcheck_warns_of() -> None:
+    made = plan(*TWO, ppn=2, exports=(Export("A", "it's\n$x"), Export("HIDDEN", "", secret=True)))
+    hosts = (Host("node1", "10.0.0.1", user="me", port=22), Host("node2", "fe80::2"))
+    for text in (
+        to_shell(made, hosts, "/my project", "/tree").text,
+        to_slurm(made, "/my project", "train").text,
+        to_slurm(made, "/my project", "train", launcher="mpirun").text,
+    ):
+        argv = ["shellcheck", "--severity=warning", "-"]
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("name", ["my train", "it's", "a/b", "x;y", "ünï"])
