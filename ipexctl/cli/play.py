@@ -106,6 +106,8 @@ def play_command(
         for tag, fix in unknown_tags(book, choice):
             view.warn(f"no task has the tag {tag!r}", fix)
         ready = prepare(book, files, choice, every, limited, local=local)
+        if tags and not ready.chosen:
+            raise UserError(f"--tags {','.join(tags)} leaves no task", fix="--list-tasks shows their tags")
         if syntax_check or list_tasks:
             view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)

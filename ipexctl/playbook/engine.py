@@ -186,7 +186,7 @@ class Engine:
                 told |= self._notified.get(name, set())
             wanted = [name for name in hosts if name in told and name not in self.gone | failed]
             if wanted and not self._over:
-                failed |= self._task(handler, wanted)
+                failed |= self._task(handler, wanted, handler=True)
         for name in self._notified:
             self._notified[name] -= set(hosts)
         return failed
@@ -229,10 +229,10 @@ class Engine:
             self.counts[name].failed -= 1
             self.counts[name].rescued += 1
 
-    def _task(self, task: Task, hosts: Sequence[str]) -> set[str]:
+    def _task(self, task: Task, hosts: Sequence[str], *, handler: bool = False) -> set[str]:
         if self._ask is not None and not self._may(task):
             return set()
-        report = self.begin(self._name(task, hosts[0]), task.spec.name, str(task.place))
+        report = self.begin(self._name(task, hosts[0]), task.spec.name, str(task.place), handler=handler)
         failed = Turn(self, task, report, hosts).run()
         self.finish(report)
         if self._play.any_errors_fatal and (failed or self.gone & set(hosts)):
@@ -261,10 +261,10 @@ class Engine:
 
     # What is told, counted and kept
 
-    def begin(self, name: str, module: str, place: str) -> TaskReport:
+    def begin(self, name: str, module: str, place: str, *, handler: bool = False) -> TaskReport:
         report = TaskReport(name, self._play.name, module, place, seconds=time.monotonic())
         self.reports.append(report)
-        self.world.watch(TaskBegan(name, module, place))
+        self.world.watch(TaskBegan(name, module, place, handler))
         return report
 
     def end(

@@ -32,6 +32,8 @@ class Prepared:
     hosts: Mapping[int, tuple[Host, ...]]
     """Of each play, by its number, the limit obeyed."""
     tasks: frozenset[int]
+    chosen: int
+    """How many tasks that is, but for handlers."""
     files: Mapping[int, Templated]
     """The text of the file each template task fills, by id() of the task."""
 
@@ -69,7 +71,7 @@ def prepare(
         _check_delegates((*play.tasks, *play.handlers), every, HERE if local else ())
     tasks = chosen(playbook, choice)
     handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
-    return Prepared(playbook, hosts, tasks | handlers, files)
+    return Prepared(playbook, hosts, tasks | handlers, len(tasks), files)
 
 
 def _values(playbook: Playbook) -> Iterator[Any]:

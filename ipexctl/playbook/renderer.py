@@ -30,6 +30,9 @@ LONGEST: Final = 8 << 20
 _NO: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
 
 
+_NUMBER: Final = re.compile(r"'(int|float)'")
+
+
 class _TimeUp(BaseException):
     """Raised wherever it is just then."""
 
@@ -130,6 +133,8 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
         what = str(error)
     else:
         what = re.sub(r"\s+", " ", str(error)) or type(error).__name__
+        if isinstance(error, TypeError) and "'str'" in what and _NUMBER.search(what):
+            fix = "what -e and commands say is a text: NAME | int, or | float"
     return {"what": what[:1000], "fix": fix, "at": at, "line": line, "word": word}
 
 

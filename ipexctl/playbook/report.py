@@ -38,6 +38,7 @@ class TaskBegan:
     name: str
     module: str
     place: str
+    handler: bool = False
 
 
 @dataclass(frozen=True, slots=True)

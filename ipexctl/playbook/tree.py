@@ -128,11 +128,16 @@ class Playbook:
     plays: tuple[Play, ...]
 
 
-def tasks_of(steps: tuple[Step, ...]) -> Iterator[Task]:
+def parts_of(steps: tuple[Step, ...], part: str = "") -> Iterator[tuple[Task, str]]:
+    """Each with the part of a block it stands in, where that is `rescue` or `always`."""
     for step in steps:
         if isinstance(step, Task):
-            yield step
+            yield step, part
         elif isinstance(step, Block):
-            yield from tasks_of(step.block)
-            yield from tasks_of(step.rescue)
-            yield from tasks_of(step.always)
+            yield from parts_of(step.block, part)
+            yield from parts_of(step.rescue, "rescue")
+            yield from parts_of(step.always, "always")
+
+
+def tasks_of(steps: tuple[Step, ...]) -> Iterator[Task]:
+    return (task for task, _ in parts_of(steps))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
+from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.modules.run_by import runner
 from ipexctl.playbook.options import BadOption, filled
 from ipexctl.playbook.places import did_you_mean
-from ipexctl.playbook.report import ItemDone
+from ipexctl.playbook.report import ItemDone, Told
 from ipexctl.playbook.result import Call, Result, failed, together
 from ipexctl.playbook.templater import Filled, Job, TemplateError
 from ipexctl.playbook.whole import not_whole
@@ -200,6 +201,8 @@ class Turn:
             again = self._judge(waiting)
             if not again or attempt == tries or self._world.cancel.thrown:
                 break
+            who = fold(dict.fromkeys(piece.host.name for piece in again))
+            self._world.watch(Told(f"{who}: {self._report.name}: until doesn't hold yet; {tries - attempt} more"))
             self._rest(task.delay)
             waiting = again
         if task.until:

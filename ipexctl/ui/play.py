@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.report import HostDone, ItemDone, PlayBegan, RankSaid, TaskBegan, TaskDone, Told
+from ipexctl.playbook.tree import parts_of
 from ipexctl.text import printable
 from ipexctl.ui.run_summary import counted
 from ipexctl.ui.say import excerpt, say, wants_color
@@ -49,9 +50,9 @@ class PlayView:
                 self._play(event)
             elif isinstance(event, TaskBegan):
                 self._hosts, self._items, self._headed = [], [], False
-                self._task = f"TASK [{printable(event.name)}]" + (
-                    f"  {event.place}" if self._verbose and event.place else ""
-                )
+                kind = "HANDLER" if event.handler else "TASK"
+                place = f"  {event.place}" if self._verbose and event.place else ""
+                self._task = f"{kind} [{printable(event.name)}]{place}"
                 if sys.stdout.isatty() and not self._quiet:
                     self._head()
             elif isinstance(event, ItemDone):
@@ -103,9 +104,9 @@ class PlayView:
         """Hosts with the same fate on one line, in the order of the worst."""
         if not self._quiet and self._hosts:
             self._head()
-        for item in self._items:
+        for names, item in self._turns():
             if self._shows and not self._quiet:
-                self._line(item.host, item.result, f" ({printable(item.label)})" if item.label else "")
+                self._line(names, item.result, f" ({printable(item.label)})" if item.label else "")
         told = {item.host for item in self._items}
         groups: dict[tuple[Any, ...], list[HostDone]] = {}
         for done in self._hosts:
@@ -130,6 +131,14 @@ class PlayView:
         if self._shows and self._diff and not self._quiet:
             self._diffs()
         sys.stdout.flush()
+
+    def _turns(self) -> list[tuple[str, ItemDone]]:
+        """Turns of a loop; those that failed alike on several hosts are one line."""
+        alike: dict[tuple[Any, ...], list[ItemDone]] = {}
+        for number, item in enumerate(self._items):
+            same = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
+            alike.setdefault(same if item.result.bad else (number,), []).append(item)
+        return [(fold([each.host for each in group]), group[0]) for group in alike.values()]
 
     def _line(self, names: str, result: Result, label: str) -> None:
         if result.bad:
@@ -249,8 +258,11 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
     plays: list[dict[str, Any]] = []
     patterns: list[str] = []
     for number, play in enumerate(ready.playbook.plays):
-        tasks = [task for task in play.tasks if id(task) in ready.tasks]
-        rows = [{"name": t.called, "module": t.spec.name, "tags": sorted(t.tags), "place": str(t.place)} for t in tasks]
+        tasks = [(task, part) for task, part in parts_of(play.steps) if id(task) in ready.tasks]
+        rows = [
+            {"name": t.called, "module": t.spec.name, "tags": sorted(t.tags), "place": str(t.place), "part": part}
+            for t, part in tasks
+        ]
         plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})
         patterns.append(play.hosts)
     if as_json:
@@ -267,7 +279,8 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
         sys.stdout.write(f"PLAY [{printable(each['name'])}]: {printable(fold(each['hosts']) or pattern)}\n")
         for row in each["tasks"]:
             tags = f"  [{', '.join(row['tags'])}]" if row["tags"] else ""
-            sys.stdout.write(f"  {printable(row['name'])}  ({row['module']}){tags}\n")
+            part = f"{row['part']}: " if row["part"] else ""
+            sys.stdout.write(f"  {part}{printable(row['name'])}  ({row['module']}){tags}\n")
 
 
 def warn(text: str, fix: str = "") -> None:

@@ -1,0 +1,64 @@
+"""What is shown while a playbook runs: handlers by their name, tries that are left, turns that failed alike as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipexctl.playbook.report import TaskBegan, TaskDone, Told
+from ipexctl.playbook.tree import parts_of
+from ipexctl.ui.play import PlayView
+from playbook_helpers import book, play_of, played
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from ipexctl.playbook.report import Event
+
+
+def said(capsys: pytest.CaptureFixture[str], events: Sequence[Event]) -> tuple[str, str]:
+    view = PlayView(no_color=True)
+    for event in events:
+        view.watch(event)
+    shown = capsys.readouterr()
+    return shown.out, shown.err
+
+
+def test_a_handler_is_called_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = play_of("- {name: tell, debug: , changed_when: true, notify: restart}\n")
+    _, events = played(tmp_path, text + "  handlers: [{name: restart, debug: }]\n")
+    assert [event.handler for event in events if isinstance(event, TaskBegan)] == [False, True]
+    out, _ = said(capsys, events)
+    assert "TASK [tell]" in out
+    assert "HANDLER [restart]" in out
+
+
+def test_each_try_that_is_left_is_said(tmp_path: Path) -> None:
+    text = play_of("- {name: poll, debug: , register: r, until: r is failed, retries: 2, delay: 0}\n")
+    _, events = played(tmp_path, text)
+    assert [event.text for event in events if isinstance(event, Told)] == [
+        f"node[1-3]: poll: until doesn't hold yet; {left} more" for left in (2, 1)
+    ]
+
+
+def test_turns_that_failed_alike_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, events = played(tmp_path, play_of("- {fail: {msg: no}, loop: [a, b], ignore_errors: true}\n"))
+    assert any(isinstance(event, TaskDone) for event in events)
+    _, err = said(capsys, events)
+    assert [line for line in err.splitlines() if line.endswith(": no")] == [
+        "node[1-3]: failed (a): no",
+        "node[1-3]: failed (b): no",
+    ]
+
+
+def test_tasks_know_which_part_of_a_block_they_are_in(tmp_path: Path) -> None:
+    text = "- block: [{name: a, debug: }]\n  rescue: [{name: b, debug: }]\n  always: [{name: c, debug: }]\n"
+    (play,) = book(tmp_path, play_of(text)).plays
+    assert [(task.called, part) for task, part in parts_of(play.steps)] == [("a", ""), ("b", "rescue"), ("c", "always")]
+
+
+def test_a_text_among_numbers_is_told_how_to_be_one(tmp_path: Path) -> None:
+    report, _ = played(tmp_path, play_of("- assert: {that: 5.0 >= n}\n"), extra=[{"n": "3"}])
+    assert report.tasks[0].hosts["node1"].fix == "what -e and commands say is a text: NAME | int, or | float"
