@@ -67,7 +67,7 @@ def play_command(
     """Run a playbook: the verbs of this tool, files and commands, on all hosts.
 
     Written as for Ansible. All of it is checked before any host is touched;
-    run twice, the second run changes nothing.
+    played twice, what is as it should be stays untouched.
 
     \b
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch

@@ -45,9 +45,9 @@ def _file(given: Mapping[str, Any]) -> str | None:
 
 
 def _env(given: Mapping[str, Any]) -> str | None:
-    if "source" in given and given.get("state", "verified") != "named":
+    if "from" in given and given.get("state", "verified") != "named":
         return "'from' goes with state: named"
-    if given.get("state") == "named" and "source" not in given:
+    if given.get("state") == "named" and "from" not in given:
         return "state: named needs 'from', the environment that is to have the name"
     return None
 
@@ -225,7 +225,7 @@ SPECS: Final = (
         {
             "name": Option("str", default="default"),
             "state": Option("str", default="verified", choices=("verified", "absent", "named")),
-            "source": Option("str", aliases=("from",)),
+            "from": Option("str", aliases=("source",)),
         },
         free="name",
         check=_env,

@@ -148,7 +148,7 @@ def _named(world: World, calls: Sequence[Call], name: str) -> Mapping[str, Resul
     from ipexctl.stack import environment
     from ipexctl.stack.fit import usable_pythons
 
-    source, hosts = calls[0].args["source"], [call.host for call in calls]
+    source, hosts = calls[0].args["from"], [call.host for call in calls]
     found: dict[str, Result] = {}
     moves: dict[str, tuple[str, str, str]] = {}
     for host, facts in _looked(world, hosts, found).items():
