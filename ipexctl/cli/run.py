@@ -120,8 +120,8 @@ def run_command(
             tell(f"note: {note}")
         run = begun.record.id
         if detach and interrupt.code is None:
-            sys.stdout.write(f"{run}\n")
             tell(f"it runs on {begun.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
+            sys.stdout.write(f"{run}\n")  # last: where it can't be written, the run is known all the same
             raise typer.Exit(0)
         plan = begun.plan
         tell(f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}")
