@@ -17,6 +17,7 @@ from cli_helpers import ipexctl
 from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, disk, down, ssh_argv, system, up
 from lab_run_helpers import bring_mpi, by_rank, wheels_from_pypi
+from slurm_helpers import slurm_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from cli_helpers import Ran
     from ipexctl.lab import Lab
+    from slurm_helpers import Slurm
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -65,7 +67,8 @@ class Training:
 
     def call(self, command: str, *words: object, timeout: float = 150) -> Ran:
         env = {"XDG_STATE_HOME": str(self.project.parent / "state")}
-        return ipexctl(command, "-H", self.hostfile, *self.login, *words, cwd=self.project, env=env, timeout=timeout)
+        given = (*command.split(), "-H", self.hostfile, *self.login, *words)
+        return ipexctl(*given, cwd=self.project, env=env, timeout=timeout)
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +150,29 @@ def test_ranks_of_every_mpi_learn_what_one_process_learns_and_all_they_print_is_
         assert losses("\n".join(lines)) == pytest.approx(truth, abs=0.0015)
         kept = on_host(training.lab.hosts[0], f"cat ~/.ipexctl/runs/{run}/ranks/{rank:04}.out")
         assert kept.splitlines() == lines
+
+
+@pytest.fixture(scope="module")
+def slurm(training: Training) -> Iterator[Slurm]:
+    with slurm_on(training.lab) as slurm:
+        yield slurm
+
+
+@pytest.mark.parametrize(
+    ("launcher", "named"), [("srun", ""), ("mpirun", "Intel MPI"), *(("mpirun", named) for named in MPIS)]
+)
+def test_a_job_of_slurm_learns_what_one_process_learns(
+    training: Training, slurm: Slurm, truth: dict[tuple[int, int], float], launcher: str, named: str
+) -> None:
+    mpi = ("--mpi", f"{training.mpis[named]}/bin/mpirun") if named in training.mpis else ()
+    words = ("--launcher", launcher, *mpi, "-n", 4, "--ppn", "2", "train_digits.py", "--fresh", *SHORT)
+    made = training.call("export slurm", *words)
+    assert made.rc == 0, made.err
+    there = "/home/ipex/of-slurm"
+    slurm.say(f"mkdir -p {there}")
+    put = [*ssh_argv(training.lab.hosts[0]), f"cat > {there}/train_digits.py"]
+    subprocess.run(put, input=(EXAMPLES / "train_digits.py").read_bytes(), check=True, timeout=20)
+    text = made.out.replace(f"cd {training.project}\n", f"cd {there}\n")
+    said = slurm.ended(slurm.begun(text), timeout=240)
+    assert "ranks: 4, over gloo" in said
+    assert losses(said) == pytest.approx(truth, abs=0.0015)
