@@ -163,8 +163,12 @@ def load(name: str) -> Lab | None:
 
 def require_readable() -> None:
     """Refuse where labs may be but this account may not look: they are root's."""
-    if LABS.exists() and not os.access(LABS, os.R_OK | os.X_OK):
+    if LABS.exists() and not (_may_look(LABS) and all(_may_look(LABS / name) for name in directories())):
         raise UserError("the labs of this machine are root's", fix="run it as root, or with sudo")
+
+
+def _may_look(directory: Path) -> bool:
+    return not directory.exists() or os.access(directory, os.R_OK | os.X_OK)
 
 
 def load_all() -> tuple[Lab, ...]:

@@ -46,7 +46,7 @@ def missing(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str,
     if platform != "linux":
         return "a lab needs Linux: it is made of network and mount namespaces", "run it on a Linux machine"
     if uid != 0:
-        return "a lab needs root: it makes namespaces and mounts", "sudo ipexctl lab up"
+        return "a lab needs root: it makes namespaces and mounts", "run it as root, or with sudo"
     absent = [name for name in _PROGRAMS if name not in programs]
     if absent:
         packages = " ".join(dict.fromkeys(_PROGRAMS[name] for name in absent))

@@ -71,9 +71,8 @@ def requirement(text: str) -> str:
         raise UserError(f"--with {text!r}: {refusal[0]}", fix=refusal[1])
     try:
         return str(Requirement(line))
-    except InvalidRequirement as error:
-        caret = " " * _place(error, line) + "^"
-        raise UserError(f"--with {text!r} can't be read: {_what(line)}\n  {line}\n  {caret}", fix=_EXAMPLE) from None
+    except InvalidRequirement:
+        raise UserError(f"--with {text!r} can't be read: {_what(line)}", fix=_EXAMPLE) from None
 
 
 _EXAMPLE: Final = "write a name, and versions if it matters: 'transformers>=4.50,<5'"

@@ -173,7 +173,7 @@ PROGRAMS = ("/usr/sbin/sshd", "ssh-keygen", "ip", "unshare", "nsenter", "setsid"
     [
         ("linux", 0, PROGRAMS, "", ""),
         ("darwin", 0, PROGRAMS, "a lab needs Linux", ""),
-        ("linux", 1000, PROGRAMS, "a lab needs root", "sudo ipexctl lab up"),
+        ("linux", 1000, PROGRAMS, "a lab needs root", "run it as root, or with sudo"),
         ("linux", 0, PROGRAMS[1:], "a lab needs /usr/sbin/sshd", "apt-get install openssh-server"),
         ("linux", 0, PROGRAMS[:2], "a lab needs ip, unshare", "apt-get install iproute2 util-linux mount e2fsprogs"),
     ],

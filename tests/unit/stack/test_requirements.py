@@ -117,7 +117,7 @@ def test_a_file_that_is_not_there_is_named(file: Path) -> None:
 
 def test_with_is_read_the_same_way() -> None:
     assert requirement(" transformers >= 4.50 ") == "transformers>=4.50"
-    with pytest.raises(UserError, match=r"(?s)--with 'numpy=1'.*not =\n  numpy=1\n       \^"):
+    with pytest.raises(UserError, match=r"^--with 'numpy=1'.*not =$"):
         requirement("numpy=1")
     with pytest.raises(UserError, match="a path of this machine"):
         requirement("./here")
