@@ -119,7 +119,7 @@ def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], here: Sequenc
     names = {"node0", *here} | {name for host in hosts for name in (host.name, host.address)}
     for task in tasks:
         to = task.around.delegate_to
-        if to is None:
+        if to is None or task.spec.where == "here":  # on this machine anyway
             continue
         if task.spec.where != "host":
             raise task.place.error(

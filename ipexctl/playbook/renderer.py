@@ -98,11 +98,11 @@ class Worker:
         for condition in job.get("when", ()):
             if not self._holds(scope, condition):
                 return {"held": False, "by": condition["\0t"]}
+        thats = [self._holds(scope, condition) for condition in job.get("thats", ())]  # before what is said of them
         values = {key: scope.fill(value) for key, value in job.get("values", {}).items()}
         truths = {}
         for key, conditions in job.get("truths", {}).items():
             truths[key] = all(self._holds(scope, condition) for condition in conditions)
-        thats = [self._holds(scope, condition) for condition in job.get("thats", ())]
         return {"held": True, "values": values, "truths": truths, "thats": thats}
 
     def _holds(self, scope: Scope, condition: Mapping[str, Any]) -> bool:

@@ -172,7 +172,7 @@ class Turn:
         )
 
     def _target(self, host: Host, delegate: Any) -> Host | Result:
-        if delegate is None:
+        if delegate is None or self._task.spec.where == "here":
             return host
         if delegate == "node0":
             return self._world.hosts[0]

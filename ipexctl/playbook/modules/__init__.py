@@ -37,6 +37,16 @@ NOT_MODULES: Final = {
     "get_url": "exec: curl -fsSLo FILE URL, with args: {creates: FILE}",
     "unarchive": "exec: tar -xf FILE, with args: {creates: DIR}",
     "git": "sync brings the project from here",
+    "wait_for_connection": 'wait_for: {port: 22, host: "{{ ansible_host }}"}, with delegate_to: node0',
+    "user": "exec with become: true",
+    "mount": "exec with become: true",
+    "group": "exec with become: true",
+    "replace": "template, or exec with sed",
+    "tempfile": "exec: mktemp, with register",
+    "slurp": "fetch brings it here; exec: cat FILE, with register and changed_when: false",
+    "find": "exec: find DIR -name PATTERN, with register and changed_when: false",
+    "cron": "exec: crontab -",
+    "uri": "exec: curl -fsS URL, with register and changed_when: false",
     "mpi": "run",
 }
 

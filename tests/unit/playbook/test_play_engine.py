@@ -96,6 +96,16 @@ def test_a_limit_takes_no_groups_and_no_variables_away(tmp_path: Path) -> None:
     assert recap(report, "node3") == (2, 0, 0)
 
 
+def test_what_is_done_here_may_be_delegated_here(tmp_path: Path) -> None:
+    report, _ = played(tmp_path, play_of("- {debug: , delegate_to: localhost, run_once: true}\n"))
+    assert recap(report, "node1") == (1, 0, 0)
+
+
+def test_an_assertion_is_to_blame_before_what_is_said_of_it(tmp_path: Path) -> None:
+    report, _ = played(tmp_path, play_of("- assert:\n    that: nosuch > 1\n    fail_msg: '{{ nosuch }}'\n"))
+    assert report.tasks[0].hosts["node1"].line.strip() == "that: nosuch > 1"
+
+
 class _Job:
     """Stands in for run: says that it ran, and where."""
 

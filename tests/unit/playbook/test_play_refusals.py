@@ -68,6 +68,20 @@ def test_an_option_of_ansibles_alone_is_answered_with_what_to_write(tmp_path: Pa
     assert at(error)[1].startswith(("owner", "group", "remote_src"))
 
 
+@pytest.mark.parametrize(
+    ("task", "fix"),
+    [
+        ("replace: {path: x}", "exec with sed"),
+        ("group: {name: x}", "exec with become"),
+        ("slurp: {src: x}", "fetch"),
+        ("{debug: , with_subelements: x}", "flatten"),
+        ("{debug: , delegate_facts: true}", "hostvars"),
+    ],
+)
+def test_what_isnt_here_is_answered_with_what_is(tmp_path: Path, task: str, fix: str) -> None:
+    assert fix in refusal(tmp_path, play_of(f"- {task}\n")).fix
+
+
 def test_a_source_is_looked_for_as_ansible_does(tmp_path: Path) -> None:
     for name in ("templates/app.j2", "files/app.bin", "app.bin", "plain.j2"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
