@@ -78,7 +78,7 @@ def play_command(
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.playbook.choice import Choice, unknown_tags
     from ipexctl.playbook.places import templates_in
-    from ipexctl.playbook.prepare import prepare, read
+    from ipexctl.playbook.prepare import check_facts, prepare, read
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.vars_dirs import read_vars_dirs
     from ipexctl.remote.cancel import Cancel
@@ -103,6 +103,8 @@ def play_command(
             every = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
         dirs = read_vars_dirs(_beside(targets, book.path, cwd), every)
         templater.check(templates_in([dict(each) for each in dirs.values()]))
+        given = (*variables, *dirs.values(), *(host.vars for host in every))
+        check_facts(book, files, templater, {name for values in given for name in values})
         for tag, fix in unknown_tags(book, choice):
             view.warn(f"no task has the tag {tag!r}", fix)
         ready = prepare(book, files, choice, every, limited, local=local)

@@ -9,6 +9,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.playbook.choice import chosen
 from ipexctl.playbook.engine import task_values
+from ipexctl.playbook.facts_hints import ANSIBLE_FACTS, HINTS
 from ipexctl.playbook.files import MOST, find_playbook, size_of
 from ipexctl.playbook.options import source_path
 from ipexctl.playbook.pattern import hosts_of
@@ -17,7 +18,7 @@ from ipexctl.playbook.read import read_playbook
 from ipexctl.playbook.world import HERE, LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
@@ -48,6 +49,20 @@ def read(word: str, cwd: Path, templater: Templater) -> tuple[Playbook, dict[int
     found = [template for value in _values(playbook) for template in templates_in(value)]
     templater.check([*{id(template): template for template in found}.values(), *files.values()])
     return playbook, files
+
+
+def check_facts(playbook: Playbook, files: Mapping[int, Templated], templater: Templater, given: Iterable[str]) -> None:
+    """Refuse Ansible's facts that aren't here, unless somebody has set a variable of that name."""
+    named = set(given)
+    for play in playbook.plays:
+        named |= {name for values in (play.vars, *play.file_vars) for name in values}
+        for task in (*play.tasks, *play.handlers):
+            named |= {name for values in task.around.vars for name in values} | {task.register or ""}
+            named |= set(task.args) if task.spec.any_option else set()
+            named |= {task.loop.var, task.loop.index_var or ""} if task.loop else set()
+    hints = {name: hint for name, hint in HINTS.items() if name not in named and name[8:] not in ANSIBLE_FACTS}
+    found = [template for value in _values(playbook) for template in templates_in(value)]
+    templater.check_names([*{id(template): template for template in found}.values(), *files.values()], hints)
 
 
 def prepare(

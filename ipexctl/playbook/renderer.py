@@ -74,6 +74,8 @@ class Worker:
         if said["op"] == "host":
             self._hosts[said["name"]] = said["layers"]
             return None
+        if said["op"] == "names":
+            return json.dumps([self._renderer.stands_plainly(text, said["names"]) for text in said["texts"]])
         if said["op"] == "check":
             return json.dumps([self._renderer.wrong_with(text, kind == "expr") for text, kind in said["texts"]])
         return self._answer(said)

@@ -15,7 +15,7 @@ from jinja2.utils import missing
 from ipexctl.playbook.renderer_filters import FILTERS, TESTS, TooMuch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from jinja2 import Template
 
@@ -134,6 +134,16 @@ class Renderer:
                 if node.name not in known:
                     what = f"no {word} is called {node.name!r}"
                     return {"what": what, "line": node.lineno, "word": node.name, "known": sorted(known)}
+        return None
+
+    def stands_plainly(self, text: str, names: Container[str]) -> dict[str, Any] | None:
+        """The first of these names that is printed as it is: no filter, test or condition looks at it before."""
+        for output in self._env.parse(text).body:
+            for node in output.nodes if isinstance(output, nodes.Output) else ():
+                while isinstance(node, nodes.Getattr | nodes.Getitem):
+                    node = node.node
+                if isinstance(node, nodes.Name) and node.name in names:
+                    return {"line": node.lineno, "word": node.name}
         return None
 
     def expression(self, text: str, variables: Mapping[str, Any]) -> Any:

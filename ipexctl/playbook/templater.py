@@ -134,6 +134,20 @@ class Templater:
                 errors.append(place.error(f"Jinja: {wrong['what']}", fix=fix))
         raise_first(errors)
 
+    def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> None:
+        """Refuse those that print one of these names, which nobody has set."""
+        asked = [each for each in templates if each.kind != "expr" and any(name in each.text for name in hints)]
+        if not asked:
+            return
+        self.warm()
+        self._write(_line({"op": "names", "names": list(hints), "texts": [template.text for template in asked]}))
+        errors = []
+        for template, found in zip(asked, self._read() or [None] * len(asked), strict=True):
+            if found is not None:
+                place = template.spot(found["line"], found["word"])
+                errors.append(place.error(f"'{found['word']}' is undefined", fix=hints[found["word"]]))
+        raise_first(errors)
+
     def fill(self, jobs: Sequence[Job]) -> list[Filled | TemplateError]:
         """An answer for each. What has nothing to fill costs nothing."""
         found: list[Filled | TemplateError] = []
