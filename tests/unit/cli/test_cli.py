@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,6 +139,24 @@ def test_with_json_a_wrong_call_is_a_document_too(args: list[str], reason: str) 
     assert said["status"] == "failed"
     assert reason in said["reason"]
     assert reason in done.stderr
+
+
+@pytest.mark.parametrize("command", ["doctor", "versions"])
+def test_with_json_a_call_that_was_interrupted_is_a_document_too(command: str, tmp_path: Path) -> None:
+    under_way = tmp_path / "under-way"
+    config = tmp_path / "config"
+    config.write_text(f"Host far\n  ProxyCommand sh -c 'touch {under_way}; sleep 60'\n")
+    called = subprocess.Popen(
+        [sys.executable, "-m", "ipexctl", command, "--hosts", "far", "--ssh-config", str(config), "--json"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until = time.monotonic() + 30
+    while not under_way.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    called.send_signal(signal.SIGINT)
+    out, _ = called.communicate(timeout=30)
+    said = json.loads(out)
+    assert (called.returncode, said["schema"], said["status"]) == (130, f"ipexctl.{command}/1", "interrupted")
 
 
 def test_with_json_a_bad_line_of_a_hostfile_has_its_place(tmp_path: Path) -> None:
