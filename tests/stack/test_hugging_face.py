@@ -1,0 +1,227 @@
+"""Real accelerate and transformers on real hosts, of today and the last with IPEX: their launcher's ranks and ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from real_helpers import examples_in, leave_out, pip_says
+
+from cli_helpers import ipexctl
+from ipexctl.errors import UserError
+from ipexctl.lab import LabSpec, disk, down, ssh_argv, system, up
+from lab_run_helpers import WHO, by_rank, said_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cli_helpers import Ran
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+DISK_NEEDED: Final = 12e9
+ENVS: Final = {
+    "old": ("transformers==4.56.2", "accelerate==1.12.0"),
+    "today": ("transformers", "accelerate"),
+}
+"""The last transformers with --use_ipex wants accelerate 1.10 or later; 1.12 is the last that knows IPEX and oneCCL."""
+OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
+CONFIG: Final = """\
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_CPU
+downcast_bf16: 'no'
+machine_rank: 0
+main_process_ip: {first}
+main_process_port: 29511
+main_training_function: main
+mixed_precision: bf16
+mpirun_config:
+  mpirun_ccl: '1'
+  mpirun_hostfile: {hostfile}
+num_machines: 2
+num_processes: 4
+rdzv_backend: static
+same_network: true
+use_cpu: true
+"""
+"""What accelerate's guide for CPUs has, for two machines."""
+ALONE: Final = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: 'NO'
+downcast_bf16: 'no'
+ipex_config:
+  ipex: true
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 1
+rdzv_backend: static
+same_network: true
+use_cpu: true
+"""
+"""What its guide for IPEX has, for one."""
+ACCELERATE_SETS: Final = re.compile(r"(ACCELERATE|CCL|KMP|OMP|MASTER|DYNAMO|IPEX_ENABLED)")
+OURS_ALONE: Final = ("OMP_SCHEDULE", "CCL_WORKER_COUNT", "KMP_AFFINITY", "KMP_BLOCKTIME", "ACCELERATE_USE_CPU")
+"""Docs tell how these differ: the first is ours, the others are looked at one by one."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Two hosts with one home and both environments."""
+
+    lab: Lab
+    project: Path
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        return ("-H", str(self.lab.hostfile))
+
+    def call(self, command: str, *words: object, timeout: float = 300) -> Ran:
+        env = {"XDG_STATE_HOME": str(self.project.parent / "state"), **OFFLINE}
+        return ipexctl(*command.split(), *self.where, *words, cwd=self.project, env=env, timeout=timeout)
+
+    def run(self, env: str, *words: object) -> Ran:
+        ran = self.call("run", "--env", env, "--plain", "-x", "HF_HUB_OFFLINE", *words)
+        assert ran.rc == 0, ran.err + ran.out
+        return ran
+
+    def accelerate(self, env: str, *words: str, rc: int = 0) -> str:
+        """As somebody would on the first host who has no ipexctl, but for the way mpirun takes to the second."""
+        place = f"/home/ipex/.ipexctl/envs/{env}/bin"
+        way = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS='-F /home/ipex/.ipexctl/ssh/config'"
+        line = f"cd guide && PATH={place}:$PATH I_MPI_HYDRA_BOOTSTRAP=ssh {way} accelerate {' '.join(words)}"
+        said = subprocess.run(
+            [*ssh_argv(self.lab.hosts[0]), line], capture_output=True, text=True, timeout=200, check=False
+        )
+        assert said.returncode == rc, said.stderr
+        return said.stderr if rc else said.stdout
+
+    def put(self, name: str, text: str) -> None:
+        """Here and in a directory of the hosts."""
+        (self.project / name).write_text(text)
+        line = f"mkdir -p guide && cat > guide/{name}"
+        subprocess.run([*ssh_argv(self.lab.hosts[0]), line], input=text.encode(), timeout=60, check=True)
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    try:
+        system.require()
+    except UserError as missing:
+        leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
+    if not disk.loops_work():
+        pytest.skip("the hosts' disks would be memory here, and torch doesn't fit")
+    free = shutil.disk_usage("/var/lib").free
+    if free < DISK_NEEDED:
+        leave_out(f"{free / 1e9:.0f} GB are free in /var/lib; {DISK_NEEDED / 1e9:.0f} are needed")
+    if not pip_says("index", "versions", "accelerate"):
+        leave_out("pip reaches no index that has accelerate: no network to PyPI")
+    lab = up(LabSpec(hosts=2, name=f"hug-{os.getpid()}", shared_home=True))
+    try:
+        made = Hosts(lab, examples_in(tmp_path_factory.mktemp("hug")))
+        said = made.call("trust")
+        assert said.rc == 0, said.err
+        for env, packages in ENVS.items():
+            wanted = [word for package in packages for word in ("--with", package)]
+            said = made.call("install", "--stack", "torch", "--torch", "2.13", "--env", env, *wanted, timeout=600)
+            assert said.rc == 0, said.err + said.out
+        addresses = [host.address for host in lab.hosts]
+        made.put("who.py", WHO)
+        made.put("machines", "".join(f"{address}\n" for address in addresses))
+        made.put("alone.yaml", ALONE)
+        made.put("config.yaml", CONFIG.format(first=addresses[0], hostfile="machines"))
+        yield made
+    finally:
+        down(lab.name)
+
+
+def ranks(text: str) -> dict[int, dict[str, Any]]:
+    """Each rank's word on itself, by the number MPI gave it."""
+    found = {}
+    for line in text.splitlines():
+        rank = json.loads(line[line.index("{") :])
+        found[int(rank["env"]["PMI_RANK"])] = rank
+    return found
+
+
+@pytest.mark.parametrize("env", ENVS)
+def test_ranks_of_accelerates_launcher_and_ours_are_the_same_key_by_key(hosts: Hosts, env: str) -> None:
+    words = ("--config_file", "config.yaml", "who.py", "--epochs", "3")
+    theirs = ranks(hosts.accelerate(env, "launch", *words))
+    read = hosts.run(env, "--accelerate-config", "config.yaml", *words[2:])
+    unwrapped = hosts.run(env, "--", "accelerate", "launch", *words)
+    assert "accelerate launch is left out" in unwrapped.err
+    assert sorted(theirs) == [0, 1, 2, 3]
+    for ran in (read, unwrapped):
+        ours = ranks("\n".join(line for lines in by_rank(ran.out).values() for line in lines))
+        assert sorted(ours) == sorted(theirs)
+        for rank, there in theirs.items():
+            here = ours[rank]
+            assert (here["host"], here["argv"]) == (there["host"], there["argv"])
+            assert set(here["cores"]) <= set(there["cores"])
+            assert set_by_accelerate(here["env"]) == set_by_accelerate(there["env"])
+            assert (here["env"]["ACCELERATE_USE_CPU"], there["env"]["ACCELERATE_USE_CPU"]) == ("true", "True")
+            # 0 where the bindings lack, and nothing where oneCCL isn't known: either way it talks over gloo.
+            assert (here["env"]["CCL_WORKER_COUNT"], there["env"].get("CCL_WORKER_COUNT", "0")) == ("1", "0")
+
+
+def test_the_file_for_ipex_starts_the_same_process_as_long_as_accelerate_takes_it(hosts: Hosts) -> None:
+    words = ("alone.yaml", "who.py", "--epochs", "3")
+    there = json.loads(hosts.accelerate("old", "launch", "--config_file", *words))
+    here = said_by(hosts.run("old", "--accelerate-config", *words))[0]
+    assert (here["host"], here["argv"]) == (there["host"], there["argv"])
+    theirs = set_by_accelerate(there["env"])
+    assert theirs["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert {name: here["env"].get(name) for name in theirs} == theirs
+    assert "had unknown keys (['ipex_config'])" in hosts.accelerate("today", "launch", "--config_file", *words, rc=1)
+    assert "knows no IPEX (alone.yaml: ipex)" in hosts.run("today", "--accelerate-config", *words).err
+
+
+def set_by_accelerate(env: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if ACCELERATE_SETS.match(name) and name not in OURS_ALONE}
+
+
+@pytest.mark.parametrize("env", ENVS)
+def test_what_is_exported_is_launched_by_the_accelerate_it_was_made_for(hosts: Hosts, env: str) -> None:
+    made = hosts.call("export accelerate", "--env", env, "--ppn", "1", "--mpirun-hostfile", "machines", "who.py")
+    assert made.rc == 0, made.err
+    hosts.put("exported.yaml", made.out)
+    assert sorted(ranks(hosts.accelerate(env, "launch", "--config_file", "exported.yaml", "who.py"))) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "said"),
+    [
+        (
+            "old",
+            ("--no_cuda", "--use_ipex", "--bf16", "--ddp_backend", "ccl"),
+            (
+                "--use_ipex is left out: IPEX is not installed here",
+                "--ddp_backend is gloo: oneCCL's bindings are not installed here",
+            ),
+        ),
+        ("today", ("--use_cpu", "--bf16"), ()),
+    ],
+)
+def test_the_trainers_example_trains_with_the_flags_of_both_generations(
+    hosts: Hosts, env: str, words: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    """Nodes have no way to the hub. The bindings of oneCCL are on no index: what is missing is one sentence."""
+    steps = ("--max_steps", "12", "--logging_steps", "2", "--learning_rate", "2e-3")
+    ran = hosts.run(env, "-n", "2", "--ppn", "1", "trainer_bert.py", *words, *steps)
+    lines = by_rank(ran.out)[0]
+    assert tuple(line for line in lines if line.startswith("--")) == said
+    losses = [float(found[1]) for line in lines if (found := re.search(r"'loss': '?([\d.]+)", line))]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0], "it learns nothing"
+    assert any(line.startswith("ranks: 2, over gloo; accuracy ") for line in lines)
