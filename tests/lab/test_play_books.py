@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +23,6 @@ from tiny_wheels import write_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from cli_helpers import Ran
     from ipexctl.lab import Lab
@@ -83,6 +84,7 @@ def books(lab: Lab, house: Path, tmp_path: Path, request: pytest.FixtureRequest)
     return Books(lab, tmp_path, f"/home/{lab.hosts[0].user}/{request.node.name[5:25]}")
 
 
+README = Path(__file__).parents[2] / "README.md"
 OFFLINE = ("-e", "wheelhouse=house", "-e", "offline=true")
 
 
@@ -109,6 +111,31 @@ def test_train_goes_all_the_way_to_the_checkpoint(books: Books) -> None:
     assert "[3] rank 3 of 4 --epochs 3\n" in ran.out
     assert (books.directory / "out" / "last.pt").read_text() == "learnt"
     assert "failed=0" in ran.out
+
+
+def test_the_readmes_playbook_holds_on_fresh_hosts_and_leaves_alone_what_is_well(books: Books) -> None:
+    found = re.search(r"## Playbooks.*?```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None
+    text = found[1]
+    brought = books.directory.parent / f"{books.directory.name}-brought"
+    for ours, here in (
+        ("require: avx512}", "require: avx2}"),
+        ("with: [transformers]", "wheelhouse: house, offline: true"),
+        ("~/trained", str(brought)),
+    ):
+        assert ours in text
+        text = text.replace(ours, here)
+    (books.directory / "site.yml").write_text(text)
+    (books.directory / "train.py").write_text(TRAIN)
+    (books.directory / "train.toml.j2").write_text("nodes = {{ groups.all | length }}\n")
+    planned = books.report("site.yml", "--check")
+    assert [row["failed"] for row in planned["recap"].values()] == [0, 0]
+    first = books.report("site.yml")
+    assert {host["status"] for host in task(first, "run").values()} == {"changed"}
+    assert (brought / "last.pt").read_text() == "learnt"
+    second = books.report("site.yml")
+    assert [row["changed"] for row in second["recap"].values()] == [0, 0]
+    assert {host["status"] for host in task(second, "fetch").values()} == {"skipped"}
 
 
 def test_a_script_that_fails_fails_the_playbook_and_says_how_to_go_on(books: Books) -> None:
