@@ -149,7 +149,12 @@ SCENES = (
         },
     ),
     Scene("docs/sync.md", CLUSTER, before={0: ("mkdir ~/train && touch ~/train/{a,b}.py",)}),
-    Scene("docs/tour.md", REAL_LAB, take={"fails.py": ("python", 0)}),
+    Scene(
+        "docs/tour.md",
+        REAL_LAB,
+        take={"fails.py": ("python", 0)},
+        before={4: ("until ipexctl logs last -r 0 | grep -q 'step 40'; do sleep 1; done",)},
+    ),
     Scene("docs/trust.md", CLUSTER, hosts=4, before={0: ("ipexctl trust --revoke",)}, after=("ipexctl trust",)),
     Scene("docs/versions.md", CLUSTER),
     Scene(
