@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 Flavor = Literal["intel", "openmpi", "mpich"]
 Backend = Literal["ccl", "gloo", "mpi"]
 
-SCHEMA: Final = "ipexctl.plan/1"
+SCHEMA: Final = "ipexctl.run/1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def test_the_mpirun_line_can_be_typed_as_it_stands() -> None:
 def test_json_is_one_document_with_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
     show_json(MIXED)
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "ipexctl.plan/1"
+    assert found["schema"] == "ipexctl.run/1"
     assert found["hosts"][0]["ranks"][0]["ccl_cores"] == [55]
     assert "hunter2" not in json.dumps(found)
 
