@@ -155,7 +155,7 @@ def test_a_list_is_an_argv_and_a_string_is_a_line_for_sh(site: Site) -> None:
     assert said == {
         "argv": "$HOME a  b *",
         "line": home.upper(),
-        "command": "$HOME | cat",
+        "command": f"{home} | cat",
         "shell": "/tmp",
         "fed": "from here",
         "elsewhere": "/usr",
