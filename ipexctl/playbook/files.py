@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import stat
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,7 +46,7 @@ def read_file(path: Path, shown: str | None = None, *, at: Place | None = None) 
     """A YAML file; `at` is where another one names it."""
     shown = shown or (str(path) if at is None else _beside(path, at))
     try:
-        if path.stat().st_size > MOST:
+        if (path.stat().st_size if at is None else size_of(path)) > MOST:
             raise UserError(f"{shown} has more than {MOST:,} bytes: that is no playbook")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -55,6 +57,14 @@ def read_file(path: Path, shown: str | None = None, *, at: Place | None = None) 
             f"{quoted(shown)} can't be read: {said}", fix="its path is from the directory of this file"
         ) from None
     return PlaybookFile(text, shown, path.parent)
+
+
+def size_of(path: Path) -> int:
+    """Of what a playbook names; a device or a pipe has no end, or never begins. Raises an OSError."""
+    info = path.stat()
+    if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return info.st_size
 
 
 def _beside(path: Path, at: Place) -> str:

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ipexctl.playbook.result import Result
 
 HIDDEN: Final = "********"
 SHORTEST: Final = 4
 """A shorter text is part of every other word."""
+SHORTEST_LINE: Final = 8
+"""Of a secret of several lines, a key perhaps: `}` or `-----` is in many other texts."""
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+    forms = {form for secret in secrets for form in _forms(secret)}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, HIDDEN)
     return text
+
+
+@lru_cache(maxsize=4096)
+def _forms(secret: str) -> frozenset[str]:
+    """As it may be printed: whole, a line of it, as JSON writes it, in base64."""
+    lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= SHORTEST_LINE]
+    coded = base64.b64encode(secret.encode("utf-8", "surrogateescape")).decode()
+    return frozenset({coded}) | frozenset(
+        form
+        for text in (secret, secret.strip(), *lines)
+        for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+        if len(form) >= SHORTEST
+    )
 
 
 def masked_value(value: Any, secrets: set[str]) -> Any:
@@ -51,10 +70,22 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
 
 
 def secrets_in(result: Result) -> set[str]:
-    """What a task with no_log has learnt: its output as a whole, and each line of it."""
+    """What a task with no_log has learnt or set: its output as a whole, and each line of it."""
     found: set[str] = set()
-    for name in ("stdout", "stderr", "msg"):
-        text = result.data.get(name)
-        if isinstance(text, str):
-            found |= {text.strip(), *(line.strip() for line in text.splitlines())}
+    turns = result.data.get("results")
+    for data in (result.data, *(turns if isinstance(turns, list) else ())):
+        for name in ("stdout", "stderr", "msg", "cmd", "ansible_facts"):
+            for text in _texts(data.get(name)):
+                found |= {text.strip(), *(line.strip() for line in text.splitlines())}
     return {text for text in found if len(text) >= SHORTEST}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

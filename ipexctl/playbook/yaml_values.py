@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipexctl.playbook.places import PlaybookError, Value
 
 _TAG: Final = "tag:yaml.org,2002:"
-_JINJA: Final = re.compile(r"\{\{|\{%|\{#")
+JINJA: Final = re.compile(r"\{\{|\{%|\{#")
 _TRUE: Final = ("yes", "true", "on")
 _LONGEST_NUMBER: Final = 300
 
@@ -59,7 +59,7 @@ class PlaybookFile:
     def text_value(self, node: Node) -> str | Templated:
         """A scalar as it is written, whatever YAML would take it for."""
         text = str(node.value)
-        return self.template(node) if _JINJA.search(text) else text
+        return self.template(node) if JINJA.search(text) else text
 
     def template(self, node: Node) -> Templated:
         return Templated(str(node.value), self.place(node), int(getattr(node, "style", None) in ("|", ">")))

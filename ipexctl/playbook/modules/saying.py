@@ -52,7 +52,7 @@ class _SetFact:
 
 
 def _shown(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict | list) else json.dumps(value)
+    return json.dumps(value, indent=2 if isinstance(value, dict | list) else None, ensure_ascii=False)
 
 
 RUNNERS: Final = {"assert": _Assert(), "fail": _Fail(), "debug": _Debug(), "set_fact": _SetFact()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.playbook.masks import HIDDEN, secrets_in, shown
+from ipexctl.playbook.masks import HIDDEN, masked, secrets_in, shown
 from ipexctl.playbook.modules import MODULES
 from ipexctl.playbook.modules.run_by import runner
 from ipexctl.playbook.options import BadOption, Option, converted, filled
@@ -82,6 +82,21 @@ def test_no_secret_is_left_in_what_is_shown() -> None:
         "one line",
         "another",
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['k"ey of\nseveral lines', "stderr: several lines", '"k\\"ey of\\nseveral lines"', "ayJleSBvZgpzZXZlcmFsIGxpbmVz"],
+)
+def test_a_secret_is_hidden_however_it_is_printed(text: str) -> None:
+    assert HIDDEN in masked(text, ['k"ey of\nseveral lines'])
+    assert masked(text, ["another"]) == text
+
+
+def test_what_no_log_hid_in_a_loop_or_a_fact_stays_hidden() -> None:
+    loop = Result("ok", data={"results": [{"stdout": "first-out"}, {"stdout": "second-out"}]})
+    assert secrets_in(loop) == {"first-out", "second-out"}
+    assert secrets_in(Result("ok", data={"ansible_facts": {"a": {"b": ["deep-one"]}, "n": 12345}})) == {"deep-one"}
 
 
 def test_of_a_loop_the_worst_counts() -> None:
