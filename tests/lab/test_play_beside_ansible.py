@@ -33,7 +33,7 @@ def ansible(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(given)
     directory = tmp_path_factory.mktemp("ansible")
     venv.create(directory, with_pip=True)
-    argv = [directory / "bin" / "pip", "install", "-q", VERSION]
+    argv = [str(directory / "bin" / "pip"), "install", "-q", VERSION]
     said = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False)
     if said.returncode:
         reason = f"{VERSION} can't be had from PyPI: {said.stderr.strip().splitlines()[-1:]}"
