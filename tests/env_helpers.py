@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import uv
 
 from ipexctl.remote.node_script import text_of
-from ipexctl.stack.lock import Lock, Wheel
+from ipexctl.stack.lock.lock import Lock, Wheel
 from tiny_wheels import write_stack
 
 if TYPE_CHECKING:

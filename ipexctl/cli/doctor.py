@@ -48,7 +48,7 @@ def doctor(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
-    from ipexctl.stack.user_rows import known_rows
+    from ipexctl.stack.rows.user_rows import known_rows
     from ipexctl.ui.doctor import show_doctor, show_json
 
     hosts = choose_hosts(targets)

@@ -54,7 +54,7 @@ def envs_command(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
-    from ipexctl.stack import envs
+    from ipexctl.stack.env import envs
     from ipexctl.ui.envs import show, show_json
 
     if sum(map(bool, (remove, prune, verify))) > 1:

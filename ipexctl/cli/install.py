@@ -81,12 +81,12 @@ def install_command(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
+    from ipexctl.stack.choice.request import EnvRequest, StackRequest
     from ipexctl.stack.course import Wishes
+    from ipexctl.stack.env.names import check_env_name
     from ipexctl.stack.install import install
-    from ipexctl.stack.names import check_env_name
-    from ipexctl.stack.request import EnvRequest, StackRequest
-    from ipexctl.stack.user_rows import known_rows
-    from ipexctl.stack.wanted import check_request, sources_of, wanted_packages
+    from ipexctl.stack.lock.wanted import check_request, sources_of, wanted_packages
+    from ipexctl.stack.rows.user_rows import known_rows
     from ipexctl.ui.install import show, show_json
     from ipexctl.ui.install_view import InstallView
 

@@ -245,12 +245,12 @@ def _install_first(
     """
     from ipexctl.facts.gather import gather
     from ipexctl.jobs.begin.prepare import asked_before
+    from ipexctl.stack.choice.request import EnvRequest, Sources, StackRequest
     from ipexctl.stack.course import Wishes
+    from ipexctl.stack.env.names import check_env_name
     from ipexctl.stack.install import install
-    from ipexctl.stack.names import check_env_name
-    from ipexctl.stack.request import EnvRequest, Sources, StackRequest
-    from ipexctl.stack.user_rows import known_rows
-    from ipexctl.stack.wanted import check_request
+    from ipexctl.stack.lock.wanted import check_request
+    from ipexctl.stack.rows.user_rows import known_rows
     from ipexctl.ui.install import show
     from ipexctl.ui.install_view import InstallView
 

@@ -12,7 +12,7 @@ from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
-    from ipexctl.stack.request import StackRequest
+    from ipexctl.stack.choice.request import StackRequest
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -47,8 +47,8 @@ def versions(
     \b
     Example: ipexctl versions --torch 2.7
     """
-    from ipexctl.stack.request import StackRequest
-    from ipexctl.stack.user_rows import known_rows
+    from ipexctl.stack.choice.request import StackRequest
+    from ipexctl.stack.rows.user_rows import known_rows
     from ipexctl.stack.versions import versions as by_the_table
     from ipexctl.ui.versions import show_json, show_versions
 

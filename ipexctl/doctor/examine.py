@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.crew import Crew
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.rows.table import StackRow
 
 TIERS = ("avx2", "avx512", "avx512_bf16", "amx")
 

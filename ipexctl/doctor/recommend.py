@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.layout import common_layout, dtype
-from ipexctl.stack.plan import Refusal
-from ipexctl.stack.request import StackRequest
-from ipexctl.stack.resolver import resolve
+from ipexctl.stack.choice.plan import Refusal
+from ipexctl.stack.choice.request import StackRequest
+from ipexctl.stack.choice.resolver import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.launch.layout import Dtype
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.rows.table import StackRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import platformdirs
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.stores import Place
-from ipexctl.stack.fit import usable_pythons
-from ipexctl.stack.names import DEFAULT
-from ipexctl.stack.obstacles import takes_wheels
+from ipexctl.stack.choice.fit import usable_pythons
+from ipexctl.stack.env.names import DEFAULT
+from ipexctl.stack.env.obstacles import takes_wheels
 from ipexctl.stack.progress import Timed
 from ipexctl.stack.report import HostInstall, InstallReport
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.outcome import HostError
     from ipexctl.remote.session import Session
-    from ipexctl.stack.lock import Lock
-    from ipexctl.stack.plan import Refusal
+    from ipexctl.stack.choice.plan import Refusal
+    from ipexctl.stack.choice.request import EnvRequest, Sources
+    from ipexctl.stack.lock.lock import Lock
     from ipexctl.stack.progress import Watch
     from ipexctl.stack.report import StackSummary
-    from ipexctl.stack.request import EnvRequest, Sources
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.rows.table import StackRow
 
 
 @dataclass(frozen=True, slots=True)

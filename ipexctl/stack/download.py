@@ -12,12 +12,12 @@ from ipexctl.errors import UserError
 from ipexctl.remote import stores
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.stores import Download, Place
+from ipexctl.stack.choice.plan import Refusal
 from ipexctl.stack.course import Course
+from ipexctl.stack.env.stock import blob_of, is_whole
+from ipexctl.stack.lock.supply import supply, web_of
 from ipexctl.stack.look import look, say_how_much, summary_of
-from ipexctl.stack.plan import Refusal
 from ipexctl.stack.progress import Moved, Said, unwatched
-from ipexctl.stack.stock import blob_of, is_whole
-from ipexctl.stack.supply import supply, web_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.crew import Crew
     from ipexctl.stack.course import Wishes
-    from ipexctl.stack.lock import Wheel
+    from ipexctl.stack.lock.lock import Wheel
+    from ipexctl.stack.lock.supply import Supplied
     from ipexctl.stack.progress import Watch
     from ipexctl.stack.report import InstallReport
-    from ipexctl.stack.supply import Supplied
 
 LOCK: Final = "ipexctl-lock.json"
 _PARTS: Final = ".ipexctl-parts"

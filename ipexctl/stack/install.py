@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import capture
-from ipexctl.stack import environment
+from ipexctl.stack.choice.fit import interpreters_for, misfit
+from ipexctl.stack.choice.plan import Refusal
+from ipexctl.stack.choice.wish import stacks
 from ipexctl.stack.course import Course, Wishes
-from ipexctl.stack.existing import EnvFields, find_existing
-from ipexctl.stack.fit import interpreters_for, misfit
-from ipexctl.stack.lock import Lock, Wheel
-from ipexctl.stack.locking import uv_for_node
+from ipexctl.stack.env import environment
+from ipexctl.stack.env.existing import EnvFields, find_existing
+from ipexctl.stack.env.names import env_directory
+from ipexctl.stack.env.obstacles import homes_differ, obstacle
+from ipexctl.stack.env.setup import Setup, check_env, is_named, machine_token, prove_only, set_up
+from ipexctl.stack.lock.lock import Lock, Wheel
+from ipexctl.stack.lock.locking import uv_for_node
+from ipexctl.stack.lock.supply import installer_of, supply
 from ipexctl.stack.look import look, say_how_much, summary_of
-from ipexctl.stack.names import env_directory
-from ipexctl.stack.obstacles import homes_differ, obstacle
-from ipexctl.stack.plan import Refusal
 from ipexctl.stack.progress import Said, unwatched
 from ipexctl.stack.report import HostInstall, StackSummary
-from ipexctl.stack.setup import Setup, check_env, is_named, machine_token, prove_only, set_up
-from ipexctl.stack.supply import installer_of, supply
-from ipexctl.stack.wish import stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
-    from ipexctl.stack.environment import CheckResult
-    from ipexctl.stack.existing import EnvRecord, Existing
+    from ipexctl.stack.env.environment import CheckResult
+    from ipexctl.stack.env.existing import EnvRecord, Existing
+    from ipexctl.stack.lock.supply import Supplied
     from ipexctl.stack.progress import Watch
     from ipexctl.stack.report import InstallReport
-    from ipexctl.stack.supply import Supplied
 
 __all__ = ["Wishes", "install"]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.gather import gather
-from ipexctl.stack.indexes import TORCH_CPU
-from ipexctl.stack.obstacles import gigabytes
+from ipexctl.stack.env.obstacles import gigabytes
+from ipexctl.stack.lock.indexes import TORCH_CPU
 from ipexctl.stack.progress import Said, Timed
 from ipexctl.stack.report import HostInstall, StackSummary
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
+    from ipexctl.stack.choice.plan import StackPlan
     from ipexctl.stack.course import Course
-    from ipexctl.stack.lock import Lock
-    from ipexctl.stack.plan import StackPlan
-    from ipexctl.stack.supply import Supplied
+    from ipexctl.stack.lock.lock import Lock
+    from ipexctl.stack.lock.supply import Supplied
 
 
 def look(course: Course) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.outcome import exit_code
-from ipexctl.stack.plan import Refusal
-from ipexctl.stack.resolver import resolve
+from ipexctl.stack.choice.plan import Refusal
+from ipexctl.stack.choice.resolver import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.crew import Crew
-    from ipexctl.stack.plan import StackPlan
-    from ipexctl.stack.request import StackRequest
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.choice.plan import StackPlan
+    from ipexctl.stack.choice.request import StackRequest
+    from ipexctl.stack.rows.table import StackRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.stack.obstacles import gigabytes
+from ipexctl.stack.env.obstacles import gigabytes
 from ipexctl.text import printable
 from ipexctl.ui.install import verified_words
 from ipexctl.ui.say import say
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
-    from ipexctl.stack.environment import EnvEntry
-    from ipexctl.stack.envs import EnvsReport, HostEnvs
+    from ipexctl.stack.env.environment import EnvEntry
+    from ipexctl.stack.env.envs import EnvsReport, HostEnvs
 
 _STATUSES = ("ok", "changed", "failed", "unreachable")
 

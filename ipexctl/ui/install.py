@@ -8,7 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.stack.obstacles import gigabytes
+from ipexctl.stack.env.obstacles import gigabytes
 from ipexctl.text import printable
 from ipexctl.ui.say import say, wants_color
 

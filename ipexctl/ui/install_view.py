@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.stack.obstacles import gigabytes
+from ipexctl.stack.env.obstacles import gigabytes
 from ipexctl.stack.progress import Ended, Moved, Said, Stepped, Timed
 from ipexctl.text import printable
 from ipexctl.ui.say import say

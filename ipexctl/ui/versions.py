@@ -10,8 +10,8 @@ import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.stack.fit import span
-from ipexctl.stack.plan import Refusal
+from ipexctl.stack.choice.fit import span
+from ipexctl.stack.choice.plan import Refusal
 from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.say import say, wants_color
@@ -20,8 +20,8 @@ from ipexctl.ui.table import show_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.stack.plan import StackPlan
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.choice.plan import StackPlan
+    from ipexctl.stack.rows.table import StackRow
     from ipexctl.stack.versions import VersionsReport
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")

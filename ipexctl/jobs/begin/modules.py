@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.jobs.begin.script import Import, Script
-    from ipexctl.stack.existing import EnvRecord
+    from ipexctl.stack.env.existing import EnvRecord
 
 _MOST: Final = 2_000_000
 """Letters of a script that is sent to be read."""

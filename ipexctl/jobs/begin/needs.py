@@ -9,7 +9,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.begin.modules import Needs, install_again
 from ipexctl.jobs.begin.script import Import, Script, read_script
-from ipexctl.stack.existing import records_of
+from ipexctl.stack.env.existing import records_of
 
 if TYPE_CHECKING:
     from pathlib import Path

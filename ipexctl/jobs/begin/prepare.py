@@ -10,9 +10,9 @@ from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.begin.refused import Refused
 from ipexctl.launch.request import RankEnv
-from ipexctl.stack.existing import records_of
-from ipexctl.stack.obstacles import homes_differ
-from ipexctl.stack.request import EnvRequest
+from ipexctl.stack.choice.request import EnvRequest
+from ipexctl.stack.env.existing import records_of
+from ipexctl.stack.env.obstacles import homes_differ
 from ipexctl.trust.plan import words_for
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.begin.wishes import RunWishes
-    from ipexctl.stack.existing import EnvRecord
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.env.existing import EnvRecord
+    from ipexctl.stack.rows.table import StackRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ def asked_before(answers: Iterable[HostFacts], env: str) -> tuple[EnvRequest | N
 
 def planned_environment(wishes: RunWishes, known: Known, rows: Sequence[StackRow]) -> tuple[RankEnv, str] | Refused:
     """Where no host has it yet: the environment that install would make by the table, and a sentence that says so."""
-    from ipexctl.stack.plan import Refusal  # these cost start-up, and are seldom needed
-    from ipexctl.stack.request import StackRequest
-    from ipexctl.stack.resolver import resolve
-    from ipexctl.stack.wheels import split_requirement
+    from ipexctl.stack.choice.plan import Refusal  # these cost start-up, and are seldom needed
+    from ipexctl.stack.choice.request import StackRequest
+    from ipexctl.stack.choice.resolver import resolve
+    from ipexctl.stack.lock.wheels import split_requirement
 
     plan = resolve(StackRequest(wishes.torch, wishes.stack), known.facts, None, rows=rows)
     if isinstance(plan, Refusal):

@@ -198,7 +198,7 @@ def _environment(
     """The one that is there; to show a plan, one that could be."""
     if not dry_run or has_environment(wishes, known):
         return environment_of(hosts, wishes, known)
-    from ipexctl.stack.user_rows import known_rows  # the table costs start-up, and is seldom needed
+    from ipexctl.stack.rows.user_rows import known_rows  # the table costs start-up, and is seldom needed
 
     planned = planned_environment(wishes, known, known_rows(os.environ))
     if isinstance(planned, Refused):

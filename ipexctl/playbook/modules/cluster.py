@@ -26,7 +26,7 @@ class _Doctor:
         import os
 
         from ipexctl.doctor.examine import Wishes, examine
-        from ipexctl.stack.user_rows import known_rows
+        from ipexctl.stack.rows.user_rows import known_rows
 
         args, options = calls[0].args, world.options
         wishes = Wishes(

@@ -64,11 +64,11 @@ class _Install:
 
 
 def _wishes(world: World, call: Call) -> Wishes:
+    from ipexctl.stack.choice.request import EnvRequest, StackRequest
     from ipexctl.stack.course import Wishes
-    from ipexctl.stack.names import check_env_name
-    from ipexctl.stack.request import EnvRequest, StackRequest
-    from ipexctl.stack.user_rows import known_rows
-    from ipexctl.stack.wanted import check_request, sources_of, wanted_packages
+    from ipexctl.stack.env.names import check_env_name
+    from ipexctl.stack.lock.wanted import check_request, sources_of, wanted_packages
+    from ipexctl.stack.rows.user_rows import known_rows
 
     args, options = call.args, world.options
     files = [local_path(call.task.base, each) for each in args["requirements"] or ()]
@@ -105,7 +105,7 @@ def _place(call: Call, word: str) -> str:
 
 class _Env:
     def together(self, world: World, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.stack.names import check_env_name
+        from ipexctl.stack.env.names import check_env_name
 
         call = calls[0]
         hosts = [each.host for each in calls]
@@ -117,7 +117,7 @@ class _Env:
             return _named(world, calls, name)
         if call.args["state"] == "absent":
             return _absent(world, calls, name)
-        from ipexctl.stack.envs import Subject, verify_envs
+        from ipexctl.stack.env.envs import Subject, verify_envs
 
         report = verify_envs(hosts, world.crew, Subject(name), home=world.options.home, timeout=call.timeout)
         return {
@@ -127,7 +127,7 @@ class _Env:
 
 
 def _absent(world: World, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
-    from ipexctl.stack.envs import remove_envs
+    from ipexctl.stack.env.envs import remove_envs
 
     hosts = [call.host for call in calls]
     if calls[0].check:
@@ -145,8 +145,8 @@ def _absent(world: World, calls: Sequence[Call], name: str) -> Mapping[str, Resu
 
 def _named(world: World, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
     """Give an environment a name more: what `default` means is exchanged in one step on each host."""
-    from ipexctl.stack import environment
-    from ipexctl.stack.fit import usable_pythons
+    from ipexctl.stack.choice.fit import usable_pythons
+    from ipexctl.stack.env import environment
 
     source, hosts = calls[0].args["from"], [call.host for call in calls]
     found: dict[str, Result] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ipexctl.stack.table import rows
+from ipexctl.stack.rows.table import rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,15 +10,15 @@ from doctor_rules_helpers import amended, healthy
 from ipexctl.doctor import host_software
 from ipexctl.doctor.recommend import recommend
 from ipexctl.facts.software import Python
-from ipexctl.stack.plan import StackPlan
-from ipexctl.stack.request import StackRequest
-from ipexctl.stack.resolver import resolve
-from ipexctl.stack.table import rows
-from ipexctl.stack.user_rows import merged
+from ipexctl.stack.choice.plan import StackPlan
+from ipexctl.stack.choice.request import StackRequest
+from ipexctl.stack.choice.resolver import resolve
+from ipexctl.stack.rows.table import rows
+from ipexctl.stack.rows.user_rows import merged
 
 if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.rows.table import StackRow
 
 
 def with_pythons(*versions: str) -> Facts:

@@ -88,7 +88,7 @@ def test_a_tilde_the_shell_left_is_the_home(here: Path, monkeypatch: pytest.Monk
         (HostRequest(), {"SLURM_JOB_NODELIST": ","}, "names no host"),
         (HostRequest(), {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x"}, "$SLURM_TASKS_PER_NODE: "),
         (HostRequest(), {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x3)"}, "for 3 nodes, the job has 2"),
-        (HostRequest(), {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x999999)"}, "$SLURM_TASKS_PER_NODE: "),
+        (HostRequest(), {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x999999)"}, "$SLURM_TASKS_PER_NODE:"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_named(

@@ -13,7 +13,7 @@ from ipexctl.jobs.begin.modules import Needs, install_again, judge_modules, judg
 from ipexctl.jobs.begin.needs import needs_of_module, needs_of_script
 from ipexctl.jobs.begin.refused import Refused
 from ipexctl.jobs.begin.script import Import, Script, read_script
-from ipexctl.stack.existing import EnvRecord
+from ipexctl.stack.env.existing import EnvRecord
 
 TRAIN = """\
 import os, torch.nn as nn

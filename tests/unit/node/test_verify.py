@@ -13,14 +13,14 @@ import pytest
 
 from env_helpers import Home, other_pythons, said, session_of, start
 from ipexctl.remote.node_script import text_of
-from ipexctl.stack.environment import verify_result
-from ipexctl.stack.explain import explain
+from ipexctl.stack.env.environment import verify_result
+from ipexctl.stack.env.explain import explain
 from tiny_wheels import write_ipex, write_oneccl
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.stack.environment import VerifyResult
+    from ipexctl.stack.env.environment import VerifyResult
 
 PROGRAMS = {"steps": text_of("verify_steps"), "rank": text_of("verify_rank")}
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.stack.indexes import Asked, PipSettings, Source, ask
-from ipexctl.stack.locking import Maker, uv_here
-from ipexctl.stack.obtainable import Obtainable
-from ipexctl.stack.plan import StackPlan
-from ipexctl.stack.table import rows
+from ipexctl.stack.choice.obtainable import Obtainable
+from ipexctl.stack.choice.plan import StackPlan
+from ipexctl.stack.lock.indexes import Asked, PipSettings, Source, ask
+from ipexctl.stack.lock.locking import Maker, uv_here
+from ipexctl.stack.rows.table import rows
 
 if TYPE_CHECKING:
-    from ipexctl.stack.obtainable import Silent
+    from ipexctl.stack.choice.obtainable import Silent
 
 HERE = LocalSession(Host("here", "127.0.0.1"))
 

@@ -6,9 +6,9 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi, Python, Software
 from ipexctl.facts.system import Disk, Home, System
-from ipexctl.stack.obtainable import Candidate, Obtainable, Silent
-from ipexctl.stack.plan import Refusal, StackPlan
-from ipexctl.stack.request import StackRequest
+from ipexctl.stack.choice.obtainable import Candidate, Obtainable, Silent
+from ipexctl.stack.choice.plan import Refusal, StackPlan
+from ipexctl.stack.choice.request import StackRequest
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})

@@ -10,7 +10,7 @@ from env_helpers import PYTHON, Home
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack import environment
+from ipexctl.stack.env import environment
 
 if TYPE_CHECKING:
     from pathlib import Path

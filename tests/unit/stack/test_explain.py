@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.stack.environment import Phase, VerifyResult
-from ipexctl.stack.explain import explain
+from ipexctl.stack.env.environment import Phase, VerifyResult
+from ipexctl.stack.env.explain import explain
 
 IPEX_MISMATCH = """ERROR! Intel® Extension for PyTorch* \
 needs to work with PyTorch 2.8.*, but PyTorch 2.13.0+cpu is found.

@@ -16,14 +16,14 @@ from lock_helpers import HERE, asked, heard, index, links, maker, other_pythons,
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.indexes import PYPI_SOURCE, PipSettings, ask
-from ipexctl.stack.lock import Wheel
-from ipexctl.stack.locking import Maker, UvFile, make_lock, uv_for_node
-from ipexctl.stack.obtainable import Candidate, Obtainable, Silent
+from ipexctl.stack.choice.obtainable import Candidate, Obtainable, Silent
+from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, ask
+from ipexctl.stack.lock.lock import Wheel
+from ipexctl.stack.lock.locking import Maker, UvFile, make_lock, uv_for_node
 
 if TYPE_CHECKING:
-    from ipexctl.stack.indexes import Asked
-    from ipexctl.stack.lock import Lock
+    from ipexctl.stack.lock.indexes import Asked
+    from ipexctl.stack.lock.lock import Lock
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
 

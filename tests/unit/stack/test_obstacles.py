@@ -6,8 +6,8 @@ import pytest
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Disk, Home, Mount
-from ipexctl.stack.lock import Lock, Wheel
-from ipexctl.stack.obstacles import gigabytes, homes_differ, obstacle
+from ipexctl.stack.env.obstacles import gigabytes, homes_differ, obstacle
+from ipexctl.stack.lock.lock import Lock, Wheel
 
 LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_64.whl", "0" * 64, size=200_000_000),))
 

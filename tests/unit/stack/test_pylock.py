@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.stack import pylock
+from ipexctl.stack.lock import pylock
 
 
 def lock(*wheels: str, name: str = "torch", version: str = "2.8.0") -> str:

@@ -10,12 +10,12 @@ from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, hos
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.request import StackRequest
-from ipexctl.stack.resolver import indexes, interpreters_for, projects, resolve, row_named
-from ipexctl.stack.table import rows, version_key
+from ipexctl.stack.choice.request import StackRequest
+from ipexctl.stack.choice.resolver import indexes, interpreters_for, projects, resolve, row_named
+from ipexctl.stack.rows.table import rows, version_key
 
 if TYPE_CHECKING:
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.rows.table import StackRow
 
 every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from stack_helpers import AVX, AVX2, AVX512, PYPI, host, index
 
 from ipexctl.facts.facts import Facts
-from ipexctl.stack.fit import misfit, usable_pythons
-from ipexctl.stack.plan import StackPlan
-from ipexctl.stack.request import StackRequest
-from ipexctl.stack.resolver import indexes, projects, resolve
-from ipexctl.stack.table import minor, rows, version_key
-from ipexctl.stack.wish import stacks
+from ipexctl.stack.choice.fit import misfit, usable_pythons
+from ipexctl.stack.choice.plan import StackPlan
+from ipexctl.stack.choice.request import StackRequest
+from ipexctl.stack.choice.resolver import indexes, projects, resolve
+from ipexctl.stack.choice.wish import stacks
+from ipexctl.stack.rows.table import minor, rows, version_key
 
 if TYPE_CHECKING:
-    from ipexctl.stack.obtainable import Obtainable
+    from ipexctl.stack.choice.obtainable import Obtainable
 
 LINES = [row.line for row in rows()]
 PYTHONS = [f"3.{number}" for number in range(6, 17)]

@@ -10,11 +10,11 @@ from stack_helpers import AVX, AVX2, host
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.fit import common_python, misfit
-from ipexctl.stack.table import minor, rows, version_key
+from ipexctl.stack.choice.fit import common_python, misfit
+from ipexctl.stack.rows.table import minor, rows, version_key
 
 if TYPE_CHECKING:
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.rows.table import StackRow
 
 KNOWN = {
     # row: torch, IPEX, bindings, Intel MPI inside, Pythons, glibc, least ISA

@@ -7,8 +7,8 @@ from lock_helpers import asked, index, plan
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.obtainable import Silent
-from ipexctl.stack.unsolvable import explain
+from ipexctl.stack.choice.obtainable import Silent
+from ipexctl.stack.lock.unsolvable import explain
 
 END = "we can conclude that your requirements are unsatisfiable."
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from stack_helpers import host, planned
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.json_places import read
-from ipexctl.stack.request import StackRequest
-from ipexctl.stack.resolver import resolve
-from ipexctl.stack.row_format import ROW
-from ipexctl.stack.table import packaged, rows
-from ipexctl.stack.user_rows import known_rows, merged, rows_file
+from ipexctl.stack.choice.request import StackRequest
+from ipexctl.stack.choice.resolver import resolve
+from ipexctl.stack.rows.json_places import read
+from ipexctl.stack.rows.row_format import ROW
+from ipexctl.stack.rows.table import packaged, rows
+from ipexctl.stack.rows.user_rows import known_rows, merged, rows_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.stack.row_format import ROW
-from ipexctl.stack.table import rows
-from ipexctl.stack.user_rows import merged
+from ipexctl.stack.rows.row_format import ROW
+from ipexctl.stack.rows.table import rows
+from ipexctl.stack.rows.user_rows import merged
 
 if TYPE_CHECKING:
-    from ipexctl.stack.table import StackRow
+    from ipexctl.stack.rows.table import StackRow
 
 DOCS = (Path(__file__).parents[3] / "docs" / "versions.md").read_text(encoding="utf-8")
 

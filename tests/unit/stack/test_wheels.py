@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from stack_helpers import index
 
-from ipexctl.stack.obtainable import Candidate, Obtainable
-from ipexctl.stack.wheels import Target, Wheels
+from ipexctl.stack.choice.obtainable import Candidate, Obtainable
+from ipexctl.stack.lock.wheels import Target, Wheels
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.stack.lock import Lock, Wheel
-from ipexctl.stack.plan import Refusal
+from ipexctl.stack.choice.plan import Refusal
+from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.progress import Ended, Moved, Said, Stepped
 from ipexctl.stack.report import HostInstall, InstallReport, StackSummary
 from ipexctl.ui.install import as_json, show

@@ -1,0 +1,74 @@
+"""A lock: the exact wheels an environment is made of, with their hashes. Values only."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One file of a lock."""
+
+    name: str
+    """As pip normalises it: `intel-extension-for-pytorch`."""
+    version: str
+    filename: str
+    sha256: str
+    size: int | None = None
+    """Bytes, where an index or the disk said."""
+    url: str | None = None
+    """Where it can be had over http; without credentials."""
+    path: str | None = None
+    """Where it lies on the machine that made the lock."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What is recorded beside an environment: paths of one machine mean nothing there."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "filename": self.filename,
+            "sha256": self.sha256,
+            "size": self.size,
+            "url": self.url,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    python: str
+    """`3.11`."""
+    wheels: tuple[Wheel, ...]
+    """In the order of their names."""
+
+    @property
+    def digest(self) -> str:
+        """The same for the same files under the same Python."""
+        lines = [self.python, *sorted(wheel.sha256 for wheel in self.wheels)]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Bytes to be had, as far as known."""
+        return sum(wheel.size or 0 for wheel in self.wheels)
+
+    @property
+    def packages(self) -> dict[str, str]:
+        return {wheel.name: wheel.version for wheel in self.wheels}
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether torch's CUDA build is among them."""
+        return any(wheel.name.startswith("nvidia-") for wheel in self.wheels)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": "ipexctl.lock/1", "python": self.python, "wheels": [w.to_json() for w in self.wheels]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Lock:
+        """Raises KeyError or TypeError where it is none."""
+        return cls(data["python"], tuple(Wheel(**wheel) for wheel in data["wheels"]))

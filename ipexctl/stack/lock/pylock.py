@@ -1,0 +1,104 @@
+"""Reading uv's pylock.toml, and of several wheels of one package the one that fits the target best. Pure."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from ipexctl.stack.lock.indexes import shown
+from ipexctl.stack.lock.lock import Wheel
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from packaging.tags import Tag
+
+_PLATFORMS: Final = (17, 28, *range(31, 41))
+"""The glibc 2.N that uv has a name for."""
+_LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+
+class NoWheel(Exception):
+    """A package of the lock has no file that could be taken."""
+
+
+def platform_for(glibc: str) -> str:
+    """uv's name for the newest platform that still runs on that glibc: `x86_64-manylinux_2_28`."""
+    minor = _glibc_minor(glibc)
+    known = [number for number in _PLATFORMS if number <= minor]
+    return f"x86_64-manylinux_2_{max(known, default=_PLATFORMS[0])}"
+
+
+def read(text: str, python: str, glibc: str, on_disk: Mapping[str, Mapping[str, Any]]) -> tuple[Wheel, ...]:
+    """The lock's wheels, one a package; an empty sha256 where nobody said it. Raises NoWheel.
+
+    `on_disk`: what is known of those that lie on the machine that made the lock, by URL.
+    """
+    ranks = {tag: rank for rank, tag in enumerate(tags(python, glibc))}
+    made = []
+    for package in tomllib.loads(text).get("packages", ()):
+        files = package.get("wheels") or [package[kind] for kind in ("archive",) if kind in package]
+        fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]
+        if not fitting:
+            raise NoWheel(package["name"])
+        made.append(_wheel(package, min(fitting, key=lambda pair: pair[0])[1], on_disk))
+    return tuple(sorted(made, key=lambda wheel: wheel.name))
+
+
+def tags(python: str, glibc: str) -> Iterator[Tag]:
+    """What CPython on Linux x86_64 with that glibc can install, the best first."""
+    version = tuple(int(part) for part in python.split(".")[:2])
+    platforms = []
+    for minor in range(_glibc_minor(glibc), 4, -1):
+        platforms.append(f"manylinux_2_{minor}_x86_64")
+        if minor in _LEGACY:
+            platforms.append(f"{_LEGACY[minor]}_x86_64")
+    platforms.append("linux_x86_64")
+    yield from cpython_tags(version, platforms=platforms)
+    yield from compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)
+
+
+def filename_of(file: Mapping[str, Any]) -> str:
+    return str(file.get("name") or unquote(urlsplit(file.get("url") or file.get("path") or "").path.rpartition("/")[2]))
+
+
+def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[int, str]] | None:
+    """The smaller, the better: its best tag, then the newest build."""
+    try:
+        _, _, build, named = parse_wheel_filename(filename_of(file))
+    except InvalidWheelFilename:
+        return None
+    rank = min((ranks[tag] for tag in named if tag in ranks), default=None)
+    number, rest = build if build else (0, "")
+    return None if rank is None else (rank, (-number, rest))
+
+
+def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], on_disk: Mapping[str, Mapping[str, Any]]) -> Wheel:
+    filename = filename_of(file)
+    url = str(file.get("url") or "")
+    known = on_disk.get(url)
+    version = package.get("version") or str(parse_wheel_filename(filename)[1])
+    return Wheel(
+        name=canonicalize_name(package["name"]),
+        version=version,
+        filename=filename,
+        sha256=(known or {}).get("sha256") or (file.get("hashes") or {}).get("sha256") or "",
+        size=(known or {}).get("size") or file.get("size"),
+        url=None if known else shown(url),
+        path=(known or {}).get("path"),
+    )
+
+
+def _glibc_minor(glibc: str) -> int:
+    found = re.match(r"2\.(\d+)", glibc)
+    return int(found[1]) if found else _PLATFORMS[0]

@@ -1,0 +1,170 @@
+"""Which of the wheels somebody has would run: Python, libc, processor and build. Pure.
+
+Only versions are compared here; what belongs together is in `table`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from ipexctl.stack.rows.table import version_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from packaging.tags import Tag
+
+    from ipexctl.stack.choice.obtainable import Candidate, Obtainable
+
+_LEGACY: Final = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
+_LOCALS: Final = ("cpu", None)
+"""The builds for CPUs, the surest first: `2.8.0+cpu`, and a plain version. `+cu126` and `+xpu` are something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a wheel must run on."""
+
+    python: str
+    """`3.11`."""
+    glibc: str
+
+
+class Wheels:
+    """The wheels that were found; with none asked for, whatever was ever published is taken to be there."""
+
+    def __init__(self, obtainable: Obtainable | None) -> None:
+        self.obtainable = obtainable
+
+    @property
+    def asked(self) -> bool:
+        return self.obtainable is not None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.obtainable.answered if self.obtainable else ()
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        return tuple(each.source for each in self.obtainable.silent) if self.obtainable else ()
+
+    def build(self, project: str, version: str, target: Target) -> Candidate | None:
+        """A wheel of that version for CPUs: one that says so first, then one that nobody has withdrawn."""
+        wanted = _version(version)
+        found = [
+            (candidate, known)
+            for candidate, known in self._runnable(project, target)
+            if wanted is not None and Version(known.public) == wanted
+        ]
+        for local in _LOCALS:
+            good = [candidate for candidate, known in found if known.local == local]
+            if good:
+                return min(good, key=lambda candidate: candidate.yanked)
+        return None
+
+    def can_satisfy(self, requirement: str, target: Target) -> bool:
+        """Whether `impi-rt>=2021.14,<2021.19` could be had; pip takes a withdrawn one only by an exact pin."""
+        if self.obtainable is None:
+            return True
+        project, specifier = split_requirement(requirement)
+        exact = "==" in str(specifier) and "*" not in str(specifier)
+        return any(
+            specifier.contains(known, prereleases=known.is_prerelease and exact)
+            for candidate, known in self._runnable(project, target)
+            if exact or not candidate.yanked
+        )
+
+    def has_any(self, project: str) -> bool:
+        return self.obtainable is None or bool(self.obtainable.of(project))
+
+    def versions(self, project: str) -> tuple[str, ...]:
+        """What somebody has of it at all, whatever it runs on; the newest last."""
+        if self.obtainable is None:
+            return ()
+        return tuple(sorted({candidate.version for candidate in self.obtainable.of(project)}, key=version_key))
+
+    def pythons(self, project: str, version: str) -> tuple[str, ...]:
+        """The Pythons that wheels of this version are for."""
+        if self.obtainable is None:
+            return ()
+        read = [_read(candidate.filename) for candidate in self.obtainable.of(project)]
+        tags = [tag.interpreter for each in read if each and each[0].base_version == version for tag in each[1]]
+        found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
+        return tuple(sorted(found, key=version_key))
+
+    def _runnable(self, project: str, target: Target) -> Iterator[tuple[Candidate, Version]]:
+        if self.obtainable is None:
+            return
+        for candidate in self.obtainable.of(project):
+            if (read := _read(candidate.filename)) is None:
+                continue
+            known, tags = read
+            if runs_on(tags, target) and _allows(candidate.requires_python, target.python):
+                yield candidate, known
+
+
+@lru_cache(maxsize=8192)
+def _read(filename: str) -> tuple[Version, frozenset[Tag]] | None:
+    """The version and tags that are in the name; None where it is no wheel's."""
+    try:
+        _, version, _, tags = parse_wheel_filename(filename)
+    except (InvalidWheelFilename, InvalidVersion):
+        return None
+    return version, tags
+
+
+@lru_cache(maxsize=256)
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def runs_on(tags: frozenset[Tag], target: Target) -> bool:
+    return any(_python_fits(tag, target.python) and _platform_fits(tag.platform, target.glibc) for tag in tags)
+
+
+def _python_fits(tag: Tag, python: str) -> bool:
+    number = python.replace(".", "")
+    if tag.interpreter == f"cp{number}":
+        return tag.abi in (f"cp{number}", f"cp{number}m", "abi3", "none")
+    if tag.interpreter.startswith("cp3") and tag.abi == "abi3":
+        return int(tag.interpreter[3:] or 0) <= int(python.split(".")[1])
+    if tag.interpreter in ("py3", f"py{number}"):
+        return tag.abi == "none"
+    if tag.interpreter.startswith("py3") and tag.interpreter[3:].isdigit():
+        return tag.abi == "none" and int(tag.interpreter[3:]) <= int(python.split(".")[1])
+    return False
+
+
+def _platform_fits(platform: str, glibc: str) -> bool:
+    if platform in ("any", "linux_x86_64"):
+        return True
+    if not platform.startswith("manylinux") or not platform.endswith("_x86_64"):
+        return False
+    name = platform.removesuffix("_x86_64")
+    floor = _LEGACY.get(name) or ".".join(name.split("_")[1:])
+    return bool(version_key(floor)) and version_key(floor) <= version_key(glibc)
+
+
+@lru_cache(maxsize=1024)
+def _allows(requires_python: str | None, python: str) -> bool:
+    if not requires_python:
+        return True
+    try:
+        return SpecifierSet(requires_python).contains(f"{python}.99", prereleases=True)
+    except InvalidSpecifier:
+        return True
+
+
+def split_requirement(requirement: str) -> tuple[str, SpecifierSet]:
+    """`impi-rt>=2021.14,<2021.19` → its project and its versions."""
+    end = next((place for place, character in enumerate(requirement) if character in "<>=!~ "), len(requirement))
+    return canonicalize_name(requirement[:end]), SpecifierSet(requirement[end:].strip())
