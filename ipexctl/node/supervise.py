@@ -164,7 +164,8 @@ class Supervisor:
 
     def meet(self, peer: Any, said: Json) -> None:
         self.book.event(said["t"], rank=peer.rank, host=peer.host, node=said["node"], wrapper=peer.row["wrapper"])
-        self.forget_where_all_are_met(peer.store)
+        if not self.restarts_left() and self.is_read(peer.store):
+            self.peers.tell(peer, "forget")
         if self.verdict.ending is not None:
             self.stop_rank(peer)
 
@@ -215,7 +216,8 @@ class Supervisor:
 
     def let_go(self, peer: Any) -> None:
         peer.is_free = True
-        if not self.verdict.may_begin_again(self.everyone, self.restarts):
+        is_ending = self.verdict.ending is not None
+        if not self.verdict.may_begin_again(self.everyone, self.restarts) if is_ending else self.is_read(peer.store):
             self.peers.tell(peer, "forget")
         self.peers.tell(peer, "bye")
 
@@ -311,11 +313,9 @@ class Supervisor:
                 code = self.status["mpirun"]["exit_code"] = self.mpirun.ended_by[0]
                 self.book.event("mpirun-ended", exit_code=code)
 
-    def forget_where_all_are_met(self, store: str) -> None:
-        """The job file has done its work on a node once all ranks there have read it."""
-        there = [peer for peer in self.everyone if peer.store == store]
-        if not self.restarts_left() and all(peer.life is not None for peer in there):
-            self.peers.tell(there[0], "forget") or self.peers.tell(there[-1], "forget")
+    def is_read(self, store: str) -> bool:
+        """The job file has done its work on a node once all ranks there have begun: a short one may be over before."""
+        return all(peer.life is not None for peer in self.everyone if peer.store == store)
 
     def restarts_left(self) -> int:
         return self.restarts - int(self.status["attempt"])

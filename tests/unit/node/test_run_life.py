@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,20 @@ time.time = _jumping
 def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     with runs_in(tmp_path) as make_run:
         yield make_run
+
+
+ONE_BY_ONE = """import os, subprocess, sys
+for rank in "01":
+    told = {"PMI_RANK": rank, "PMI_SIZE": "2", "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": "2"}
+    subprocess.run(sys.argv[1:], env={**os.environ, **told}, check=True)
+"""
+
+
+def test_a_rank_that_begins_when_another_on_its_node_is_over_finds_its_job(make: Callable[..., Run]) -> None:
+    run = make("print('here')", launch=[sys.executable, "-c", ONE_BY_ONE]).start()
+    status = run.wait()
+    assert status["state"] == "ok", run.said("mpirun.log")
+    assert not (run.rundir / "job.json").exists()
 
 
 def test_each_attempt_has_a_port_of_its_own_and_its_output_behind_a_line_of_ours(make: Callable[..., Run]) -> None:
