@@ -26,6 +26,7 @@ PACKAGE = "a checkout, a package index"
 REASONS = {
     "installs on this machine": "system packages, or a checkout's own environment",
     "runs these tests": "a test can't",
+    "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs",
 }

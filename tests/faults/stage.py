@@ -96,7 +96,8 @@ class Stage:
                 inner = innermost_pid(Path(f"/proc/{pid}/status").read_text()) or pid
             except OSError:
                 continue
-            if state not in "ZX" and not words.startswith("sshd"):
+            # One without words is on its way out: its memory is gone already.
+            if words and state not in "ZX" and not words.startswith("sshd"):
                 found.append(Process(pid, inner, words))
         return found
 

@@ -53,8 +53,8 @@ def directory(home: Path, files: dict[str, bytes], **status: Any) -> Path:
     (rundir / "ranks").mkdir(parents=True)
     ranks = [{"rank": 0, "host": "a", "state": "stopped"}, {"rank": 1, "host": "b", "state": "failed", "exit_code": 1}]
     first = {"rank": 1, "host": "b", "exit_code": 1, "signal": None, "at": 12.0}
-    document = {"id": "run1", "state": "failed", "ranks": ranks, "supervisor": {}, "first_failure": first}
-    document.update({"started": 10.0, **status})
+    document: dict[str, Any] = {"id": "run1", "state": "failed", "ranks": ranks, "supervisor": {}, "started": 10.0}
+    document |= {"first_failure": first, **status}
     (rundir / "status.json").write_text(json.dumps(document))
     for name, content in files.items():
         (rundir / name).write_bytes(content)

@@ -28,8 +28,14 @@ def session() -> LocalSession:
 
 
 def alive(marker: str) -> bool:
-    listed = subprocess.run(["ps", "-eo", "stat=,args="], capture_output=True, text=True, check=True).stdout
-    return any(marker in line and not line.startswith("Z") for line in listed.splitlines())
+    """Still so after a second: who was killed a moment ago may be on its way out."""
+    until = time.monotonic() + 1
+    while True:
+        listed = subprocess.run(["ps", "-eo", "stat=,args="], capture_output=True, text=True, check=True).stdout
+        if not any(marker in line and not line.startswith("Z") for line in listed.splitlines()):
+            return False
+        if time.monotonic() > until:
+            return True
 
 
 def test_streams_stay_apart_and_the_exit_code_comes_through(session: LocalSession) -> None:
