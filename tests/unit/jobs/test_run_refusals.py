@@ -123,9 +123,9 @@ def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
 
 
 def test_a_project_that_is_not_brought_has_to_be_there() -> None:
-    said = places.judge({"a": "", "b": "--no-sync /work/p/train.py\n"}, None)
+    said = places.judge({"a": "", "b": "--no-sync /data/p/train.py\n"}, None)
     assert isinstance(said, Refused)
-    assert said.reason == "--no-sync, and /work/p/train.py is not there on b"
+    assert said.reason == "--no-sync, and /data/p/train.py is not there on b"
     assert said.fix.startswith("without --no-sync it is brought there")
 
 
