@@ -122,11 +122,14 @@ def _bare_config() -> fabric.Config:
 
 
 def _prefer(options: paramiko.transport.SecurityOptions, known: tuple[str, ...]) -> None:
-    """The fast ciphers first, and first the host key types that we could check."""
+    """The fast ciphers first, and first the types of the known host keys, among them in the order that ssh has."""
     options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
-    wanted = [*known, "rsa-sha2-512", "rsa-sha2-256"] if "ssh-rsa" in known else list(known)
-    first = [name for name in wanted if name in options.key_types]
-    options.key_types = [*first, *(name for name in options.key_types if name not in first)]
+    options.key_types = sorted(options.key_types, key=lambda name: _key_type(name) not in known)
+
+
+def _key_type(algorithm: str) -> str:
+    """The type of the key a signature algorithm works with, as known_hosts has it."""
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 def _note_request(channel: paramiko.Channel, message: paramiko.Message) -> None:

@@ -114,21 +114,29 @@ _HOST_KEY = {
 def refusal(
     verdict: str, entry: Entry | None, endpoint: Endpoint, key_type: str, key: bytes, *, by_authority: bool = False
 ) -> Unreachable:
-    """The sentence for a key that isn't trusted, and the command that would trust it."""
+    """The sentence for a key that isn't trusted, and what to type; nothing that would add a changed key."""
     name, print_ = endpoint.key_name, fingerprint(key)
+    shows = f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
     if entry and verdict == "revoked":
         return Unreachable(
             f"its host key {print_} is marked @revoked in {entry.file}:{entry.line}",
             "don't connect; ask whoever runs that machine",
         )
     if entry and verdict == "changed":
+        # ssh-keygen -R deletes the whole line, and with a pattern the keys of all other hosts it covers.
+        correct = (
+            f"correct line {entry.line} of {entry.file}"
+            if entry.is_pattern
+            else f"ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
+        )
         return Unreachable(
-            f"its host key CHANGED: it shows {print_}, {entry.file}:{entry.line} has {fingerprint(entry.key)}",
-            f"if the machine was reinstalled: ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
-            "; if not, someone may be in between",
+            f"its host key CHANGED: it shows {key_type} {print_}, {entry.file}:{entry.line} has"
+            f" {entry.key_type} {fingerprint(entry.key)}",
+            "another machine may be answering in its place: verify the new key with the machine's administrator"
+            f" ({shows} there shows it); if the machine was reinstalled: {correct}",
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
-    says = f"what `ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}` says there"
+    says = f"what {shows} says there"
     if endpoint.jump or endpoint.proxy or endpoint.key_alias:
         advice = f"compare it with {says}"
         option = "if it is the same, run this command once with --host-keys accept-new"

@@ -52,6 +52,11 @@ class Entry:
     marker: str = ""
     hashed: HashedName | None = field(default=None, compare=False)
 
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it names hosts by a pattern, so that the line is about others too."""
+        return any(character in self.names for character in "*?!")
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -94,9 +99,13 @@ def entries_for(entries: Iterable[Entry], name: str) -> tuple[Entry, ...]:
 
 
 def judge(entries: Iterable[Entry], key_type: str, key: bytes) -> Judgement:
-    """Whether the key a host shows is the one its entries promise."""
-    same_type: Entry | None = None
+    """Whether the key a host shows is the one its entries promise.
+
+    An entry with any other key means that the key has changed, also where its type is another one: the known types
+    are asked for first, so a host that still has the known key shows it.
+    """
     known: Entry | None = None
+    other: Entry | None = None
     for entry in entries:
         if entry.marker == "@revoked" and entry.key == key:
             return Judgement("revoked", entry)
@@ -104,11 +113,11 @@ def judge(entries: Iterable[Entry], key_type: str, key: bytes) -> Judgement:
             continue
         if entry.key == key:
             known = known or entry
-        elif entry.key_type == key_type:
-            same_type = same_type or entry
+        elif other is None or entry.key_type == key_type != other.key_type:
+            other = entry
     if known:
         return Judgement("known", known)
-    return Judgement("changed", same_type) if same_type else Judgement("unknown")
+    return Judgement("changed", other) if other else Judgement("unknown")
 
 
 def known_types(entries: Iterable[Entry]) -> tuple[str, ...]:

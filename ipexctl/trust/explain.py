@@ -129,7 +129,8 @@ def _elsewhere(login: Login, there: Seen, address: str) -> Why:
 def _host_key(address: str) -> Why:
     return Why(
         f"sshd at {address} shows node0 another host key than it showed us",
-        "is that address really this host? if its key was changed since, accept the new one and run trust again",
+        "is that address really this host (internal= in the hostfile)? if its key was changed since: ipexctl trust,"
+        " which verifies the new one first",
     )
 
 

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
 from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab.inside import in_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -266,6 +268,104 @@ def test_accept_new_writes_the_key_down_and_a_changed_one_is_refused_for_good(la
         assert ipexctl(*args, "--host-keys", "off", "--", "true").rc == 0
     finally:
         mend_host(lab3.hosts[2])
+
+
+KEY_TYPES = {"E": "ed25519", "C": "ecdsa", "R": "rsa", "A": "ed25519", "e": "ed25519", "c": "ecdsa"}
+"""Host keys by a letter. No host has A, e and c."""
+
+
+@pytest.fixture(scope="module")
+def more_ports(lab3: Lab) -> Iterator[dict[str, str]]:
+    """An sshd on node1 for each of some sets of host keys, on its own port. Gives the public keys by their letters."""
+    node = lab3.hosts[0]
+    ports = {2201: "C", 2202: "EC", 2204: "CR"}
+    script = [
+        "mkdir -m 700 /run/keys && cd /run/keys",
+        *(f"ssh-keygen -q -t {kind} -N '' -f {name}" for name, kind in KEY_TYPES.items()),
+        "grep -v -e ^HostKey -e ^Port -e ^PidFile /etc/ssh/sshd_config >common",
+    ]
+    for port, names in ports.items():
+        own = [f"Port {port}", f"PidFile /run/keys/{port}.pid", *(f"HostKey /run/keys/{name}" for name in names)]
+        script += [f"printf '%s\\n' {shlex.join(own)} | cat - common >{port}"]
+        script += [f"/usr/sbin/sshd -f /run/keys/{port} </dev/null >/dev/null 2>&1"]
+        script += [f"until [ -s {port}.pid ]; do sleep 0.02; done"]
+    script += [f"cat {' '.join(f'{name}.pub' for name in KEY_TYPES)}"]
+    shown = in_host(node, "\n".join(["set -e", *script])).splitlines()
+    yield dict(zip(KEY_TYPES, (" ".join(line.split()[:2]) for line in shown), strict=True))
+    in_host(node, "kill $(cat /run/keys/*.pid); rm -rf /run/keys")
+
+
+@pytest.mark.parametrize("policy", ["strict", "accept-new"])
+def test_a_host_that_shows_another_type_of_key_than_the_known_one_is_refused(
+    lab3: Lab, more_ports: dict[str, str], tmp_path: Path, policy: str
+) -> None:
+    address, known = lab3.hosts[0].address, tmp_path / "known"
+    known.write_text(f"[{address}]:2201 {more_ports['E']}\n")
+    args = ["exec", "--hosts", f"ipex@{address}", "--port", "2201", "--identity", lab3.key, "--known-hosts", known]
+    ran = ipexctl(*args, "--host-keys", policy, "--", "hostname")
+    assert (ran.rc, ran.out) == (3, "")
+    assert known.read_text() == f"[{address}]:2201 {more_ports['E']}\n"
+    assert re.search(r"CHANGED.* ecdsa-sha2-nistp256 SHA256:\S+, .* ssh-ed25519 SHA256:", ran.err)
+    assert not re.search("accept-new|keyscan", ran.err)
+    command = re.search(r"ssh-keygen -R \S+ -f \S+", ran.err)
+    assert command
+    subprocess.run(["sh", "-c", command[0]], check=True, capture_output=True, timeout=20)
+    assert known.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("port", "lines", "config", "expected"),
+    [
+        (2201, ["PORT E"], "", "refused"),
+        (2201, ["PORT E", "PORT c", "PORT C"], "", "known"),
+        (2201, ["* E"], "", "refused"),
+        (2201, ["@cert-authority * A"], "", "new"),
+        (2201, ["@cert-authority * A", "PORT E"], "", "refused"),
+        (2201, ["@revoked * E"], "", "new"),
+        (2201, ["PORT C", "@revoked * C"], "", "refused"),
+        (2201, ["BARE E"], "", "new"),
+        (2201, ["BARE C"], "", "known"),
+        (2201, ["BARE C", "PORT E"], "", "refused"),
+        (2201, ["cluster E"], "HostKeyAlias cluster", "refused"),
+        (2201, ["PORT E"], "HostKeyAlias cluster", "new"),
+        (2201, ["2 PORT E"], "", "refused"),
+        (2201, ["PORT E", "2 PORT C"], "", "known"),
+        (2202, ["PORT C"], "", "known"),
+        (2202, ["PORT E"], "", "known"),
+        (2202, ["PORT R"], "", "refused"),
+        (2202, ["PORT c", "PORT E"], "", "known"),
+        (2202, ["PORT C", "PORT e"], "", "refused"),
+        (2204, ["PORT R"], "", "known"),
+        (22, ["BARE C"], "", "refused"),
+    ],
+    ids=str,
+)
+def test_host_keys_are_judged_as_ssh_judges_them(
+    lab3: Lab, more_ports: dict[str, str], tmp_path: Path, port: int, lines: list[str], config: str, expected: str
+) -> None:
+    """With accept-new the exit code and the files tell a known, a new and a refused key apart."""
+    address = lab3.hosts[0].address
+    names = {"PORT": f"[{address}]:{port}", "BARE": address}
+    texts = ["", ""]
+    for line in lines:
+        *words, key = line.removeprefix("2 ").split()
+        texts[line.startswith("2 ")] += " ".join([*(names.get(word, word) for word in words), more_ports[key]]) + "\n"
+    files, ssh_config = [tmp_path / "known", tmp_path / "known2"], tmp_path / "config"
+    ssh_config.write_text(
+        f"Host *\n  User ipex\n  Port {port}\n  IdentityFile {lab3.key}\n  IdentitiesOnly yes\n  {config}\n"
+        f"  UserKnownHostsFile {files[0]} {files[1]}\n  GlobalKnownHostsFile /dev/null\n  UpdateHostKeys no\n"
+        "  StrictHostKeyChecking accept-new\n  BatchMode yes\n"
+    )
+
+    def outcome(argv: list[str | Path]) -> str:
+        for file, text in zip(files, texts, strict=True):
+            file.write_text(text)
+        refused = subprocess.run(argv, check=False, capture_output=True, timeout=30).returncode != 0
+        written = [file.read_text() for file in files] != texts
+        return {(0, 0): "known", (0, 1): "new", (1, 0): "refused"}[refused, written]
+
+    assert outcome(["ssh", "-F", ssh_config, address, "true"]) == expected
+    assert outcome([*IPEXCTL, "exec", "--hosts", address, "--ssh-config", ssh_config, "--", "true"]) == expected
 
 
 def test_the_command_in_the_message_really_accepts_the_key(lab3: Lab, tmp_path: Path) -> None:

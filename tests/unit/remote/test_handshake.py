@@ -13,7 +13,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.remote.auth import KeyRing, Login
 from ipexctl.remote.clock import Clock
-from ipexctl.remote.handshake import Handshake, _connection, _Transport
+from ipexctl.remote.handshake import Handshake, _connection, _prefer, _Transport
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.ssh_config import Endpoint
 
@@ -43,6 +43,26 @@ def test_threads_that_make_connections_do_not_disturb_each_other() -> None:
 
     with ThreadPoolExecutor(32) as pool:
         assert set(pool.map(make, range(500))) == {"None None me"}
+
+
+@pytest.mark.parametrize(
+    ("known", "first"),
+    [
+        ((), ["ssh-ed25519"]),
+        (("ecdsa-sha2-nistp256",), ["ecdsa-sha2-nistp256", "ssh-ed25519"]),
+        (("ssh-rsa",), ["rsa-sha2-512", "rsa-sha2-256", "ssh-ed25519"]),
+        (("ssh-rsa", "ssh-ed25519"), ["ssh-ed25519", "rsa-sha2-512", "rsa-sha2-256", "ecdsa-sha2-nistp256"]),
+        (("ssh-dss",), ["ssh-ed25519"]),
+    ],
+)
+def test_known_host_key_types_are_asked_for_first_in_the_order_of_ssh(known: tuple[str, ...], first: list[str]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        options = paramiko.Transport(ours).get_security_options()
+        before = set(options.key_types)
+        _prefer(options, known)
+    assert list(options.key_types)[: len(first)] == first
+    assert set(options.key_types) == before
 
 
 def test_nothing_is_said_to_a_channel_behind_its_close_until_its_number_is_given_again() -> None:

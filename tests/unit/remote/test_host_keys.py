@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,46 @@ def test_a_changed_key_never_passes_and_says_where_the_old_one_stands(at: Endpoi
     assert f"ssh-keygen -R '[10.0.0.1]:2222' -f {path}" in caught.value.fix
 
 
+@pytest.mark.parametrize("policy", ["strict", "accept-new"])
+@pytest.mark.parametrize("key_alias", [None, "cluster"])
+@pytest.mark.parametrize("file", [0, 1])
+def test_a_key_of_another_type_than_the_known_one_is_a_changed_key(
+    at: Endpoint, policy: Policy, key_alias: str | None, file: int
+) -> None:
+    at = replace(at, key_alias=key_alias)
+    stored(at, "")
+    at.known_hosts[file].write_text(line(at.key_name, OTHER))
+    before = [path.read_text() for path in at.known_hosts if path.exists()]
+    with pytest.raises(Unreachable, match="CHANGED") as caught:
+        HostKeys(policy).check(at, "ecdsa-sha2-nistp256", KEY)
+    for word in (
+        "ecdsa-sha2-nistp256",
+        fingerprint(KEY),
+        f"{at.known_hosts[file]}:1",
+        "ssh-ed25519",
+        fingerprint(OTHER),
+    ):
+        assert word in caught.value.reason
+    assert "ssh-keygen -R" in caught.value.fix
+    assert not re.search("accept-new|keyscan", caught.value.reason + caught.value.fix)
+    assert [path.read_text() for path in at.known_hosts if path.exists()] == before
+
+
+def test_any_file_may_have_the_key(at: Endpoint) -> None:
+    path = stored(at, line("[10.0.0.1]:2222", OTHER))
+    at.known_hosts[1].write_text(line("[10.0.0.1]:2222", KEY))
+    HostKeys("accept-new").check(at, "ssh-ed25519", KEY)
+    assert path.read_text() == line("[10.0.0.1]:2222", OTHER)
+
+
+def test_a_line_that_is_about_other_hosts_too_is_not_to_be_deleted(at: Endpoint) -> None:
+    path = stored(at, "\n" + line("[10.0.0.*]:2222", OTHER))
+    with pytest.raises(Unreachable, match="CHANGED") as caught:
+        HostKeys("strict").check(at, "ecdsa-sha2-nistp256", KEY)
+    assert "ssh-keygen -R" not in caught.value.fix
+    assert f"line 2 of {path}" in caught.value.fix
+
+
 @pytest.mark.parametrize("before", ["", "other ssh-rsa AAAA", "other ssh-rsa AAAA\n"])
 def test_accept_new_remembers_the_key_on_a_line_of_its_own(at: Endpoint, before: str) -> None:
     path = stored(at, before)
@@ -131,13 +172,14 @@ def test_on_another_port_a_host_is_also_known_by_its_bare_name(at: Endpoint, has
     keys.check(at, "ssh-ed25519", KEY)
 
 
-def test_another_key_under_the_bare_name_is_that_of_the_other_port(at: Endpoint) -> None:
+@pytest.mark.parametrize("key_type", ["ssh-ed25519", "ecdsa-sha2-nistp256"])
+def test_another_key_under_the_bare_name_is_that_of_the_other_port(at: Endpoint, key_type: str) -> None:
     path = stored(at, line("10.0.0.1", OTHER))
     with pytest.raises(Unreachable, match="is unknown") as caught:
-        HostKeys("strict").check(at, "ssh-ed25519", KEY)
+        HostKeys("strict").check(at, key_type, KEY)
     assert "ssh-keyscan -p 2222 10.0.0.1" in caught.value.fix
-    HostKeys("accept-new").check(at, "ssh-ed25519", KEY)
-    assert path.read_text().endswith(line("[10.0.0.1]:2222", KEY))
+    HostKeys("accept-new").check(at, key_type, KEY)
+    assert path.read_text().endswith(line("[10.0.0.1]:2222", KEY).replace("ssh-ed25519", key_type))
 
 
 def test_the_name_with_the_port_is_what_counts_where_there_is_one(at: Endpoint) -> None:

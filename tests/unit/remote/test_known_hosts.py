@@ -48,7 +48,12 @@ def hashed(name: str) -> str:
         (f"{hashed('node1')} ssh-ed25519 {b64(GOOD)}", "node1", "known"),
         (f"{hashed('node1')} ssh-ed25519 {b64(GOOD)}", "node2", "unknown"),
         (f"node1 ssh-ed25519 {b64(OTHER)}", "node1", "changed"),
-        (f"node1 ssh-rsa {b64(OTHER)}", "node1", "unknown"),
+        (f"node1 ssh-rsa {b64(OTHER)}", "node1", "changed"),
+        (f"{hashed('node1')} ssh-rsa {b64(OTHER)}", "node1", "changed"),
+        (f"node? ssh-rsa {b64(OTHER)}", "node1", "changed"),
+        (f"@cert-authority * ssh-ed25519 {b64(OTHER)}\nnode1 ssh-rsa {b64(OTHER)}", "node1", "changed"),
+        (f"@revoked node1 ssh-rsa {b64(OTHER)}", "node1", "unknown"),
+        (f"node1 ssh-rsa {b64(OTHER)}\n@revoked node1 ssh-ed25519 {b64(GOOD)}", "node1", "revoked"),
         (f"@revoked node1 ssh-ed25519 {b64(GOOD)}", "node1", "revoked"),
         (f"@cert-authority node1 ssh-ed25519 {b64(OTHER)}", "node1", "unknown"),
         (f"# node1 ssh-ed25519 {b64(GOOD)}", "node1", "unknown"),
@@ -63,9 +68,20 @@ def test_judgement(line: str, name: str, verdict: Verdict) -> None:
     assert judge(entries_for(parse(line, "f"), name), "ssh-ed25519", GOOD).verdict == verdict
 
 
-def test_a_key_that_is_known_once_is_known_whatever_else_stands_there() -> None:
-    lines = f"node1 ssh-ed25519 {b64(OTHER)}\nnode1 ssh-ed25519 {b64(GOOD)}"
-    assert judge(entries_for(parse(lines, "f"), "node1"), "ssh-ed25519", GOOD).verdict == "known"
+@pytest.mark.parametrize("key_type", ["ssh-ed25519", "ssh-rsa"])
+def test_a_key_that_is_known_once_is_known_whatever_else_stands_there(key_type: str) -> None:
+    others, good = f"node1 {key_type} {b64(OTHER)}", f"node1 ssh-ed25519 {b64(GOOD)}"
+    for lines in (f"{others}\n{good}", f"{good}\n{others}"):
+        assert judge(entries_for(parse(lines, "f"), "node1"), "ssh-ed25519", GOOD).verdict == "known"
+
+
+def test_a_changed_key_is_compared_with_the_known_one_of_its_type() -> None:
+    types = ("ssh-rsa", "ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-ed25519")
+    entries = parse("\n".join(f"node1 {key_type} {b64(OTHER)}" for key_type in types), "f")
+    for key_type, line in (("ssh-ed25519", 2), ("ecdsa-sha2-nistp256", 3), ("ecdsa-sha2-nistp521", 1)):
+        found = judge(entries, key_type, GOOD).entry
+        assert found is not None
+        assert found.line == line
 
 
 def test_revoked_wins_over_known() -> None:
