@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,11 @@ _SHOWN = 300
 """Characters of a command; what a whole script is longer than."""
 
 
-def choose_hosts(targets: Targets, accelerate_hostfile: str | None = None) -> tuple[Host, ...]:
+def choose_hosts(
+    targets: Targets, accelerate_hostfile: str | None = None, *, accelerate_found: bool = False
+) -> tuple[Host, ...]:
     """The hosts of this call, in the order of whoever named them."""
-    request = _request(targets, accelerate_hostfile)
+    request = replace(_request(targets, accelerate_hostfile), accelerate_found=accelerate_found)
     selection = select_hosts(request, environ=os.environ, cwd=_cwd())
     return with_own_address(selection.hosts)
 

@@ -182,7 +182,11 @@ def understand(
     words = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
     config = read_accelerate_file(launch.accelerate_config) if launch.accelerate_config is not None else None
     asked = without_launcher(kind, words, options, config, os.environ)
-    hosts = choose_hosts(targets, asked.config.hostfile if asked.config else None)
+    hosts = (
+        choose_hosts(targets, asked.config.hostfile, accelerate_found=asked.config.hostfile_found)
+        if asked.config
+        else choose_hosts(targets)
+    )
     wishes = RunWishes(
         kind=asked.kind,
         words=asked.words,

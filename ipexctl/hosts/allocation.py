@@ -85,7 +85,7 @@ def _pbs(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     if not path:
         return None
     try:
-        hosts = read_hosts_file(Path(path), shown=f"$PBS_NODEFILE ({path})")
+        hosts = read_hosts_file(Path(path), shown=f"$PBS_NODEFILE ({path})", found=path)
     except FileError:
         raise
     except UserError as error:

@@ -51,8 +51,11 @@ def detect(text: str, suffix: str = "") -> Format:
     return "hostfile"
 
 
-def read_hosts_file(path: Path, *, shown: str | None = None) -> tuple[Host, ...]:
-    """Every host a file names, whatever its format; `shown` is how messages call the file."""
+def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
+    """Every host a file names, whatever its format; `shown` is how messages call the file.
+
+    `found`: how -H would name it, where the user did not: see `found_file`.
+    """
     shown = printable(str(path) if shown is None else shown)
     data = _read_bytes(path, shown)
     text = _decode(data, path, shown)
@@ -65,13 +68,13 @@ def read_hosts_file(path: Path, *, shown: str | None = None) -> tuple[Host, ...]
     if kind == "yaml":
         from ipexctl.hosts.inventory_yaml import read_inventory_yaml
 
-        hosts = read_inventory_yaml(text, shown, base=path.parent)
+        hosts = read_inventory_yaml(text, shown, base=path.parent, found=found)
     elif kind == "ini":
         from ipexctl.hosts.inventory_ini import read_inventory_ini
 
-        hosts = read_inventory_ini(text, shown, base=path.parent)
+        hosts = read_inventory_ini(text, shown, base=path.parent, found=found)
     else:
-        hosts = read_hostfile(text, shown, base=path.parent)
+        hosts = read_hostfile(text, shown, base=path.parent, found=found)
     if not hosts:
         what = "is empty" if not text.strip() else "names no host"
         raise UserError(f"{shown}: the file {what}", fix="write one host a line, such as node1 or node[1-4]:2")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
+from ipexctl.hosts import found_file
 from ipexctl.hosts.attributes import fields_of, hosts_of
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostword import read_host_word
@@ -36,9 +37,10 @@ _YAML = re.compile(r"---\s*|\s*(?:all|ungrouped|hosts|children|vars):\s*(?:#.*)?
 _ADDRESS = re.compile(rf"{IPV4}|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 
 
-def read_hostfile(text: str, path: str | Path, *, base: Path | None = None) -> tuple[Host, ...]:
+def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
     """The hosts of a hostfile in the file's order; `path` is how errors call it, `base` what paths in it start from."""
-    source = Source(str(path), Path(path).parent if base is None else base, text.removeprefix("\ufeff").split("\n"))
+    lines = text.removeprefix("\ufeff").split("\n")
+    source = Source(str(path), Path(path).parent if base is None else base, lines, found)
     roster = Roster()
     try:
         for number, line in enumerate(source.lines, 1):
@@ -103,7 +105,11 @@ def _read_line(source: Source, number: int, line: str) -> list[Host]:
         bare, pairs = pair_up(words[1:])
         if bare:
             raise _bare_word(first.text, bare[0])
-        return hosts_of(read_host_word(first.text, column=first.column), fields_of(pairs), source.base)
+        fields = fields_of(pairs)
+        for key, pair in fields.items():
+            if source.found and key in found_file.KEYS:
+                raise source.found_error(number, pair.column, f"{key}=", found_file.KEYS[key])
+        return hosts_of(read_host_word(first.text, column=first.column), fields, source.base)
     except WordError as error:
         raise source.word_error(number, error) from None
 

@@ -26,9 +26,10 @@ _COMMENT = re.compile(r"\s[#;].*", re.DOTALL)
 _QUOTED_VALUE = re.compile(r"""(?:"([^"]*)"|'([^']*)')\s*(?:[#;].*)?""", re.DOTALL)
 
 
-def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None) -> tuple[Host, ...]:
+def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
     """The hosts of an INI inventory in the file's order."""
-    source = Source(str(path), Path(path).parent if base is None else base, text.removeprefix("\ufeff").split("\n"))
+    lines = text.removeprefix("\ufeff").split("\n")
+    source = Source(str(path), Path(path).parent if base is None else base, lines, found)
     reader = _Reader(Inventory(source))
     for number, line in enumerate(source.lines, 1):
         bare = line.strip(" \t\r")

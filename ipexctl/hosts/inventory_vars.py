@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.attributes import read_count, read_path, read_port, read_ssh_config
+from ipexctl.hosts.found_file import refused_argument
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostword import read_address
 from ipexctl.hosts.names import WordError, check_user, quoted
@@ -123,6 +124,8 @@ class _Taker:
         config = known_hosts = None
         for key in _SSH_ARGS:
             setting = self.settings.get(key)
+            if setting is not None and self.source.found:
+                self._refuse_found(setting)
             if setting is None or not ("-F" in setting.text or _KNOWN_HOSTS in setting.text.lower()):
                 continue
             self._refuse_trouble(setting)
@@ -139,6 +142,15 @@ class _Taker:
             if rest:
                 self.settings[key] = Setting(shlex.join(rest), setting.line, setting.column)
         return config, known_hosts
+
+    def _refuse_found(self, setting: Setting) -> None:
+        try:
+            words = shlex.split(setting.text)
+        except ValueError:
+            words = setting.text.split()
+        refused = refused_argument(words)
+        if refused is not None:
+            raise self.source.found_error(setting.line, setting.column, *refused)
 
     def _config(self, setting: Setting, text: str) -> Path:
         try:

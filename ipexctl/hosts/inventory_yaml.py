@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _PARTS: Final = ("hosts", "children", "vars")
 
 
-def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None) -> tuple[Host, ...]:
+def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
     """The hosts of a YAML inventory in the file's order."""
-    tree = YamlTree(text, path, base)
+    tree = YamlTree(text, path, base, found)
     if tree.root is None or is_null(tree.root):
         return ()
     if tree.root.id != "mapping":

@@ -31,6 +31,8 @@ class HostRequest:
     hostfile: Path | None = None
     limit: str | None = None
     accelerate_hostfile: Path | None = None
+    accelerate_found: bool = False
+    """Whether the configuration that names it is accelerate's default one, which was found and not named."""
     user: str | None = None
     port: int | None = None
     identity: Path | None = None
@@ -72,7 +74,8 @@ def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Pa
         return _read(request.hostfile, cwd), printable(str(request.hostfile))
     if request.accelerate_hostfile is not None:
         path = request.accelerate_hostfile
-        return _read(path, cwd), f"{printable(str(path))}, named by the accelerate config"
+        found = str(path) if request.accelerate_found else ""
+        return _read(path, cwd, found=found), f"{printable(str(path))}, named by the accelerate config"
     if environ.get(ENVIRONMENT):
         path = Path(environ[ENVIRONMENT])
         return _read(path, cwd, shown=f"${ENVIRONMENT} ({path})"), f"${ENVIRONMENT} ({printable(str(path))})"
@@ -86,14 +89,14 @@ def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Pa
     # A link that leads nowhere is a mistake to report, a directory of that name is none of our business.
     # os.path and not Path, whose is_dir raises where we may not look.
     if os.path.lexists(default) and not os.path.isdir(default):  # noqa: PTH112
-        return _read(Path(DEFAULT_FILE), cwd), f"./{DEFAULT_FILE}"
+        return _read(Path(DEFAULT_FILE), cwd, found=DEFAULT_FILE), f"./{DEFAULT_FILE}"
     return (LOCAL,), "this machine alone"
 
 
-def _read(path: Path, cwd: Path, *, shown: str | None = None) -> tuple[Host, ...]:
+def _read(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     from ipexctl.hosts.detect import read_hosts_file
 
-    return read_hosts_file(cwd / _at_home(path), shown=shown or str(path))
+    return read_hosts_file(cwd / _at_home(path), shown=shown or str(path), found=found)
 
 
 def _at_home(path: Path) -> Path:

@@ -5,6 +5,7 @@ Nothing here reads a file or knows a format.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,8 @@ class Source:
     base: Path
     """What relative paths inside the file are relative to."""
     lines: Sequence[str]
+    found: str = ""
+    """The path by which -H would name the file, where it was found and not named: then some settings are refused."""
 
     def error(self, number: int, column: int, what: str, *, fix: str = "") -> FileError:
         """What is wrong at a place; both counts are from 1 and are brought inside the file."""
@@ -36,6 +39,15 @@ class Source:
         if len(text) > _WIDTH:
             text, column = _window(text, column)
         return FileError(self.path, number, what, text=text, column=column, fix=fix)
+
+    def found_error(self, number: int, column: int, setting: str, reason: str) -> FileError:
+        """A setting that is refused because nobody named this file."""
+        return self.error(
+            number,
+            column,
+            f"{setting} {reason}, and this file was found, not named",
+            fix=f"if you trust this file, name it to allow that: -H {shlex.quote(self.found)}",
+        )
 
     def word_error(self, number: int, error: WordError) -> FileError:
         """A word's error as the file's, its column already counted from the line's begin."""

@@ -50,9 +50,9 @@ class Entry(NamedTuple):
 class YamlTree:
     """One YAML document. Aliases are followed, but only so far: a file can't make us walk forever."""
 
-    def __init__(self, text: str, path: str | Path, base: Path | None = None) -> None:
+    def __init__(self, text: str, path: str | Path, base: Path | None = None, found: str = "") -> None:
         text = text.removeprefix("\ufeff")
-        self.source = Source(str(path), Path(path).parent if base is None else base, _LINE_END.split(text))
+        self.source = Source(str(path), Path(path).parent if base is None else base, _LINE_END.split(text), found)
         self._walked = 0
         self._most = _FREE_NODES
         refused = _REFUSED.search(text)

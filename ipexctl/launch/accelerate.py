@@ -85,6 +85,8 @@ class AccelerateConfig:
 
     path: str
     hostfile: str | None = None
+    hostfile_found: bool = False
+    """Whether accelerate's default configuration names it, which was found and not named by the user."""
     processes: int | None = None
     machines: int = 1
     main_ip: str | None = None

@@ -150,6 +150,8 @@ def config_of(found: Unwrapped, config: AccelerateConfig | None) -> AccelerateCo
         "debug": "debug",
     }
     changes = {ours: getattr(said, ours) for ours, theirs in names.items() if theirs in found.asked}
+    if "hostfile" in changes:
+        changes["hostfile_found"] = False
     return replace(base, **changes, dynamo={**base.dynamo, **said.dynamo})
 
 
@@ -210,6 +212,8 @@ def without_launcher(
         return Asked(found.kind, found.words, of_torchrun(found, options), config, note)
     if config is None:
         own = None if "cpu" in found.asked else default_file(environ)
-        if (file := Path(found.config_file) if found.config_file is not None else own) is not None:
-            config = read_accelerate_file(file)
+        if found.config_file is not None:
+            config = read_accelerate_file(Path(found.config_file))
+        elif own is not None:
+            config = replace(read_accelerate_file(own), hostfile_found=True)
     return Asked(found.kind, found.words, threads_of_accelerate(found, options), config_of(found, config), note)

@@ -115,6 +115,22 @@ def test_where_no_file_is_named_accelerates_own_is_read_unless_it_is_told_cpu(tm
     assert told.config.processes is None
 
 
+def test_the_hostfile_of_accelerates_own_configuration_is_not_named_by_the_user(tmp_path: Path) -> None:
+    (tmp_path / "accelerate").mkdir()
+    file = tmp_path / "accelerate" / "default_config.yaml"
+    file.write_text("distributed_type: MULTI_CPU\nmpirun_config: {mpirun_hostfile: hosts}\n")
+
+    def found(*words: str) -> tuple[str | None, bool]:
+        call = ("accelerate", "launch", *words, "t.py")
+        asked = without_launcher("command", call, LaunchOptions(), None, {"HF_HOME": str(tmp_path)})
+        assert asked.config is not None
+        return asked.config.hostfile, asked.config.hostfile_found
+
+    assert found() == ("hosts", True)
+    assert found("--config_file", str(file)) == ("hosts", False)
+    assert found("--mpirun_hostfile", "mine") == ("mine", False)
+
+
 def test_accelerates_threads_are_the_ranks() -> None:
     words = ("accelerate", "launch", "--num_cpu_threads_per_process", "3", "t.py", "--cpu")
     asked = without_launcher("command", words, LaunchOptions(), None, {})

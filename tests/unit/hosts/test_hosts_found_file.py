@@ -1,0 +1,135 @@
+"""A file of hosts that was found and not named cannot run programs here, nor weaken the check of host keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+
+from hosts_helpers import almost_valid, assert_points_inside
+from ipexctl.errors import FileError
+from ipexctl.hosts.hostfile import read_hostfile
+from ipexctl.hosts.inventory_ini import read_inventory_ini
+from ipexctl.hosts.inventory_yaml import read_inventory_yaml
+from ipexctl.hosts.select import HostRequest, select_hosts
+
+if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
+
+ARGUMENTS = (
+    ("-F cfg", "-F"),
+    ("-Fcfg", "-F"),
+    ("-vF cfg", "-F"),
+    ("-C -o ProxyCommand=x", "ProxyCommand"),
+    ("-oproxycommand=x", "proxycommand"),
+    ("-o 'ProxyCommand x %h'", "ProxyCommand"),
+    ("-vo ProxyCommand=x", "ProxyCommand"),
+    ("-voProxyCommand=x", "ProxyCommand"),
+    ("-o =ProxyCommand=x", "ProxyCommand"),
+    ("-o ProxyJump=b", "ProxyJump"),
+    ("-J b", "-J"),
+    ("-I lib.so", "-I"),
+    ("-o PKCS11Provider=lib.so", "PKCS11Provider"),
+    ("-o SecurityKeyProvider=lib.so", "SecurityKeyProvider"),
+    ("-o KnownHostsCommand=x", "KnownHostsCommand"),
+    ("-o PermitLocalCommand=yes -o LocalCommand=x", "PermitLocalCommand"),
+    ("-o Include=cfg", "Include"),
+    ("-o StrictHostKeyChecking=no", "StrictHostKeyChecking"),
+    ("-o UserKnownHostsFile=k", "UserKnownHostsFile"),
+    ("-o UserKnownHostsFile=/dev/null", "UserKnownHostsFile"),
+    ("-o =UserKnownHostsFile=k", "UserKnownHostsFile"),
+    ("-o GlobalKnownHostsFile=k", "GlobalKnownHostsFile"),
+    ("-o HostKeyAlias=other", "HostKeyAlias"),
+)
+VARIABLES = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+INI = tuple(
+    (f'n1 {variable}="{arguments}"\n' if own else f"[all]\nn1\n[all:vars]\n{variable}={arguments}\n", option)
+    for arguments, option in ARGUMENTS
+    for variable in VARIABLES
+    for own in (True, False)
+)
+YAML = tuple(
+    (
+        f'all:\n  hosts:\n    n1: {{{variable}: "{arguments}"}}\n'
+        if own
+        else f'all:\n  hosts:\n    n1:\n  vars:\n    {variable}: "{arguments}"\n',
+        option,
+    )
+    for arguments, option in ARGUMENTS
+    for variable in VARIABLES
+    for own in (True, False)
+)
+LINES = (
+    ("n1 ssh_config=cfg\n", "ssh_config="),
+    ("n1 ssh-config=cfg\n", "ssh_config="),
+    ("n1 ssh_config = none\n", "ssh_config="),
+    ("n[1-3]:2 user=me ssh_config=cfg # x\n", "ssh_config="),
+    ("n1 slots=2 known_hosts=k\n", "known_hosts="),
+)
+HARMLESS = (
+    "n1 address=10.0.0.1 internal=10.1.0.1 user=me port=2222 identity=keys/id slots=2 max_slots=4\n",
+    "n1 ansible_connection=local\n",
+    "n1 ansible_host=10.0.0.1 ansible_user=me ansible_port=2222 ansible_ssh_private_key_file=keys/id slots=2\n",
+    "n1 ansible_ssh_args='-o ControlMaster=auto -o ControlPersist=60s'\n",
+    "n1 ansible_ssh_common_args='-C -o IdentitiesOnly=yes'\n",
+    "n1 ansible_become=yes ansible_become_method=sudo ansible_become_exe=/x ansible_python_interpreter=/x\n",
+    "n1 ansible_ssh_executable=/x ansible_shell_executable=/x ansible_host_key_checking=no\n",
+)
+
+
+def read(text: str, place: Path, **changes: Path) -> tuple[Host, ...]:
+    (place / "hostfile").write_text(text)
+    return select_hosts(HostRequest(**changes), environ={}, cwd=place).hosts  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("text", "setting"), [*LINES, *INI, *YAML])
+def test_what_a_found_file_may_not_set_is_allowed_to_a_named_one(text: str, setting: str, tmp_path: Path) -> None:
+    with pytest.raises(FileError) as caught:
+        read(text, tmp_path)
+    error = caught.value
+    assert_points_inside(error)
+    assert error.what.startswith(f"{setting} ")
+    assert setting.strip("-=").replace("_", "-") in error.text.replace("_", "-")
+    assert error.fix.endswith(": -H hostfile")
+    assert read(text, tmp_path, hostfile=Path("hostfile"))[0].name == "n1"
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_other_settings_are_the_same_in_a_found_file(text: str, tmp_path: Path) -> None:
+    assert read(text, tmp_path) == read(text, tmp_path, hostfile=Path("hostfile"))
+
+
+@pytest.mark.parametrize("reader", [read_hostfile, read_inventory_ini, read_inventory_yaml])
+@given(text=almost_valid)
+def test_whatever_a_found_file_says_it_sets_neither(reader: object, text: str) -> None:
+    try:
+        hosts = reader(text, "file", found="file")  # type: ignore[operator]
+    except FileError:
+        return
+    assert {(host.ssh_config, host.known_hosts) for host in hosts} <= {(None, None)}
+
+
+def test_files_that_the_users_environment_names_are_named(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text("n1 ssh_config=cfg\n")
+    (host,) = select_hosts(HostRequest(), environ={"IPEXCTL_HOSTFILE": "env"}, cwd=tmp_path).hosts
+    assert host.ssh_config == tmp_path / "cfg"
+
+
+def test_a_batch_systems_file_has_only_names(tmp_path: Path) -> None:
+    file = tmp_path / "nodes file"
+    file.write_text("n1 ssh_config=cfg\n")
+    with pytest.raises(FileError) as caught:
+        select_hosts(HostRequest(), environ={"PBS_NODEFILE": str(file)}, cwd=tmp_path)
+    assert caught.value.fix.endswith(f": -H '{file}'")
+
+
+def test_a_hostfile_is_named_where_the_accelerate_configuration_is(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("n1 known_hosts=k\n")
+    named = HostRequest(accelerate_hostfile=Path("hosts"))
+    assert select_hosts(named, environ={}, cwd=tmp_path).hosts[0].known_hosts == tmp_path / "k"
+    found = HostRequest(accelerate_hostfile=Path("hosts"), accelerate_found=True)
+    with pytest.raises(FileError) as caught:
+        select_hosts(found, environ={}, cwd=tmp_path)
+    assert caught.value.fix.endswith(": -H hosts")
