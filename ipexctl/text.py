@@ -1,11 +1,30 @@
-"""Text on its way to a terminal."""
+"""Text on its way to a terminal, and names on their way to a shell."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+from ipexctl.errors import UserError
+
 _ABOUT_HOSTS: Final = re.compile(r"\bipexctl (?:doctor|envs|exec|install|run|sync|trust)\b")
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def is_variable_name(text: str) -> bool:
+    """Whether it can be the name of an environment variable: a shell takes no other, and this one needs no quotes."""
+    return _VARIABLE.fullmatch(text) is not None
+
+
+def variable_in_sh(name: str) -> str:
+    """The name, to be written into a line of sh, where names cannot be quoted. Raises a UserError for any other text.
+
+    Names are checked where they come from, too: this is the last line of defence.
+    """
+    if not is_variable_name(name):
+        raise UserError(f"'{printable(name)[:60]}' can't be the name of a variable", fix="letters, digits and _")
+    return name
 
 
 def printable(text: str) -> str:

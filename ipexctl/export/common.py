@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.surroundings import RANK_NAMES
-from ipexctl.text import printable
+from ipexctl.text import printable, variable_in_sh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,17 +61,18 @@ def differing(plan: LaunchPlan) -> dict[str, tuple[Setting, ...]]:
 
 def secrets_of(plan: LaunchPlan) -> tuple[str, ...]:
     """Names whose values are in no export: whoever runs it has them in the environment."""
-    return tuple(dict.fromkeys(setting.name for setting in plan.settings if setting.secret))
+    return tuple(dict.fromkeys(variable_in_sh(setting.name) for setting in plan.settings if setting.secret))
 
 
 def assignment(setting: Setting) -> str:
     """`export NAME=VALUE`, or `unset NAME`, for a POSIX shell."""
+    name = variable_in_sh(setting.name)
     if setting.value is None:
-        return f"unset {setting.name}"
+        return f"unset {name}"
     value = shlex.quote(setting.value)
     if setting.prepend:
-        value += f'"${{{setting.name}:+:${setting.name}}}"'
-    return f"export {setting.name}={value}"
+        value += f'"${{{name}:+:${name}}}"'
+    return f"export {name}={value}"
 
 
 def commented(settings: Iterable[Setting]) -> list[str]:
@@ -81,12 +82,12 @@ def commented(settings: Iterable[Setting]) -> list[str]:
     said = ""
     for setting in settings:
         if setting.value is None:
-            unset.setdefault(setting.reason, []).append(setting.name)
+            unset.setdefault(setting.reason, []).append(variable_in_sh(setting.name))
             continue
-        lines += [f"# {setting.reason}"] * (setting.reason != said) + [assignment(setting)]
+        lines += [f"# {printable(setting.reason)}"] * (setting.reason != said) + [assignment(setting)]
         said = setting.reason
     for reason, names in unset.items():
-        lines += [f"# {reason}", *folded(["unset", *names])]
+        lines += [f"# {printable(reason)}", *folded(["unset", *names])]
     return lines
 
 

@@ -22,6 +22,7 @@ from ipexctl.facts.system import (
     Security,
     System,
 )
+from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -253,7 +254,7 @@ def parse_security(said: Answers) -> Security:
 
 def parse_variables(said: Answers) -> dict[str, str]:
     pairs = (line.partition("=") for line in said.all("variable"))
-    return {name: value for name, equals, value in pairs if equals and re.fullmatch(r"\w+", name)}
+    return {name: value for name, equals, value in pairs if equals and is_variable_name(name)}
 
 
 def parse_environment(said: Answers) -> Environment:

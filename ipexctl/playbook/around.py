@@ -10,6 +10,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
 from ipexctl.playbook.options import BadOption, Option, converted
 from ipexctl.playbook.places import Templated
+from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from ipexctl.playbook.tree import Around
     from ipexctl.playbook.yaml_values import PlaybookFile
 
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS: Final = frozenset(
     {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}
 )
@@ -82,7 +82,7 @@ def text(file: PlaybookFile, entry: Entry) -> str | Templated:
 def name_of(file: PlaybookFile, entry: Entry) -> str:
     """A name for a variable: of `register`, `loop_var`."""
     value = text(file, entry)
-    if isinstance(value, Templated) or not _NAME.fullmatch(value):
+    if isinstance(value, Templated) or not is_variable_name(value):
         raise file.error(entry.value, f"{kind(entry.value)} can't be the name of a variable", fix="letters, digits, _")
     if value in OURS:
         raise file.error(entry.value, f"{quoted(value)} is a variable of ours", fix="another name")
@@ -153,7 +153,7 @@ def variables_of_file(file: PlaybookFile) -> Mapping[str, Value]:
 
 
 def check_variable(file: PlaybookFile, entry: Entry) -> None:
-    if not _NAME.fullmatch(entry.key):
+    if not is_variable_name(entry.key):
         raise file.error(
             entry.key_node, f"{quoted(entry.key)} can't be the name of a variable", fix="letters, digits and _"
         )
@@ -168,6 +168,6 @@ def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
         if not isinstance(each, dict | Templated):
             raise file.error(entry.value, f"'environment' must be a mapping of variables, not {kind(entry.value)}")
         for name in each if isinstance(each, dict) else ():
-            if not _NAME.fullmatch(name):
+            if not is_variable_name(name):
                 raise file.error(entry.value, f"{quoted(name)} can't be the name of a variable")
     return tuple(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.hosts.names import quoted
 from ipexctl.playbook.places import Templated, did_you_mean, templates_in
+from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.playbook.places import Place, Value
     from ipexctl.playbook.tree import Arg
@@ -124,6 +126,26 @@ def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
             raise BadOption(f"{quoted(name)} {bad.what}", bad.fix) from None
     if spec.check is not None and (wrong := spec.check({name: found[name] for name in values})):
         raise BadOption(wrong)
+    return found
+
+
+def filled_environment(layers: Sequence[Any]) -> dict[str, str]:
+    """The variables of `environment`, the later mappings over the earlier; a template made them. Raises BadOption."""
+    found: dict[str, str] = {}
+    for layer in layers:
+        if not isinstance(layer, dict):
+            raise BadOption(f"'environment' came to {quoted(str(layer))}, which is no mapping of variables")
+        for key, value in layer.items():
+            name, text = str(key), value if isinstance(value, str) else json.dumps(value)
+            if not is_variable_name(name):
+                raise BadOption(
+                    f"'environment': {quoted(name)} can't be the name of a variable", "a name has letters, digits and _"
+                )
+            if text == OMIT:
+                continue
+            if "\0" in text:
+                raise BadOption(f"'environment': {name} has a NUL character in it")
+            found[name] = text
     return found
 
 

@@ -13,7 +13,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.modules.run_by import runner
-from ipexctl.playbook.options import BadOption, filled
+from ipexctl.playbook.options import BadOption, filled, filled_environment
 from ipexctl.playbook.places import did_you_mean
 from ipexctl.playbook.report import ItemDone, Told
 from ipexctl.playbook.result import Call, Result, failed, together
@@ -146,6 +146,7 @@ class Turn:
             args["that"] = [each.text for each in task.args["that"].value]
         try:
             options = filled(task.spec, args)
+            environment = filled_environment(values["environment"])
         except BadOption as bad:
             error = task.place.error(f"{task.spec.name}: {bad.what}", fix=bad.fix)
             piece.result = failed(error.message, error.fix)
@@ -158,7 +159,6 @@ class Turn:
             return
         world = self._world.options
         user = values["user"] or "root"
-        environment = {str(k): _text(v) for each in values["environment"] for k, v in dict(each).items()}
         piece.call = Call(
             host=piece.host,
             target=target,
@@ -385,10 +385,6 @@ def _label(item: Any) -> str:
 
 def _of_error(error: HostError) -> Result:
     return Result("unreachable" if error.status == "unreachable" else "failed", error.reason, error.fix)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _bad_template(error: TemplateError, before: Result | None = None) -> Result:

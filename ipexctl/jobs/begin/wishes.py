@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
@@ -13,6 +12,7 @@ from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.request import Export
 from ipexctl.launch.share import share_ranks
 from ipexctl.launch.wishes import impossible
+from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.launch.accelerate import AccelerateConfig
     from ipexctl.launch.request import CommandKind, LaunchOptions
-
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ def read_exports(words: Iterable[str], files: Sequence[Path], environ: Mapping[s
             found[name] = Export(name, value, secret=True, said=f"--env-file {file.name}")
     for word in words:
         name, equals, value = word.partition("=")
-        if not _NAME.fullmatch(name):
+        if not is_variable_name(name):
             raise UserError(
                 f"-x {quoted(word)}: {quoted(name)} is no name of a variable", fix="-x NAME=VALUE, or -x NAME"
             )
@@ -128,7 +126,7 @@ def _read_env_file(path: Path) -> dict[str, str]:
             continue
         name, equals, value = line.removeprefix("export ").partition("=")
         name = name.strip()
-        if not equals or not _NAME.fullmatch(name):
+        if not equals or not is_variable_name(name):
             # The line itself may be a secret: it is not shown.
             raise FileError(str(path), number, "this is not NAME=VALUE", fix="one variable a line; # begins a comment")
         value = value.strip()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.command import Command, encode_for_printf
 from ipexctl.remote.outcome import HostError
+from ipexctl.text import variable_in_sh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,4 +86,4 @@ def _not_become(why: str, user: str) -> tuple[str, str]:
 
 
 def exports(call: Call) -> str:
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in call.environment.items())
+    return "".join(f"export {variable_in_sh(name)}={shlex.quote(value)}\n" for name, value in call.environment.items())

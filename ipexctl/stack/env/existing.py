@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.text import is_variable_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -60,6 +62,9 @@ def read_record(text: str) -> EnvRecord | None:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
             return None
+        variables = dict(data["variables"])
+        if not all(is_variable_name(name) and isinstance(value, str) for name, value in variables.items()):
+            return None
         return EnvRecord(
             name=data["name"],
             row=data["row"],
@@ -69,7 +74,7 @@ def read_record(text: str) -> EnvRecord | None:
             backend=data["backend"],
             requests=tuple(data["requests"]),
             packages=dict(data["packages"]),
-            variables=dict(data["variables"]),
+            variables=variables,
             prepended=tuple(data["prepended"]),
             module=data.get("module"),
             why=data.get("why", ""),

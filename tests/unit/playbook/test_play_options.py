@@ -9,7 +9,7 @@ import pytest
 from ipexctl.playbook.masks import HIDDEN, masked, secrets_in, shown
 from ipexctl.playbook.modules import MODULES
 from ipexctl.playbook.modules.run_by import runner
-from ipexctl.playbook.options import BadOption, Option, converted, filled
+from ipexctl.playbook.options import OMIT, BadOption, Option, converted, filled, filled_environment
 from ipexctl.playbook.result import Result, together
 
 
@@ -55,6 +55,29 @@ def test_values_are_taken_as_people_mean_them(kind: Any, given: Any, taken: Any)
 def test_other_values_are_refused(kind: Any, given: Any) -> None:
     with pytest.raises(BadOption):
         converted(Option(kind), given)
+
+
+def test_the_later_of_environments_go_over_the_earlier() -> None:
+    layers = [{"A": "a", "_b2": "old"}, {}, {"_b2": 3, "C": True, "D": OMIT}]
+    assert filled_environment(layers) == {"A": "a", "_b2": "3", "C": "true"}
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"X=1; touch marker #": "v"},
+        {"": "v"},
+        {1: "v"},
+        {"A\n": "v"},
+        {"A": "a\0b"},
+        {True: {"é": 1}, "é": "v"},
+        "A=1",
+        None,
+    ],
+)
+def test_what_is_no_environment_is_refused(layer: Any) -> None:
+    with pytest.raises(BadOption):
+        filled_environment([{"A": "a"}, layer])
 
 
 def test_what_is_omitted_is_as_if_it_were_not_there() -> None:

@@ -31,6 +31,12 @@ def record(name: str = "ipex-2.8-12345678", *requests: EnvRequest) -> dict[str, 
     }
 
 
+@pytest.mark.parametrize("variables", [{"X=1; touch marker #": "v"}, {"1X": "v"}, {"X": 1}, {"X": None}, {"": "v"}])
+def test_a_record_whose_variables_are_none_is_none_of_ours(variables: dict[str, Any]) -> None:
+    assert read_record(json.dumps(record())) is not None
+    assert read_record(json.dumps({**record(), "variables": variables})) is None
+
+
 def host(*envs: Env) -> Facts:
     return Facts(software=Software(envs=envs))
 

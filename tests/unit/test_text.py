@@ -1,0 +1,73 @@
+"""Names on their way to a shell: one that sh would read as something else reaches none of the texts we write for it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.errors import UserError
+from ipexctl.export.common import assignment, commented, secrets_of
+from ipexctl.launch.plan import Setting
+from ipexctl.playbook.modules.sh import exports
+from ipexctl.text import is_variable_name, variable_in_sh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BAD = (
+    *("X=1; touch marker #", "", "1X", "X-Y", "X Y", "X\n", "X\nY", "$(touch marker)", "`touch marker`", "X;Y", "é"),
+    *("X=", "X+", "X[$(touch marker)]", "-p", "X\0", "\N{ARABIC-INDIC DIGIT THREE}", "X\N{ARABIC-INDIC DIGIT THREE}"),
+)
+
+
+class Made:
+    """The part of a call, or of a plan, that is looked at."""
+
+    def __init__(self, name: str, value: str | None = "v", *, secret: bool = False) -> None:
+        self.environment = {name: value}
+        self.settings = (Setting(name, value, "because", secret=secret),)
+
+
+WRITERS: dict[str, Callable[[str], Any]] = {
+    "variable_in_sh": variable_in_sh,
+    "playbook": lambda name: exports(Made(name)),  # type: ignore[arg-type]
+    "export": lambda name: assignment(Setting(name, "v", "because")),
+    "prepended": lambda name: assignment(Setting(name, "v", "because", prepend=True)),
+    "unset": lambda name: assignment(Setting(name, None, "because")),
+    "commented": lambda name: commented([Setting(name, "v", "because")]),
+    "commented-unset": lambda name: commented([Setting(name, None, "because")]),
+    "secret": lambda name: secrets_of(Made(name, "", secret=True)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_is_no_name_of_a_variable_is_written_nowhere(writer: str, name: str) -> None:
+    assert not is_variable_name(name)
+    with pytest.raises(UserError):
+        WRITERS[writer](name)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_names_of_variables_are_written_as_they_are(writer: str) -> None:
+    assert "_Xy_1" in str(WRITERS[writer]("_Xy_1"))
+
+
+@given(
+    name=st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]*\Z"),
+    value=st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+)
+def test_sh_reads_nothing_but_the_variable(name: str, value: str) -> None:
+    line = assignment(Setting(f"IPEXCTL_{name}", value, "because"))
+    assert shlex.split(line) == ["export", f"IPEXCTL_{name}={value}"]
+
+
+def test_a_reason_stays_a_comment() -> None:
+    script = "\n".join(commented([Setting("X", "v", "because\necho ran"), Setting("Y", None, "since\necho ran")]))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=20)
+    assert done.stdout == ""
