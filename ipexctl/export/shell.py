@@ -63,9 +63,17 @@ def to_shell(
     first = shlex.quote(hosts[0].name)
     lines += [*_finish(plan, first), "", *(_project() if root is not None else ())]
     lines += ["# what a rank is told: its variables, its cores, and what it executes", "for node in $nodes; do"]
-    lines += ["  put \"$node\" rank.sh <<'EOF_RANK'", *_rank(plan, setup), "EOF_RANK", "done", ""]
+    lines += [*_document('  put "$node" rank.sh', "EOF_RANK", _rank(plan, setup)), "done", ""]
     lines += [*_secrets(plan), *_files(plan, first), *_meeting(plan, first), *_start(plan, first, setup)]
     return Exported("\n".join(lines) + "\n")
+
+
+def _document(command: str, end: str, lines: Sequence[str]) -> list[str]:
+    """A here-document for that command: a value with a line like its end must not end it, and be read as commands."""
+    inside = set("\n".join(lines).split("\n"))
+    while end in inside:
+        end += "_"
+    return [f"{command} <<'{end}'", *lines, end]
 
 
 def _finish(plan: LaunchPlan, first: str) -> list[str]:
@@ -146,7 +154,7 @@ def _files(plan: LaunchPlan, first: str) -> list[str]:
     lines = ["# what mpirun reads on the first node"]
     for file in plan.files:
         end = f"EOF_{file.name.upper().replace('.', '_')}"
-        lines += [f"put {first} {file.name} <<'{end}'", file.text.rstrip("\n"), end]
+        lines += _document(f"put {first} {file.name}", end, [file.text.rstrip("\n")])
         if file.mode & 0o100:
             lines += [f"on {first} \"chmod {file.mode:o} '$place/{file.name}'\" </dev/null"]
     return [*lines, ""]
@@ -173,12 +181,13 @@ def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
     # Our own line ends with rank.py and its job file: here a shell script takes their place.
     rank_sh = f"{plan.argv[-1].rpartition('/')[0]}/rank.sh"
     shell = _shell(setup)
-    lines = ["# mpirun, from the first node", f"put {first} start.sh <<'EOF_START'", f"#!/bin/{shell}"]
+    lines = [f"#!/bin/{shell}"]
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += commented(plan.launcher_env)
     argv = folded(["exec", *(shlex.quote(word) for word in (*plan.argv[:-4], shell, rank_sh))])
-    lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv, "EOF_START"]
+    lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv]
+    lines = ["# mpirun, from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
     lines += [f"on {first} \"rm -f '$place/mpirun.pid'\" </dev/null", "running=yes"]
     lines += [f"code=0; on {first} \"{shell} '$place/start.sh'\" </dev/null || code=$?"]
     return [*lines, "running=", "exit $code"]

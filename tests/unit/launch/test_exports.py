@@ -117,6 +117,21 @@ def test_a_value_of_several_lines_stays_as_it_is() -> None:
     assert "export LINES='one\n  two\nEOF'\n" in to_slurm(plan(TWO[0], exports=(many,)), "/x", "train").text
 
 
+def test_no_line_of_a_value_is_a_command_of_the_script(tmp_path: Path) -> None:
+    marker, here = tmp_path / "marker", tmp_path / "place"
+    text = f"one\nEOF_RANK\nEOF_START\nEOF_RANK_\ntouch {marker}\n"
+    exports = (Export("LINES", text), Export("I_MPI_LINES", text))
+    made = plan(TWO[0], exports=exports, master_port=4000)
+    place = made.argv[-1].rpartition("/")[0]
+    script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text
+    script = script.replace(place, str(here)).replace(made.launcher, "/bin/true")
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert not marker.exists()
+    assert f"export LINES='{text}'\n" in (here / "rank.sh").read_text()
+    assert f"export I_MPI_LINES='{text}'\n" in (here / "start.sh").read_text()
+
+
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck isn't installed")
 def test_scripts_have_nothing_that_shellcheck_warns_of() -> None:
     made = plan(*TWO, ppn=2, exports=(Export("A", "it's\n$x"), Export("HIDDEN", "", secret=True)))
