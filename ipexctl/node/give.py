@@ -86,6 +86,7 @@ class Listing:
         self.out = out
         self.paths: list[bytes] = []
         self.names: set[bytes] = set()
+        self.links: set[bytes] = set()
 
     def add(self, name: bytes, path: bytes, *, follow: bool = False, growing: bool = False) -> os.stat_result | None:
         """Say that it is there; returns what it is, where it can be brought."""
@@ -103,10 +104,16 @@ class Listing:
             self.note(name, "it is no file, and no directory", warning=True)
             return None
         self.names.add(name)
+        if kind == "l":
+            self.links.add(name)
         said = {"m": stat.S_IMODE(found.st_mode), "s": found.st_size, "mt": found.st_mtime_ns}
         self.out.say("entry", i=len(self.paths), n=shown(name), t=kind, to=shown(to), g=growing, **said)
         self.paths.append(os.path.realpath(path) if follow else path)
         return found
+
+    def below_link(self, name: bytes) -> bool:
+        """Whether it would have to be written through a link that is listed."""
+        return any(name[:end] in self.links for end in range(len(name)) if name[end : end + 1] == b"/")
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
         self.out.say("note", n=shown(name), reason=reason, warning=warning)
@@ -130,11 +137,17 @@ class Listing:
 
 
 def give_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
-    """As rsync has it: `DIR/` is what is in it, `DIR` is it; what wildcards stand for keeps its place."""
+    """As rsync has it: `DIR/` is what is in it, `DIR` is it; what wildcards stand for keeps its place.
+
+    Who asks refuses other names than those. A home's own name is not known there, so `~` is what is in it.
+    """
     asked = raw(path)
+    is_home = asked[:1] == b"~" and b"/" not in asked and not glob.has_magic(asked)
     asked = os.path.expanduser(asked) if asked[:1] == b"~" else asked
+    if is_home and asked[:1] == b"~":
+        raise Failed(f"there is no account {shown(asked[1:])}", f"a file of that name: ./{shown(asked)}")
     start = os.path.abspath(os.path.expanduser(raw(base)))
-    inside = asked.endswith(b"/") or os.path.basename(asked) in (b"", b".", b"..")
+    inside = is_home or os.path.basename(asked) in (b"", b".", b"..")
     full = os.path.normpath(os.path.join(start, asked))
     if os.path.lexists(full):
         if inside and not os.path.isdir(full):
@@ -150,7 +163,8 @@ def give_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
     matches = list(matching(start, asked))
     for name, found in matches:
         if not inside:
-            listing.tree(name, found)
+            if not listing.below_link(name):
+                listing.tree(name, found)
         elif os.path.isdir(found):
             listing.inside(b"", found)
     if not matches:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli_helpers import IPEXCTL, ipexctl, processes_with
+from forged_fetch import forged_sender
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.jobs.record import Register, RunRecord
 from ipexctl.lab import LabSpec
@@ -202,3 +203,49 @@ def test_a_tree_of_many_small_files_comes_whole(scene: Scene) -> None:
     assert ran.rc == 0, ran.err
     found = {path.name: path.read_text() for path in (scene.out / "small").rglob("f*")}
     assert found == {f"f{number}": f"{number}\n" for number in range(1, 501)}
+
+
+PROJECT = ("train.py", "f", "evil"), (".envrc", "f", "evil"), (".git/hooks/post-checkout", "f", "evil")
+
+
+@pytest.mark.parametrize(
+    ("source", "sent"),
+    [
+        ("node2:model.pt", PROJECT),
+        ("node2:model.pt", PROJECT[:1]),
+        ("node2:model.pt", (("model.pt", "f", "weights"), *PROJECT[1:])),
+        ("node2:model.pt", (("model.pt", "l", "train.py"),)),
+        ("node2:model.pt", (("model.pt", "d", ""), *PROJECT[1:])),
+        ("node2:*.pt", (("1.pt", "f", "weights"), *PROJECT[1:])),
+        ("node2:ck/", (("way", "l", "."), ("way/train.py", "f", "evil"))),
+        ("node2:ck/", (("\x1b]0;x\x07/../train.py", "f", "evil"),)),
+        ("last", PROJECT[1:]),
+        ("last:model.pt", PROJECT[2:]),
+    ],
+    ids=["three", "one", "more", "link", "directory", "pattern", "through", "escape", "run", "of-run"],
+)
+def test_a_host_does_not_choose_which_files_are_written(
+    scene: Scene, source: str, sent: tuple[tuple[str, str, str], ...]
+) -> None:
+    scene.out.mkdir()
+    (scene.out / "train.py").write_text("mine")
+    words = ("-H", scene.lab.hostfile, source) if source.startswith("node2") else (source,)
+    with forged_sender(scene.lab.hosts[source.startswith("node2")], *sent):
+        ran = ipexctl("fetch", *words, f"{scene.out}/", env=scene.env)
+        asked = ipexctl("fetch", *words, f"{scene.out}/new", "--json", env=scene.env)
+    assert ran.rc == 1
+    assert ran.err.startswith("node2: " if source.startswith("node2") else "node1: ")
+    assert "\x1b" not in ran.err
+    assert [path.name for path in scene.out.iterdir()] == ["train.py"]
+    assert (scene.out / "train.py").read_text() == "mine"
+    assert asked.rc == 1
+    assert json.loads(asked.out)["status"] == "failed"
+
+
+def test_a_link_that_leads_out_is_not_made(scene: Scene) -> None:
+    with forged_sender(scene.lab.hosts[1], ("ck", "d", ""), ("ck/x", "l", "../../y"), ("ck/w.pt", "f", "weights")):
+        ran = ipexctl("fetch", "-H", scene.lab.hostfile, "node2:ck", f"{scene.out}/", "--json", env=scene.env)
+    assert ran.rc == 0, ran.err
+    said = json.loads(ran.out)
+    assert [each["name"] for each in said["left_out"]] == ["ck/x"]
+    assert [path.name for path in (scene.out / "ck").iterdir()] == ["w.pt"]

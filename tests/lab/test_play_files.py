@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from forged_fetch import forged_sender
 from lab_play_helpers import counts, statuses
 
 if TYPE_CHECKING:
@@ -63,6 +64,25 @@ def test_files_are_put_where_they_belong_and_a_second_time_nothing_changes(site:
     second = site.report(FILES, head=NAMES)
     assert {name: row["changed"] for name, row in second["recap"].items()} == {"node1": 0, "node2": 0, "node3": 0}
     assert counts(second)[0] == 9
+
+
+def test_a_host_does_not_choose_which_files_a_fetch_writes(site: Site) -> None:
+    for index in range(3):
+        site.on(index, "mkdir -p PLACE/model && echo weights >PLACE/model/w.pt")
+    tasks = """\
+- name: get
+  fetch: {src: PLACE/model, dest: brought}
+- name: flat
+  fetch: {src: PLACE/model, dest: flat, flat: true}
+"""
+    with forged_sender(site.lab.hosts[1], (".envrc", "f", "evil"), (".git/hooks/post-checkout", "f", "evil")):
+        got = site.report(tasks, rc=1)
+        flat = site.report(tasks, "-l", "node2", "--start-at", "flat", rc=1)
+    assert statuses(got, "get") == {"node1": "changed", "node2": "failed", "node3": "changed"}
+    assert statuses(flat, "flat") == {"node2": "failed"}
+    assert ".envrc" in got["tasks"][0]["hosts"]["node2"]["reason"]
+    found = [path.relative_to(site.directory) for path in site.directory.glob("[bf]*/**/*") if path.is_file()]
+    assert sorted(map(str, found)) == ["brought/node1/model/w.pt", "brought/node3/model/w.pt", "flat/model/w.pt"]
 
 
 def test_check_changes_nothing_anywhere_and_diff_shows_what_would(site: Site) -> None:

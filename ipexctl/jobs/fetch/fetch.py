@@ -12,6 +12,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.fetched import Fetched, Trouble, goes_to
 from ipexctl.jobs.fetch.giving import Giving
 from ipexctl.jobs.fetch.landing import Landing
+from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.node_script import FeedBehind, found_command
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.told import Told
@@ -39,6 +40,10 @@ class Order:
     home: str
     """Ours on the host, where environments with a Python may be."""
     python: str = ""
+
+    @property
+    def requested(self) -> Requested:
+        return Requested(self.request["path"], self.request.get("run", ""))
 
 
 def order_of_run(
@@ -97,7 +102,7 @@ def fetch(
     began, failures = time.monotonic(), 0
     before: list[Giving] = []
     while True:
-        giving = Giving(Told(), lambda single: _landing(order.dest, single), watch)
+        giving = Giving(order.requested, Told(), lambda single: _landing(order.dest, single), watch)
         try:
             gone = time.monotonic() - began if before else 0.0
             left = None if timeout is None else max(round(timeout - gone, 1), 0.1)

@@ -8,16 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.remote.outcome import HostError
+from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Kind = Literal["d", "f", "l"]
+
+_UNREADABLE: Final = "what it says of a file can't be read"
+_LONGEST_PATH: Final = 4096
+_LARGEST: Final = 1 << 80
+"""Nanoseconds that os.utime can still be given."""
+_GROWTH: Final = 64 << 20
+"""By this much or to twice its size a file may grow between the host's list and its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,31 +126,51 @@ def parse_source(text: str) -> Source:
 
 def read_entry(said: Mapping[str, Any], index: int) -> Entry:
     """An entry of a host's list, checked: raises a HostError for what no honest host says."""
-    try:
-        name, kind, to = said["n"], said["t"], said.get("to") or ""
-        numbers = [int(said[key]) for key in ("i", "m", "s", "mt")]
-    except (KeyError, TypeError, ValueError):
-        raise HostError("its list of files can't be read") from None
-    parts = tuple(name.split("/")) if isinstance(name, str) else ()
-    if not parts or any(part in ("", ".", "..") or "\0" in part for part in parts):
+    name, kind, to = said.get("n"), said.get("t"), said.get("to") or ""
+    size, mode, mtime = _figures(said)
+    parts = tuple(name.split("/")) if isinstance(name, str) and _can_be_a_path(name) else ()
+    if not parts or any(part in ("", ".", "..") for part in parts):
         raise HostError(
             f"it wants to write to {quoted(str(name)[:100])}: that leads out of where files are to go",
             "nothing of it was written; look at that machine before you trust it",
         )
-    if kind not in ("d", "f", "l") or numbers[0] != index or numbers[2] < 0 or not isinstance(to, str) or "\0" in to:
-        raise HostError("its list of files can't be read")
-    return Entry(index, parts, cast("Kind", kind), numbers[1] & 0o777, numbers[2], numbers[3], to, bool(said.get("g")))
+    is_link = kind == "l"
+    if kind not in ("d", "f", "l") or said.get("i") != index or not isinstance(to, str) or bool(to) != is_link:
+        raise HostError(_UNREADABLE)
+    if is_link and not _can_be_a_path(to):
+        raise HostError(_UNREADABLE)
+    return Entry(index, parts, cast("Kind", kind), mode, size, mtime, to, bool(said.get("g")))
 
 
 def as_it_is_now(entry: Entry, said: Mapping[str, Any]) -> Entry:
-    """A file, as it was when it was opened: it may have changed since it was listed."""
-    try:
-        size, mode, mtime = int(said["s"]), int(said["m"]) & 0o777, int(said["mt"])
-    except (KeyError, TypeError, ValueError):
-        raise HostError("what it says of a file can't be read") from None
+    """A file, as it was when it was opened: it may have changed since it was listed, and become longer, as logs do."""
+    size, mode, mtime = _figures(said)
     if (size, mode, mtime) == (entry.size, entry.mode, entry.mtime):
         return entry
-    return replace(entry, size=max(size, 0), mode=mode, mtime=mtime)
+    if size > max(2 * entry.size, entry.size + _GROWTH):
+        listed = f"which had {readable(entry.size)} when it was listed"
+        raise HostError(
+            f"it sends {readable(size)} of {quoted(entry.name)}, {listed}", "the same command lists it anew"
+        )
+    return replace(entry, size=size, mode=mode, mtime=mtime)
+
+
+def _figures(said: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Size, mode and time: no more of a mode than permissions, and figures this machine can keep."""
+    found = tuple(said.get(key) for key in ("s", "m", "mt"))
+    if not all(type(figure) is int and abs(figure) < _LARGEST for figure in found):
+        raise HostError(_UNREADABLE)
+    size, mode, mtime = cast("tuple[int, int, int]", found)
+    if size < 0:
+        raise HostError(_UNREADABLE)
+    return size, mode & 0o777, mtime
+
+
+def _can_be_a_path(text: str) -> bool:
+    try:
+        return 0 < len(encoded(text)) <= _LONGEST_PATH and "\0" not in text
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return False
 
 
 def renamed(entry: Entry, name: str) -> Entry:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.fetch.fetched import Entry, Watch
     from ipexctl.jobs.fetch.landing import Landing, Want
+    from ipexctl.jobs.fetch.requested import Requested
     from ipexctl.remote.session import Stream
     from ipexctl.remote.told import Told
 
@@ -29,7 +30,9 @@ _STDERR_KEPT: Final = 8192
 class Giving:
     """One answer of a host. `land` says where what is listed goes, once it is known whether it is a single file."""
 
-    def __init__(self, told: Told, land: Callable[[bool], tuple[Landing, str | None]], watch: Watch) -> None:
+    def __init__(
+        self, requested: Requested, told: Told, land: Callable[[bool], tuple[Landing, str | None]], watch: Watch
+    ) -> None:
         self.source = ""
         self.brought: list[str] = []
         self.resumed: list[str] = []
@@ -40,7 +43,7 @@ class Giving:
         self.received = 0
         self.last: dict[str, Any] | None = None
         self.landing: Landing | None = None
-        self.told, self._land, self._watch = told, land, watch
+        self.told, self._requested, self._land, self._watch = told, requested, land, watch
         self._entries: list[Entry] = []
         self._wants: dict[int, Want] = {}
         self._line = bytearray()
@@ -87,7 +90,7 @@ class Giving:
         try:
             said = json.loads(line)
             event = said["event"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise HostError("what it says can't be read") from None
         self._hear(event, said)
         return end + 1
@@ -120,13 +123,13 @@ class Giving:
             notes = self.left_out if said.get("warning") else self.failed
             notes.append(Trouble(str(said.get("n")), str(said.get("reason"))))
         elif event == "listed" and self.landing is None:
-            self._listed(str(said.get("from")), said.get("single") is True and len(self._entries) == 1)
+            self._listed(str(said.get("from")), said.get("single") is True)
         elif event == "file" and self._current is None:
             self._begin(said)
         elif event == "whole" and self._current is not None:
             self._finish(said)
-        elif event == "lost" and said.get("i") in self._wants:
-            self.failed.append(Trouble(self._wants.pop(said["i"]).entry.name, str(said.get("reason"))))
+        elif event == "lost" and (want := self._wants.pop(_figure(said, "i"), None)) is not None:
+            self.failed.append(Trouble(want.entry.name, str(said.get("reason"))))
         elif event in ("done", "failed"):
             self.last = said
         else:
@@ -134,7 +137,10 @@ class Giving:
 
     def _listed(self, source: str, single: bool) -> None:
         self.source = source
-        self.landing, name = self._land(single)
+        accepted = self._requested.accept(self._entries, single=single)
+        self._entries = list(accepted.entries)
+        self.left_out += accepted.left_out
+        self.landing, name = self._land(accepted.single)
         if name is not None:
             self._entries = [renamed(self._entries[0], name)]
         for entry in self._entries:
@@ -154,10 +160,10 @@ class Giving:
         self.told.end()
 
     def _begin(self, said: dict[str, Any]) -> None:
-        want = self._wants.pop(said["i"], None)
+        want = self._wants.pop(_figure(said, "i"), None)
         if want is None:
             raise HostError("it sends a file nobody asked for")
-        at, entry = int(said["at"]), as_it_is_now(want.entry, said)
+        at, entry = _figure(said, "at"), as_it_is_now(want.entry, said)
         assert self.landing is not None
         self._total += want.have - at
         self._current = entry
@@ -177,3 +183,9 @@ class Giving:
             return
         self.brought.append(entry.name)
         self.size += entry.size
+
+
+def _figure(said: dict[str, Any], key: str) -> int:
+    """No valid figure is negative: this is one for what is none."""
+    figure = said.get(key)
+    return figure if type(figure) is int else -1

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.jobs.fetch.fetched import encoded
+from ipexctl.jobs.fetch.requested import is_contents
 from ipexctl.playbook.modules.sh import MOST, run_sh
 from ipexctl.playbook.modules.travels import warn_of_travels
 from ipexctl.playbook.options import local_path
@@ -32,6 +35,7 @@ if [ "${is%% *}" = "$have" ]; then echo "s $size"; exit 0; fi
 echo "f $size"
 [ "$check" = yes ] || exec cat -- "$src"
 """
+_SIGN: Final = re.compile(rb"([sf]) +([0-9]{1,19})")
 
 
 class _Fetch:
@@ -56,13 +60,16 @@ class _Fetch:
             return failed(f"there is no {src}", "fail_on_missing: false lets that be", src=src)
         if sign == b"n":
             return Result("ok", f"there is no {src}", data={"src": src})
-        return self._taken(world, call, sign, content, dest, cut=ran.cut)
-
-    def _taken(self, world: World, call: Call, sign: bytes, content: bytes, dest: Path, *, cut: bool) -> Result:
-        src = call.args["src"]
-        found: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(sign[2:] or b"0")}
-        if sign.startswith(b"s"):
+        is_file = _SIGN.fullmatch(sign)
+        if is_file is None or is_contents(encoded(src)) or (is_file[1] == b"s" and not have):
+            return failed("what it says of the file can't be read", "look at that machine before you trust it", src=src)
+        found: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(is_file[2])}
+        if is_file[1] == b"s":
             return Result("ok", data=found)
+        return self._taken(world, call, found, content, dest, cut=ran.cut)
+
+    @staticmethod
+    def _taken(world: World, call: Call, found: dict[str, Any], content: bytes, dest: Path, *, cut: bool) -> Result:
         if call.check:
             return Result("changed", data=found)
         if cut or len(content) != found["size"]:
@@ -141,13 +148,16 @@ def _bring(world: World, order: Any) -> Result:
     from ipexctl.jobs.fetch.fetch import fetch
 
     done = fetch(order, lambda: world.lent(order.host, world.cancel), lambda _: None, world.cancel)
+    left_out = [each.name for each in done.left_out]
     found = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}
+    found["left_out"] = left_out
+    without = f", {len(left_out)} left out: {left_out[0]}" + (" …" if left_out[1:] else "") if left_out else ""
     if done.failed:
         first = done.failed[0]
         return failed(f"{first.name}: {first.reason}", "the same call goes on from there", **found)
     if done.brought:
-        return Result("changed", f"{len(done.brought)} brought", data=found)
-    return Result("ok", data=found)
+        return Result("changed", f"{len(done.brought)} brought{without}", data=found)
+    return Result("ok", without[2:], data=found)
 
 
 RUNNERS: Final = {"fetch": _Fetch()}

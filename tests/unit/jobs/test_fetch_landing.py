@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.giving import Giving
 from ipexctl.jobs.fetch.landing import Landing
+from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.told import Told
 
@@ -17,12 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def heard(root: Path, *lines: bytes) -> Giving:
-    landing = Landing(str(root))
-    giving = Giving(Told(), lambda _: (landing, None), lambda _: None)
-    with landing:
+def heard(root: Path, *lines: bytes, path: str = "./") -> Giving:
+    giving = Giving(Requested(path), Told(), lambda _: (Landing(str(root)), None), lambda _: None)
+    with contextlib.ExitStack() as stack:
         for line in lines:
             giving.sink("stdout", line)
+            if giving.landing is not None and line == LISTED:
+                stack.enter_context(giving.landing)
     return giving
 
 
@@ -35,20 +39,45 @@ LISTED = b'{"event": "listed", "from": "/x", "single": false}\n'
 
 
 @pytest.mark.parametrize(
-    "name", ["../out", "/etc/passwd", "a/../../b", "..", "", ".", "a//b", "a/", "nul\0", None, 7, ["a"]]
+    "name",
+    ["../out", "/etc/passwd", "a/../../b", "..", "", ".", "a//b", "a/", "nul\0", "\ud800", "x" * 5000, None, 7, ["a"]],
 )
 def test_a_name_that_leads_elsewhere_is_refused_with_all_that_host_says(tmp_path: Path, name: object) -> None:
     with pytest.raises(HostError):
         heard(tmp_path / "out", entry("good"), entry(name, 1), LISTED)
-    assert sorted(tmp_path.rglob("*")) == [tmp_path / "out"]
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_link_a_host_sends_is_no_way_out(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    lines = [entry("way", 0, "l", to="../elsewhere"), entry("way/w.pt", 1), entry("way/sub", 2, "d"), LISTED]
-    giving = heard(tmp_path / "out", *lines)
-    assert {each.name for each in giving.failed} == {"way/w.pt", "way/sub"}
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+def test_a_name_nobody_asked_for_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for name in ("train.py", ".git/hooks/post-checkout", "\x1b[2Jw.pt", "w.pt\n"):
+        with pytest.raises(HostError) as caught:
+            heard(tmp_path / "out", entry("w.pt"), entry(name, 1), LISTED, path="ck/w.pt")
+        assert quoted(name) in caught.value.reason
+        assert caught.value.reason.isprintable()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [entry("way/w.pt", 1)],
+        [entry("way/sub", 1, "d")],
+        [entry("way", 1, "d"), entry("way/w.pt", 2)],
+        [entry("way", 1)],
+    ],
+    ids=["file", "directory", "replaced", "twice"],
+)
+def test_nothing_is_written_through_a_link_that_the_host_sent_before(tmp_path: Path, more: list[bytes]) -> None:
+    (tmp_path / "out/elsewhere").mkdir(parents=True)
+    with pytest.raises(HostError):
+        heard(tmp_path / "out", entry("way", 0, "l", to="elsewhere"), *more, LISTED)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "out", tmp_path / "out/elsewhere"]
+
+
+def test_a_link_that_leads_out_is_left_out_and_told(tmp_path: Path) -> None:
+    giving = heard(tmp_path / "out", entry("out", 0, "l", to="/etc/passwd"), entry("in", 1, "l", to="sub/x"), LISTED)
+    assert [each.name for each in giving.left_out] == ["out"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["in"]
 
 
 def file_said(at: int = 0, **more: Any) -> bytes:
@@ -73,8 +102,19 @@ def whole(content: bytes) -> bytes:
         [b"not json\n"],
         [b"[]\n"],
         [b"x" * (2 << 20)],
+        [file_said(s=10**12)],
+        [file_said(s=-1)],
+        [file_said(s=1e400)],
+        [file_said(mt=10**40)],
+        [file_said(i=[0])],
+        [b'{"event": "file"}\n'],
+        [b'{"event": "lost", "i": {}}\n'],
+        [b"[" * 100_000 + b"\n"],
     ],
-    ids=["more", "elsewhere", "huge", "twice", "unasked", "late", "listed-twice", "text", "list", "endless"],
+    ids=[
+        *("more", "elsewhere", "huge", "twice", "unasked", "late", "listed-twice", "text", "list", "endless"),
+        *("grown", "negative", "infinite", "never", "index", "empty", "lost", "deep"),
+    ],
 )
 def test_an_answer_that_makes_no_sense_ends_the_call(tmp_path: Path, lines: list[bytes]) -> None:
     with pytest.raises(HostError):

@@ -81,7 +81,7 @@ def test_a_directory_arrives_as_it_is_and_is_not_brought_twice(there: Path, out:
         file.write(b"latin")
     (there / "ck/deep/er").mkdir(parents=True)
     (there / "ck/last.pt").symlink_to("a.pt")
-    (there / "ck/gone").symlink_to("/nowhere/at all")
+    (there / "ck/deep/gone").symlink_to("../not there")
     put(there / "ck/closed/w.pt")
     (there / "ck/closed").chmod(0o550)
     for path in ("ck/deep/er", "ck/deep", "ck/closed", "ck"):
@@ -107,6 +107,7 @@ def test_a_directory_arrives_as_it_is_and_is_not_brought_twice(there: Path, out:
         ("ck/1.pt", "out", ["out"]),
         ("ck/1.pt", "out/", ["out/1.pt"]),
         ("ck/1.pt", "is", ["is/1.pt"]),
+        ("**/top.pt", "out", ["out/top.pt"]),
         ("*/1.pt", "out", ["out/ck/1.pt"]),
         ("ck/*.pt", "out", ["out/1.pt"]),
         ("c[k]/su*", "out", ["out/ck/sub/2.pt"]),
@@ -122,6 +123,7 @@ def test_paths_mean_what_rsync_makes_of_them(
     put(there / "ck/1.pt")
     put(there / "ck/sub/2.pt")
     put(there / "a[1].pt")
+    put(there / "top.pt")
     (there / "link").symlink_to("ck/1.pt")
     (tmp_path / "is").mkdir()
     done = bring(there, path, f"{tmp_path}/{dest}")
@@ -129,6 +131,39 @@ def test_paths_mean_what_rsync_makes_of_them(
     found = [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()]
     assert sorted(each for each in found if not each.startswith("there")) == names
     assert not any(each.is_symlink() for each in tmp_path.rglob("*") if "there" not in each.parts)
+
+
+def test_a_link_that_leads_out_is_left_out_and_its_own_path_brings_what_it_links_to(there: Path, out: Path) -> None:
+    put(there / "ck/1.pt", b"weights")
+    put(there / "2.pt")
+    (there / "ck/best.pt").symlink_to("1.pt")
+    (there / "ck/whole.pt").symlink_to(there / "ck/1.pt")
+    (there / "ck/up.pt").symlink_to("../2.pt")
+    done = bring(there, "ck", out)
+    assert done.exit_code == 0
+    assert [each.name for each in done.left_out] == ["ck/up.pt", "ck/whole.pt"]
+    assert sorted(path.name for path in (out / "ck").iterdir()) == ["1.pt", "best.pt"]
+    assert bring(there, "ck/whole.pt", f"{out}/").brought == ("whole.pt",)
+    assert (out / "whole.pt").read_bytes() == b"weights"
+
+
+def test_a_pattern_that_finds_a_link_and_things_below_it_brings_the_link(there: Path, out: Path) -> None:
+    put(there / "ck/1.pt")
+    (there / "last").symlink_to("ck")
+    done = bring(there, "**", out)
+    assert done.exit_code == 0
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*")) == ["ck", "ck/1.pt", "last"]
+    assert bring(there, "last/*", out / "more").brought == ("1.pt",)
+
+
+def test_a_home_is_what_is_in_it(there: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(there / "w.pt")
+    monkeypatch.setenv("HOME", str(there))
+    assert bring(there, "~", out).brought == ("w.pt",)
+    assert [path.name for path in out.iterdir()] == ["w.pt"]
+    with pytest.raises(HostError) as caught:
+        bring(there, "~nobody-here", out)
+    assert "./~nobody-here" in caught.value.fix
 
 
 def test_what_is_not_there_is_told_with_what_is(there: Path, out: Path) -> None:

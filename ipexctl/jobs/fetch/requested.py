@@ -1,0 +1,174 @@
+"""The names a host may send for a request of fetch. Pure: the whole list is checked before anything is written."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import posixpath
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.names import quoted
+from ipexctl.jobs.fetch.fetched import Trouble, encoded
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.jobs.fetch.fetched import Entry
+
+_RECORD: Final = "record"
+_FILES: Final = "files"
+_KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The entries of a host's list that may be written."""
+
+    entries: tuple[Entry, ...]
+    single: bool
+    """It is one file, which the path names."""
+    left_out: tuple[Trouble, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A path on a host, or all of a run."""
+
+    path: str | None
+    run: str = ""
+
+    def accept(self, entries: Sequence[Entry], *, single: bool) -> Accepted:
+        """Raise a HostError that names the first entry nobody asked for.
+
+        `single` is the host's word for it that a path with wildcards is a name as it is written.
+        """
+        _check_tree(entries)
+        if self.path is None:
+            return self._accept_below(2, entries, [_is_of_run(entry, self.run) for entry in entries])
+        path = encoded(self.path)
+        if is_contents(path):
+            return self._accept_below(0, entries, [True] * len(entries))
+        name = path.rpartition(b"/")[2]
+        named = [_is_named(entry, name) for entry in entries]
+        has_wildcards = glob.has_magic(path)
+        if all(named) and len(entries) == 1 and entries[0].kind == "f" and (single or not has_wildcards):
+            return Accepted(tuple(entries), single=True)
+        if has_wildcards and not all(named):
+            pattern = wildcards_of(path)
+            return self._accept_below(0, entries, [_matches(pattern, entry) for entry in entries])
+        # Everything but the directory itself lies below it, so it is either that or the one file.
+        return self._accept_below(1, entries, named)
+
+    def _accept_below(self, top: int, entries: Sequence[Entry], asked_for: Sequence[bool]) -> Accepted:
+        """`top` is how many directories down a link has to stay."""
+        for entry, is_asked_for in zip(entries, asked_for, strict=True):
+            if not is_asked_for:
+                asked = f"run {self.run}" if self.path is None else quoted(self.path)
+                raise _refused(entry, f"{asked} was asked for")
+        left_out = {entry: _outward(entry) for entry in entries if entry.kind == "l" and leads_out(entry, top)}
+        kept = tuple(entry for entry in entries if entry not in left_out) if left_out else tuple(entries)
+        return Accepted(kept, single=False, left_out=tuple(left_out.values()))
+
+
+def is_contents(path: bytes) -> bool:
+    """Whether a path stands for what is in a directory, whose own name is not used: `ck/`, `.`, `..`, `~`."""
+    is_home = path.startswith(b"~") and b"/" not in path and not glob.has_magic(path)
+    return is_home or path.rpartition(b"/")[2] in (b"", b".", b"..")
+
+
+def wildcards_of(path: bytes) -> tuple[bytes, ...]:
+    """The components from the first wildcard on: a name that a host sends for a pattern begins there."""
+    components = posixpath.normpath(path).split(b"/")
+    first = next((place for place, each in enumerate(components) if glob.has_magic(each)), len(components))
+    return tuple(components[first:])
+
+
+def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
+    """Whether a name, or a directory above it, matches: by the rules of Python's glob, which expands it on the host."""
+    whole = len(pattern)
+    only_directories = pattern[-1] == b"**" and any(component != b"**" for component in pattern)
+    places = _from(pattern, 0) - {whole}
+    for depth, part in enumerate(parts, 1):
+        name, after = encoded(part), set[int]()
+        for place in places:
+            if pattern[place] == b"**":
+                after |= set[int]() if name.startswith(b".") else _from(pattern, place)
+            elif _matches_one(pattern[place], name):
+                after |= _from(pattern, place + 1)
+        if whole in after:
+            return is_directory or depth < len(parts) or not only_directories
+        places = after
+    return False
+
+
+def _matches(pattern: Sequence[bytes], entry: Entry) -> bool:
+    return matches(pattern, entry.parts, is_directory=entry.kind == "d")
+
+
+def _from(pattern: Sequence[bytes], place: int) -> set[int]:
+    """The places where a name may go on: behind each `**`, too, which may stand for no directory at all."""
+    found = {place}
+    while place < len(pattern) and pattern[place] == b"**":
+        place += 1
+        found.add(place)
+    return found
+
+
+def _matches_one(component: bytes, name: bytes) -> bool:
+    if not glob.has_magic(component):
+        return component == name
+    if name.startswith(b".") and not component.startswith(b"."):
+        return False
+    return fnmatch.fnmatchcase(name, component)
+
+
+def leads_out(link: Entry, top: int) -> bool:
+    """Whether a link may lead out of the directory that is `top` levels below DEST.
+
+    A `..` behind a name leads out, too: that name may be another link, and then `..` is not the directory it is in.
+    """
+    steps = [step for step in link.target.split("/") if step not in ("", ".")]
+    up = next((place for place, step in enumerate(steps) if step != ".."), len(steps))
+    return link.target.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]
+
+
+def _check_tree(entries: Sequence[Entry]) -> None:
+    """Each name comes once, and nothing lies below a file or a link."""
+    seen: dict[tuple[str, ...], str] = {}
+    for entry in entries:
+        if entry.parts in seen:
+            raise _refused(entry, "it was listed before")
+        seen[entry.parts] = entry.kind
+    if all(kind == "d" for kind in seen.values()):
+        return
+    for entry in entries:
+        for depth in range(1, len(entry.parts)):
+            if seen.get(entry.parts[:depth], "d") != "d":
+                raise _refused(entry, f"{quoted('/'.join(entry.parts[:depth]))} is no directory")
+
+
+def _is_named(entry: Entry, name: bytes) -> bool:
+    """The file or directory of that name, or a thing in the directory. The link that a path names is followed there."""
+    return encoded(entry.parts[0]) == name and (len(entry.parts) > 1 or entry.kind != "l")
+
+
+def _is_of_run(entry: Entry, run: str) -> bool:
+    if entry.parts[0] != run or len(entry.parts) == 2:
+        return False
+    if len(entry.parts) == 1:
+        return entry.kind == "d"
+    return entry.kind == "f" if entry.parts[1] == _RECORD else entry.parts[1] == _FILES
+
+
+def _outward(link: Entry) -> Trouble:
+    reason = f"it links to {quoted(link.target)}, which may lead out of what was asked for"
+    return Trouble(link.name, f"{reason}; its own path brings what it links to")
+
+
+def _refused(entry: Entry, why: str) -> HostError:
+    return HostError(
+        f"it sends the {_KINDS[entry.kind]} {quoted(entry.name)}, but {why}",
+        "nothing of this answer was written; look at that machine before you trust it",
+    )

@@ -1,0 +1,57 @@
+"""A lab host that answers fetch with files of its own choice: a python3 before the real one on its PATH."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+from lab_helpers import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipexctl.lab import LabHost
+
+Forged = tuple[str, str, str]
+"""A name, its kind (d, f or l), and its content or target."""
+
+_PLACE = "/usr/local/bin/python3"
+_SENDER = """\
+#!/usr/bin/python3
+import json, os, struct, sys, zlib
+if "def give_path" not in sys.argv[-1]:
+    os.execv("/usr/bin/python3", ["python3", *sys.argv[1:]])
+FORGED = json.loads({forged!r})
+sys.stdin.buffer.readline()
+out = sys.stdout.buffer
+
+def say(event, **more):
+    out.write(json.dumps(dict(event=event, **more)).encode() + b"\\n")
+
+for i, (name, kind, content) in enumerate(FORGED):
+    size = len(content) if kind == "f" else 0
+    say("entry", i=i, n=name, t=kind, m=0o755, s=size, mt=1, to=content if kind == "l" else "", g=False)
+say("listed", **{{"from": "/x", "single": len(FORGED) == 1}})
+out.flush()
+line = sys.stdin.buffer.readline()
+for i, have, known in json.loads(line)["wants"] if line else ():
+    content = FORGED[i][2].encode()
+    say("file", i=i, at=0, s=len(content), m=0o755, mt=1)
+    out.write(struct.pack(">I", len(content)) + content + bytes(4))
+    say("whole", crc=zlib.crc32(content), changed=False)
+say("done")
+"""
+
+
+@contextlib.contextmanager
+def forged_sender(host: LabHost, *entries: Forged) -> Iterator[None]:
+    script = _SENDER.format(forged=json.dumps(entries))
+    put = f"printf %s {shlex.quote(script)} >{_PLACE} && chmod 755 {_PLACE}"
+    try:
+        said = ask(host, put, as_root=True)
+        assert said.rc == 0, said.err
+        yield
+    finally:
+        ask(host, f"rm -f {_PLACE}", as_root=True)

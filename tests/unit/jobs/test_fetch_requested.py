@@ -1,0 +1,229 @@
+"""A host's list is checked against what was asked for: an honest one always passes, a forged one never does."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ipexctl.jobs.fetch.fetched import Entry, read_entry
+from ipexctl.jobs.fetch.requested import Requested, is_contents, leads_out, matches, wildcards_of
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.fetch.fetched import Kind
+
+GIVE = runpy.run_path(str(resources.files("ipexctl.node") / "give.py"))
+RUN = "train-1120-120000-abcd"
+
+
+def entry(name: str, kind: Kind = "f", to: str = "", index: int = 0) -> Entry:
+    return Entry(index, tuple(name.split("/")), kind, 0o644, 3, 1, to)
+
+
+def accepts(path: str | None, *entries: Entry) -> bool:
+    try:
+        Requested(path, RUN).accept(entries, single=False)
+    except HostError as error:
+        assert error.status == "failed"
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "kind", "is_asked_for"),
+    [
+        ("model.pt", "model.pt", "f", True),
+        ("/ck/model.pt", "model.pt", "f", True),
+        ("~/ck/../model.pt", "model.pt", "f", True),
+        ("model.pt", "model.pt", "d", True),
+        ("model.pt", "model.pt/shard", "f", True),
+        ("model.pt", "model.pt/.git/hooks/x", "f", True),
+        ("model.pt", "model.pt", "l", False),
+        ("model.pt", "train.py", "f", False),
+        ("model.pt", ".envrc", "f", False),
+        ("model.pt", ".git/hooks/post-checkout", "f", False),
+        ("model.pt", "x/model.pt", "f", False),
+        ("model.pt", "model.pt\n", "f", False),
+        ("model.pt", "Model.pt", "f", False),
+        ("ck/model.pt", "ck/model.pt", "f", False),
+        ("ck/", "x/y", "f", True),
+        ("ck/.", ".x", "f", True),
+        ("..", "x", "f", True),
+        ("~", "x", "f", True),
+        ("~bob", "x", "f", True),
+        ("~/bob", "x", "f", False),
+        ("*.pt", "1.pt", "f", True),
+        ("*.pt", "1.pt/x", "f", True),
+        ("*.pt", "best.pt", "l", True),
+        ("*.pt", ".1.pt", "f", False),
+        ("*.pt", "ck/1.pt", "f", False),
+        ("*.pt", "train.py", "f", False),
+        ("*", ".envrc", "f", False),
+        ("ck/*.pt", "ck/1.pt", "f", False),
+        ("ck/*.pt", "1.pt", "f", True),
+        ("ck-*/w.pt", "ck-1/w.pt", "f", True),
+        ("ck-*/w.pt", "ck-1/train.py", "f", False),
+        ("ck-*/", "anything", "f", True),
+        ("**/*.pt", "1.pt", "f", True),
+        ("**/*.pt", "a/b/1.pt", "f", True),
+        ("**/*.pt", "a/.git/1.pt", "f", False),
+        ("**/*.pt", "a/b", "f", False),
+        ("**", ".git/hooks/x", "f", False),
+        ("ck*/**", "ck1", "f", False),
+        ("ck*/**", "ck1", "d", True),
+        ("a[1].pt", "a[1].pt", "f", True),
+        ("a[1].pt", "a1.pt", "f", True),
+        ("a[1].pt", "a2.pt", "f", False),
+        (None, RUN, "d", True),
+        (None, f"{RUN}/record/ranks/0000.out", "f", True),
+        (None, f"{RUN}/files/ck/1.pt", "f", True),
+        (None, f"{RUN}/files/last.pt", "l", True),
+        (None, RUN, "f", False),
+        (None, f"{RUN}/files", "l", False),
+        (None, f"{RUN}/record/x", "l", False),
+        (None, f"{RUN}/.envrc", "f", False),
+        (None, f"{RUN}/hooks/x", "f", False),
+        (None, "other/files/x", "f", False),
+        (None, ".envrc", "f", False),
+    ],
+)
+def test_a_name_is_what_was_asked_for_or_not(path: str | None, name: str, kind: Kind, is_asked_for: bool) -> None:
+    assert accepts(path, entry(name, kind, "x" if kind == "l" else "")) == is_asked_for
+
+
+def test_one_name_nobody_asked_for_is_enough() -> None:
+    assert not accepts("model.pt", entry("model.pt"), entry("train.py"))
+    assert not accepts("model.pt", entry("model.pt"), entry("model.pt/x"))
+    assert not accepts("ck/", entry("x"), entry("x"))
+    assert not accepts("ck/", entry("x", "l", "y"), entry("z"), entry("x/w.pt"))
+    assert accepts("ck/", entry("x", "l", "y"), entry("y", "d"), entry("y/x"))
+
+
+def test_only_one_file_of_that_name_may_get_another() -> None:
+    one = [entry("w.pt")]
+    assert Requested("ck/w.pt").accept(one, single=False).single
+    assert not Requested("**/w.pt").accept(one, single=False).single
+    assert not Requested("ck/").accept(one, single=True).single
+    assert not Requested("w.pt").accept([entry("w.pt", "d")], single=True).single
+    assert not Requested("*.pt").accept(one, single=True).single
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "top", "out"),
+    [
+        ("a", "b", 0, False),
+        ("a", ".", 0, False),
+        ("d/a", "../b", 0, False),
+        ("d/a", "..", 0, False),
+        ("d/a", "./e//f/", 0, False),
+        ("a", "..", 0, True),
+        ("a", "/etc/passwd", 0, True),
+        ("d/a", "../b", 1, True),
+        ("d/e/a", "../b", 1, False),
+        ("d/e/a", "../../b", 1, True),
+        # Where x is a link to a directory further up, its .. is another one.
+        ("a", "x/../b", 0, True),
+    ],
+)
+def test_a_link_stays_within_what_was_asked_for(name: str, to: str, top: int, out: bool) -> None:
+    assert leads_out(entry(name, "l", to), top) == out
+
+
+PARTS = st.sampled_from(["a", "b", "ab", ".a", "a.pt", ".git", "a*"])
+NAMES = st.lists(PARTS, min_size=1, max_size=3).map("/".join)
+TARGETS = st.lists(st.sampled_from(["a", "b", "ab", ".", ".."]), min_size=1, max_size=4).map("/".join)
+WILDCARDS = st.sampled_from(["*", "**", "a*", ".*", "?", "[ab]*", "*.pt", "a", "b", ".git", "[!a]", "a[*]"])
+PATTERNS = st.lists(WILDCARDS, min_size=1, max_size=4).map("/".join)
+
+
+def make(top: str, files: list[str], links: list[tuple[str, str]]) -> None:
+    for name, to in [*((name, "") for name in files), *links]:
+        path = Path(top, name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if to:
+                path.symlink_to(to)
+            else:
+                path.touch()
+        except OSError:  # something is there already, or a link leads nowhere
+            continue
+
+
+class Out:
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def say(self, event: str, **said: Any) -> None:
+        if event == "entry":
+            self.entries.append(read_entry(said, len(self.entries)))
+
+
+@given(
+    st.lists(NAMES, max_size=6),
+    st.lists(st.tuples(NAMES, TARGETS), max_size=3),
+    st.one_of(PATTERNS, NAMES),
+    st.sampled_from(["", "", "/", "/."]),
+)
+@example(["a/b"], [("ab", "a")], "**", "")
+@example(["a*", "ab"], [], "a*", "")
+def test_what_an_honest_host_lists_is_never_refused(
+    files: list[str], links: list[tuple[str, str]], path: str, end: str
+) -> None:
+    with tempfile.TemporaryDirectory() as top:
+        make(top, files, links)
+        out = Out()
+        try:
+            _, single = GIVE["give_path"](GIVE["Listing"](out), top, path + end)
+        except GIVE["Failed"]:
+            return
+    accepted = Requested(path + end).accept(out.entries, single=single)
+    assert accepted.single == single
+    assert len(accepted.entries) + len(accepted.left_out) == len(out.entries)
+
+
+@given(NAMES, PATTERNS)
+@example("a/b", "a*/**")
+def test_a_pattern_means_the_same_here_as_on_the_host(name: str, pattern: str) -> None:
+    """A host that has but this file lists it, or a directory above it, exactly where the name is accepted here."""
+    with tempfile.TemporaryDirectory() as top:
+        make(top, [name], [])
+        found = [os.fsdecode(each) for each, _ in GIVE["matching"](os.fsencode(top), os.fsencode(pattern))]
+    wildcards = wildcards_of(os.fsencode(pattern))
+    if not wildcards:
+        return
+    fixed = pattern.split("/")[: -len(wildcards)]
+    parts = name.split("/")
+    is_there = parts[: len(fixed)] == fixed
+    below = parts[len(fixed) :]
+    is_listed = any(below[: len(each.split("/"))] == each.split("/") for each in found)
+    assert is_listed == bool(is_there and below and matches(wildcards, below, is_directory=False))
+
+
+@given(st.lists(st.tuples(NAMES, TARGETS), max_size=5))
+@example([("a/b", ".."), ("ab", "a/b/..")])
+def test_no_chain_of_accepted_links_leads_out(links: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as top:
+        kept = [(name, to) for name, to in links if not leads_out(entry(name, "l", to), 0)]
+        made = []
+        for name, to in kept:
+            path = Path(top, name)
+            if any(above.is_symlink() for above in path.parents):
+                continue  # nothing is written below a link
+            make(top, [], [(name, to)])
+            made.append(path)
+        for path in made:
+            assert Path(os.path.realpath(path)).is_relative_to(os.path.realpath(top))
+
+
+@pytest.mark.parametrize("path", [b"ck/", b"ck/.", b"..", b".", b"/", b"~", b"~bob", b"*/"])
+def test_paths_that_stand_for_contents(path: bytes) -> None:
+    assert is_contents(path)
+    assert not is_contents(path + b"x" if path.endswith((b"/", b".")) else b"/x" + path)
