@@ -85,6 +85,20 @@ def test_a_host_does_not_choose_which_files_a_fetch_writes(site: Site) -> None:
     assert sorted(map(str, found)) == ["brought/node1/model/w.pt", "brought/node3/model/w.pt", "flat/model/w.pt"]
 
 
+def test_a_file_too_large_to_hold_lands_where_a_small_one_does(site: Site) -> None:
+    for index in range(3):
+        site.on(index, f"mkdir -p PLACE && head -c {17 << 20} /dev/zero >PLACE/w.pt")
+    tasks = """\
+- fetch: {src: PLACE/w.pt, dest: brought}
+- fetch: {src: PLACE/w.pt, dest: "brought/{{ inventory_hostname }}.pt", flat: true}
+"""
+    assert counts(site.report(tasks))[1] == 2
+    brought = site.directory / "brought"
+    assert (brought / "node2" / site.place.lstrip("/") / "w.pt").stat().st_size == 17 << 20
+    assert (brought / "node2.pt").stat().st_size == 17 << 20
+    assert counts(site.report(tasks))[1] == 0
+
+
 def test_check_changes_nothing_anywhere_and_diff_shows_what_would(site: Site) -> None:
     lay_out(site)
     ran = site.play(FILES.split("- name: there")[0], "--check", "--diff", head=NAMES)

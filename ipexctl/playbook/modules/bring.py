@@ -74,7 +74,7 @@ class _Fetch:
             return Result("changed", data=found)
         if cut or len(content) != found["size"]:
             if found["size"] >= MOST - 64:
-                return _directory(world, call)
+                return _by_python(world, call, dest, str(dest))
             return failed("it changed while it was read", "fetch it again", **found)
         warn_of_travels(world, dest)
         try:
@@ -108,17 +108,22 @@ def _land(dest: Path, content: bytes) -> None:
 
 
 def _directory(world: World, call: Call) -> Result:
+    base = local_path(call.task.base, call.args["dest"])
+    dest = base if call.args["flat"] else base / call.host.name
+    return _by_python(world, call, dest, f"{dest}/")
+
+
+def _by_python(world: World, call: Call, place: Path, dest: str) -> Result:
     """A directory, or a file too large to hold: as `ipexctl fetch` brings it, which needs a Python there."""
     from ipexctl.jobs.fetch.fetch import order_of_host
     from ipexctl.jobs.fetch.fetched import Source
 
-    base = local_path(call.task.base, call.args["dest"])
-    dest = base if call.args["flat"] else base / call.host.name
-    warn_of_travels(world, dest)
+    warn_of_travels(world, place)
     if call.check:
-        return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(dest)})
-    order = order_of_host(Source(call.target.name, call.args["src"]), f"{dest}/", [call.target], world.options.home)
-    return _bring(world, order)
+        return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(place)})
+    return _bring(
+        world, order_of_host(Source(call.target.name, call.args["src"]), dest, [call.target], world.options.home)
+    )
 
 
 def _of_run(world: World, call: Call) -> Result:
