@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -92,7 +92,3 @@ def together(results: Sequence[Result], items: Sequence[Any], var: str) -> Resul
 
 def failed(reason: str, fix: str = "", **data: Any) -> Result:
     return Result("failed", reason, fix, data)
-
-
-def with_status(result: Result, status: Status, reason: str = "") -> Result:
-    return replace(result, status=status, reason=reason or result.reason)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.remote.outcome import HostError
 from ipexctl.sync.decide import decide, homes_differ
 from ipexctl.sync.nodes import Order, ask, frame, put
-from ipexctl.sync.project import read_project, remember, remembered
+from ipexctl.sync.project import remember, remembered
 from ipexctl.sync.report import Said, Stepped, Synced, SyncReport, unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -40,44 +39,6 @@ def _at_once() -> None:
     """Nobody has anything against it."""
 
 
-def sync_tree(
-    root: Path,
-    hosts: Sequence[Host],
-    crew: Crew,
-    facts: Mapping[str, Facts] | None = None,
-    *,
-    home: str,
-    excludes: Sequence[str] = (),
-    iface: str | None = None,
-    watch: Watch = unwatched,
-    timeout: float | None = None,
-    allow_big: bool = False,
-    dry_run: bool = False,
-    lease: str | None = None,
-    ended: Sequence[str] = (),
-) -> SyncReport:
-    """Bring the project to every host. Raises a UserError, before a host is touched, where the project can't be sent.
-
-    `facts`, where they are known already, spare a look at the hosts when there is much to send. `lease` is the id of a
-    run that is going to use the tree: it is noted on every host in the same breath, and nobody changes the tree until
-    that run has ended. `ended` are runs that use no tree, whatever hosts think.
-    """
-    project = read_project(root, excludes, home=home, allow_big=allow_big)
-    return sync_project(
-        project,
-        hosts,
-        crew,
-        facts,
-        home=home,
-        iface=iface,
-        watch=watch,
-        timeout=timeout,
-        dry_run=dry_run,
-        lease=lease,
-        ended=ended,
-    )
-
-
 def sync_project(
     project: Project,
     hosts: Sequence[Host],
@@ -93,19 +54,17 @@ def sync_project(
     ended: Sequence[str] = (),
     before_change: Callable[[], None] = _at_once,
 ) -> SyncReport:
-    """The same for a project that has been read.
+    """Put the project on every host.
 
-    `before_change` is called when the hosts have answered and something is to be brought; what it raises ends the sync.
+    `facts`, when they are known already, save a probe when there is much to send. `lease` is the id of the run that
+    will use the tree: each host notes it in the same call, and nobody changes it until that run has ended. `ended` are
+    runs that use no tree, whatever the hosts' records say. `before_change` is called when the hosts have answered and
+    something is to be uploaded; what it raises ends the sync.
     """
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
     order = Order(home, project, None if dry_run else lease, tuple(ended), pythons)
     sync = _Sync(order, hosts, crew, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
     return sync.run(before_change)
-
-
-def lease_path(tree: str, run: str) -> str:
-    """The file that says a run uses a tree; whoever removes it lets the next sync change the tree in place."""
-    return f"{tree}/.ipexctl/leases/{run}"
 
 
 def _python(facts: Facts) -> str | None:

@@ -83,11 +83,6 @@ def state_counts(ranks: list[RankStatus]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
 
 
-def failed_ranks(status: Status) -> str:
-    """The ranks that did not end well, folded; empty where there are none."""
-    return fold_ranks(rank.rank for rank in status.ranks if rank.state in {"failed", "lost"})
-
-
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name

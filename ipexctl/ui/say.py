@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.errors import UserError
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.command import Command
 
 _SHOWN: Final = 200
 """Characters at each end of a remote command: some bring a script of their own."""
@@ -68,16 +66,6 @@ def say_user_error(error: UserError) -> None:
     say("\n".join(lines))
     for other in error.more if isinstance(error, FileError) else ():
         say_user_error(other)
-
-
-def say_step(verbose: int, host: Host, command: Command | None, seconds: float) -> None:
-    """A connection, or a command that has ended there; with -vv its text, too."""
-    said = "connected" if command is None else command.label
-    lines = [f"{printable(host.name)}: {printable(said)} ({seconds:.3f} s)"]
-    if verbose > 1 and command is not None:
-        script = printable(command.script.strip())
-        lines.append(f"  {script if len(script) <= 2 * _SHOWN else f'{script[:_SHOWN]} … {script[-_SHOWN:]}'}")
-    say("\n".join(lines))
 
 
 def say_refused(reason: str, fix: str = "") -> None:

@@ -27,7 +27,6 @@ from . import (
     part_stream,
     part_sync,
     part_train,
-    part_tree,
     part_volume,
     peers,
 )
@@ -53,7 +52,6 @@ PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
     "stream": part_stream.measure,
     "sync": part_sync.measure,
     "train": part_train.measure,
-    "tree": part_tree.measure,
     "volume": part_volume.measure,
 }
 PEERS: Final = Path("~/.cache/ipexctl/benchmark-peers")
@@ -129,7 +127,6 @@ def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
         "play": part_play.HOSTS,
         "start": part_start.HOSTS,
         "sync": part_sync.HOSTS,
-        "tree": max(part_tree.COUNTS),
     }
     return max(counts) if part in ("exec", "doctor") else fixed.get(part, 1)
 

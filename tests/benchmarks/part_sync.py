@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .ansible import playbook
 from .harness import Contender, Failed, cell, in_turns, say, spend, walls_ratio
-from .part_tree import FILES, SIZE, make_tree
 from .report import Goal, Report
 from .rig import all_well, ipexctl_argv
 
@@ -20,11 +20,21 @@ if TYPE_CHECKING:
 
 OURS, RSYNC, ANSIBLE = "ipexctl sync", "xargs -P8 rsync -a --delete", "ansible synchronize (-f 32)"
 HOSTS = 8
+FILES, DIRECTORIES, SIZE = 2000, 40, 20_000_000
 COLD, CHANGED, UNCHANGED = "nothing there", "one file changed", "unchanged"
 STATES: Final = (COLD, CHANGED, UNCHANGED)
 PLACE = "bench-sync"
 """Where the others put the project, in the account's home."""
 PAUSE = 0.3
+
+
+def make_tree(root: Path) -> None:
+    """Always the same bytes, which don't compress."""
+    chance = random.Random(1)
+    for number in range(FILES):
+        directory = root / f"package{number % DIRECTORIES:02}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"module{number:04}.py").write_bytes(chance.randbytes(SIZE // FILES))
 
 
 def measure(rig: Rig) -> Report:

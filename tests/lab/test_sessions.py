@@ -20,15 +20,12 @@ from ipexctl.lab.inside import in_host
 from ipexctl.remote import dial
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.push import bundled, push_bundle, push_file, tree_items
 from ipexctl.remote.reach import Reach, ReachOptions
 from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from ipexctl.hosts.host import Host
     from ipexctl.lab import Lab
@@ -153,37 +150,6 @@ def test_a_command_without_streams_is_still_ended_in_time(session: Session, lab3
     with pytest.raises(TimedOut):
         capture(session, Command.shell("exec >/dev/null 2>&1; exec sleep 6621"), timeout=1)
     assert processes_with(lab3, "sleep 6621") == []
-
-
-def test_a_tree_reaches_all_hosts_from_one_packing(hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    for index in range(200):
-        directory = tmp_path / f"d{index % 10}"
-        directory.mkdir(exist_ok=True)
-        (directory / f"it's {index}").write_bytes(os.urandom(1000))
-    here = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(tmp_path.rglob("it*")))).hexdigest()
-    cancel = Cancel()
-    check = Command.shell("cd pushed && find . -name 'it*' -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum")
-    with Reach(ReachOptions()) as reach, bundled(tree_items(tmp_path)) as bundle:
-
-        def push(host: Host) -> str:
-            session = reach.open(host, cancel)
-            push_bundle(session, bundle, "pushed", cancel=cancel)
-            answer = capture(session, check).stdout.split()[0].decode()
-            capture(session, Command.argv("rm", "-rf", "pushed"))
-            session.close()
-            return answer
-
-        assert [done.result for done in fan_out(hosts, push, forks=3, cancel=cancel)] == [here] * 3
-
-
-def test_a_full_disk_is_the_reason_and_leaves_nothing_behind(session: Session, lab3: Lab) -> None:
-    break_host(lab3.hosts[0], "full-disk")
-    try:
-        with pytest.raises(HostError, match="No space left on device"):
-            push_file(session, b"x" * 1_000_000, "big")
-        assert b"big" not in capture(session, Command.argv("ls", "-a")).stdout
-    finally:
-        mend_host(lab3.hosts[0])
 
 
 def test_commands_that_end_before_they_are_fed_do_not_cost_the_connection(hosts: tuple[Host, ...]) -> None:

@@ -13,7 +13,7 @@ from ipexctl.stack.choice.plan import Refusal
 from ipexctl.stack.rows.table import minor, version_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.facts.cpu import Tier
     from ipexctl.facts.facts import Facts
@@ -187,13 +187,6 @@ def _grouped(wrongs: Mapping[tuple[str, ...], tuple[str, str] | None]) -> Misfit
     reasons = [f"{few(names)} {_agreeing(why, len(names))}" for (why, _), names in list(groups.items())[:3]]
     fixes = dict.fromkeys(fix for _, fix in groups if fix)
     return Misfit("; ".join(reasons), tuple(name for names in groups.values() for name in names), ", and ".join(fixes))
-
-
-def common_python(row: StackRow, hosts: Iterable[Facts]) -> str | None:
-    """The newest Python of this row that every host has; of hosts with unknown Pythons nothing is asked."""
-    kinds = {profile(facts): (str(place),) for place, facts in enumerate(hosts)}
-    _, common = misfits(row, kinds, row.pythons)
-    return common[0] if common else None
 
 
 def _best_to_add(kinds: Mapping[Profile, tuple[str, ...]], pythons: Sequence[str]) -> str:

@@ -94,10 +94,6 @@ class Asked:
     logins: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """`https://host` → what goes into Authorization there. Goes into no log and no argv."""
 
-    @property
-    def reaches_an_index(self) -> bool:
-        return any(source.kind == "index" and source.directory is None for source in self.sources)
-
     def headers_for(self, url: str) -> dict[str, str]:
         """What a request for that file must say besides."""
         login = self.logins.get(origin_of(url))

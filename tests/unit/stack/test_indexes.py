@@ -101,13 +101,6 @@ def test_an_answer_keeps_logins_for_those_who_fetch(tmp_path: Path) -> None:
     assert found.headers_for(candidate.url)["Authorization"].startswith("Basic ")
     assert found.headers_for("https://elsewhere/x.whl") == {}
     assert "Basic" not in repr(found)
-    assert found.reaches_an_index
-
-
-def test_a_directory_is_no_index_in_reach(tmp_path: Path) -> None:
-    found = ask(HERE, sys.executable, [Source("links", str(tmp_path), "here")], ["torch"], NONE)
-    assert found.sources
-    assert not found.reaches_an_index
 
 
 def test_a_wheelhouse_is_read_without_asking_anyone(tmp_path: Path) -> None:

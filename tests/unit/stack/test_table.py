@@ -10,7 +10,7 @@ from stack_helpers import AVX, AVX2, host
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.choice.fit import common_python, misfit
+from ipexctl.stack.choice.fit import misfit
 from ipexctl.stack.rows.table import minor, rows, version_key
 
 if TYPE_CHECKING:
@@ -143,9 +143,3 @@ def test_a_host_that_a_row_does_not_fit_says_why(facts: Facts, why: str | None) 
 def test_ipex_1_10_needs_avx512() -> None:
     assert misfit(BY_NAME["ipex-1.10"], host("2.31", "3.8", flags=AVX2)) == "has no AVX-512, which IPEX 1.10 needs"
     assert misfit(BY_NAME["torch-2.9"], host(flags=AVX)) is None
-
-
-def test_pythons_must_meet() -> None:
-    row = BY_NAME["ipex-2.7"]
-    assert common_python(row, [host("2.36", "3.11"), host("2.36", "3.10", "3.11")]) == "3.11"
-    assert common_python(row, [host("2.36", "3.10"), host("2.36", "3.11")]) is None

@@ -11,7 +11,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.crew import Crew
 from ipexctl.remote.local import LocalSession
-from ipexctl.sync.sync import sync_tree
+from ipexctl.sync.project import read_project
+from ipexctl.sync.sync import sync_project
 
 if TYPE_CHECKING:
     from ipexctl.remote.command import Command
@@ -54,7 +55,9 @@ class Place:
         self.ran.clear()
         crew = Crew(Reaching(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
         with crew:
-            return sync_tree(self.root, hosts, crew, home=str(self.home), **more)
+            reading = {name: more.pop(name) for name in ("excludes", "allow_big") if name in more}
+            project = read_project(self.root, home=str(self.home), **reading)
+            return sync_project(project, hosts, crew, home=str(self.home), **more)
 
     def synced(self, **more: Any) -> Synced:
         """The one host's end, which is well."""
