@@ -15,6 +15,7 @@ set -e
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
+.venv/bin/lint-imports --no-cache
 [ $# -eq 0 ] || exec .venv/bin/python -m pytest "$@"
 # Most tests wait for hosts, not for a processor: three files at a time, those with hosts first.
 .venv/bin/python -m pytest -n 3 --dist loadfile tests/lab tests/package tests/unit
