@@ -45,6 +45,7 @@ def doctor(
     from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.doctor.examine import Wishes, examine
+    from ipexctl.jobs.record import Register
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.reach import Reach
@@ -61,6 +62,7 @@ def doctor(
         smoke=smoke,
         timeout=targets.timeout,
         rows=known_rows(os.environ),
+        node0_of=Register().node0_of,
     )
 
     with (

@@ -11,14 +11,16 @@ from ipexctl.doctor.finding import Finding, worst
 from ipexctl.doctor.host_rules import HostContext, examine_host
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.report import DoctorReport, HostReport
+from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.facts.gather import gather
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.doctor.report import HostStatus
+    from ipexctl.doctor.run_states import RunState
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
@@ -40,6 +42,8 @@ class Wishes:
     timeout: float | None = None
     rows: tuple[StackRow, ...] | None = None
     """The version table; None: as it is in the package."""
+    node0_of: Callable[[str], Host | None] | None = None
+    """By a run's id its node0, where the run was started from this machine."""
 
 
 def examine(hosts: Sequence[Host], wishes: Wishes, crew: Crew) -> DoctorReport:
@@ -48,7 +52,8 @@ def examine(hosts: Sequence[Host], wishes: Wishes, crew: Crew) -> DoctorReport:
     answers = {answer.host.name: answer for answer in gather(hosts, crew, home=wishes.home, timeout=wishes.timeout)}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
     internal = _internal(hosts, facts, wishes.iface)
-    contexts = {host.name: _context(host, answers[host.name], internal, facts, hosts[0]) for host in hosts}
+    runs = _run_states([(host, answers[host.name].facts) for host in hosts], wishes.node0_of)
+    contexts = {host.name: _context(host, answers[host.name], internal, facts, hosts[0], runs) for host in hosts}
     reports = tuple(_judge(answers[host.name], contexts[host.name], wishes) for host in hosts)
     together = [(host, facts[host.name]) for host in hosts if host.name in facts]
     cluster = list(examine_cluster(together, contexts, iface=wishes.iface))
@@ -73,8 +78,20 @@ def examine(hosts: Sequence[Host], wishes: Wishes, crew: Crew) -> DoctorReport:
     )
 
 
+def _run_states(
+    answers: Sequence[tuple[Host, Facts | None]], node0_of: Callable[[str], Host | None] | None
+) -> dict[str, RunState]:
+    known = {run: node0 for run in named_runs(answers) if node0_of and (node0 := node0_of(run))}
+    return run_states(answers, known)
+
+
 def _context(
-    host: Host, answer: HostFacts, internal: Mapping[str, str], facts: Mapping[str, Facts], node0: Host
+    host: Host,
+    answer: HostFacts,
+    internal: Mapping[str, str],
+    facts: Mapping[str, Facts],
+    node0: Host,
+    runs: Mapping[str, RunState],
 ) -> HostContext:
     skew = answer.skew
     return HostContext(
@@ -85,6 +102,7 @@ def _context(
         node0=host == node0,
         skew=skew.seconds if skew else None,
         uncertainty=skew.uncertainty if skew else None,
+        runs=runs,
     )
 
 

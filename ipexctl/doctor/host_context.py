@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
@@ -11,6 +11,9 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.internal import joining
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.doctor.run_states import RunState
     from ipexctl.facts.cpu import Cpu
     from ipexctl.facts.network import Nic
 
@@ -34,6 +37,8 @@ class HostContext:
     skew: float | None = None
     """Seconds its clock is ahead of ours, give or take `uncertainty`."""
     uncertainty: float | None = None
+    runs: Mapping[str, RunState] = field(default_factory=dict, hash=False)
+    """The state of every run that a host of this call names, by the answers of all."""
 
     @property
     def alone(self) -> bool:

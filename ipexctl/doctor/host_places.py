@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.host_context import GB, few, heard, size
+from ipexctl.doctor.run_states import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ipexctl.doctor.host_context import Rule
+    from ipexctl.doctor.host_context import HostContext, Rule, RuleInContext
     from ipexctl.facts.facts import Facts
+    from ipexctl.facts.system import RunProcess
 
 IDS: Final[Mapping[str, str]] = {
     "probe.incomplete": "not all questions to the host were answered",
@@ -29,12 +31,14 @@ IDS: Final[Mapping[str, str]] = {
     "batch.scheduler": "a scheduler owns this machine, and we are in no job of it",
     "batch.job": "we are inside a job of the scheduler",
     "activity.load": "others compute here now",
-    "activity.runs": "a run of ours goes on here",
-    "activity.leftovers": "processes of an earlier run are left",
+    "activity.runs": "a run goes on here",
+    "activity.leftovers": "processes of a run that has ended, or may have ended, are left",
     "security.selinux": "SELinux is enforcing",
 }
 
 _ENV: Final = 10 * GB
+_MOST_PIDS: Final = 16
+"""How many processes a command names: those that began first, as the others are mostly theirs."""
 _NO_HOME: Final = "another place with --home DIR, one absolute path for all hosts"
 
 
@@ -201,7 +205,9 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
 
 def load(facts: Facts) -> Iterator[Finding]:
     cores = facts.cpu.cores or facts.cpu.threads
-    if facts.activity.load is None or not cores or facts.activity.runs or not facts.complete:
+    if facts.activity.load is None or not cores or not facts.complete:
+        return
+    if facts.activity.runs or facts.activity.processes:
         return
     now = facts.activity.load[0]
     if now >= max(2.0, cores / 4):
@@ -214,25 +220,60 @@ def load(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def ours(facts: Facts) -> Iterator[Finding]:
+def runs(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    """Those that are alive, and those whose record says so and nothing speaks against it."""
     activity = facts.activity
-    if activity.runs:
+    with_processes = {process.run for process in activity.processes}
+    known = dict.fromkeys([*activity.runs, *(process.run for process in activity.processes)])
+    going = []
+    for run in known:
+        life = context.runs.get(run, UNKNOWN).life
+        if life == "alive" or (life == "unknown" and run not in with_processes):
+            going.append(run)
+    if going:
         yield Finding(
             "activity.runs",
             "info",
-            f"Run {few([run[:30] for run in activity.runs], 2)} goes on by its record: a second one on the same "
+            f"Run {few([run[:30] for run in going], 2)} goes on by its record: a second one on the same "
             "cores slows both",
-            "see it: ipexctl ps; end it: ipexctl stop RUN",
+            "ipexctl ps shows it; wait for its end, or where it is no longer wanted: ipexctl stop RUN",
         )
-    elif activity.pids:
-        pids = " ".join(str(pid) for pid in activity.pids[:8])
-        yield Finding(
-            "activity.leftovers",
-            "warn",
-            "Processes started out of our directory run on, and no run knows of them: they may hold cores, memory "
-            "and ports",
-            f"look: ps -o pid,etime,args -p {pids.replace(' ', ',')}; then kill {pids}",
-        )
+
+
+def leftovers(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    """Of no run that is alive; where that can't be told, nothing is advised that ends a process."""
+    by_run: dict[str, list[RunProcess]] = {}
+    for process in facts.activity.processes:
+        by_run.setdefault(process.run, []).append(process)
+    for run, processes in by_run.items():
+        state = context.runs.get(run, UNKNOWN)
+        if state.life == "unknown":
+            yield Finding(
+                "activity.leftovers",
+                "warn",
+                f"Run {run} has processes here, and whether it is alive can't be told: {state.reason}",
+                "ipexctl ps, on the machine that started the run, says how it is; so does ipexctl doctor with its "
+                "node0 among the hosts",
+            )
+        elif state.life == "ended":
+            pids = [process.pid for process in sorted(processes, key=lambda each: (each.start or 0, each.pid))]
+            yield Finding(
+                "activity.leftovers",
+                "warn",
+                f"Run {run} has ended ({state.reason}), but processes of it are left here: they may hold cores, "
+                "memory and ports",
+                "ranks without a supervisor end within a minute: ask again then. What is left, on this host: "
+                f"ps -o pid,lstart,args -p {','.join(map(str, pids[:_MOST_PIDS]))}; and to end it: "
+                f"{_end_of_run(run, pids[:_MOST_PIDS])}",
+            )
+
+
+def _end_of_run(run: str, pids: Sequence[int]) -> str:
+    """A command for these processes that leaves alone what has got such a number since: each must still be that run's,
+    by its environment or as its rank wrapper."""
+    theirs = f"'^IPEXCTL_RUN={run}$|/runs/{run}/(rank|supervise)[.]py$'"
+    numbers = " ".join(map(str, pids))
+    return f"for p in {numbers}; do grep -qszE {theirs} /proc/$p/environ /proc/$p/cmdline && kill $p; done"
 
 
 def selinux(facts: Facts) -> Iterator[Finding]:
@@ -247,5 +288,6 @@ def selinux(facts: Facts) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    complete, linux, room, writing, temporary, logind, scheduler, load, ours, selinux,
+    complete, linux, room, writing, temporary, logind, scheduler, load, selinux,
 )  # fmt: skip
+IN_CONTEXT: Final[tuple[RuleInContext, ...]] = (runs, leftovers)

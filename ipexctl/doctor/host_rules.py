@@ -22,7 +22,8 @@ _SUBJECTS: Final = (host_places, host_cpu, host_memory, host_network, host_softw
 HOST_IDS: Final[Mapping[str, str]] = {id_: line for subject in _SUBJECTS for id_, line in subject.IDS.items()}
 _RULES: Final = tuple(rule for subject in _SUBJECTS for rule in subject.RULES)
 _IN_CONTEXT: Final = (
-    *host_cpu.IN_CONTEXT, *host_memory.IN_CONTEXT, *host_network.IN_CONTEXT, *host_software.IN_CONTEXT,
+    *host_places.IN_CONTEXT, *host_cpu.IN_CONTEXT, *host_memory.IN_CONTEXT, *host_network.IN_CONTEXT,
+    *host_software.IN_CONTEXT,
 )  # fmt: skip
 
 

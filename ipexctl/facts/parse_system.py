@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -19,6 +20,8 @@ from ipexctl.facts.system import (
     Logind,
     Memory,
     Mount,
+    RunProcess,
+    RunSupervisor,
     Security,
     System,
 )
@@ -283,9 +286,57 @@ def parse_activity(said: Answers) -> Activity:
     load_words = said.words("load") or said.named("sysctl").get("vm.loadavg", "").split()
     numbers = [decimal(word) for word in load_words if word not in "{}"][:3]
     pids = (natural(text) for text in said.all("pid"))
+    supervisors = (_supervisor(line) for line in said.all("run.supervisor"))
+    processes: dict[int, RunProcess] = {}
+    for line in said.all("process"):
+        if (process := _process(line)) is not None:
+            processes.setdefault(process.pid, process)
     match numbers:
         case [float(one), float(five), float(fifteen)]:
             load: tuple[float, float, float] | None = (one, five, fifteen)
         case _:
             load = None
-    return Activity(load=load, runs=said.all("run"), pids=tuple(pid for pid in pids if pid is not None))
+    runs = _run_ids(said.all("run"))
+    return Activity(
+        load=load,
+        runs=runs,
+        supervisors=tuple(supervisor for supervisor in supervisors if supervisor is not None),
+        # A record that goes on may have ranks that have ended.
+        ended=tuple(run for run in _run_ids(said.all("run.ended")) if run not in runs),
+        pids=tuple(pid for pid in pids if pid is not None),
+        processes=tuple(processes.values()),
+    )
+
+
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
+"""What a run's id may be: it is shown as part of a command."""
+
+
+def _run_ids(lines: Sequence[str]) -> tuple[str, ...]:
+    return tuple(line for line in lines if _RUN_ID.fullmatch(line))
+
+
+def _supervisor(line: str) -> RunSupervisor | None:
+    """`RUN START {…}`: the record's own words of its supervisor, behind the start of the process of its number here."""
+    run, _, rest = line.partition(" ")
+    start, _, text = rest.partition(" ")
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not _RUN_ID.fullmatch(run) or not isinstance(record, dict):
+        return None
+    names = {name: value for name in ("host", "machine", "boot") if isinstance(value := record.get(name), str)}
+    is_here: bool | None = None
+    if isinstance(record.get("pid"), int) and isinstance(record.get("start"), int):
+        began = natural(start)
+        is_here = False if start == "-" else None if began is None else began == record["start"]
+    return RunSupervisor(run, names.get("host"), names.get("machine"), names.get("boot"), is_here)
+
+
+def _process(line: str) -> RunProcess | None:
+    """`PID START RUN`"""
+    match line.split():
+        case [pid, start, run] if (number := natural(pid)) and start != "-" and _RUN_ID.fullmatch(run):
+            return RunProcess(number, natural(start), run)
+    return None

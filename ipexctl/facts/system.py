@@ -160,14 +160,47 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSupervisor:
+    """The supervisor of a run that goes on by its record, and whether its process is on the host that was asked.
+
+    A record in a shared home is read on every host; only node0, `machine`, can tell that the process is gone.
+    """
+
+    run: str
+    host: str | None = None
+    """node0's name, in the words of the caller who started the run."""
+    machine: str | None = None
+    boot: str | None = None
+    """node0's boot; records of older versions don't have it."""
+    is_here: bool | None = None
+    """By its number and its start time. None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunProcess:
+    """A process of our account that belongs to a run."""
+
+    pid: int
+    start: int | None
+    """In the kernel's ticks: with its number it names it for good."""
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
 class Activity:
     """What goes on there now."""
 
     load: tuple[float, float, float] | None = None
     runs: tuple[str, ...] = ()
-    """Runs of ours whose record in this home says they go on."""
+    """Runs whose record in this home says they go on."""
+    supervisors: tuple[RunSupervisor, ...] = ()
+    """Those runs' supervisors."""
+    ended: tuple[str, ...] = ()
+    """The newest runs whose record in this home says they have ended."""
     pids: tuple[int, ...] = ()
     """Our account's processes that were started out of our home."""
+    processes: tuple[RunProcess, ...] = ()
+    """Our account's processes that belong to a run, whether it goes on or not."""
 
 
 @dataclass(frozen=True, slots=True)

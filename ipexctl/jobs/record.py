@@ -155,6 +155,11 @@ class Register:
             return False
         return True
 
+    def node0_of(self, run: str) -> Host | None:
+        """The node0 of the run with exactly that id; None where it was not started from this machine."""
+        record = _read(self.directory / f"{run}.json")
+        return record.node0 if isinstance(record, RunRecord) and record.id == run else None
+
     def remove(self, run: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self.directory / f"{run}.json").unlink()

@@ -31,6 +31,15 @@ def stat_of(pid: int) -> int | None:
         return None
 
 
+def boot() -> str | None:
+    """This boot of this kernel: names of machines may repeat."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+            return file.read().strip() or None
+    except OSError:
+        return None
+
+
 def first_status(request: Json, go: Json, restarts: int) -> Json:
     """status.json as it is before anything has happened. What ended it is described in `verdict.py`, a silence in
     `silence.py`; `attempts` are those before this one, each with its `reason` and `first_failure`."""
@@ -47,6 +56,7 @@ def first_status(request: Json, go: Json, restarts: int) -> Json:
             "start": stat_of(os.getpid()),
             "host": request["host"],
             "machine": os.uname().nodename,
+            "boot": boot(),
         },
         "mpirun": {"pid": None, "exit_code": None, "tail": []},
         "nodes": go["nodes"],

@@ -157,7 +157,14 @@ def _paragraph(
     lines = [first.replace(level, tint(level, level), 1)]
     lines += textwrap.wrap(printable(message), width, initial_indent=indent, subsequent_indent=indent)
     if fix:
-        lines += textwrap.wrap(printable(fix), width, initial_indent=f"{indent}-> ", subsequent_indent=f"{indent}   ")
+        lines += textwrap.wrap(
+            printable(fix),
+            width,
+            initial_indent=f"{indent}-> ",
+            subsequent_indent=f"{indent}   ",
+            break_on_hyphens=False,  # run ids have some, and are part of commands
+            break_long_words=False,
+        )
     return lines
 
 

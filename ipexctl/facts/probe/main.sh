@@ -22,7 +22,8 @@ names $names_left &
 our_home
 if [ -d "$home" ]; then
     our_envs
-    our_jobs
+    our_runs
+    our_processes
 fi
 programs
 wait

@@ -70,20 +70,70 @@ our_envs() {
     done
 }
 
-# Records of runs that say they go on, and our own processes that were started out of our home.
-our_jobs() {
+# When a process began, in the kernel's ticks, into $began; - where there is none, ? where that can't be read.
+start_of() { # pid
+    began=-
+    [ -d /proc/self ] || began=?
+    if [ -d "/proc/$1" ]; then
+        get "/proc/$1/stat"
+        set -- ${got##*) }
+        case $1 in
+        Z | X) ;;
+        *) began=${20:-?} ;;
+        esac
+    fi
+}
+
+# Records of runs that say they go on, with what this host knows of their supervisors; then the newest of those
+# that have ended.
+our_runs() {
     set -- "$home"/runs/*/status.json
-    [ ! -r "$1" ] || grep -lE '"state": *"(starting|running)"' "$@" | while read -r file; do
-        file=${file%/status.json}
-        put run "${file##*/}"
+    [ -r "$1" ] || return
+    grep -lE '"state": *"(starting|running)"' "$@" | while read -r file; do
+        run=${file%/status.json}
+        run=${run##*/}
+        put run "$run"
+        supervisor=$(grep -oE '"supervisor": *\{[^{}]*\}' "$file")
+        pid=${supervisor#*'"pid": '}
+        pid=${pid%%[!0-9]*}
+        start_of "${pid:-0}"
+        put run.supervisor "$run $began ${supervisor#*: }"
     done
-    mine=
+    ls -t "$home/runs" | {
+        set --
+        while [ $# -lt 100 ] && read -r run; do
+            [ ! -r "$home/runs/$run/status.json" ] || set -- "$@" "$home/runs/$run/status.json"
+        done
+        grep -lE '"state": *"(ok|failed|stopped|lost)"' "$@"
+    } | while read -r file; do
+        run=${file%/status.json}
+        put run.ended "${run##*/}"
+    done
+}
+
+# Our own processes: those that were started out of our home, and those of a run. Supervisors and rank wrappers
+# are called by the path of their run; whatever a rank starts has the run in its environment.
+our_processes() {
+    lines= environments=
     for at in /proc/[0-9]*; do
-        [ ! -O "$at" ] || mine="$mine $at/cmdline"
+        [ ! -O "$at" ] || { lines="$lines $at/cmdline" && environments="$environments $at/environ"; }
     done
-    [ -z "$mine" ] || grep -lasF "$home/" $mine | while read -r file; do
+    [ -n "$lines" ] || return
+    grep -lasF "$home/" $lines | while read -r file; do
         file=${file%/cmdline}
         put pid "${file#/proc/}"
+    done
+    grep -asoHE -e '-I.[^ ]*/runs/[A-Za-z0-9_-]+/(rank|supervise)\.py' -e 'IPEXCTL_RUN=[A-Za-z0-9_-]+' \
+        $lines $environments | tr '\0' ' ' | while read -r line; do
+        case $line in
+        */cmdline:-I*) run=${line%/*.py} && run=${run##*/} ;;
+        */environ:IPEXCTL_RUN=*) run=${line##*=} ;;
+        *) continue ;;
+        esac
+        pid=${line#/proc/}
+        pid=${pid%%/*}
+        start_of "$pid"
+        put process "$pid $began $run"
     done
 }
 

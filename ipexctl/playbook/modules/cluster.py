@@ -26,6 +26,7 @@ class _Doctor:
         import os
 
         from ipexctl.doctor.examine import Wishes, examine
+        from ipexctl.jobs.record import Register
         from ipexctl.stack.rows.user_rows import known_rows
 
         args, options = calls[0].args, world.options
@@ -37,6 +38,7 @@ class _Doctor:
             smoke=args["smoke"],
             timeout=calls[0].timeout,
             rows=known_rows(os.environ),
+            node0_of=Register().node0_of,
         )
         report = examine([call.host for call in calls], wishes, world.crew)
         bad = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)

@@ -130,7 +130,7 @@ def healthy(number: int = 1, **parts: Any) -> Facts:
         },
         security={"selinux": None, "firewall": ()},
         batch={"schedulers": (), "job": None},
-        activity={"load": (0.1, 0.1, 0.1), "runs": (), "pids": ()},
+        activity={"load": (0.1, 0.1, 0.1), "runs": (), "pids": (), "processes": ()},
         complete=True,
         cut=(),
     )

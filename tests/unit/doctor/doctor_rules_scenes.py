@@ -24,11 +24,12 @@ from doctor_rules_helpers import (
     variables,
 )  # fmt: skip
 
+from ipexctl.doctor.run_states import RunState
 from ipexctl.facts.cpu import NumaNode
 from ipexctl.facts.cpulist import CpuList
 from ipexctl.facts.network import Rdma
 from ipexctl.facts.software import Mpi, Python
-from ipexctl.facts.system import Limit, Mount
+from ipexctl.facts.system import Limit, Mount, RunProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +57,7 @@ def _nics(number: int, **changes: object) -> dict[str, tuple[Nic, ...]]:
 
 
 IB: Final = Rdma("mlx5_0", "active", "InfiniBand", "200 Gb/sec")
+RUN: Final = "train_digits-1120-132512-9f3a"
 AMX: Final = ("amx_tile", "amx_int8", "amx_bf16")
 
 HOST: Final[Mapping[str, Scene]] = {
@@ -75,7 +77,7 @@ HOST: Final[Mapping[str, Scene]] = {
     "batch.job": lambda: changed(batch={"schedulers": ("slurm",), "job": "4711"}),
     "activity.load": lambda: changed(activity={"load": (80.0, 70.0, 60.0)}),
     "activity.runs": lambda: alone(DOCKER),
-    "activity.leftovers": lambda: changed(activity={"pids": (4711, 4712)}),
+    "activity.leftovers": lambda: changed(activity={"processes": (RunProcess(4711, 900, RUN),)}),
     "security.selinux": lambda: changed(security={"selinux": "enforcing"}),
     "cpu.arch": lambda: alone(GRAVITON),
     "cpu.no_avx2": lambda: alone(recorded("lab-sandybridge")),
@@ -199,6 +201,17 @@ SCENES: Final[Mapping[str, Scene]] = {**HOST, **CLUSTER}
 
 MORE: Final[tuple[tuple[str, Scene], ...]] = (
     ("home.read_only", lambda: changed(home=home(writable=False))),
+    (
+        "activity.leftovers",
+        lambda: alone(
+            healthy(activity={"processes": (RunProcess(4711, 900, RUN), RunProcess(4712, None, RUN))}),
+            runs={RUN: RunState("ended", "its supervisor on node1 is gone")},
+        ),
+    ),
+    (
+        "activity.runs",
+        lambda: alone(healthy(activity={"processes": (RunProcess(4711, 900, RUN),)}), runs={RUN: RunState("alive")}),
+    ),
     ("env.drift", lambda: changed(software={"envs": (replaced(numpy="1.26.4"),)})),
     ("cpu.quota", lambda: changed(cpu={"quota": 3.5})),
     ("shm.small", lambda: changed(memory={"shm_size": 512 * MB, "shm_free": 512 * MB})),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,6 @@ from ipexctl.facts.gather import skew
 from ipexctl.facts.parse import parse
 from ipexctl.facts.probe import probe_command, probe_script
 from ipexctl.remote.command import MAX_LINE, login_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["ksh"], ["ksh93"], ["mksh"], ["yash"]]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -110,6 +108,57 @@ def test_our_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
     assert (half.runs, half.python, half.torch) == (False, None, None)
     assert facts.activity.runs == ("one",)
     assert facts.activity.pids == (ours.pid,)
+
+
+def started(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+@linux
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_runs_are_known_by_their_records_and_their_processes_by_environment_or_path(
+    shell: list[str], tmp_path: Path
+) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"no {shell[0]} here")
+    home = tmp_path / ".ipexctl"
+
+    def record(run: str, state: str, pid: int = 0, start: int = 0) -> None:
+        supervisor = {"pid": pid, "start": start, "host": "n1", "machine": "m1", "boot": "b1"}
+        status = {"id": run, "state": state, "supervisor": supervisor, "ranks": [{"state": "ok"}]}
+        (home / "runs" / run).mkdir(parents=True, exist_ok=True)
+        (home / "runs" / run / "status.json").write_text(json.dumps(status))
+
+    record("alive", "running")
+    script = home / "runs/alive/rank.py"
+    script.write_text("import time; time.sleep(60)")
+    (home / "runs/alive/log").touch()
+    sleep = shutil.which("sleep") or "sleep"
+    wrapper = subprocess.Popen([sys.executable, "-I", script, script.with_name("job.json")])
+    rank = subprocess.Popen([sleep, "60"], env={"A": "1", "IPEXCTL_RUN": "over", "B": "2"})
+    reader = subprocess.Popen(["tail", "-f", home / "runs/alive/log"])
+    try:
+        record("alive", "running", wrapper.pid, started(wrapper.pid))
+        record("other-start", "starting", wrapper.pid, started(wrapper.pid) + 1)
+        record("dead", "running", 2**22 + 1, 5)
+        record("over", "failed")
+        activity = parse(probe(shell, tmp_path)).activity
+        starts = {process.pid: process.start for process in activity.processes}
+        assert starts == {wrapper.pid: started(wrapper.pid), rank.pid: started(rank.pid)}
+    finally:
+        for process in (wrapper, rank, reader):
+            process.kill()
+            process.wait()
+    assert activity.runs == ("alive", "dead", "other-start")
+    supervisors = {each.run: each for each in activity.supervisors}
+    assert {run: each.is_here for run, each in supervisors.items()} == {
+        "alive": True, "dead": False, "other-start": False,
+    }  # fmt: skip
+    dead = supervisors["dead"]
+    assert (dead.host, dead.machine, dead.boot) == ("n1", "m1", "b1")
+    assert activity.ended == ("over",)
+    assert {process.pid: process.run for process in activity.processes} == {wrapper.pid: "alive", rank.pid: "over"}
+    assert {wrapper.pid, reader.pid} <= set(activity.pids)
 
 
 @linux

@@ -30,6 +30,13 @@ def test_a_record_comes_back_as_it_was_and_only_for_its_owner(register: Register
     assert stat.S_IMODE((tmp_path / "runs" / "train-1.json").stat().st_mode) == 0o600
 
 
+def test_node0_is_known_by_the_whole_id_alone(register: Register, tmp_path: Path) -> None:
+    register.save(RUN)
+    (tmp_path / "runs" / "copy.json").write_text((tmp_path / "runs" / "train-1.json").read_text())
+    assert register.node0_of("train-1") == NODE0
+    assert [register.node0_of(run) for run in ("train", "last", "copy", "nosuch")] == [None] * 4
+
+
 def test_last_is_the_newest_and_a_prefix_must_mean_one(register: Register) -> None:
     for number, started in ((12, 30.0), (2, 40.0), (1, 20.0)):
         register.save(replace(RUN, id=f"train-{number}", started=started))

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,6 @@ from run_helpers import alive, processes_with, runs_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from run_helpers import Run
 
@@ -180,6 +180,7 @@ def test_the_supervisor_outlives_who_started_it(make: Callable[..., Run]) -> Non
     assert run.process.returncode == 0
     assert alive(supervisor)
     assert os.getsid(supervisor) != os.getsid(0)
+    assert run.status["supervisor"]["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert os.readlink(f"/proc/{supervisor}/fd/0") == "/dev/null"
 
 

@@ -1,0 +1,196 @@
+"""`ipexctl doctor` beside real runs: what it says of their processes while they are alive, and of what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli_helpers import processes_with
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_run_helpers import Cluster, lab_with_mpi, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+WITH_A_CHILD = """\
+import subprocess, sys, time
+subprocess.Popen(["sleep", "7331"])
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(7331)"])
+print("here", flush=True)
+time.sleep(7331)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"drruns-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture(scope="module")
+def lab_of_one_home(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    spec = LabSpec(hosts=2, name=f"drrun1-{os.getpid()}", shared_home=True)
+    return lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory))
+
+
+def cluster_in(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
+    project = tmp_path / "project"
+    project.mkdir()
+    cluster = Cluster(lab, project, tmp_path / "state")
+    cluster.write("train.py", WITH_A_CHILD)
+    try:
+        yield cluster
+    finally:
+        for host in lab.hosts:
+            mend_host(host)
+        for run in cluster.runs():
+            cluster.call("stop", run["id"])
+            of_run = f"grep -qsz '^IPEXCTL_RUN={run['id']}$' $p/environ && kill -9 ${{p#/proc/}}"
+            for index in range(len(lab.hosts)):
+                cluster.as_root(index, f"for p in /proc/[0-9]*; do {of_run}; done")
+        cluster.gone_within(70, "7331")
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
+    yield from cluster_in(lab, tmp_path)
+
+
+@pytest.fixture
+def shared(lab_of_one_home: Lab, tmp_path: Path) -> Iterator[Cluster]:
+    yield from cluster_in(lab_of_one_home, tmp_path)
+
+
+def started(cluster: Cluster) -> str:
+    """A run that nobody follows, with all its ranks under way."""
+    run = cluster.run("--detach", "--ppn", "1", "train.py").out.strip()
+    until = time.monotonic() + 60
+    while cluster.status(run)["state"] != "running":
+        assert time.monotonic() < until, cluster.status(run)
+        time.sleep(0.2)
+    return run
+
+
+def activity(cluster: Cluster, *options: str, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    """By host, the findings about runs by their id, but for the load: other tests make one."""
+    ran = cluster.call("doctor", "-H", cluster.lab.hostfile, *options, "--no-network", "--json", env=env)
+    assert ran.rc in (0, 3), ran.err
+    return {
+        host["name"]: {
+            finding["id"]: finding
+            for finding in host["findings"]
+            if finding["id"] in ("activity.runs", "activity.leftovers")
+        }
+        for host in json.loads(ran.out)["hosts"]
+        if host["facts"] is not None
+    }
+
+
+def check_unknown(finding: dict[str, Any], run: str, why: str) -> None:
+    assert run in finding["message"]
+    assert why in finding["message"]
+    assert "ipexctl ps" in finding["fix"]
+    assert "kill" not in finding["fix"]
+
+
+def orphan(cluster: Cluster, run: str, index: int) -> None:
+    """End the run as a crash would, and leave what the script has started on that host: its rank wrapper and the guard
+    are killed while the supervisor can't see it, and then the supervisor is."""
+    record = f"$HOME/.ipexctl/runs/{run}/status.json"
+    name = cluster.lab.hosts[index].name
+    status = json.loads(cluster.on(0, f"cat {record}"))
+    supervisor = status["supervisor"]["pid"]
+    cluster.on(0, f"kill -STOP {supervisor}")
+    for rank in status["ranks"]:
+        if rank["host"] == name:
+            wrapper = rank["wrapper"]
+            guards = f"$(ps -o pid=,args= --ppid {wrapper} | awk '/rank.py/ {{print $1}}')"
+            cluster.on(index, f"kill -9 {guards} && kill -9 {wrapper}")
+    cluster.on(0, f"kill -9 {supervisor}")
+    cluster.gone_within(70, f"runs/{run}/rank.py")
+
+
+def test_while_a_run_is_alive_no_host_has_leftovers(cluster: Cluster, tmp_path: Path) -> None:
+    run = started(cluster)
+    found = activity(cluster)
+    assert {name: list(of_host) for name, of_host in found.items()} == {
+        "node1": ["activity.runs"], "node2": ["activity.runs"], "node3": ["activity.runs"],
+    }  # fmt: skip
+    # Another control machine knows nothing of the run, and the hosts tell it the same.
+    assert activity(cluster, env={"XDG_STATE_HOME": str(tmp_path / "other")}) == found
+    assert run in found["node2"]["activity.runs"]["message"]
+
+
+def test_a_node_asked_alone_cannot_tell_and_advises_nothing_that_ends_a_process(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    run = started(cluster)
+    alone = activity(cluster, "-l", "node2")
+    assert list(alone["node2"]) == ["activity.leftovers"]
+    check_unknown(alone["node2"]["activity.leftovers"], run, "its node0, node1, was not asked")
+    other = activity(cluster, "-l", "node2", env={"XDG_STATE_HOME": str(tmp_path / "other")})
+    check_unknown(other["node2"]["activity.leftovers"], run, "its node0 was not asked")
+
+
+def test_where_node0_does_not_answer_it_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    run = started(cluster)
+    break_host(cluster.lab.hosts[0], "sshd-dead")
+    mine = activity(cluster, "--connect-timeout", "4")
+    others = activity(cluster, "--connect-timeout", "4", env={"XDG_STATE_HOME": str(tmp_path / "other")})
+    assert list(mine) == list(others) == ["node2", "node3"]
+    for name in ("node2", "node3"):
+        check_unknown(mine[name]["activity.leftovers"], run, "its node0, node1, did not answer")
+        check_unknown(others[name]["activity.leftovers"], run, "node1 did not answer")
+
+
+def test_what_a_crash_left_is_found_and_the_fix_ends_that_alone(cluster: Cluster) -> None:
+    crashed = started(cluster)
+    orphan(cluster, crashed, 1)
+    alive = started(cluster)
+    found = activity(cluster)
+    assert list(found["node2"]) == ["activity.leftovers", "activity.runs"]
+    assert list(found["node1"]) == list(found["node3"]) == ["activity.runs"]
+    leftovers = found["node2"]["activity.leftovers"]
+    assert crashed in leftovers["message"]
+    assert alive not in leftovers["message"] + leftovers["fix"]
+    before = processes_with(cluster.lab, "7331")
+    command = leftovers["fix"][leftovers["fix"].index("for p in ") :]
+    # Numbers that have gone to others since: the host's first process, and the shell that runs this very command.
+    cluster.on(1, command.replace("for p in ", "for p in 1 $$ "))
+    until = time.monotonic() + 10
+    while len(left := processes_with(cluster.lab, "7331")) > len(before) - 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert len(left) == len(before) - 2
+    found = activity(cluster)
+    assert {name: list(of_host) for name, of_host in found.items()} == {
+        "node1": ["activity.runs"], "node2": ["activity.runs"], "node3": ["activity.runs"],
+    }  # fmt: skip
+    assert cluster.status(alive)["state"] == "running"
+    assert cluster.status(crashed)["state"] == "lost"
+
+
+def test_hosts_of_one_home_all_read_the_record_and_only_node0_can_tell(shared: Cluster) -> None:
+    run = started(shared)
+    found = activity(shared)
+    assert {name: list(of_host) for name, of_host in found.items()} == {
+        "node1": ["activity.runs"], "node2": ["activity.runs"],
+    }  # fmt: skip
+    alone = activity(shared, "-l", "node2", env={"XDG_STATE_HOME": str(shared.state / "other")})
+    check_unknown(alone["node2"]["activity.leftovers"], run, "its node0, node1, was not asked")
+    break_host(shared.lab.hosts[0], "sshd-dead")
+    silent = activity(shared, "--connect-timeout", "4", env={"XDG_STATE_HOME": str(shared.state / "other")})
+    check_unknown(silent["node2"]["activity.leftovers"], run, "its node0, node1, did not answer")
+    mend_host(shared.lab.hosts[0])
+    orphan(shared, run, 1)
+    found = activity(shared)
+    assert {name: list(of_host) for name, of_host in found.items()} == {"node1": [], "node2": ["activity.leftovers"]}
+    assert "its supervisor on node1 is gone" in found["node2"]["activity.leftovers"]["message"]
+    assert "for p in " in found["node2"]["activity.leftovers"]["fix"]
