@@ -32,11 +32,11 @@ IDS: Final[Mapping[str, str]] = {
     "openmp.two_runtimes": "two OpenMP libraries would be loaded into one process",
 }
 
-_WHERE: Final = "~/.bashrc, ~/.profile, /etc/environment or /etc/profile.d"
-
 
 def _take_out(names: list[str]) -> str:
-    return f"take it out of {_WHERE}: grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*"
+    """What /etc sets, other accounts may need."""
+    where = f"grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*"
+    return f"take it out of your own login files, and ask root about those in /etc: {where}"
 
 
 def _set(facts: Facts, pattern: str) -> list[str]:

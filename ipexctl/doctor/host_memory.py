@@ -87,7 +87,7 @@ def huge_pages(facts: Facts) -> Iterator[Finding]:
         "memory.hugepages",
         "warn" if share >= 0.2 else "info",
         f"{size(idle)} are reserved as huge pages and unused: PyTorch doesn't take them, so they are lost to training",
-        "as root: sysctl vm.nr_hugepages=0",
+        "where no database, VM or DPDK program of this host needs them, as root: sysctl vm.nr_hugepages=0",
     )
 
 
@@ -108,7 +108,8 @@ def swap(facts: Facts) -> Iterator[Finding]:
             "memory.swap",
             "info",
             f"{size(memory.swap)} of swap: a rank too large for memory crawls instead of failing, and all others wait",
-            "as root: swapoff -a, if this host is for training alone",
+            "where this host is for training alone and more memory is free than swap is in use (free -h), as root: "
+            "swapoff -a",
         )
 
 
@@ -143,7 +144,8 @@ def shared(facts: Facts) -> Iterator[Finding]:
             "warn",
             f"Shared memory (/dev/shm) is full ({size(memory.shm_free)} of {size(memory.shm_size)} free): ranks die "
             "of a bus error (signal 7)",
-            "see what earlier runs left, and remove what is yours: ls -l /dev/shm",
+            "see what earlier runs left: ls -l /dev/shm; while ipexctl ps shows no live run, remove those of yours "
+            "that no process has open: fuser -v /dev/shm/*",
         )
 
 

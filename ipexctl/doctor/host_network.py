@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.host_context import few, heard, main_nic
+from ipexctl.doctor.ports import open_ports
 from ipexctl.facts.internal import joining
 
 if TYPE_CHECKING:
@@ -164,15 +165,14 @@ def firewall(facts: Facts, context: HostContext) -> Iterator[Finding]:
     services = [name for name in facts.security.firewall if name in ("ufw", "firewalld")]
     if not services or context.alone:
         return
-    ufw = services[0] == "ufw"
     yield Finding(
         "network.firewall",
         "info",
         f"{' and '.join(services)} runs here: ranks listen on high ports, and where those are closed training hangs "
         "at its start",
-        "as root: " + ("ufw allow from CIDR" if ufw else "firewall-cmd --permanent --zone=trusted --add-source=CIDR && "
-                       "firewall-cmd --reload") + ", with the network of the hosts",
-    )  # fmt: skip
+        "nothing to do unless network.port_closed is found too; then "
+        + open_ports([context.name], {context.name: context.internal or ""}, {context.name: facts}),
+    )
 
 
 def ports(facts: Facts) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ipexctl.doctor.host_context import HostContext, Rule, RuleInContext
     from ipexctl.facts.facts import Facts
-    from ipexctl.facts.system import RunProcess
+    from ipexctl.facts.system import Disk, RunProcess
 
 IDS: Final[Mapping[str, str]] = {
     "probe.incomplete": "not all questions to the host were answered",
@@ -40,6 +40,10 @@ _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
 """How many processes a command names: those that began first, as the others are mostly theirs."""
 _NO_HOME: Final = "another place with --home DIR, one absolute path for all hosts"
+_ROOM: Final = (
+    "make room: ipexctl ps --prune takes old runs away; while ipexctl ps shows no live run, ipexctl envs --prune takes "
+    f"wheels and environments without a name (ipexctl envs lists them); or {_NO_HOME}"
+)
 
 
 def complete(facts: Facts) -> Iterator[Finding]:
@@ -92,7 +96,7 @@ def room(facts: Facts) -> Iterator[Finding]:
             "home.full",
             "fail",
             f"{size(disk.free)} free at {where}: no environment fits, and a run can't write its logs",
-            f"remove files there (ipexctl envs lists ours), or {_NO_HOME}",
+            _ROOM,
         )
     elif disk.free is not None and disk.free < (2 * GB if installed else _ENV):
         yield Finding(
@@ -100,7 +104,7 @@ def room(facts: Facts) -> Iterator[Finding]:
             "warn",
             f"{size(disk.free)} free at {where}: an environment takes 1 to 6 GB and its wheels as much again while "
             "it is made",
-            f"remove files there (ipexctl envs lists ours), or {_NO_HOME}",
+            _ROOM,
         )
     if disk.inodes_free is not None and disk.inodes_free < 100_000:
         yield Finding(
@@ -108,7 +112,7 @@ def room(facts: Facts) -> Iterator[Finding]:
             "fail" if disk.inodes_free < 1000 else "warn",
             f"Only {disk.inodes_free:,} more files fit at {where}: an environment has about 40,000, so install ends "
             "with 'No space left'",
-            f"remove many small files there, or {_NO_HOME}",
+            _ROOM,
         )
 
 
@@ -123,7 +127,7 @@ def writing(facts: Facts) -> Iterator[Finding]:
             "fail",
             f"{home.path[:50]} can't be written{' (mounted read-only)' if read_only else ''}: no environment, no "
             "code and no log can be put there",
-            f"{'as root, after a look at dmesg: mount -o remount,rw PATH; or ' if read_only else ''}{_NO_HOME}",
+            f"{_remount(disk) if read_only else ''}{_NO_HOME}",
         )
     if disk.noexec:
         yield Finding(
@@ -132,6 +136,12 @@ def writing(facts: Facts) -> Iterator[Finding]:
             f"{home.path[:50]} is on a filesystem mounted noexec: an environment's Python there doesn't start",
             f"{_NO_HOME}, or as root: mount -o remount,exec {(disk.mount.point if disk.mount else 'PATH')[:40]}",
         )
+
+
+def _remount(disk: Disk) -> str:
+    """The kernel itself makes a filesystem read-only after errors, and writing to that one loses data."""
+    point = (disk.mount.point if disk.mount else "PATH")[:40]
+    return f"as root, and only where dmesg shows no errors of that disk: mount -o remount,rw {point}; or "
 
 
 def temporary(facts: Facts) -> Iterator[Finding]:

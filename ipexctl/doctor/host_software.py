@@ -154,7 +154,8 @@ def broken(facts: Facts) -> Iterator[Finding]:
             "python.broken",
             "info",
             f"{few(dead, 2)} is there and doesn't run: scripts that start it by name fail on this host",
-            "repair or remove it; ipexctl takes another",
+            "nothing to do for ipexctl, which takes another; for other programs, install it again with what brought "
+            "it (the system's packages, conda, uv)",
         )
 
 
@@ -220,7 +221,8 @@ def dead_envs(facts: Facts) -> Iterator[Finding]:
                 "env.broken",
                 "warn",
                 f"Environment {env.name[:40]} has lost its Python (removed or upgraded since): nothing in it starts",
-                f"ipexctl envs --remove {env.name[:40]}, then ipexctl install",
+                "ipexctl install, with the options it was made with, makes it anew on the hosts that need it, and "
+                "only there",
             )
 
 

@@ -129,8 +129,8 @@ def _elsewhere(login: Login, there: Seen, address: str) -> Why:
 def _host_key(address: str) -> Why:
     return Why(
         f"sshd at {address} shows node0 another host key than it showed us",
-        "is that address really this host (internal= in the hostfile)? if its key was changed since: ipexctl trust,"
-        " which verifies the new one first",
+        "is that address really this host? compare there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; only where "
+        "it is, and its key was changed since: ipexctl trust",
     )
 
 

@@ -77,6 +77,30 @@ def test_what_is_said_is_one_line_with_something_to_do(scene: tuple[str, object]
         assert finding.hosts
 
 
+NEVER = r"\b(pkill|killall|rm)\b|envs --remove|zone=trusted|allow from|remove files|host-keys (off|accept-new)"
+CHECKED_BY = {
+    "kill": "grep -qszE",
+    "ipexctl stop": "ipexctl ps",
+    "ps --prune": "ipexctl envs",
+    "envs --prune": "ipexctl ps",
+    "remove": "fuser -v",
+    "swapoff": "free -h",
+    "remount,rw": "dmesg",
+}
+"""Words of a fix that ends something or takes it away, and the command that says first whether that may be done."""
+
+
+@pytest.mark.parametrize("scene", [*SCENES.items(), *MORE], ids=lambda item: item[0])
+def test_a_fix_that_ends_something_or_takes_it_away_has_a_check_before_it(scene: tuple[str, object]) -> None:
+    _, provoke = scene
+    assert callable(provoke)
+    for finding in provoke():
+        assert not re.search(NEVER, finding.fix), finding.fix
+        for words, check in CHECKED_BY.items():
+            if re.search(rf"(?<!\w){words}(?!\w)", finding.fix):
+                assert check in finding.fix
+
+
 def ids_made(files: list[Path]) -> set[str]:
     """Every id a Finding is made with; that it is a literal is how it can be found."""
     made = set()
