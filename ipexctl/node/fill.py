@@ -12,6 +12,7 @@ import json
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,17 +26,8 @@ from typing import Any
 
 MARGIN = 32 << 20
 FOREIGN = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
-LISTS = (
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "LIBRARY_PATH",
-    "CPATH",
-    "MANPATH",
-    "CLASSPATH",
-    "PKG_CONFIG_PATH",
-    "INFOPATH",
-)
-UNWANTED = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", *LISTS[2:]}
+LISTS = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "CLASSPATH", "PKG_CONFIG_PATH")
+UNWANTED = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH", *LISTS[2:]}
 BASE = "/ipexctl-base"
 """What the lists hold before a setvars.sh is sourced: what stands in front of it afterwards was put there."""
 
@@ -310,8 +302,9 @@ class Fill:
         path = os.environ.get("PATH", os.defpath)
         base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LISTS, BASE)}
         out = self.work / "variables"
-        line = '. "$0" >&2 && env -0 >"$1"'
-        code, text = run([bash, "--noprofile", "--norc", "-c", line, str(script), str(out)], base, str(self.work))
+        # As at a prompt: $0 is bash, since oneCCL's scripts refuse where it is themselves, and there are no arguments.
+        line = f". {shlex.quote(str(script))} >&2 && env -0 >{shlex.quote(str(out))}"
+        code, text = run([bash, "--noprofile", "--norc", "-c", line], base, str(self.work))
         if code:
             raise Failed(f"{script.name} of the oneCCL bindings failed (exit code {code}): {text.strip()[-500:]}")
         pairs = [item.split("=", 1) for item in out.read_text().split("\0") if "=" in item]

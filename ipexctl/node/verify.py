@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -307,9 +308,10 @@ def sourced(setup: str, env: dict[str, str]) -> dict[str, str]:
     bash = shutil.which("bash")
     if bash is None:
         raise Failed(f"there is no bash here to source {setup} with", "install bash")
-    line = '. "$0" >&2; code=$?; env -0; exit $code'
+    # As at a prompt: $0 is bash, since oneAPI's scripts refuse where it is themselves, and there are no arguments.
+    line = f". {shlex.quote(setup)} >&2; code=$?; env -0; exit $code"
     done = subprocess.run(
-        [bash, "--noprofile", "--norc", "-c", line, setup], env=env, stdin=subprocess.DEVNULL, capture_output=True
+        [bash, "--noprofile", "--norc", "-c", line], env=env, stdin=subprocess.DEVNULL, capture_output=True
     )
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()[-400:]

@@ -15,6 +15,7 @@ import hmac
 import json
 import os
 import select
+import shlex
 import socket
 import struct
 import subprocess
@@ -193,9 +194,10 @@ def free_port(address: str, ports: Any = None) -> int:
 
 def sourced(setup: str, environ: dict[str, str]) -> dict[str, str]:
     """The environment after bash has sourced that file; raises an OSError that says what it complained about."""
-    script = '. "$0" </dev/null 1>&2 || exit; exec env -0'
+    # As at a prompt: $0 is bash, since oneAPI's scripts refuse where it is themselves, and there are no arguments.
+    script = f". {shlex.quote(setup)} </dev/null 1>&2 || exit; exec env -0"
     try:
-        words = ["bash", "-c", script, setup]
+        words = ["bash", "-c", script]
         done = subprocess.run(words, env=environ, capture_output=True, check=False, timeout=SOURCED)
     except FileNotFoundError:
         raise OSError(0, f"there is no bash to source {setup} with") from None

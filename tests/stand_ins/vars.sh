@@ -1,3 +1,7 @@
+if [ "$(basename -- "$0")" = vars.sh ]; then
+    echo "   ERROR: vars.sh: this script must be sourced."
+    return 255 2>/dev/null || exit 255
+fi
 prepend_path() {
     if [ -n "${1}" ]; then printf '%s:%s' "$2" "$1"; else printf '%s' "$2"; fi
 }

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from env_helpers import MINOR, PYTHON, Home, other_pythons, run_in, said, session_of, start
+from env_helpers import MINOR, PYTHON, TAG, Home, other_pythons, run_in, said, session_of, start
 from ipexctl.remote.node_script import text_of
-from tiny_wheels import corrupt, write_wheel
+from tiny_wheels import corrupt, write_oneccl, write_wheel
 
 
 @pytest.fixture
@@ -103,7 +103,18 @@ def test_variables_are_those_of_the_bindings_own_setvars(tmp_path: Path, module:
     assert record["variables"]["PATH"] == f"{package}/opt/mpi/bin:{home.env}/bin"
     assert record["variables"]["LD_LIBRARY_PATH"] == f"{package}/lib:{package}/opt/mpi/lib"
     assert record["prepended"] == ["LD_LIBRARY_PATH", "PATH"]
-    assert "MANPATH" not in record["variables"]
+    assert not {"MANPATH", "CMAKE_PREFIX_PATH"} & set(record["variables"])
+
+
+def test_variables_are_those_of_vars_where_the_bindings_have_no_mpi(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home of tests")
+    home.add_stack(tmp_path / "source")
+    home.wheels.append(home.add(write_oneccl(tmp_path / "source", "2.8.0", python=TAG, bundled_mpi=False)))
+    home.build(record={"module": "oneccl_bindings_for_pytorch", "backend": "ccl"})
+    package = f"{home.env}/lib/python{MINOR}/site-packages/oneccl_bindings_for_pytorch"
+    variables = home.record["variables"]
+    assert (variables["CCL_ROOT"], variables["I_MPI_ROOT"]) == (package, str(home.env))
+    assert variables["LD_LIBRARY_PATH"] == f"{package}/lib:{home.env}/lib"
 
 
 def test_variables_are_computed_where_wheels_have_no_setvars(home: Home) -> None:

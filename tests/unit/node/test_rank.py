@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 from run_helpers import runs_in
 
+from tiny_wheels import STAND_INS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -66,6 +68,18 @@ def test_a_setup_file_is_sourced_by_bash_and_what_it_prints_is_no_output(
     run = make("import os\nprint(os.environ['SITE'], os.environ['BY'])", job={"setup": str(setup)}).start()
     assert run.wait()["state"] == "ok"
     assert run.output() == b"here bash\n"
+
+
+def test_a_setup_file_finds_what_it_finds_at_a_prompt(make: Callable[..., Run], tmp_path: Path) -> None:
+    """oneAPI's setvars.sh refuses where $0 is itself; conda's activate takes an argument for an environment's name."""
+    package = tmp_path / "oneccl"
+    (package / "env").mkdir(parents=True)
+    setup = package / "env" / "setvars.sh"
+    setup.write_text(f'{(STAND_INS / "setvars.sh").read_text()}\nexport GIVEN="$0 $#"\n')
+    code = "import os\nprint(os.environ['CCL_ROOT'], os.environ['GIVEN'])"
+    run = make(code, job={"setup": str(setup)}, go={"setup": str(setup)}).start()
+    assert run.wait()["state"] == "ok", run.output(0, "err")
+    assert run.output() == f"{package} bash 0\n".encode()
 
 
 def test_a_setup_file_that_fails_says_so_in_the_ranks_stderr(make: Callable[..., Run], tmp_path: Path) -> None:

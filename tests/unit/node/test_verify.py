@@ -224,6 +224,14 @@ def test_an_environment_of_the_users_is_verified_with_a_setup_file(ccl: Home, tm
     assert "no such module" in failed["reason"]
 
 
+def test_the_bindings_own_setvars_can_be_the_setup_file(ccl: Home) -> None:
+    setup = next(ccl.env.glob("lib/python*/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"))
+    foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(setup), "timeout": 20}
+    child = start("verify", "verify", {**foreign, "programs": PROGRAMS}, python=f"{ccl.env}/bin/python")
+    result = verify_result(said(child))
+    assert (result.ok, result.backend) == (True, "ccl")
+
+
 def test_ipex_that_has_to_be_there_and_isn_t(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.add_stack(tmp_path / "source", ipex=None)
