@@ -17,8 +17,8 @@ from ipexctl.stack.course import Course, Wishes
 from ipexctl.stack.env import environment
 from ipexctl.stack.env.existing import EnvFields, find_existing
 from ipexctl.stack.env.names import env_directory
-from ipexctl.stack.env.obstacles import homes_differ, obstacle
-from ipexctl.stack.env.setup import Setup, check_env, is_named, machine_token, prove_only, set_up
+from ipexctl.stack.env.obstacles import homes_differ
+from ipexctl.stack.env.setup import Setup, check_env, find_obstacle, is_named, machine_token, prove_only, set_up
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.locking import uv_for_node
 from ipexctl.stack.lock.supply import installer_of, supply
@@ -78,7 +78,7 @@ def _begin(course: Course, decided: Supplied) -> InstallReport:
     say_how_much(course, decided, by=fetches if decided.by_node0 else "they come through this machine")
     if course.wishes.dry_run:
         for host in course.there:
-            if wrong := obstacle(course.facts[host.name], lock):
+            if wrong := find_obstacle(course, host, lock, plan.interpreters.get(host.name)):
                 course.end(host, HostError(*wrong))
             else:
                 course.done[host.name] = HostInstall(

@@ -40,6 +40,25 @@ def test_a_wheelhouse_mends_an_environment_whose_wheels_were_pruned(cluster: Clu
     assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "ok", "node2": "changed"}
 
 
+def test_wheels_that_are_in_the_store_need_no_room_again(cluster: Cluster, tmp_path: Path) -> None:
+    """A first call brought 100 MB of wheels: the second needs what they take unpacked, and 260 MB are free."""
+    write_stack(tmp_path, python=PYTHON, pad=100 << 20)
+    words = ("--wheelhouse", tmp_path, "--offline", "--limit", "node1")
+    cluster.report(*words)
+    cluster.report("--remove", "default", "--limit", "node1", verb="envs")
+    try:
+        cluster.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 260000000)) filler")
+        assert statuses(cluster.report(*words, "--dry-run")) == {"node1": "changed"}
+        assert statuses(cluster.report(*words)) == {"node1": "changed"}
+        cluster.report("--remove", "default", "--limit", "node1", verb="envs")
+        cluster.report("--prune", "--limit", "node1", verb="envs")
+        cluster.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 260000000)) more-filler")
+        refused = cluster.report(*words, rc=1)
+        assert "are free" in refused["hosts"][0]["reason"]
+    finally:
+        cluster.on(0, "rm -f filler more-filler")
+
+
 def test_the_first_host_comes_back_and_gets_what_the_others_have(cluster: Cluster, wheelhouse: Path) -> None:
     break_host(cluster.hosts[0], "sshd-dead")
     cluster.report("--wheelhouse", wheelhouse, "--offline", rc=3)

@@ -30,8 +30,8 @@ def takes_wheels(facts: Facts) -> bool:
     return disk.writable is not False and not disk.noexec and (disk.free is None or disk.free >= _LEAST)
 
 
-def obstacle(facts: Facts, lock: Lock) -> tuple[str, str] | None:
-    """The reason and what to do, or None where nothing is known to be in the way."""
+def obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
+    """The reason and what to do, or None where nothing is known to be in the way; `held` bytes of wheels are there."""
     home = facts.home
     disk = home.disk if home else None
     if home is None or disk is None:
@@ -41,7 +41,7 @@ def obstacle(facts: Facts, lock: Lock) -> tuple[str, str] | None:
         return f"{home.path} can't be written ({_where(disk.mount)})", elsewhere
     if disk.noexec:
         return f"{home.path} is on a filesystem mounted noexec: no program or library in it would start", elsewhere
-    needed = int(lock.size * (1 + UNPACKED))
+    needed = int(lock.size * (1 + UNPACKED)) - held
     if disk.free is not None and disk.free < needed:
         return (
             (

@@ -12,7 +12,7 @@ from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 from ipexctl.remote.spread import Spreader
-from ipexctl.remote.stores import Damaged, NotHere, Place
+from ipexctl.remote.stores import Damaged, NotHere, Place, missing
 from ipexctl.stack.env import environment
 from ipexctl.stack.env.explain import explain
 from ipexctl.stack.env.obstacles import obstacle
@@ -196,10 +196,25 @@ def prove_only(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
 def _has_room(course: Course, setup: Setup, host: Host) -> bool:
     if not lacks(course, setup, host):
         return True
-    found = obstacle(course.facts[host.name], setup.lock)
+    found = find_obstacle(course, host, setup.lock, setup.interpreters.get(host.name))
     if found is not None:
         course.end(host, HostError(*found))
     return found is None
+
+
+def find_obstacle(course: Course, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:
+    """The reason against an environment on that host and what to do; its store is only asked where room seems short."""
+    facts = course.facts[host.name]
+    found = obstacle(facts, lock)
+    if found is None or obstacle(facts, lock, held=lock.size) is not None:
+        return found
+    place = Place(host, course.python(host, interpreter), f"{course.home}/wheels")
+    blobs = [blob_of(wheel) for wheel in lock.wheels]
+    try:
+        lacking = missing(course.crew.session(host), place, blobs, timeout=60, cancel=course.crew.cancel)
+    except HostError:
+        return found
+    return obstacle(facts, lock, held=lock.size - sum(blob.size or 0 for blob in lacking))
 
 
 def _same_store(course: Course, host: Host, other: Host) -> bool:

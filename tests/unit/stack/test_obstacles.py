@@ -34,6 +34,12 @@ def test_an_obstacle_is_named_with_the_path_and_a_way_out(facts: Facts, word: st
     assert "--home" in fix
 
 
+def test_wheels_that_are_there_already_need_no_room() -> None:
+    facts = at(writable=True, free=500_000_000)
+    assert obstacle(facts, LOCK) is not None
+    assert obstacle(facts, LOCK, held=200_000_000) is None
+
+
 def test_what_is_not_known_is_no_obstacle() -> None:
     assert obstacle(Facts(), LOCK) is None
     assert obstacle(at(), LOCK) is None
