@@ -110,8 +110,8 @@ def title(plan: LaunchPlan) -> str:
 
 
 def source(setup: str) -> str:
-    """A line of bash's, before any `set -eu`: such files seldom bear it."""
-    return f". {shlex.quote(setup)} </dev/null >&2 || exit"
+    """A line of bash's, before any `set -eu`: such files seldom bear it. oneAPI's fails where it was sourced before."""
+    return f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null >&2 || exit"
 
 
 def words(plan: LaunchPlan) -> str:

@@ -195,7 +195,8 @@ def free_port(address: str, ports: Any = None) -> int:
 def sourced(setup: str, environ: dict[str, str]) -> dict[str, str]:
     """The environment after bash has sourced that file; raises an OSError that says what it complained about."""
     # As at a prompt: $0 is bash, since oneAPI's scripts refuse where it is themselves, and there are no arguments.
-    script = f". {shlex.quote(setup)} </dev/null 1>&2 || exit; exec env -0"
+    # It fails with 3 where it has been sourced before, and node0's ranks inherit mpirun's environment.
+    script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; exec env -0"
     try:
         words = ["bash", "-c", script]
         done = subprocess.run(words, env=environ, capture_output=True, check=False, timeout=SOURCED)

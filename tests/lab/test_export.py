@@ -198,7 +198,8 @@ def test_the_script_works_in_a_directory_with_spaces_and_sources_the_setup_file(
     spaced.write("who.py", WHO)
     spaced.write("pkg/__init__.py", "")
     spaced.write("pkg/who.py", WHO)
-    cluster.on(0, "mkdir -p 'my site'; echo 'nosuch=; export SITE=\"set up\"$nosuch' > 'my site/vars.sh'")
+    once = "[ -z $SETVARS_COMPLETED ] || return 3; export SETVARS_COMPLETED=1"  # as oneAPI's
+    cluster.on(0, f"mkdir -p 'my site'; echo '{once}; nosuch=; export SITE=\"set up\"$nosuch' > 'my site/vars.sh'")
     options = ("-H", cluster.lab.hostfile, "-l", "node1", "-n", "2", "--setup", "/home/ipex/my site/vars.sh")
     printed = spaced.call("export", "shell", *options, *words)
     assert printed.rc == 0, printed.err

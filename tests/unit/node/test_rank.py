@@ -71,11 +71,13 @@ def test_a_setup_file_is_sourced_by_bash_and_what_it_prints_is_no_output(
 
 
 def test_a_setup_file_finds_what_it_finds_at_a_prompt(make: Callable[..., Run], tmp_path: Path) -> None:
-    """oneAPI's setvars.sh refuses where $0 is itself; conda's activate takes an argument for an environment's name."""
+    """oneAPI's setvars.sh refuses where $0 is itself, and where it has run, as for the mpirun that started the rank;
+    conda's activate takes an argument for an environment's name."""
     package = tmp_path / "oneccl"
     (package / "env").mkdir(parents=True)
     setup = package / "env" / "setvars.sh"
-    setup.write_text(f'{(STAND_INS / "setvars.sh").read_text()}\nexport GIVEN="$0 $#"\n')
+    once = "[ -z $SETVARS_COMPLETED ] || return 3\nexport SETVARS_COMPLETED=1\n"
+    setup.write_text(f'{once}{(STAND_INS / "setvars.sh").read_text()}\nexport GIVEN="$0 $#"\n')
     code = "import os\nprint(os.environ['CCL_ROOT'], os.environ['GIVEN'])"
     run = make(code, job={"setup": str(setup)}, go={"setup": str(setup)}).start()
     assert run.wait()["state"] == "ok", run.output(0, "err")
