@@ -12,7 +12,8 @@ from typing import NoReturn
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+CHECKOUT = Path(__file__).resolve().parents[2]
+EXAMPLES = CHECKOUT / "examples"
 SHORT = ("--samples", "640", "--epochs", "2", "--log-every", "2", "--dtype", "fp32")
 """Ten steps an epoch, and a loss of every other one."""
 _LOSS = re.compile(r"epoch (\d+)/\d+ step (\d+)/\d+ loss (\d+\.\d+|nan|inf)")
@@ -28,6 +29,17 @@ def leave_out(reason: str) -> NoReturn:
 def pip_says(*words: str) -> bool:
     argv = [sys.executable, "-m", "pip", *words]
     return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120).returncode == 0
+
+
+def oneccl_wheels(directory: Path) -> Path:
+    """Where the wheel of oneCCL's bindings for torch 2.8 lies, with oneCCL and MPI inside: no index has it."""
+    if named := os.environ.get("IPEXCTL_TESTS_ONECCL"):
+        return Path(named)
+    script = CHECKOUT.parent / "shared" / "ccl" / "assemble.py"
+    if not script.is_file():
+        pytest.skip("IPEXCTL_TESTS_ONECCL names no directory with wheels of oneCCL's bindings")
+    subprocess.run([sys.executable, script, directory], stdin=subprocess.DEVNULL, check=True, timeout=180)
+    return directory / "bundled"
 
 
 def examples_in(directory: Path) -> Path:

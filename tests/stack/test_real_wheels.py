@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from real_helpers import SHORT, examples_in, leave_out, losses, pip_says
+from real_helpers import SHORT, examples_in, leave_out, losses, oneccl_wheels, pip_says
 
 from cli_helpers import ipexctl
 from ipexctl.errors import UserError
@@ -26,12 +26,13 @@ from lab_helpers import ask
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cli_helpers import Ran
     from ipexctl.lab import Lab
     from ipexctl.lab.state import LabHost
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
-DISK_NEEDED = 30e9
+DISK_NEEDED = 32e9
 IPEX = ("--stack", "ipex-2.8")
 STOCK = ("--stack", "torch", "--torch", "2.13", "--env", "stock")
 
@@ -133,34 +134,50 @@ def test_a_rank_of_that_environment_trains(lab: Lab, ipex: Installed) -> None:
         assert on_host(host, f'{ipex.report["path"]}/bin/python -c "{code}"').endswith("2.8.0+cpu")
 
 
+def train(lab: Lab, project: Path, *words: str, dtype: str = "fp32") -> Ran:
+    options = ("-H", lab.hostfile, "--plain", *words)
+    ran = ipexctl(
+        *("run", *options, "train_digits.py", "--fresh", *SHORT, "--dtype", dtype),
+        cwd=project,
+        env={"XDG_STATE_HOME": str(project.parent / "state")},
+        timeout=240,
+    )
+    assert ran.rc == 0, ran.err + ran.out
+    assert f"{dtype} with IPEX" in ran.out
+    return ran
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return examples_in(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def alone(lab: Lab, ipex: Installed, project: Path) -> dict[tuple[int, int], float]:
+    """The losses of one rank, in fp32."""
+    ran = train(lab, project, "-n", "1", "--ppn", "1")
+    assert "[0] ranks: 1, over gloo" in ran.out
+    found = losses(ran.out)
+    assert len(found) == 10
+    assert found[2, 10] < found[1, 2] - 0.1, "it learns nothing, so that like losses say nothing"
+    return found
+
+
 def test_two_hosts_train_the_example_in_bfloat16_with_ipex_and_learn_what_one_does_in_fp32(
-    lab: Lab, ipex: Installed, tmp_path: Path
+    lab: Lab, project: Path, alone: dict[tuple[int, int], float]
 ) -> None:
-    project = examples_in(tmp_path)
     try:
         assert ipexctl("trust", "-H", lab.hostfile).rc == 0
-        said = {}
-        for ranks, dtype in (("1", "fp32"), ("2", "bf16")):
-            words = ("-n", ranks, "--ppn", "1", "train_digits.py", "--fresh", *SHORT, "--dtype", dtype)
-            ran = ipexctl(
-                *("run", "-H", lab.hostfile, "--plain", *words),
-                cwd=project,
-                env={"XDG_STATE_HOME": str(tmp_path / "state")},
-                timeout=240,
-            )
-            assert ran.rc == 0, ran.err + ran.out
-            assert f"[0] ranks: {ranks}, over gloo" in ran.out
-            assert f"{dtype} with IPEX" in ran.out
-            said[dtype] = losses(ran.out)
+        ran = train(lab, project, "-n", "2", "--ppn", "1", dtype="bf16")
     finally:
         ipexctl("trust", "-H", lab.hostfile, "--revoke")
         for host in lab.hosts:
             on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
-    assert len(said["fp32"]) == 10
-    assert said["fp32"][2, 10] < said["fp32"][1, 2] - 0.1, "it learns nothing, so that like losses say nothing"
-    assert all(math.isfinite(loss) for loss in said["bf16"].values())
-    assert said["bf16"] == pytest.approx(said["fp32"], abs=0.08)
-    assert said["bf16"] != said["fp32"]
+    assert "[0] ranks: 2, over gloo" in ran.out
+    found = losses(ran.out)
+    assert all(math.isfinite(loss) for loss in found.values())
+    assert found == pytest.approx(alone, abs=0.08)
+    assert found != alone
 
 
 def test_the_second_install_changes_and_sends_nothing(lab: Lab, ipex: Installed) -> None:
@@ -191,6 +208,34 @@ def test_the_maintained_row_is_stock_pytorch_over_gloo(lab: Lab, ipex: Installed
         assert host["packages"]["torch"].startswith("2.13.")
     assert stock.wheels <= stock.crossed + ipex.wheels
     assert stock.crossed < 1.03 * stock.wheels + 80e6
+
+
+@pytest.fixture(scope="module")
+def bindings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return oneccl_wheels(tmp_path_factory.mktemp("oneccl"))
+
+
+def test_the_bindings_of_oneccl_are_verified_and_two_ranks_learn_over_them_what_one_does(
+    bindings: Path, lab: Lab, alone: dict[tuple[int, int], float], project: Path
+) -> None:
+    """In place of the environment that was there: for two of torch's CUDA build a host's disk is too small."""
+    only = ("-l", "node1")
+    assert ipexctl("envs", "-H", lab.hostfile, *only, "--remove", "default", timeout=300).rc == 0
+    ccl = install(lab, *IPEX, *only, "--find-links", str(bindings), "--require-oneccl")
+    assert (ccl.rc, ccl.statuses) == (0, {"node1": "changed"}), ccl.report
+    assert (ccl.report["stack"]["name"], ccl.report["stack"]["backend"]) == ("ipex-2.8", "ccl")
+    assert ccl.crossed < 200e6, "node1 has all other wheels"
+    verified = ccl.report["hosts"][0]["verify"]
+    assert (verified["ok"], verified["backend"]) == (True, "ccl"), verified
+    assert verified["oneccl"].startswith("2.8.0")
+    assert verified["launcher"].endswith("/oneccl_bindings_for_pytorch/opt/mpi/bin/mpiexec.hydra")
+    assert verified["allreduce_ms"]
+    try:
+        ran = train(lab, project, *only, "-n", "2", "--ppn", "2", "--backend", "ccl")
+    finally:
+        on_host(lab.hosts[0], "rm -rf ~/.ipexctl/code ~/.ipexctl/runs")
+    assert "[0] ranks: 2, over ccl" in ran.out
+    assert losses(ran.out) == pytest.approx(alone, abs=0.0015)
 
 
 def test_taking_everything_away_leaves_nothing_behind(lab: Lab, ipex: Installed) -> None:
