@@ -149,7 +149,14 @@ SCENES = (
             4: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
         },
     ),
-    Scene("docs/sync.md", CLUSTER, before={0: ("mkdir ~/train && touch ~/train/{a,b}.py",)}),
+    Scene(
+        "docs/sync.md",
+        CLUSTER,
+        before={
+            0: ("mkdir ~/train && touch ~/train/{a,b}.py",),
+            1: ("mkdir ~/train/.ssh && touch ~/train/{.env,c.py,d.py}",),
+        },
+    ),
     Scene(
         "docs/tour.md",
         REAL_LAB,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 from enum import Enum
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 SCHEMA = "ipexctl.export/1"
 WITHOUT = {
+    "--include": (("shell",), "it leaves credentials out"),
     "--setup": (("accelerate", "mpijob"), "source it before"),
     "--max-restarts": (("accelerate", "shell", "slurm"), "nothing begins it again"),
     "--time-limit": (("accelerate", "shell"), "nothing ends it"),
@@ -216,6 +218,7 @@ def _export(
 def _lost(what: str, wishes: RunWishes) -> list[str]:
     limit = wishes.options.time_limit
     said = {
+        "--include": " ".join(map(shlex.quote, wishes.includes)) or None,
         "--setup": wishes.setup,
         "--max-restarts": str(wishes.restarts) if wishes.restarts else None,
         "--time-limit": f"{limit:g}" if limit else None,

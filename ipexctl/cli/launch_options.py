@@ -116,6 +116,10 @@ class Launch:
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="PAT", help="Leave this out of the sync.")
     ] = None
+    include: Annotated[
+        list[str] | None,
+        typer.Option("--include", metavar="PAT", help="Sync this although it is left out, as credentials are."),
+    ] = None
     data: Annotated[
         list[str] | None, typer.Option("--data", metavar="DIR", help="Not synced; must be on every host.")
     ] = None
@@ -202,6 +206,7 @@ def understand(
         cwd=launch.cwd,
         sync=launch.sync,
         excludes=tuple(launch.exclude or ()),
+        includes=tuple(launch.include or ()),
         data=tuple(launch.data or ()),
         allow_big=launch.allow_big,
         timeout=targets.timeout,

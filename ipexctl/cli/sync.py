@@ -26,6 +26,12 @@ def sync_command(
         list[str] | None,
         typer.Option("--exclude", metavar="PAT", help="Leave this out, as in a .gitignore. May be repeated."),
     ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--include", metavar="PAT", help="Send this although it is left out, as credentials are. May be repeated."
+        ),
+    ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -42,8 +48,9 @@ def sync_command(
 ) -> None:
     """Bring a project directory to the same path on every host.
 
-    .gitignore and .ipexctlignore are obeyed. Only what is missing travels,
-    and only what an earlier sync put there is deleted: what runs wrote stays.
+    .gitignore and .ipexctlignore are obeyed, and credentials (.env, .ssh/,
+    *.pem, …) are left out. Only what is missing travels, and only what an
+    earlier sync put there is deleted: what runs wrote stays.
 
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
@@ -63,7 +70,7 @@ def sync_command(
     hosts = choose_hosts(targets)
     root = Path.cwd() / (directory or "")
     excludes = (*(exclude or ()), *data_patterns(root, data or ()))
-    project = read_project(root, excludes, home=where, allow_big=allow_big)
+    project = read_project(root, excludes, includes=tuple(include or ()), home=where, allow_big=allow_big)
     cancel = Cancel()
     view = SyncView(quiet=output.quiet, verbose=output.verbose > 0)
     with (

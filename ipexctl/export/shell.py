@@ -18,6 +18,7 @@ from ipexctl.export.common import (
     title,
     words,
 )
+from ipexctl.sync.credentials import PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,14 @@ def _finish(plan: LaunchPlan, first: str) -> list[str]:
 
 
 def _project() -> list[str]:
-    packed = folded(['  tar -C "$root"', *(f"--exclude=./{name}" for name in EXCLUDED), "-cf - . |"])
+    packed = folded(
+        [
+            '  tar -C "$root"',
+            *(f"--exclude=./{name}" for name in EXCLUDED),
+            *(f"--exclude='{name}'" for name in PATTERNS),
+            "-cf - . |",
+        ]
+    )
     return [
         "# the project, to the same path on every node",
         "for node in $nodes; do",

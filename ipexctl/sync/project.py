@@ -33,24 +33,33 @@ class Project:
     manifest: Manifest
     cache: Path
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Paths that may hold credentials."""
     read: int = 0
     """Files that weren't known by their looks."""
 
 
-def read_project(root: Path, excludes: Sequence[str] = (), *, home: str = "", allow_big: bool = False) -> Project:
+def read_project(
+    root: Path,
+    excludes: Sequence[str] = (),
+    *,
+    includes: Sequence[str] = (),
+    home: str = "",
+    allow_big: bool = False,
+) -> Project:
     """Raises a UserError where it can't be read, or is too big to be sent without a word.
 
     `home` is left out where it is below the root: the nodes' directory of ours may be on this machine, too.
     """
     root = Path(os.path.realpath(root))
-    seen = walk.look(root, (*excludes, *_own(root, home)))
+    seen = walk.look(root, (*excludes, *_own(root, home)), includes)
     if not allow_big:
         refuse_big(root, seen)
     name = tree_name(root, owner_here())
     cache = Path(platformdirs.user_cache_dir("ipexctl")) / "sync" / name
     hashes = Hashes(cache / "hashes.json")
     manifest = manifest_of(seen, hashes)
-    return Project(root, name, manifest, cache, _notes(seen), hashes.read)
+    return Project(root, name, manifest, cache, _notes(seen), tuple(sorted(seen.credentials)), hashes.read)
 
 
 def _own(root: Path, home: str) -> tuple[str, ...]:
@@ -62,6 +71,8 @@ def _own(root: Path, home: str) -> tuple[str, ...]:
 
 def _notes(seen: walk.Seen) -> tuple[str, ...]:
     notes = []
+    if seen.credentials:
+        notes.append(f"left out: {_some(sorted(seen.credentials), 10)} (credentials; --include PATTERN sends them)")
     if seen.skipped:
         notes.append(f"left out, for they are no files: {_some(seen.skipped)}")
     if seen.outward:
@@ -69,9 +80,9 @@ def _notes(seen: walk.Seen) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ", ".join(paths[:3]) + more
+def _some(paths: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(paths[:most]) + more
 
 
 def remember(project: Project) -> None:

@@ -91,6 +91,8 @@ class SyncReport:
     generation: int | None = None
     notes: tuple[str, ...] = ()
     dry_run: bool = False
+    left_out: tuple[str, ...] = ()
+    """Paths that may hold credentials; a directory has a slash behind it."""
 
     @property
     def exit_code(self) -> int:

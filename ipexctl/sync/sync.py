@@ -322,4 +322,5 @@ class _Sync:
             generation,
             tuple(dict.fromkeys(self.notes)),
             self.dry_run,
+            self.project.left_out,
         )

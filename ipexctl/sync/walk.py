@@ -15,7 +15,7 @@ from ipexctl.sync.manifest import decode, encode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.sync.ignore import Layer
+    from ipexctl.sync.ignore import Layer, Reason
     from ipexctl.sync.manifest import Kind
 
 ENOUGH: Final = 200_000
@@ -45,6 +45,8 @@ class Seen:
     """Sockets, fifos and devices."""
     outward: list[str] = field(default_factory=list)
     """Links that lead out of the tree: they are kept as they are, and may lead nowhere on a node."""
+    credentials: list[str] = field(default_factory=list)
+    """Left out by their names alone; a directory has a slash behind it."""
     complete: bool = True
 
     @property
@@ -56,43 +58,54 @@ class Seen:
         return sum(one.size for one in self.found if one.kind == "f")
 
 
-def look(root: Path, excludes: Sequence[str] = ()) -> Seen:
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """A directory to look into."""
+
+    prefix: str
+    """Its path, with a slash behind; empty for the root."""
+    layers: tuple[Layer, ...]
+    reason: Reason | None = None
+    """Why it is left out, where an `--include` names something in it."""
+
+
+def look(root: Path, excludes: Sequence[str] = (), includes: Sequence[str] = ()) -> Seen:
     """Everything below the root that isn't left out. Raises a UserError for what can't be read."""
     real = Path(os.path.realpath(root))
     if not real.is_dir():
         raise UserError(f"{root} is no directory", fix="name the directory of your project")
-    ignored = Ignored(outer_layers(real), excludes)
+    ignored = Ignored(outer_layers(real), excludes, includes)
     seen = Seen(real)
     base = os.fsencode(real)
-    pending: list[tuple[str, tuple[Layer, ...]]] = [("", ignored.outer)]
+    pending: list[_Directory] = [_Directory("", ignored.outer)]
     while pending:
-        prefix, layers = pending.pop()
         if len(seen.found) > ENOUGH:
             seen.complete = False
             break
-        directories = _directory(seen, base, prefix, layers, ignored)
-        pending += reversed(directories)
+        pending += reversed(_directory(seen, base, pending.pop(), ignored))
     return seen
 
 
-def _directory(
-    seen: Seen, base: bytes, prefix: str, layers: tuple[Layer, ...], ignored: Ignored
-) -> list[tuple[str, tuple[Layer, ...]]]:
+def _directory(seen: Seen, base: bytes, directory: _Directory, ignored: Ignored) -> list[_Directory]:
+    prefix, layers = directory.prefix, directory.layers
     place = os.path.join(base, encode(prefix)) if prefix else base
     try:
         with os.scandir(place) as entries:
             inside = sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise _unreadable(error, place) from None
-    names = {decode(entry.name) for entry in inside}
+    names = [decode(entry.name) for entry in inside]
     if any(name in names for name in FILES):
         own = layer_of(Path(os.fsdecode(place)), prefix)
         layers = (*layers, own) if own else layers
-    below: list[tuple[str, tuple[Layer, ...]]] = []
-    for entry in inside:
-        path = prefix + decode(entry.name)
+    below: list[_Directory] = []
+    for name, entry in zip(names, inside, strict=True):
+        path = prefix + name
         is_directory = entry.is_dir(follow_symlinks=False)
-        if ignored.stays(path, layers, is_directory=is_directory):
+        reason = ignored.reason_left_out(path, layers, is_directory=is_directory, inside=directory.reason)
+        if reason is not None and not (is_directory and reason != "excluded" and ignored.is_above_include(path)):
+            if reason == "credentials":
+                seen.credentials.append(f"{path}/" if is_directory else path)
             continue
         if is_directory and _is_environment(entry.path):
             continue
@@ -102,7 +115,7 @@ def _directory(
             continue  # gone between two looks
         _note(seen, path, entry, status)
         if is_directory:
-            below.append((f"{path}/", layers))
+            below.append(_Directory(f"{path}/", layers, reason))
     return below
 
 

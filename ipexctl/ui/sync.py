@@ -66,6 +66,7 @@ def as_json(report: SyncReport) -> dict[str, Any]:
         "hosts": [_host(done) for done in report.hosts],
         "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
         "notes": [printable(note) for note in report.notes],
+        "left_out": [printable(path) for path in report.left_out],
         "dry_run": report.dry_run,
         "seconds": round(report.seconds, 3),
     }

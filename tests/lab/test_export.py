@@ -101,6 +101,21 @@ def test_an_argument_of_several_lines_arrives_as_it_is(cluster: Cluster, tmp_pat
     assert [rank["argv"] for rank in documents(done.stdout)] == [[word, ""]] * 2
 
 
+def test_the_script_brings_no_credentials_to_the_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.write("lists.py", "import os\nprint(sorted(name for _, _, names in os.walk('.') for name in names))\n")
+    for path in (".env", "conf/server.pem", "conf/id_rsa", ".ssh/known", "a/.docker/config.json", "a/config.json"):
+        cluster.write(path, "secret")
+    asked = ("-H", cluster.lab.hostfile, "--ppn", "1", "--include", ".env", "lists.py")
+    printed = cluster.call("export", "shell", *asked)
+    assert printed.rc == 0, printed.err
+    assert "--include .env" in printed.err
+    done = subprocess.run(
+        ["sh"], input=printed.out, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.replace("\n", "") == str(["config.json", "lists.py"]) * 2
+
+
 def test_ctrl_c_ends_every_rank_and_takes_the_secrets_away(cluster: Cluster, tmp_path: Path) -> None:
     cluster.write("waits-by-hand.py", WAITS)
     secret = {"HIDDEN": "s3cret"}

@@ -378,3 +378,23 @@ def test_other_users_on_other_hosts_under_one_home(
     assert {Path(each["cwd"]).parent for each in said.values()} == {Path("/var/tmp/ours/code")}
     without = Cluster(lab, cluster.project, tmp_path / "other")
     assert "--home" in without.refused("who.py")
+
+
+LISTS = """\
+import os
+found = [os.path.relpath(os.path.join(at, name)) for at, _, names in os.walk(".") for name in names]
+print(*sorted(path for path in found if not path.startswith(".ipexctl/")))
+"""
+
+
+def test_credentials_of_the_project_reach_no_rank_unless_the_call_names_them(cluster: Cluster) -> None:
+    cluster.write("lists.py", LISTS)
+    for path in (".env", "conf/server.pem", ".ssh/id_rsa"):
+        cluster.write(path, "secret")
+    for args in (("--dry-run",), ()):
+        ran = cluster.run("--ppn", "1", *args, "lists.py")
+        assert ran.err.count("--include") == 1
+        assert ".env, .ssh/, conf/server.pem" in ran.err
+    assert by_rank(ran.out) == {rank: ["lists.py"] for rank in range(3)}
+    ran = cluster.run("--ppn", "1", "--include", "*.pem", "lists.py")
+    assert by_rank(ran.out) == {rank: ["conf/server.pem lists.py"] for rank in range(3)}

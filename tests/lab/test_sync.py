@@ -216,3 +216,30 @@ def test_too_big_a_project_touches_no_host(cluster: Cluster) -> None:
     assert ask(cluster.lab.hosts[0], f"ls {cluster.home}").rc != 0
     cluster.put("a", "1")
     assert cluster.sync("--data", "data.bin").rc == 0
+
+
+def test_credentials_reach_no_host_unless_the_call_names_them(cluster: Cluster) -> None:
+    credentials = (
+        ".env",
+        ".netrc",
+        ".ssh/id_ed25519",
+        "deep/.aws/credentials",
+        "deep/server.pem",
+        ".docker/config.json",
+    )
+    for path in ("train.py", "deep/module.py", *credentials):
+        cluster.put(path, "secret")
+    listed = "find . -path ./.ipexctl -prune -o -type f -print | sort"
+    for args in (("--dry-run",), ()):
+        ran = cluster.sync(*args)
+        assert ran.rc == 0, ran.err
+        (note,) = [line for line in ran.err.splitlines() if "--include" in line]
+        assert ".docker/config.json, .env, .netrc" in note
+    assert [cluster.on(index, listed).split() for index in range(3)] == [["./deep/module.py", "./train.py"]] * 3
+    report = cluster.report("--include", ".env", "--include", "*.pem", "--exclude", "*.pem")
+    assert report["left_out"] == [".docker/config.json", ".netrc", ".ssh/", "deep/.aws/"]
+    assert cluster.on(1, listed).split() == ["./.env", "./deep/module.py", "./train.py"]
+    report = cluster.report("--dry-run")
+    assert {tuple(host["would_delete"]) for host in report["hosts"]} == {(".env",)}
+    assert [host["files_deleted"] for host in cluster.report()["hosts"]] == [1, 1, 1]
+    assert cluster.on(2, listed).split() == ["./deep/module.py", "./train.py"]

@@ -113,7 +113,7 @@ def _bring(
 
     excludes = (*wishes.excludes, *data_patterns(place.root, [Path(each) for each in wishes.data]))
     return sync_project(
-        read_project(place.root, excludes, home=wishes.home, allow_big=wishes.allow_big),
+        read_project(place.root, excludes, includes=wishes.includes, home=wishes.home, allow_big=wishes.allow_big),
         hosts,
         crew,
         home=wishes.home,

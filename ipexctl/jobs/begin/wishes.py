@@ -42,6 +42,8 @@ class RunWishes:
     cwd: Path | None = None
     sync: bool = True
     excludes: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()
+    """Patterns of what is sent although it is left out otherwise, as credentials are."""
     data: tuple[str, ...] = ()
     """Directories that must be on every host."""
     allow_big: bool = False

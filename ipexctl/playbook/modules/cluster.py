@@ -113,7 +113,8 @@ class _Sync:
         root = local_path(call.task.base, args["src"])
         try:
             excludes = (*(args["exclude"] or ()), *data_patterns(root, [root / each for each in args["data"] or ()]))
-            project = read_project(root, excludes, home=options.home, allow_big=args["allow_big"])
+            includes = tuple(args["include"] or ())
+            project = read_project(root, excludes, includes=includes, home=options.home, allow_big=args["allow_big"])
         except UserError as error:
             return refused(calls, error.message, error.fix)
         report = sync_project(

@@ -111,6 +111,7 @@ def _wishes(world: World, call: Call) -> tuple[RunWishes, dict[str, str]]:
         cwd=None if args["cwd"] is None else local_path(call.task.base, args["cwd"]),
         sync=args["sync"],
         excludes=tuple(args["exclude"] or ()),
+        includes=tuple(args["include"] or ()),
         data=tuple(args["data"] or ()),
         allow_big=args["allow_big"],
         timeout=call.timeout,

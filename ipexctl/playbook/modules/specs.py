@@ -214,6 +214,7 @@ SPECS: Final = (
         {
             "src": Option("local", default="."),
             "exclude": Option("list"),
+            "include": Option("list"),
             "data": Option("list"),
             "allow_big": Option("bool", default=False),
         },
@@ -252,6 +253,7 @@ SPECS: Final = (
             "cwd": Option("local"),
             "sync": Option("bool", default=True),
             "exclude": Option("list"),
+            "include": Option("list"),
             "data": Option("list"),
             "allow_big": Option("bool", default=False),
             "time_limit": Option("float", least=1),

@@ -55,7 +55,7 @@ class Place:
         self.ran.clear()
         crew = Crew(Reaching(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
         with crew:
-            reading = {name: more.pop(name) for name in ("excludes", "allow_big") if name in more}
+            reading = {name: more.pop(name) for name in ("excludes", "includes", "allow_big") if name in more}
             project = read_project(self.root, home=str(self.home), **reading)
             return sync_project(project, hosts, crew, home=str(self.home), **more)
 

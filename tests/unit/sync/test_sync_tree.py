@@ -44,14 +44,14 @@ def test_the_tree_is_there_as_it_is_here(place: Place) -> None:
     put(place.root, "train.py", "print()")
     put(place.root, "src/mod.py", "1")
     put(place.root, "run.sh").chmod(0o755)
-    put(place.root, ".env").chmod(0o600)
+    put(place.root, ".hidden").chmod(0o600)
     (place.root / "empty/inner").mkdir(parents=True)
     (place.root / "link").symlink_to("src/mod.py")
     (place.root / "out").symlink_to("/nowhere/at/all")
     report = place.sync()
     assert place.there() == contents(place.root)
     assert (place.tree / "run.sh").stat().st_mode & 0o777 == 0o755
-    assert (place.tree / ".env").stat().st_mode & 0o777 == 0o600
+    assert (place.tree / ".hidden").stat().st_mode & 0o777 == 0o600
     assert report.path == str(place.tree)
     assert report.hosts[0].files_sent == 6
     assert [note for note in report.notes if "out" in note]
