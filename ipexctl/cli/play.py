@@ -78,7 +78,7 @@ def play_command(
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.playbook.choice import Choice, unknown_tags
     from ipexctl.playbook.places import templates_in
-    from ipexctl.playbook.prepare import check_facts, prepare, read
+    from ipexctl.playbook.prepare import check_facts, check_projects, prepare, read
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.vars_dirs import read_vars_dirs
     from ipexctl.remote.cancel import Cancel
@@ -113,6 +113,7 @@ def play_command(
         if syntax_check or list_tasks:
             view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)
+        check_projects(ready, cwd)
         cancel = Cancel()
         options: dict[str, Any] = {
             "home": where,

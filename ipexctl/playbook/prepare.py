@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -11,7 +12,7 @@ from ipexctl.playbook.choice import chosen
 from ipexctl.playbook.engine import task_values
 from ipexctl.playbook.facts_hints import ANSIBLE_FACTS, HINTS
 from ipexctl.playbook.files import MOST, find_playbook, size_of
-from ipexctl.playbook.options import source_path
+from ipexctl.playbook.options import converted, local_path, source_path
 from ipexctl.playbook.pattern import hosts_of
 from ipexctl.playbook.places import Place, Templated, did_you_mean, templates_in
 from ipexctl.playbook.read import read_playbook
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.playbook.choice import Choice
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.tree import Playbook, Task
+
+_HERE: Final = re.compile(r"\{\{ *here *\}\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,46 @@ def prepare(
     tasks = chosen(playbook, choice)
     handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
     return Prepared(playbook, hosts, tasks | handlers, len(tasks), files)
+
+
+def check_projects(ready: Prepared, cwd: Path) -> None:
+    """Refuse a home directory as the project of a sync or run that is going to be done.
+
+    Where the directory depends on a variable, the module itself refuses it; `{{ here }}` is known already.
+    """
+    for play in ready.playbook.plays:
+        for task in (*play.tasks, *play.handlers):
+            if task.spec.name in ("sync", "run") and id(task) in ready.tasks:
+                _check_project(task, cwd)
+
+
+def _check_project(task: Task, cwd: Path) -> None:
+    from ipexctl.jobs.begin.project import project_fix
+    from ipexctl.playbook.modules.job import script_words
+    from ipexctl.sync.root import root_for, root_problem
+
+    def known(name: str) -> Any:
+        """An option's value, its default, or a template whose value is not known yet."""
+        value = task.args[name].value if name in task.args else None
+        if value is None:
+            return task.spec.options[name].default
+        if isinstance(value, Templated):
+            return str(cwd) if _HERE.fullmatch(value.text) else value
+        return converted(task.spec.options[name], value)
+
+    if task.spec.name == "sync":
+        if not isinstance(src := known("src"), Templated) and (problem := root_problem(local_path(task.base, src))):
+            raise task.place.error(problem, fix="name the project's directory: src: DIR")
+        return
+    script, directory, sync = known("script"), known("cwd"), known("sync")
+    if sync is not True or isinstance(directory, Templated) or (directory is None and isinstance(script, Templated)):
+        return
+    at = None
+    if isinstance(script, str):
+        at = local_path(task.base, script_words(task.base, script)[0])
+    root = root_for(at, None if directory is None else local_path(task.base, directory), task.base)
+    if problem := root_problem(root):
+        raise task.place.error(problem, fix=project_fix(at, "cwd: ", "sync: no"))
 
 
 def _values(playbook: Playbook) -> Iterator[Any]:

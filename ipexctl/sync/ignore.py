@@ -88,7 +88,7 @@ def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer 
 
 def outer_layers(root: Path) -> tuple[Layer, ...]:
     """What the repository around a project says, where the project is a part of one; the outermost first."""
-    above = next((place for place in (root, *root.parents) if (place / ".git").exists()), None)
+    above = next((place for place in (root, *root.parents) if os.path.exists(place / ".git")), None)
     if above is None:
         return ()
     found: list[Layer | None] = []

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import platformdirs
 
+from ipexctl.errors import UserError
 from ipexctl.sync import walk
 from ipexctl.sync.hashes import Hashes, manifest_of
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.manifest import unpacked
-from ipexctl.sync.root import owner_here, tree_name
+from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.weight import refuse_big
 
 if TYPE_CHECKING:
@@ -47,11 +48,14 @@ def read_project(
     home: str = "",
     allow_big: bool = False,
 ) -> Project:
-    """Raises a UserError where it can't be read, or is too big to be sent without a word.
+    """Raises a UserError where it can't be read, is no project, or is too big to be sent without a word.
 
-    `home` is left out where it is below the root: the nodes' directory of ours may be on this machine, too.
+    Directories of ipexctl's own are left out where they are below the root: files in them change meanwhile. `home` is
+    one of them, for the nodes' directory may be on this machine, too.
     """
-    root = Path(os.path.realpath(root))
+    root = real_path(root)
+    if problem := root_problem(root):
+        raise UserError(problem, fix="name the project's directory: ipexctl sync DIR")
     seen = walk.look(root, (*excludes, *_own(root, home)), includes)
     if not allow_big:
         refuse_big(root, seen)
@@ -63,10 +67,9 @@ def read_project(
 
 
 def _own(root: Path, home: str) -> tuple[str, ...]:
-    place = Path(os.path.realpath(Path(home).expanduser())) if home else None
-    if place is None or place == root or not place.is_relative_to(root):
-        return ()
-    return (pattern_for(os.fspath(place.relative_to(root))),)
+    places = [*own_directories(), *([real_path(os.path.expanduser(home))] if home else [])]
+    below = [place for place in dict.fromkeys(places) if place != root and place.is_relative_to(root)]
+    return tuple(pattern_for(os.fspath(place.relative_to(root))) for place in below)
 
 
 def _notes(seen: walk.Seen) -> tuple[str, ...]:
@@ -110,7 +113,7 @@ def remembered(project: Project, digest: str) -> Manifest | None:
 
 def data_patterns(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
     """What leaves these directories out, as far as they are below the root; relative ones are the project's own."""
-    top = Path(os.path.realpath(root))
+    top = real_path(root)
     found = []
     for directory in directories:
         place = Path(os.path.normpath(top / directory))

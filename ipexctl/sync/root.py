@@ -6,12 +6,19 @@ import contextlib
 import getpass
 import hashlib
 import os
+import pwd
 import re
 import secrets
+import stat
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import platformdirs
+
+from ipexctl.hosts.home import DEFAULT_HOME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _LONGEST: Final = 40
 _MACHINE_ID: Final = Path("/etc/machine-id")
@@ -34,6 +41,62 @@ def root_for(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
 def _plain(path: Path) -> Path:
     """Without `.` and `..`, as text: what links make of them is not looked at."""
     return Path(os.path.normpath(path))
+
+
+def root_problem(root: Path) -> str:
+    """Why a directory can't be a project, as a sentence; empty where it can."""
+    problem = describe_root_problem(real_path(root), home_directories(), own_directories())
+    return f"{problem}: all of it would be copied to every host" if problem else ""
+
+
+def describe_root_problem(root: Path, homes: Sequence[Path], own: Sequence[Path] = ()) -> str:
+    """The same for these home directories and directories of ipexctl's own, links resolved. Pure."""
+    if root == root.parent:
+        return f"{root} is the root of the file system, not a project"
+    if root in homes:
+        return f"{root} is a home directory, not a project"
+    if root in own:
+        return f"{root} is a directory of ipexctl's own, not a project"
+    below = next((home for home in homes if home.is_relative_to(root)), None)
+    return f"{root} has the home directory {below} in it, and is not a project" if below is not None else ""
+
+
+def home_directories() -> tuple[Path, ...]:
+    """This account's home directories: `$HOME`, and its entry's in passwd, links resolved."""
+    places = [os.path.expanduser("~")]
+    with contextlib.suppress(KeyError):
+        places.append(pwd.getpwuid(os.getuid()).pw_dir)
+    return tuple(dict.fromkeys(real_path(place) for place in places if os.path.isabs(place)))
+
+
+def own_directories() -> tuple[Path, ...]:
+    """The directories of this machine in which ipexctl keeps something, links resolved."""
+    kept = (platformdirs.user_cache_dir, platformdirs.user_state_dir, platformdirs.user_log_dir)
+    places = [directory("ipexctl", appauthor=False) for directory in (*kept, platformdirs.user_data_dir)]
+    return tuple(real_path(os.path.expanduser(place)) for place in (DEFAULT_HOME, *places))
+
+
+def real_path(path: Path | str) -> Path:
+    """A path with its links resolved, or as text where a link of it can't be read, as `/proc/1/cwd` can't."""
+    try:
+        return Path(os.path.realpath(path))
+    except OSError:
+        return Path(os.path.abspath(path))
+
+
+def path_problem(path: Path, wanted: Literal["file", "directory"]) -> str:
+    """Why a path is not the file or directory that is wanted, as the end of a sentence; empty where it is."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not there"
+    except OSError as error:
+        return f"can't be read: {error.strerror or error}"
+    if wanted == "directory":
+        return "" if stat.S_ISDIR(mode) else "is no directory"
+    if stat.S_ISREG(mode):
+        return ""
+    return "is a directory" if stat.S_ISDIR(mode) else "is no regular file"
 
 
 def tree_name(root: Path, owner: str) -> str:

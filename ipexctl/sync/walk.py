@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, layer_of, outer_layers
 from ipexctl.sync.manifest import decode, encode
+from ipexctl.sync.root import path_problem, real_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,9 +72,9 @@ class _Directory:
 
 def look(root: Path, excludes: Sequence[str] = (), includes: Sequence[str] = ()) -> Seen:
     """Everything below the root that isn't left out. Raises a UserError for what can't be read."""
-    real = Path(os.path.realpath(root))
-    if not real.is_dir():
-        raise UserError(f"{root} is no directory", fix="name the directory of your project")
+    real = real_path(root)
+    if problem := path_problem(real, "directory"):
+        raise UserError(f"{root} {problem}", fix="name the directory of your project")
     ignored = Ignored(outer_layers(real), excludes, includes)
     seen = Seen(real)
     base = os.fsencode(real)
@@ -110,10 +111,11 @@ def _directory(seen: Seen, base: bytes, directory: _Directory, ignored: Ignored)
         if is_directory and _is_environment(entry.path):
             continue
         try:
-            status = entry.stat(follow_symlinks=False)
+            _note(seen, path, entry, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             continue  # gone between two looks
-        _note(seen, path, entry, status)
+        except OSError as error:
+            raise _unreadable(error, entry.path) from None
         if is_directory:
             below.append(_Directory(f"{path}/", layers, reason))
     return below

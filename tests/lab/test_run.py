@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli_helpers import processes_with
+from cli_helpers import ipexctl, processes_with
 from ipexctl.lab import LabSpec
 from lab_helpers import ask
 from lab_run_helpers import (
@@ -398,3 +398,24 @@ def test_credentials_of_the_project_reach_no_rank_unless_the_call_names_them(clu
     assert by_rank(ran.out) == {rank: ["lists.py"] for rank in range(3)}
     ran = cluster.run("--ppn", "1", "--include", "*.pem", "lists.py")
     assert by_rank(ran.out) == {rank: ["conf/server.pem lists.py"] for rank in range(3)}
+
+
+def test_a_home_directory_and_the_root_are_no_project(cluster: Cluster) -> None:
+    """The account's home here is not that of the hosts, nor that of this process."""
+    home, env = cluster.project, {"HOME": str(cluster.project)}
+    for name in ("a.py", "mine/train.py"):
+        cluster.write(name, WHO)
+    assert "mkdir ~/project" in cluster.refused("a.py", rc=2, env=env)
+    assert f"--cwd {home}/mine" in cluster.refused("mine/train.py", rc=2, env=env)
+    assert "--no-sync" in cluster.refused("--", "hostname", rc=2, env=env)
+    assert "mkdir ~/project" in cluster.refused("--install", "--env", "other", "a.py", rc=2, env=env)
+    root = ("run", "-H", cluster.lab.hostfile)
+    for options in ((), ("--dry-run",)):
+        ran = ipexctl(*root, *options, home / "mine/train.py", cwd=Path("/"), env={**cluster.env, **env})
+        assert (ran.rc, ran.out) == (2, "")
+        assert f"--cwd {home}/mine" in ran.err
+    said = said_by(cluster.run("--ppn", "1", "--cwd", "mine", "mine/train.py", env=env))
+    assert sorted(said) == [0, 1, 2]
+    for index in range(3):
+        cluster.as_root(index, f"umask 022; mkdir -p {home} && echo 'print(7)' >{home}/a.py")
+    assert by_rank(cluster.run("--ppn", "1", "--no-sync", "a.py", env=env).out) == {rank: ["7"] for rank in range(3)}

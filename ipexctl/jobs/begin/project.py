@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.begin.needs import needs_of_module, needs_of_script
-from ipexctl.sync.root import root_for
+from ipexctl.sync.root import path_problem, root_for, root_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,17 +48,16 @@ def find_place(wishes: RunWishes, cwd: Path) -> Place:
     script = Path(wishes.script) if wishes.kind == "script" else None
     if script is not None:
         at = cwd / script
-        if not at.is_file():
-            what = "is a directory" if at.is_dir() else "is not there"
+        if problem := path_problem(at, "file"):
             raise UserError(
-                f"the script {quoted(str(script))} {what}",
+                f"the script {quoted(str(script))} {problem}",
                 fix="its path from here; a module: -m NAME; a command: -- CMD",
             )
-    if wishes.cwd is not None and not (cwd / wishes.cwd).is_dir():
-        raise UserError(
-            f"--cwd {quoted(str(wishes.cwd))} is no directory", fix="the project's directory on this machine"
-        )
+    if wishes.cwd is not None and (problem := path_problem(cwd / wishes.cwd, "directory")):
+        raise UserError(f"--cwd {quoted(str(wishes.cwd))} {problem}", fix="the project's directory on this machine")
     root = root_for(script, wishes.cwd, cwd)
+    if wishes.sync and (problem := root_problem(root)):
+        raise UserError(problem, fix=project_fix(script and cwd / script))
     here = Path(os.path.normpath(cwd))
     below = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
     if script is None:
@@ -73,6 +73,19 @@ def find_place(wishes: RunWishes, cwd: Path) -> Place:
     word = os.path.relpath(at, root / below)
     word = f"./{word}" if word.startswith("-") else word  # Python would take it for an option of its own
     return Place(root, below, (word, *wishes.words[1:]), needs)
+
+
+def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--no-sync") -> str:
+    """What to type where a root can't be a project. `option` names a project's directory, `without` copies nothing."""
+    if script is None:
+        return f"cd to the project's directory, or name it: {option}DIR; to copy nothing: {without}"
+    at = Path(os.path.normpath(script))
+    if not root_problem(at.parent):
+        return f"name the project's directory: {option}{shlex.quote(str(at.parent))}"
+    return (
+        f"make a project of it: mkdir ~/project && mv {shlex.quote(str(at))} ~/project/ && cd ~/project; "
+        f"where the script is on every host: {without}"
+    )
 
 
 def left_elsewhere(tree: str, below: str, records: Sequence[RunRecord]) -> str:

@@ -87,8 +87,7 @@ def _wishes(world: World, call: Call) -> tuple[RunWishes, dict[str, str]]:
     words: tuple[str, ...]
     kind: Any
     if args["script"] is not None:
-        whole = local_path(call.task.base, args["script"])
-        first, *rest = [args["script"]] if whole.is_file() else _split(args["script"])
+        first, *rest = script_words(call.task.base, args["script"])
         kind, words = "script", (str(local_path(call.task.base, first)), *rest, *more)
     elif args["module"] is not None:
         kind, words = "module", (args["module"], *more)
@@ -119,8 +118,12 @@ def _wishes(world: World, call: Call) -> tuple[RunWishes, dict[str, str]]:
     return wishes, dict(call.environment)
 
 
-def _split(line: str) -> list[str]:
-    """`train.py --epochs 3`: the script, and what is its."""
+def script_words(base: Path, line: str) -> list[str]:
+    """`train.py --epochs 3`: the script, and its arguments; a path with spaces in it is one word."""
+    from ipexctl.sync.root import path_problem
+
+    if not path_problem(local_path(base, line), "file"):
+        return [line]
     try:
         return shlex.split(line) or [""]
     except ValueError:

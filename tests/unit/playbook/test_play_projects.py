@@ -1,0 +1,76 @@
+"""A home directory is not the project of a playbook's sync or run: refused before any host is touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.playbook.choice import Choice
+from ipexctl.playbook.places import PlaybookError
+from ipexctl.playbook.prepare import check_projects, prepare, read
+from ipexctl.playbook.templater import Templater
+from playbook_helpers import HOSTS, play_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj/two words.py").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozenset[str] = frozenset()) -> None:
+    with Templater() as templater:
+        playbook, files = read(word, directory, templater)
+        check_projects(prepare(playbook, files, Choice(tags), HOSTS, HOSTS), cwd or directory)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "line", "fix"),
+    [
+        ("- sync:", 3, "src: DIR"),
+        ("- sync: ~", 3, "src: DIR"),
+        ("- sync: {src: ~/proj/.., exclude: '{{ x }}'}", 3, "src: DIR"),
+        ("- exec: x\n- run: a.py --epochs 3", 4, "mkdir ~/project"),
+        ("- run: proj/two words.py", 3, "cwd: "),
+        ("- run: {script: '{{ x }}', cwd: '{{ here }}'}", 3, "cwd: DIR"),
+        ("- run: {module: pkg.train}", 3, "sync: no"),
+        ("- run: {cmd: hostname}", 3, "sync: no"),
+        ("- block:\n  - run: {cmd: hostname, cwd: /}", 4, "sync: no"),
+    ],
+)
+def test_a_home_directory_is_refused_with_the_place(home: Path, tasks: str, line: int, fix: str) -> None:
+    (home / "site.yml").write_text(play_of(tasks))
+    with pytest.raises(PlaybookError) as refused:
+        check(home, "site.yml")
+    assert refused.value.line == line
+    assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        "- sync: proj",
+        "- sync: {src: '{{ x }}'}",
+        "- run: {script: proj/train.py, cwd: proj}",
+        "- run: {cmd: hostname, sync: no}",
+        "- run: '{{ x }}'",
+        "- run: {script: a.py, sync: '{{ x }}'}",
+        "- run: {cmd: hostname, cwd: '{{ here }}/proj'}",
+        "- {sync: ~, tags: [never]}",
+    ],
+)
+def test_what_is_no_home_or_not_known_yet_is_not_refused(home: Path, tasks: str) -> None:
+    (home / "site.yml").write_text(play_of(tasks))
+    check(home, "site.yml")
+
+
+def test_the_playbook_that_trains_is_refused_at_home_and_in_a_project_is_not(home: Path) -> None:
+    with pytest.raises(PlaybookError):
+        check(home, "train")
+    check(home / "proj", "train")

@@ -1,0 +1,185 @@
+"""Which directories are no project: home directories, what is above them, and ipexctl's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from sync_helpers import Place, put
+
+from ipexctl.errors import UserError
+from ipexctl.jobs.begin.project import find_place, project_fix
+from ipexctl.jobs.begin.wishes import RunWishes
+from ipexctl.launch.request import LaunchOptions
+from ipexctl.sync import walk
+from ipexctl.sync.project import data_patterns, read_project
+from ipexctl.sync.root import describe_root_problem, home_directories, path_problem
+
+HOMES = (Path("/home/me"), Path("/data/me"))
+OWN = (Path("/home/me/.ipexctl"), Path("/home/me/.cache/ipexctl"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the user's that is not the one in passwd, with a script and a project in it."""
+    directory = tmp_path / "me"
+    put(directory, "a.py", "print()")
+    put(directory, "proj/train.py", "print()")
+    monkeypatch.setenv("HOME", str(directory))
+    for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return directory
+
+
+def wishes(*words: str, **more: object) -> RunWishes:
+    return RunWishes("script", words, LaunchOptions(), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("root", ["/", "/home", "/home/me", "/data", "/data/me", *map(str, OWN)])
+def test_a_directory_with_a_home_in_it_is_no_project(root: str) -> None:
+    assert describe_root_problem(Path(root), HOMES, OWN).startswith(f"{root} ")
+
+
+@pytest.mark.parametrize(
+    "root", ["/home/me/proj", "/home/you", "/etc", "/tmp", "/home/me2", "/home/me/.ipexctl/code/x"]
+)
+def test_other_directories_are_projects(root: str) -> None:
+    assert describe_root_problem(Path(root), HOMES, OWN) == ""
+
+
+def test_the_home_is_known_by_the_environment_and_by_passwd(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert home_directories()[0] == home
+    monkeypatch.delenv("HOME")
+    (passwd,) = home_directories()
+    monkeypatch.setenv("HOME", str(home))
+    assert home_directories() == (home, passwd)
+    link = home.parent / "link"
+    link.symlink_to(home)
+    monkeypatch.setenv("HOME", str(link))
+    assert home_directories() == (home, passwd)
+
+
+@pytest.mark.parametrize("script", ["a.py", "proj/train.py"])
+def test_a_run_from_home_is_refused_before_its_script_is_read(home: Path, script: str) -> None:
+    with pytest.raises(UserError) as refused:
+        find_place(wishes(script), home)
+    assert str(home) in refused.value.message
+    assert ("--cwd" in refused.value.fix) == (script != "a.py")
+    assert ("mkdir ~/project" in refused.value.fix) == (script == "a.py")
+
+
+@pytest.mark.parametrize("kind", ["module", "command"])
+def test_a_run_without_a_script_is_refused_there_as_well(home: Path, kind: str) -> None:
+    with pytest.raises(UserError) as refused:
+        find_place(RunWishes(kind, ("x",), LaunchOptions()), home)  # type: ignore[arg-type]
+    assert "--cwd DIR" in refused.value.fix
+    assert "--no-sync" in refused.value.fix
+
+
+def test_a_run_from_the_root_is_told_the_scripts_directory(home: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        find_place(wishes(str(home / "proj/train.py")), Path("/"))
+    assert refused.value.fix.endswith(f"--cwd {home}/proj")
+    assert find_place(wishes(str(home / "proj/train.py"), cwd=home / "proj"), Path("/")).root == home / "proj"
+
+
+def test_what_copies_nothing_may_begin_at_home(home: Path) -> None:
+    assert find_place(wishes("a.py", sync=False), home).root == home
+
+
+def test_a_fix_is_a_line_for_the_shell(home: Path) -> None:
+    odd = put(home, "it's a dir/x.py")
+    assert project_fix(odd).endswith("""--cwd '""" + str(home) + """/it'"'"'s a dir'""")
+    assert project_fix(odd, "cwd: ").partition("cwd: ")[1]
+
+
+@pytest.mark.parametrize("root", [".", "..", "/", ".ipexctl", ".cache/ipexctl"])
+def test_no_other_way_to_send_a_project_sends_a_home(home: Path, root: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read_project(home / root)
+    assert "ipexctl sync DIR" in refused.value.fix
+    assert read_project(home / "proj").manifest.count == 1
+
+
+def test_ipexctls_own_directories_are_in_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path / "project", tmp_path / "home")
+    for name, below in (("CACHE", ".cache"), ("STATE", ".state"), ("DATA", "own")):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(place.root / below))
+        put(place.root, f"{below}/ipexctl/deep/x")
+        put(place.root, f"{below}/other")
+    for text in ("1", "2"):
+        put(place.root, "train.py", text)
+        assert place.synced().status == "changed"
+        assert {path for path in place.there() if "ipexctl" in path} == set()
+    assert {".cache/other", ".state/other", "own/other", "train.py"} <= set(place.there())
+    found = read_project(place.root, includes=("*",)).manifest.entries
+    assert not [entry.path for entry in found if "ipexctl" in entry.path]
+
+
+UNREADABLE = """
+import os, sys
+from pathlib import Path
+from ipexctl.errors import UserError
+from ipexctl.sync import walk
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    walk.look(Path(sys.argv[1]))
+except UserError as error:
+    print(error.message)
+"""
+
+
+def test_a_directory_whose_files_cannot_be_looked_at_is_named() -> None:
+    """Its names can be read, and no more: as of what is below /proc/1 for others than root."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(os.path.realpath(directory))
+        put(root, "sub/x")
+        root.chmod(0o755)
+        (root / "sub").chmod(0o704 if os.geteuid() == 0 else 0o400)
+        argv = [sys.executable, "-c", UNREADABLE, str(root)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        (root / "sub").chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{root}/sub/x: Permission denied"
+
+
+def test_a_link_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc/1/cwd can't, where this account isn't its owner."""
+    (tmp_path / "link").symlink_to("x")
+    put(tmp_path, "a")
+
+    def refuse(path: object, **_: object) -> str:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "readlink", refuse)
+    with pytest.raises(UserError) as refused:
+        walk.look(tmp_path)
+    assert refused.value.message.startswith(f"{tmp_path}/link: ")
+    with pytest.raises(UserError):
+        read_project(tmp_path / "link")
+    assert data_patterns(tmp_path / "link", [tmp_path]) == ()
+
+
+def test_why_a_path_is_not_what_is_wanted(tmp_path: Path) -> None:
+    put(tmp_path, "file")
+    os.mkfifo(tmp_path / "pipe")
+    assert [path_problem(tmp_path / name, "file") for name in ("file", ".", "none", "file/x", "pipe")] == [
+        "",
+        "is a directory",
+        "is not there",
+        "is not there",
+        "is no regular file",
+    ]
+    assert [path_problem(tmp_path / name, "directory") for name in ("file", ".", "none")] == [
+        "is no directory",
+        "",
+        "is not there",
+    ]
+    assert path_problem(tmp_path / ("x" * 300), "file").startswith("can't be read")
