@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ipexctl.errors import UserError
+from ipexctl.remote.node_call import call
 from ipexctl.remote.node_script import run_script
 from ipexctl.stack.choice.obtainable import Candidate, Obtainable, Silent
 
@@ -102,7 +103,7 @@ class Asked:
 
 def pip_settings(session: Session, python: str, *, timeout: float = 20, cancel: Cancel | None = None) -> PipSettings:
     """pip's settings of that machine; raises a HostError."""
-    said = run_script(session, python, "pip_settings", "", {}, timeout=timeout, cancel=cancel)
+    said = call(session, "env.pip_settings", "read", {}, python=python, timeout=timeout, cancel=cancel)
     return PipSettings(
         index_url=said.get("index_url"),
         extra_index_urls=tuple(said.get("extra_index_urls") or ()),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from node_store_helpers import other_pythons
 
+from agent_helpers import agent_argv
 from ipexctl.remote.node_script import text_of
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
@@ -36,12 +37,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def ran(
-    script: str, request: Mapping[str, Any], *, python: str = sys.executable, env: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def ran(argv: list[str], request: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     proxies = {name: value for name, value in os.environ.items() if not name.upper().startswith("PIP_")}
     ended = subprocess.run(
-        [python, "-I", "-c", text_of(script)],
+        argv,
         input=json.dumps(request) + "\n",
         env={**proxies, **(env or {})},
         text=True,
@@ -60,7 +59,7 @@ def ask(*urls: str, kind: str = "index", projects: tuple[str, ...] = ("torch", "
     sources = [{"kind": kind, "url": url, "label": f"source {number}"} for number, url in enumerate(urls)]
     python, env = more.pop("python", sys.executable), more.pop("env", None)
     request = {"projects": list(projects), "sources": sources, "timeout": 10, **more}
-    return ran("indexes", request, python=python, env=env)
+    return ran([python, "-I", "-c", text_of("indexes")], request, env=env)
 
 
 def reasons(answer: dict[str, Any]) -> list[str]:
@@ -198,7 +197,7 @@ def test_a_proxy_is_obeyed(wheels: Path) -> None:
 
 
 def settings(env: Mapping[str, str], python: str = sys.executable) -> dict[str, Any]:
-    return ran("pip_settings", {}, env=env, python=python)
+    return ran(agent_argv(python, "env.pip_settings", "read"), {}, env=env)
 
 
 @pytest.mark.parametrize("python", other_pythons())

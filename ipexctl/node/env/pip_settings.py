@@ -6,11 +6,12 @@ With credentials where an index URL holds them: the answer goes to whoever asked
 from __future__ import annotations
 
 import configparser
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from ipexctl.node.common.answer import answer
 
 
 def files() -> list[Path]:
@@ -93,10 +94,5 @@ def settings() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    sys.stdin.readline()
-    sys.stdout.write(json.dumps({"event": "done", **settings()}) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def main(action: str) -> int:
+    return answer({"read": lambda *_: settings()}[action])

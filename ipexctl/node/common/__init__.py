@@ -1,0 +1,1 @@
+"""Shared by every agent command: errors, events, small file and process helpers."""

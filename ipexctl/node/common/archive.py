@@ -1,0 +1,11 @@
+"""The running agent's own files, for programs that start another of its commands."""
+
+from __future__ import annotations
+
+import sys
+from typing import List
+
+
+def agent_argv(python: str, command: str, action: str = "") -> List[str]:  # noqa: UP006
+    """An argv that starts another command of this agent under that Python; valid as long as this process lives."""
+    return [python, "-I", sys.path[0], command, *([action] if action else [])]

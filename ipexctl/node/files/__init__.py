@@ -1,0 +1,1 @@
+"""Files on a host: the content store, project trees, sending files."""

@@ -1,0 +1,1 @@
+"""A run on its hosts: supervisor, rank wrapper, follower, stop, stack dump, snapshot."""

@@ -1,0 +1,220 @@
+"""Calls to the agent, the package `ipexctl.node`: sent to a host as a zip on stdin, run by a Python found there.
+
+A call is one line of JSON on stdin behind the zip, lines of JSON on stdout while it works, and a last one whose `event`
+is `done`, or `failed` with `reason` and `fix`. Nothing is written on the host to make the call.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import shlex
+import zipfile
+from importlib import resources
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+from ipexctl.remote.command import Command
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from importlib.resources.abc import Traversable
+
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session, Stream
+
+_STDERR_KEPT: Final = 8192
+_LONGEST_LINE: Final = 64 << 20
+"""Bytes of one event; a host that sends more without a newline is cut off."""
+_PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
+_TOO_OLD: Final = 97
+
+_BOOT: Final = f"""\
+import os, sys
+if sys.version_info < (3, 8): sys.exit({_TOO_OLD})
+left, fd = int(sys.argv[1]), os.memfd_create("ipexctl")
+while left:
+    data = os.read(0, min(left, 1 << 20))
+    if not data: sys.exit("the connection broke off before the agent had arrived")
+    left -= os.write(fd, data)
+sys.path.insert(0, "/proc/%d/fd/%d" % (os.getpid(), fd))
+del sys.argv[1]
+from ipexctl.node.__main__ import main
+sys.exit(main())
+"""
+"""The zip stays in memory. Its path names the process, so that programs the agent starts can load it, too."""
+
+_FIND_PYTHON: Final = """\
+for python in {first} {pythons} {envs}; do
+  command -v "$python" >/dev/null 2>&1 || continue
+  "$python" -I -c {boot} {words}
+  code=$?
+  [ $code -eq {too_old} ] || exit $code
+done
+printf '%s\\n' '{{"event": "failed", "reason": "there is no Python 3.8 or newer", "fix": "ipexctl doctor says more"}}'
+"""
+"""Finding a Python and running the agent is one round trip."""
+
+
+@functools.cache
+def agent_zip(room: str) -> bytes:
+    """The agent as a zip: what all commands share, and one room of it (`env`, `files`, `run`)."""
+    packed = io.BytesIO()
+    package = resources.files("ipexctl.node")
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        _add(archive, "ipexctl/__init__.py", "")
+        _add(archive, "__main__.py", "import sys\nfrom ipexctl.node.__main__ import main\nsys.exit(main())\n")
+        _add_modules(archive, "ipexctl/node", package)
+        for name in ("common", room):
+            _add_modules(archive, f"ipexctl/node/{name}", package / name)
+    return packed.getvalue()
+
+
+def _add_modules(archive: zipfile.ZipFile, place: str, package: Traversable) -> None:
+    for file in sorted(package.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".py"):
+            _add(archive, f"{place}/{file.name}", file.read_text(encoding="utf-8"))
+
+
+def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # a date of its own: equal text, equal zip
+
+
+def agent_command(command: str, action: str = "", *, python: str = "", home: str = "", label: str = "") -> Command:
+    """The command line for `call`; its stdin begins with `agent_zip` of the command's room.
+
+    The first Python that is 3.8 or newer runs it: `python` where it is named and there, else one of the system, else
+    one of the environments below `home`.
+    """
+    quoted = shlex.quote(home)
+    envs = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else quoted
+    words = [str(len(agent_zip(command.partition(".")[0]))), command, *([action] if action else [])]
+    text = _FIND_PYTHON.format(
+        first=shlex.quote(python) if python else "",
+        pythons=_PYTHONS,
+        envs=f"{envs}/envs/*/bin/python" if home else "",
+        boot=shlex.quote(_BOOT),
+        words=shlex.join(words),
+        too_old=_TOO_OLD,
+    )
+    return Command(text, label or f"{command} {action}".strip())
+
+
+def _ignore(event: dict[str, Any]) -> None:
+    """Nobody follows."""
+
+
+def call(
+    session: Session,
+    command: str,
+    action: str,
+    request: Mapping[str, Any],
+    *,
+    python: str = "",
+    home: str = "",
+    label: str = "",
+    stdin: BinaryIO | None = None,
+    on_event: Callable[[dict[str, Any]], None] = _ignore,
+    timeout: float | None = None,
+    cancel: Cancel | None = None,
+) -> dict[str, Any]:
+    """Run a command of the agent to its end and return its last event; raises a HostError where that is no `done`.
+
+    `command` is the module below `ipexctl.node`: `env.build`. `stdin` follows behind the request.
+    """
+    line = agent_command(command, action, python=python, home=home, label=label)
+    return call_line(
+        session,
+        line,
+        agent_zip(command.partition(".")[0]),
+        request,
+        stdin=stdin,
+        on_event=on_event,
+        timeout=timeout,
+        cancel=cancel,
+    )
+
+
+def call_line(
+    session: Session,
+    line: Command,
+    first: bytes,
+    request: Mapping[str, Any],
+    *,
+    stdin: BinaryIO | None = None,
+    on_event: Callable[[dict[str, Any]], None] = _ignore,
+    timeout: float | None = None,
+    cancel: Cancel | None = None,
+) -> dict[str, Any]:
+    """As `call`, for a line that starts the agent in another way; `first` is what its stdin begins with."""
+    reply = _Reply(on_event)
+    head = first + json.dumps(request).encode() + b"\n"
+    feed = io.BytesIO(head) if stdin is None else cast("BinaryIO", PrefixedStream(head, stdin))
+    ended = session.run(line, reply.sink, stdin=feed, timeout=timeout, cancel=cancel)
+    last = reply.last
+    if last is not None and last.get("event") == "done" and ended.ok:
+        return last
+    if last is not None and last.get("event") == "failed":
+        raise HostError(str(last.get("reason") or "it failed without a reason"), str(last.get("fix") or ""))
+    complaint = reply.complaint
+    raise HostError(f"{line.label} broke off ({ended})" + (f": {complaint}" if complaint else ""))
+
+
+class _Reply:
+    """Splits stdout into events, hands on each that is not the last, and keeps the end of stderr."""
+
+    def __init__(self, on_event: Callable[[dict[str, Any]], None]) -> None:
+        self.last: dict[str, Any] | None = None
+        self._on_event = on_event
+        self._rest = bytearray()
+        self._stderr = b""
+
+    def sink(self, stream: Stream, data: bytes) -> None:
+        if stream == "stderr":
+            self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
+            return
+        searched = len(self._rest)
+        self._rest += data
+        while (end := self._rest.find(b"\n", searched)) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            searched = 0
+            self._on_line(line)
+        if len(self._rest) > _LONGEST_LINE:
+            raise HostError("it sends a line without an end")
+
+    def _on_line(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(event, dict):
+            return
+        if event.get("event") in ("done", "failed"):
+            self.last = event
+        else:
+            self._on_event(event)
+
+    @property
+    def complaint(self) -> str:
+        """The last line of stderr: of a traceback, the exception."""
+        lines = [line for line in self._stderr.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1].strip() if lines else ""
+
+
+class PrefixedStream(io.RawIOBase):
+    """A few bytes, and a stream behind them."""
+
+    def __init__(self, prefix: bytes, rest: BinaryIO) -> None:
+        self._prefix = prefix
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if self._prefix:
+            prefix, self._prefix = self._prefix, b""
+            return prefix
+        return self._rest.read(size)

@@ -1,0 +1,50 @@
+"""The agent as a node runs it: from a zip, under any Python, with constants changed where a test cannot wait."""
+
+from __future__ import annotations
+
+import functools
+import io
+import tempfile
+import zipfile
+from typing import TYPE_CHECKING
+
+from ipexctl.remote.node_call import agent_zip
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def agent_argv(
+    python: str, command: str, action: str = "", patches: Mapping[str, tuple[str, str]] | None = None
+) -> list[str]:
+    """`patches`: module (`run.supervisor`) → text as it stands there, and as it is to be."""
+    room = command.partition(".")[0]
+    place = agent_file(room, tuple(sorted((patches or {}).items())))
+    return [python, "-I", place, command, *([action] if action else [])]
+
+
+@functools.cache
+def agent_file(room: str, patches: tuple[tuple[str, tuple[str, str]], ...] = ()) -> str:
+    packed = agent_zip(room)
+    for module, (old, new) in patches:
+        packed = _patched(packed, f"ipexctl/node/{module.replace('.', '/')}.py", old, new)
+    with tempfile.NamedTemporaryFile(dir=_directory().name, suffix=".zip", delete=False) as file:
+        file.write(packed)
+    return file.name
+
+
+@functools.cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="ipexctl-agent-")
+
+
+def _patched(packed: bytes, name: str, old: str, new: str) -> bytes:
+    changed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(packed)) as source, zipfile.ZipFile(changed, "w") as target:
+        for item in source.infolist():
+            text = source.read(item)
+            if item.filename == name:
+                assert text.count(old.encode()) == 1, f"{name} has no {old!r}"
+                text = text.replace(old.encode(), new.encode())
+            target.writestr(item, text)
+    return changed.getvalue()
