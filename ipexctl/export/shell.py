@@ -18,6 +18,7 @@ from ipexctl.export.common import (
     title,
     words,
 )
+from ipexctl.launch.flavours import RANK_WORDS
 from ipexctl.sync.credentials import PATTERNS
 
 if TYPE_CHECKING:
@@ -186,14 +187,14 @@ def _shell(setup: str | None) -> str:
 
 
 def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
-    # Our own line ends with rank.py and its job file: here a shell script takes their place.
+    # Our own line ends with the rank wrapper and its job file: here a shell script takes their place.
     rank_sh = f"{plan.argv[-1].rpartition('/')[0]}/rank.sh"
     shell = _shell(setup)
     lines = [f"#!/bin/{shell}"]
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += commented(plan.launcher_env)
-    argv = folded(["exec", *(shlex.quote(word) for word in (*plan.argv[:-4], shell, rank_sh))])
+    argv = folded(["exec", *(shlex.quote(word) for word in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
     lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv]
     lines = ["# mpirun, from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
     lines += [f"on {first} \"rm -f '$place/mpirun.pid'\" </dev/null", "running=yes"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from ipexctl.jobs.copies import SHORT
 from ipexctl.jobs.events import Chunk, Ended, Said, read_status
 from ipexctl.jobs.silence import silence_lines
-from ipexctl.remote.node_script import run_script
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
 if TYPE_CHECKING:
@@ -112,12 +112,13 @@ class Follower:
                 "figures": self._figures,
             }
             self._unpacker = zlib.decompressobj()
-            last = run_script(
+            last = call(
                 session,
-                self._record.python,
-                "follow",
+                "run.follow",
                 "follow",
                 request,
+                python=self._record.python,
+                label="follow the run",
                 on_event=self._hear,
                 cancel=self._cancel,
             )

@@ -1,6 +1,6 @@
 """How long runs are kept, on the nodes and in this machine's register; what is older or too much is pruned.
 
-`node/prune.py` does it on the nodes, detached, when a run begins there; `ipexctl ps --prune` at once.
+`node/run/retention.py` does it on the nodes, detached, when a run begins there; `ipexctl ps --prune` at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.jobs.copies import read_copy, remove_copy, size_of_copy
 from ipexctl.jobs.events import FINAL
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.node_script import found_command, run_asked
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -67,10 +67,11 @@ def _figure(environ: Mapping[str, str], name: str, default: float) -> float:
 
 def quietly(keep: Keep, home: str, python: str, run: str) -> str:
     """A piece of sh behind what makes the run's directory: prunes in the background, where there are many."""
-    words = [python, "-I", f"{home}/runs/{run}/prune.py", "quietly", json.dumps(keep.request(home, mine=run))]
+    argv = ["nice", python, "-I", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
+    request = shlex.quote(json.dumps(keep.request(home, mine=run)))
     return (
         f"set -- {shlex.quote(home)}/runs/*\n"
-        f"if [ $# -gt {keep.newest} ]; then nice {shlex.join(words)} </dev/null >/dev/null 2>&1 & fi"
+        f"if [ $# -gt {keep.newest} ]; then printf '%s\\n' {request} | {shlex.join(argv)} >/dev/null 2>&1 & fi"
     )
 
 
@@ -118,8 +119,17 @@ def prune_nodes(
         record, _ = by_host[id(host)]
         session = open_session(record, host)
         try:
-            command = found_command("prune", record.python, record.home, "prune runs")
-            said = run_asked(session, command, keep.request(record.home, dry_run=dry_run), timeout=120, cancel=cancel)
+            said = call(
+                session,
+                "run.retention",
+                "prune",
+                keep.request(record.home, dry_run=dry_run),
+                python=record.python,
+                home=record.home,
+                label="prune runs",
+                timeout=120,
+                cancel=cancel,
+            )
         finally:
             session.close()
         gone = tuple(Gone(str(each["id"]), int(each["bytes"]), str(each["why"])) for each in said["pruned"])

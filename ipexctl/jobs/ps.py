@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.jobs.copies import read_copy
 from ipexctl.jobs.events import read_status
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.node_script import run_script, text_of
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -103,5 +103,8 @@ def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
 
 
 def _ask(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float | None) -> dict[str, Any]:
-    request = {"home": group[-1].home, "ids": [record.id for record in group], "library": text_of("follow")}
-    return run_script(session, group[-1].python, "runs", "list", request, timeout=timeout, cancel=cancel)
+    request = {"home": group[-1].home, "ids": [record.id for record in group]}
+    python = group[-1].python
+    return call(
+        session, "run.runs", "list", request, python=python, label="list the runs", timeout=timeout, cancel=cancel
+    )

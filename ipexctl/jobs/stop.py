@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.events import read_status
-from ipexctl.remote.node_script import run_script, text_of
+from ipexctl.remote.node_call import call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,5 +55,8 @@ def clear(session: Session, record: RunRecord, *, cancel: Cancel | None = None) 
 def run_on_node0(
     session: Session, record: RunRecord, action: str, more: Mapping[str, Any], cancel: Cancel | None
 ) -> dict[str, Any]:
-    request = {"home": record.home, "id": record.id, "library": text_of("follow"), **more}
-    return run_script(session, record.python, "runs", action, request, timeout=WAIT * 3, cancel=cancel)
+    request = {"home": record.home, "id": record.id, **more}
+    label = f"{action} the run"
+    return call(
+        session, "run.runs", action, request, python=record.python, label=label, timeout=WAIT * 3, cancel=cancel
+    )

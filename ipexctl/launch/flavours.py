@@ -1,6 +1,6 @@
 """The mpirun line of each MPI, its own variables, and the files beside it. Pure.
 
-It starts `rank.py` and says where; everything a rank needs to know travels in the job file.
+It starts the rank wrapper, `node/run/rank.py`; everything a rank needs to know travels in the job file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ipexctl.launch.scene import Scene
 
 STARTUP_TIMEOUT: Final = 120
+RANK_WORDS: Final = 5
+"""Words at the end of the mpirun line that start the rank wrapper."""
 _SSH: Final = """\
 #!/bin/sh
 # How mpirun on node0 reaches the other nodes. Hydra's -q would keep ssh from saying why it can't.
@@ -32,7 +34,7 @@ def argv(scene: Scene, launcher: Launcher) -> tuple[str, ...]:
     request = scene.request
     count = ("-n", str(scene.world_size))
     line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[launcher.flavor]
-    rank = (request.env.python, "-I", f"{request.rundir}/rank.py", f"{request.rundir}/job.json")
+    rank = (request.env.python, "-I", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
     return (launcher.path, *line(scene, launcher), *count, *rank)
 
 

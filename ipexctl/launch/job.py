@@ -1,4 +1,4 @@
-"""One host's part of a plan, as the job file of `node/rank.py` wants it: its ranks and their variables. Pure.
+"""One host's part of a plan, as the job file of `node/run/rank.py` wants it: its ranks and their variables. Pure.
 
 Token, supervisor, paths and the values of secrets are put beside it by whoever starts the run.
 """
@@ -25,7 +25,7 @@ def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> dict
     prepended = []
     for setting in plan.settings:
         if setting.host not in (None, host.name) or setting.name in RANK_NAMES:
-            continue  # which rank it is, rank.py knows by itself
+            continue  # which rank it is, the rank wrapper knows by itself
         value = secrets[setting.name] if setting.secret else setting.value
         if setting.rank is None:
             variables[setting.name] = value

@@ -222,7 +222,8 @@ def has_ended(tree: Tree, run: str) -> bool:
         return bool(lease.get("boot") != boot())
     if raw(run) in with_ranks():
         return False
-    brought = look(rundir + b"/rank.py")  # the job file beside it goes once the ranks have begun, or with the run
+    # The job file beside it goes once the ranks have begun, or with the run. Older versions brought rank.py.
+    brought = look(rundir + b"/agent.zip") or look(rundir + b"/rank.py")
     if brought is not None and time.time() - brought.st_ctime > BRINGING:
         return True
     return time.time() - float(lease.get("made") or 0) > STARTING
@@ -234,7 +235,7 @@ def with_ranks() -> list[bytes]:
     found: list[bytes] = []
     for process in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
-            found += re.findall(rb"/runs/([^/\0]+)/rank\.py(?:\0|$)", file.read())
+            found += re.findall(rb"/runs/([^/\0]+)/(?:agent\.zip\0run\.rank|rank\.py)(?:\0|$)", file.read())
     return found
 
 

@@ -19,7 +19,7 @@ from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from importlib.resources.abc import Traversable
+    from importlib.abc import Traversable
 
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session, Stream
@@ -69,6 +69,12 @@ def agent_zip(room: str) -> bytes:
         for name in ("common", room):
             _add_modules(archive, f"ipexctl/node/{name}", package / name)
     return packed.getvalue()
+
+
+def script_text(module: str) -> str:
+    """The text of a module below `ipexctl.node` that runs by itself, also under Pythons older than the agent needs."""
+    room, _, name = module.partition(".")
+    return (resources.files("ipexctl.node") / room / f"{name}.py").read_text(encoding="utf-8")
 
 
 def _add_modules(archive: zipfile.ZipFile, place: str, package: Traversable) -> None:

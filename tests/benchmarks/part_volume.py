@@ -29,7 +29,7 @@ LINES: Final = int(os.environ.get("IPEXCTL_BENCH_LINES", "5000000"))
 """Of the day's log. 100 million are 24 hours of 1,200 lines a second; they take a while, and 6 GB twice."""
 GROWTH: Final = 10.0
 """MB more at the end than when a tenth had been printed."""
-KINDS: Final = {"supervise.py": "supervisor", "rank.py": "wrapper of a rank", "ipexctl": "client"}
+KINDS: Final = {"run.supervisor": "supervisor", "run.rank": "wrapper of a rank", "ipexctl": "client"}
 PROJECT: Final = "volume"
 _MANY: Final = """\
 import os, sys, time
@@ -152,8 +152,8 @@ def _kind(pid: int, client: int, home: str) -> str | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return None
-    script = next((word.decode(errors="replace") for word in words[1:4] if word.endswith(b".py")), "")
-    return KINDS.get(script.rpartition("/")[2]) if script.startswith(f"{home}/runs/") else None
+    _, _, agent, command = [word.decode(errors="replace") for word in [*words, *[b""] * 4][:4]]
+    return KINDS.get(command) if agent.startswith(f"{home}/runs/") else None
 
 
 def _stat(pid: int) -> tuple[str, float, float]:

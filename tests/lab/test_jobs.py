@@ -98,7 +98,7 @@ class Scene:
             }
             for index, host in enumerate(self.hosts)
         }
-        rank = ["/usr/bin/env", "python3", "-I", f"{rundir}/rank.py", f"{rundir}/job.json"]
+        rank = ["/usr/bin/env", "python3", "-I", f"{rundir}/agent.zip", "run.rank", f"{rundir}/job.json"]
         spread = ",".join(f"{host.name}:2" for host in self.hosts)
         given: dict[str, Any] = {
             "argv": ["/usr/bin/env", "python3", f"{rundir}/mpirun.py", f"{self.home}/ssh/config", spread, *rank],

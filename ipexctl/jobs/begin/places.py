@@ -13,7 +13,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.begin.refused import Refused
 from ipexctl.launch.request import LaunchOptions, RankEnv
 from ipexctl.remote.command import Command
-from ipexctl.remote.node_script import text_of
+from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import capture
 
@@ -72,7 +72,7 @@ def check_places(hosts: Sequence[Host], wishes: RunWishes, crew: Crew, unsynced:
         tests="\n".join(tests) or ":",
         mpi=shlex.quote(mpi),
         python=shlex.quote(wishes.python or ""),
-        script=shlex.quote(text_of("interpreter")),
+        script=shlex.quote(script_text("run.interpreter")),
     )
 
     def look_there(host: Host, session: Session) -> str:

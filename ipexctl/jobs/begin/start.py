@@ -1,4 +1,4 @@
-"""Starting a run: scripts and job files to the nodes, the supervisor on node0, then the word to go.
+"""Starting a run: the agent and job files to the nodes, the supervisor on node0, then the word to go.
 
 Token and secrets travel by stdin into files of mode 0600, never on a command line, never over a disk of ours.
 """
@@ -19,7 +19,7 @@ from ipexctl.errors import UserError
 from ipexctl.jobs.events import FINAL
 from ipexctl.jobs.keep import quietly
 from ipexctl.remote.command import Command
-from ipexctl.remote.node_script import run_asked, run_script, text_of
+from ipexctl.remote.node_call import agent_zip, call, call_line, script_text
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import capture
 from ipexctl.remote.told import Told
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
 
-OF_NODE0: Final = ("supervise", "peers", "verdict", "silence", "book", "launcher", "alone", "dumps", "wire")
-OF_RANKS: Final = ("rank", "surroundings", "stacks", "talk", "outbox", "processes", "oom", "wire", "aside", "shim")
-SHIPPED_AS: Final = {"aside": "shim/sitecustomize", "shim": "shim/ipexctl_shim"}
-"""What the ranks' own Pythons find: a directory with nothing else in it."""
+HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
+"""Files of a run's directory that the ranks' own Pythons import: a directory with nothing else in it."""
 _START_TIME: Final = 60.0
 _UNHEARD: Final = 6.0
 """Seconds for a supervisor that was told to go to say in its record that it has."""
@@ -151,10 +149,11 @@ def start(
             told.end()
 
     try:
-        files = _packed([*_scripts(OF_NODE0), *beginning.files])
-        answer = run_asked(
+        files = _packed([*_agent(), *beginning.files])
+        answer = call_line(
             crew.session(node0),
             _supervisor(beginning, len(files)),
+            files,
             {
                 "id": beginning.id,
                 "rundir": beginning.rundir,
@@ -163,7 +162,6 @@ def start(
                 "host": node0.name,
                 "ports": beginning.ports,
             },
-            before=files,
             stdin=cast("BinaryIO", told),
             on_event=listening,
             timeout=_LONGEST_START,
@@ -188,7 +186,7 @@ def start(
 def _supervisor(beginning: Beginning, size: int) -> Command:
     """Its files come first on stdin. Out of the session's own scope where logind ends that with the session."""
     unpack = f"{_unpack(beginning.rundir, f'head -c {size} |')} || exit 1\n"
-    words = shlex.join([beginning.python, "-I", f"{beginning.rundir}/supervise.py"])
+    words = shlex.join([beginning.python, "-I", f"{beginning.rundir}/agent.zip", "run.supervisor"])
     label = f"start the supervisor in {beginning.rundir}"
     if beginning.logind is not None and beginning.logind.kill_user_processes:
         scope = "systemd-run --user --scope --quiet"
@@ -263,7 +261,6 @@ def _bring_jobs(hosts: Sequence[Host], beginning: Beginning, token: str, port: i
     groups = _groups(hosts, beginning)
     firsts = [group[0] for group in groups.values()]
     keep = beginning.keep
-    scripts = _scripts((*OF_RANKS, "prune") if keep is not None else OF_RANKS)
     behind = quietly(keep, beginning.home, beginning.python, beginning.id) if keep is not None else ""
 
     def bring(host: Host, session: Session) -> None:
@@ -277,7 +274,8 @@ def _bring_jobs(hosts: Sequence[Host], beginning: Beginning, token: str, port: i
             "rundir": beginning.rundir,
             "setup": beginning.setup,
         }
-        _put(session, beginning.rundir, [*scripts, File("job.json", json.dumps(job).encode())], crew.cancel, behind)
+        agent = [] if host == hosts[0] else _agent()  # the supervisor has brought node0's, and runs from it
+        _put(session, beginning.rundir, [*agent, File("job.json", json.dumps(job).encode())], crew.cancel, behind)
 
     done = crew.each(firsts, bring)
     return {each.host.name: each.error for each in done if each.error is not None}
@@ -287,7 +285,7 @@ def _end_unheard(node0: Host, beginning: Beginning, crew: Crew, error: HostError
     """It was told to go and we don't know whether it has: it is stopped. False where that could not be seen to."""
     if isinstance(error, Unreachable) and (lost := crew.hand_over(node0)) is not None:
         lost.close()
-    request = {"home": beginning.home, "id": beginning.id, "library": text_of("follow"), "wait": 10}
+    request = {"home": beginning.home, "id": beginning.id, "wait": 10}
     until = time.monotonic() + _UNHEARD
     record = Command(f"test -e {shlex.quote(beginning.rundir)}/status.json", "look for the record")
     try:
@@ -296,7 +294,7 @@ def _end_unheard(node0: Host, beginning: Beginning, crew: Crew, error: HostError
             if time.monotonic() > until:  # it never heard the word
                 return True
             time.sleep(0.3)
-        answer = run_script(session, beginning.python, "runs", "stop", request, timeout=15)
+        answer = call(session, "run.runs", "stop", request, python=beginning.python, label="stop the run", timeout=15)
     except HostError:
         return False
     return answer["status"]["state"] in FINAL
@@ -321,8 +319,10 @@ def _take_back(hosts: Sequence[Host], beginning: Beginning, crew: Crew) -> None:
         thread.join(6)
 
 
-def _scripts(names: Sequence[str]) -> list[File]:
-    return [File(f"{SHIPPED_AS.get(name, name)}.py", text_of(name).encode()) for name in names]
+def _agent() -> list[File]:
+    """The run's own copy of the agent: a newer one that comes to the node doesn't touch a run."""
+    hooks = [File(name, script_text(module).encode()) for name, module in HOOKS.items()]
+    return [File("agent.zip", agent_zip("run")), *hooks]
 
 
 def _packed(files: Sequence[File]) -> bytes:

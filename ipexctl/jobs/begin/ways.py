@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.begin.modules import judge_modules, judge_syntax
 from ipexctl.jobs.begin.refused import Refused
-from ipexctl.remote.node_script import run_script, text_of
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
 if TYPE_CHECKING:
@@ -45,12 +45,18 @@ def check_ways(
         "ssh": ["ssh", *how, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
         "nodes": [{"word": word, "address": known.internal[name]} for word, name in words.items()],
         "seconds": _SECONDS,
-        "library": text_of("imports"),
         "script": needs.question() if needs is not None else None,
     }
     try:
-        said = run_script(
-            crew.session(node0), env.python, "ways", "try", request, timeout=8 * _SECONDS, cancel=crew.cancel
+        said = call(
+            crew.session(node0),
+            "run.connectivity",
+            "try",
+            request,
+            python=env.python,
+            label="check the connections",
+            timeout=8 * _SECONDS,
+            cancel=crew.cancel,
         )
     except Cancelled:
         raise

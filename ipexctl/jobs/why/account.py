@@ -1,4 +1,4 @@
-"""What `node/account.py` has read of a run's directory, as a value.
+"""What `node/run/run_snapshot.py` has read of a run's directory, as a value.
 
 What is missing or odd is left out, never an error.
 """

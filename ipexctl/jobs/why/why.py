@@ -14,7 +14,7 @@ from ipexctl.jobs.why.account import read_account
 from ipexctl.jobs.why.verdict import Verdict, judge, lasted
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_script import run_script, text_of
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.text import on_same_hosts
 
@@ -80,8 +80,11 @@ def _ask(
     *,
     copy: bool = False,
 ) -> Account:
-    request: dict[str, Any] = {"home": home, "id": record.id, "library": text_of("follow"), "copy": copy}
-    said = run_script(session, python, "account", "read", request, timeout=timeout, cancel=cancel)
+    request: dict[str, Any] = {"home": home, "id": record.id, "copy": copy}
+    label = "read the run's record"
+    said = call(
+        session, "run.run_snapshot", "read", request, python=python, label=label, timeout=timeout, cancel=cancel
+    )
     return read_account(said, record.node0.name)
 
 

@@ -444,7 +444,7 @@ TEXTS = tuple(text for texts in SECTIONS.values() for text in texts)
 
 
 def document(text: Text) -> dict[str, Any]:
-    """As `node/account.py` would tell of it."""
+    """As `node/run/run_snapshot.py` would tell of it."""
     has_first = text.by == "rank" or text.kind == "lost"
     first = {
         "kind": text.kind or ("exit" if not text.signal else "signal"),

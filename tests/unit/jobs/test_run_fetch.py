@@ -337,7 +337,7 @@ def test_pipes_are_left_out_and_what_may_not_be_read_is_told(there: Path, out: P
 def test_a_run_alone_is_its_record_and_what_it_wrote(tmp_path: Path) -> None:
     home, cwd = tmp_path / "home", tmp_path / "home/code/p-1"
     rundir = home / "runs/train-1"
-    for name in ("ranks/0000.out", "ranks/0000.err", "plan.json", "job.json", "rank.py"):
+    for name in ("ranks/0000.out", "ranks/0000.err", "plan.json", "job.json", "agent.zip"):
         put(rundir / name, b"{}")
     (rundir / "status.json").write_text(json.dumps({"state": "ok", "started": time.time() - 100}))
     put(cwd / "old.csv")

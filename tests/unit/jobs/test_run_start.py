@@ -69,7 +69,7 @@ class Node:
         self.scripts.append(command.script)
         if self.lost:
             raise Unreachable("the connection was lost")
-        if "supervise.py" in command.script:
+        if "run.supervisor" in command.script:
             assert stdin is not None
             size = int(command.script.partition("head -c ")[2].split()[0])
             came = stdin.read()
@@ -86,7 +86,7 @@ class Node:
             sink("stdout", b'{"event": "done", "pid": 7, "master_port": 29999}\n')
         elif command.label == "look for the record":
             return Ended(0 if self.after_go in ("stopped", "running") else 1)
-        elif command.label == "runs stop":
+        elif command.label == "stop the run":
             answer = {"event": "done", "status": {"state": self.after_go}, "was": "running"}
             sink("stdout", json.dumps(answer).encode() + b"\n")
         elif "tar -x" in command.script:
@@ -191,10 +191,10 @@ def test_older_runs_are_pruned_in_the_round_trip_that_brings_the_job() -> None:
     crew = Crew()
     begin(crew, keep=Keep(days=7))
     for name in "ab":
-        (brings,) = [script for script in crew.nodes[name].scripts if "prune.py" in script]
+        (brings,) = [script for script in crew.nodes[name].scripts if "run.retention" in script]
         assert "tar -x" in brings
         assert '"days": 7' in brings
-        assert "prune.py" in crew.nodes[name].files
+        assert "agent.zip" in crew.nodes[name].files
     assert len(crew.nodes["b"].scripts) == 1
 
 

@@ -15,7 +15,7 @@ from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, judged
 from ipexctl.jobs.why.account import read_account
 from ipexctl.jobs.why.blame import TABLE
 from ipexctl.jobs.why.verdict import LINES, judge, lasted
-from ipexctl.remote.node_script import text_of
+from ipexctl.node.run import verdict as supervisors
 
 if TYPE_CHECKING:
     from known_texts import Text
@@ -340,9 +340,7 @@ def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
 
 
 def supervisors_sentences() -> dict[str, str]:
-    """As `node/verdict.py` words them, by the cause they are to be taken for."""
-    module: dict[str, Any] = {}
-    exec(text_of("verdict"), module)
+    """As `node/run/verdict.py` words them, by the cause they are to be taken for."""
     peers = [
         SimpleNamespace(
             rank=rank,
@@ -365,7 +363,7 @@ def supervisors_sentences() -> dict[str, str]:
     }
     for id_, (deed, given) in deeds.items():
         status: dict[str, Any] = {"supervisor": {"host": "node1"}, "first_failure": None, "attempt": 0}
-        getattr(module["Verdict"](status, lambda *_, **__: None), deed)(*given)
+        getattr(supervisors.Verdict(status, lambda *_, **__: None), deed)(*given)
         said[id_] = str(status["reason"])
     return said
 

@@ -211,4 +211,4 @@ def test_the_script_says_why_and_differs_where_hosts_do() -> None:
     for rank in range(4):
         assert f"export RANK={rank} LOCAL_RANK={rank % 2}" in found.text
     assert "  cores=0,1\n" in found.text
-    assert "rank.py" not in found.text
+    assert "run.rank" not in found.text

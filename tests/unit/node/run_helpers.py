@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.jobs.begin.start import OF_NODE0, OF_RANKS, SHIPPED_AS
-from ipexctl.remote.node_script import text_of
+from agent_helpers import agent_file
+from ipexctl.jobs.begin.start import HOOKS
+from ipexctl.remote.node_call import script_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STAND_IN = Path(__file__).parents[2] / "stand_ins" / "mpirun.py"
-SCRIPTS = tuple(dict.fromkeys((*OF_NODE0, *OF_RANKS)))
 FINAL = ("ok", "failed", "stopped", "lost")
 
 
@@ -40,13 +40,17 @@ class Run:
     go: dict[str, Any] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     patches: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Script → a constant as it stands there, and as it is to be: nobody waits a minute in a test."""
+    """Module → a constant as it stands there, and as it is to be: nobody waits a minute in a test."""
     id: str = "run1"
     token: str = field(default_factory=lambda: secrets.token_hex(32))
 
     @property
     def rundir(self) -> Path:
         return self.home / "runs" / self.id
+
+    @property
+    def agent(self) -> Path:
+        return self.rundir / "agent.zip"
 
     def start(self) -> Run:
         self.listen()
@@ -56,14 +60,13 @@ class Run:
 
     def listen(self) -> None:
         self.rundir.mkdir(parents=True, mode=0o700)
-        for name in SCRIPTS:
-            text, (old, new) = text_of(name), self.patches.get(name, ("", ""))
-            assert old in text
-            path = self.rundir / f"{SHIPPED_AS.get(name, name)}.py"
+        self.agent.write_bytes(Path(agent_file("run", tuple(sorted(self.patches.items())))).read_bytes())
+        for name, module in HOOKS.items():
+            path = self.rundir / name
             path.parent.mkdir(exist_ok=True, mode=0o700)
-            path.write_text(text.replace(old, new) if old else text)
+            path.write_text(script_text(module))
         self.process = subprocess.Popen(
-            [self.python, "-I", str(self.rundir / "supervise.py")],
+            [self.python, "-I", str(self.agent), "run.supervisor"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -104,7 +107,7 @@ class Run:
         launch = self.launch or [sys.executable, str(STAND_IN), str(self.size)]
         go = {
             "go": True,
-            "argv": [*launch, self.python, "-I", str(self.rundir / "rank.py"), str(self.rundir / "job.json")],
+            "argv": [*launch, self.python, "-I", str(self.agent), "run.rank", str(self.rundir / "job.json")],
             "environ": {},
             "cwd": str(self.home),
             "nodes": 1,

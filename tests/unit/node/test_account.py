@@ -13,13 +13,13 @@ import pytest
 from node_store_helpers import other_pythons
 from run_helpers import Run
 
+from agent_helpers import agent_argv
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.record import RunRecord
 from ipexctl.jobs.why.account import read_account
 from ipexctl.jobs.why.why import cause_from_copy, why
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_script import text_of
 from ipexctl.remote.outcome import Unreachable
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ HERE = Host(name="localhost", address="localhost")
 
 
 def ask(home: Path, run: str, python: str = sys.executable, **more: Any) -> dict[str, Any]:
-    request = {"home": str(home), "id": run, "library": text_of("follow"), **more}
+    request = {"home": str(home), "id": run, **more}
     said = subprocess.run(
-        [python, "-I", "-c", text_of("account"), "read"],
+        agent_argv(python, "run.run_snapshot", "read"),
         input=json.dumps(request) + "\n",
         capture_output=True,
         text=True,
         timeout=60,
-        check=True,
+        check=False,
     )
     answer: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
     return answer

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ import pytest
 from node_store_helpers import other_pythons
 from run_helpers import runs_in
 
-from ipexctl.remote.node_script import text_of
+from agent_helpers import agent_argv
+from ipexctl.node.run import follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ class Follow:
     def __init__(self, run: Run, python: str = sys.executable, **more: Any) -> None:
         self.events: list[dict[str, Any]] = []
         self.process = subprocess.Popen(
-            [python, "-I", "-c", text_of("follow"), "follow"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            agent_argv(python, "run.follow", "follow"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self.process.stdin is not None
         request = {"home": str(run.home), "id": run.id, "from": "start", "follow": True, **more}
@@ -152,15 +152,13 @@ def test_a_run_whose_supervisor_died_is_lost_and_not_running_for_ever(make: Call
 
 
 def test_a_supervisor_on_another_machine_of_this_home_is_judged_by_when_it_wrote(tmp_path: Path) -> None:
-    module = types.ModuleType("follow")
-    exec(compile(text_of("follow"), "follow", "exec"), module.__dict__)
     path = tmp_path / "status.json"
     elsewhere = {"pid": 1, "start": 0, "machine": "login7"}
     path.write_text(json.dumps({"state": "running", "supervisor": elsewhere, "ranks": [{"state": "running"}]}))
-    assert module.read_status(str(tmp_path))["state"] == "running"
-    os.utime(path, (0, time.time() - module.UNHEARD - 1))
+    assert follow.read_status(str(tmp_path))["state"] == "running"
+    os.utime(path, (0, time.time() - follow.UNHEARD - 1))
     written = path.read_bytes()
-    assert module.read_status(str(tmp_path))["state"] == "lost"
+    assert follow.read_status(str(tmp_path))["state"] == "lost"
     assert path.read_bytes() == written
 
 
@@ -171,12 +169,12 @@ def test_a_run_nobody_knows_is_said(make: Callable[..., Run]) -> None:
 
 
 def on_runs(run: Run, action: str, **more: Any) -> dict[str, Any]:
-    request = {"home": str(run.home), "id": run.id, "library": text_of("follow"), **more}
+    request = {"home": str(run.home), "id": run.id, **more}
     done = subprocess.run(
-        [sys.executable, "-I", "-c", text_of("runs"), action],
+        agent_argv(sys.executable, "run.runs", action),
         input=json.dumps(request).encode() + b"\n",
         capture_output=True,
-        check=True,
+        check=False,
     )
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -226,7 +224,7 @@ def followed_with(tmp_path: Path, soft: int, hard: int) -> tuple[set[tuple[int, 
     """Which streams were handed on where so many files may be open, and the last word."""
     request = {"home": str(tmp_path), "id": "r1", "from": "start", "follow": True}
     done = subprocess.run(
-        [sys.executable, "-I", "-c", text_of("follow"), "follow"],
+        agent_argv(sys.executable, "run.follow", "follow"),
         input=json.dumps(request).encode() + b"\n",
         capture_output=True,
         check=False,
@@ -255,17 +253,15 @@ def test_a_stream_that_can_not_be_opened_is_not_passed_over_in_silence(tmp_path:
     assert "Too many open files" in last["reason"]
 
 
-def test_a_last_word_said_while_we_looked_is_not_written_over(tmp_path: Path) -> None:
+def test_a_last_word_said_while_we_looked_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rundir = ended_run(tmp_path, 1)
     final = (rundir / "status.json").read_text()
     (rundir / "status.json").write_text(json.dumps({**json.loads(final), "state": "running"}))
-    follow: Any = types.ModuleType("follow")
-    exec(text_of("follow"), follow.__dict__)
 
     def ends_meanwhile(_: object) -> bool:
         (rundir / "status.json").write_text(final)
         return False
 
-    follow.is_alive = ends_meanwhile
+    monkeypatch.setattr(follow, "is_alive", ends_meanwhile)
     assert follow.read_status(str(rundir))["state"] == "ok"
     assert (rundir / "status.json").read_text() == final

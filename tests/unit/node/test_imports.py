@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.remote.node_script import text_of
+from agent_helpers import agent_argv
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 def asked(script: dict[str, Any], **environ: str) -> dict[str, Any]:
     """As node0 is where it is the only one."""
-    request = {"address": "", "nodes": [], "library": text_of("imports"), "script": {"name": "t.py", **script}}
+    request = {"address": "", "python": sys.executable, "nodes": [], "script": {"name": "t.py", **script}}
     said = subprocess.run(
-        [sys.executable, "-I", "-c", text_of("ways")],
+        agent_argv(sys.executable, "run.connectivity", "try"),
         input=json.dumps(request) + "\n",
         env={**os.environ, **environ},
         capture_output=True,

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.remote.node_script import text_of
+from ipexctl.node.run import oom
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PID = 4711
 GB = 1 << 30
-
-
-@pytest.fixture(scope="module")
-def oom() -> Any:
-    module = types.ModuleType("oom")
-    exec(compile(text_of("oom"), "oom", "exec"), module.__dict__)
-    return module
 
 
 class Machine:
@@ -59,9 +51,7 @@ def of_version_1(base: Path, path: str = "/job", root: str = "/") -> Machine:
     return machine
 
 
-def test_a_counter_of_version_2_that_went_up_tells_and_the_least_limit_above_is_the_one(
-    oom: Any, tmp_path: Path
-) -> None:
+def test_a_counter_of_version_2_that_went_up_tells_and_the_least_limit_above_is_the_one(tmp_path: Path) -> None:
     machine = of_version_2(tmp_path)
     machine.put("cg/user.slice/job/memory.max", "max\n")
     machine.put("cg/user.slice/memory.max", f"{2 * GB}\n")
@@ -74,7 +64,7 @@ def test_a_counter_of_version_2_that_went_up_tells_and_the_least_limit_above_is_
 @pytest.mark.parametrize(
     ("path", "root"), [("/job", "/"), ("/docker/abc", "/docker/abc"), ("/docker/abc/x", "/docker")]
 )
-def test_a_counter_of_version_1_is_found_in_a_container_too(oom: Any, tmp_path: Path, path: str, root: str) -> None:
+def test_a_counter_of_version_1_is_found_in_a_container_too(tmp_path: Path, path: str, root: str) -> None:
     machine = of_version_1(tmp_path, path, root)
     inside = path[len(root.rstrip("/")) :]
     machine.put(f"cg/memory{inside}/memory.limit_in_bytes", f"{GB}\n")
@@ -83,7 +73,7 @@ def test_a_counter_of_version_1_is_found_in_a_container_too(oom: Any, tmp_path: 
     assert watched.verdict() == {"by": "cgroup", "limit": GB}
 
 
-def test_a_limit_that_is_none_is_not_told_as_a_number(oom: Any, tmp_path: Path) -> None:
+def test_a_limit_that_is_none_is_not_told_as_a_number(tmp_path: Path) -> None:
     machine = of_version_1(tmp_path)
     machine.put("cg/memory/job/memory.limit_in_bytes", "9223372036854771712\n")
     watched = oom.OutOfMemory(PID, machine.proc)
@@ -91,7 +81,7 @@ def test_a_limit_that_is_none_is_not_told_as_a_number(oom: Any, tmp_path: Path) 
     assert watched.verdict() == {"by": "cgroup", "limit": None}
 
 
-def test_a_process_that_moved_is_looked_for_where_it_is(oom: Any, tmp_path: Path) -> None:
+def test_a_process_that_moved_is_looked_for_where_it_is(tmp_path: Path) -> None:
     machine = of_version_2(tmp_path)
     watched = oom.OutOfMemory(PID, machine.proc)
     machine.put("cg/scope/memory.events", "oom_kill 5\n")
@@ -106,7 +96,7 @@ def test_a_process_that_moved_is_looked_for_where_it_is(oom: Any, tmp_path: Path
     assert watched.verdict() == {"by": "cgroup", "limit": GB}
 
 
-def test_a_kill_of_long_ago_is_not_taken_for_this_one(oom: Any, tmp_path: Path) -> None:
+def test_a_kill_of_long_ago_is_not_taken_for_this_one(tmp_path: Path) -> None:
     machine = of_version_2(tmp_path)
     watched = oom.OutOfMemory(PID, machine.proc)
     machine.put("cg/user.slice/job/memory.events", "oom_kill 2\n")
@@ -115,7 +105,7 @@ def test_a_kill_of_long_ago_is_not_taken_for_this_one(oom: Any, tmp_path: Path) 
     assert watched.verdict() is None
 
 
-def test_where_nothing_can_be_read_nothing_is_claimed(oom: Any, tmp_path: Path) -> None:
+def test_where_nothing_can_be_read_nothing_is_claimed(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "0::/\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
     assert oom.OutOfMemory(PID, machine.proc).verdict() is None
     assert oom.OutOfMemory(PID, str(tmp_path / "nowhere")).verdict() is None
@@ -130,5 +120,5 @@ def test_where_nothing_can_be_read_nothing_is_claimed(oom: Any, tmp_path: Path) 
         (b"python3[4711]: segfault at 0 ip 0 sp 0 error 4", None),
     ],
 )
-def test_the_kernels_words_are_understood(oom: Any, line: bytes, said: str | None) -> None:
+def test_the_kernels_words_are_understood(line: bytes, said: str | None) -> None:
     assert oom.killed_by_log(b"eth0: link up\n" + line + b"\noom_reaper: reaped process 4711", PID) == said

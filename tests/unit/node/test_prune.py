@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from env_helpers import other_pythons, said, start
+from agent_helpers import agent_argv, agent_file
+from env_helpers import other_pythons, said
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.keep import Keep, prune_here, prune_nodes, quietly, read_keep
@@ -21,7 +23,6 @@ from ipexctl.jobs.ps import forgettable, look
 from ipexctl.jobs.record import Register, RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_script import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 DAY = 86400.0
 MACHINE = os.uname().nodename
 GONE = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}
+
+
+def start(command: str, action: str, request: dict[str, Any], python: str = sys.executable) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(
+        agent_argv(python, command, action), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(request).encode() + b"\n")
+    child.stdin.close()
+    child.stdin = None
+    return child
 
 
 class Runs:
@@ -50,7 +62,7 @@ class Runs:
         rundir = self.place / name
         (rundir / "ranks").mkdir(parents=True)
         (rundir / "ranks/0000.out").write_bytes(b"x" * size)
-        (rundir / "rank.py").touch()
+        (rundir / "agent.zip").touch()
         if status is not None:
             (rundir / "status.json").write_text(json.dumps(status))
         at = time.time() - days * DAY
@@ -60,7 +72,7 @@ class Runs:
 
     def prune(self, *, days: float = 30, gb: float = 2, keep: int = 0, **more: Any) -> dict[str, Any]:
         request = {"home": str(self.home), "days": days, "gb": gb, "keep": keep, "mine": None, **more}
-        return said(start("prune", "prune", request))
+        return said(start("run.retention", "prune", request))
 
     @property
     def names(self) -> list[str]:
@@ -87,7 +99,7 @@ def test_what_is_old_goes_the_newest_stay_however_old(runs: Runs) -> None:
 def test_every_python_of_a_node_can_prune(runs: Runs, python: str) -> None:
     runs.make("r", 99)
     request = {"home": str(runs.home), "days": 1, "gb": 1, "keep": 0, "mine": None}
-    assert said(start("prune", "prune", request, python=python))["pruned"][0]["id"] == "r"
+    assert said(start("run.retention", "prune", request, python=python))["pruned"][0]["id"] == "r"
 
 
 def test_where_all_take_too_much_the_oldest_go(runs: Runs) -> None:
@@ -178,21 +190,21 @@ def test_a_pruned_run_is_told_as_such_and_how_it_ended_is_known(runs: Runs) -> N
     runs.make("whole", 1)
     runs.prune(keep=1)
     ids = ["r", "whole", "never"]
-    answer = said(start("runs", "list", {"home": str(runs.home), "ids": ids, "library": text_of("follow")}))
+    answer = said(start("run.runs", "list", {"home": str(runs.home), "ids": ids}))
     assert answer["runs"]["r"]["state"] == "failed"
     assert answer["runs"]["r"]["pruned"] > time.time() - 60
     assert answer["runs"]["whole"]["state"] == "ok"
     assert answer["runs"]["never"] is None
-    everything = said(start("runs", "list", {"home": str(runs.home), "ids": None, "library": text_of("follow")}))
+    everything = said(start("run.runs", "list", {"home": str(runs.home), "ids": None}))
     assert list(everything["runs"]) == ["whole"]
-    followed = said(start("follow", "follow", {"home": str(runs.home), "id": "r", "ranks": None}))
+    followed = said(start("run.follow", "follow", {"home": str(runs.home), "id": "r", "ranks": None}))
     assert followed["reason"] == f"its logs were pruned on {time.strftime('%Y-%m-%d')}: older than 30 days"
     assert "IPEXCTL_KEEP_DAYS" in followed["fix"]
 
 
 def test_in_the_background_it_begins_only_where_there_are_many(runs: Runs) -> None:
     rundir = runs.make("new", 0, state="running")
-    (rundir / "prune.py").write_text(text_of("prune"))
+    shutil.copy(agent_file("run"), rundir / "agent.zip")
     for number in range(9):
         runs.make(f"r{number}", 99)
     line = quietly(Keep(), str(runs.home), sys.executable, "new")

@@ -165,7 +165,7 @@ def test_a_rank_that_cannot_reach_the_supervisor_says_so_and_exits_with_111(make
     run = make(
         FOR_EVER,
         job={"supervisor": {"address": "127.0.0.1", "port": port}},
-        patches={"rank": ("CONNECT = 20.0", "CONNECT = 1.0")},
+        patches={"run.rank": ("CONNECT = 20.0", "CONNECT = 1.0")},
     ).start()
     status = run.wait()
     assert status["state"] == "failed"
@@ -195,7 +195,7 @@ def test_who_does_not_know_the_token_is_no_supervisor(make: Callable[..., Run]) 
     run = make(
         FOR_EVER,
         job={"supervisor": {"address": "127.0.0.1", "port": stranger.getsockname()[1]}},
-        patches={"rank": ("CONNECT = 20.0", "CONNECT = 1.5")},
+        patches={"run.rank": ("CONNECT = 20.0", "CONNECT = 1.5")},
     ).start()
     status = run.wait()
     stranger.close()
@@ -266,7 +266,7 @@ def test_a_frozen_supervisor_stalls_no_rank_and_gets_everything_later(make: Call
     code = (
         "import sys\nfor i in range(300000): print(i, 'x' * 50)\nprint('finished', file=sys.stderr)\nopen('done', 'w')"
     )
-    run = make(code, patches={"outbox": ("MEMORY = 4 << 20", "MEMORY = 1 << 20")})
+    run = make(code, patches={"run.output_buffer": ("MEMORY = 4 << 20", "MEMORY = 1 << 20")})
     run.listen()
     run.write_job()
     run.say_go()
@@ -285,14 +285,14 @@ def test_a_frozen_supervisor_stalls_no_rank_and_gets_everything_later(make: Call
 
 
 def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_good(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER, 2, patches={"rank": ("LOST = 50.0", "LOST = 3.0")}).start()
+    run = make(FOR_EVER, 2, patches={"run.rank": ("LOST = 50.0", "LOST = 3.0")}).start()
     run.wait_for(b"here", 1)
     supervisor, mpirun = run.status["supervisor"]["pid"], run.status["mpirun"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
     until = time.monotonic() + 15
     while len(run.left()) > 2 and time.monotonic() < until:
         time.sleep(0.1)
-    assert all("rank.py" not in words or "mpirun.py" in words for words in run.left())
+    assert all("run.rank" not in words or "mpirun.py" in words for words in run.left())
     assert "the supervisor was lost" in run.said("mpirun.log")
     for pid in (supervisor, mpirun):
         with contextlib.suppress(ProcessLookupError):

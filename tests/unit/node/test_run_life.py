@@ -116,7 +116,7 @@ def test_a_clock_that_jumps_by_days_decides_nothing(make: Callable[..., Run]) ->
     patch = ("Json = Dict[str, Any]\n", JUMPS)
     code = "import time\nfor n in range(20):\n print(n, flush=True)\n time.sleep(0.1)"
     go = {"time_limit": 60, "hang_after": 30}
-    run = make(code, go=go, patches={"supervise": patch, "rank": patch}).start()
+    run = make(code, go=go, patches={"run.supervisor": patch, "run.rank": patch}).start()
     status = run.wait()
     assert (status["state"], status["reason"]) == ("ok", "")
     assert run.output(1) == b"".join(b"%d\n" % n for n in range(20))
@@ -129,7 +129,7 @@ def test_the_last_status_is_written_where_only_what_was_kept_for_it_is_left(make
     only_what_is_there = refused[0].replace(
         "os.O_CREAT |", "(os.O_CREAT if self.status['state'] == 'starting' else 0) |"
     )
-    run = make("import time\ntime.sleep(2)", patches={"book": (refused[0], only_what_is_there)}).start()
+    run = make("import time\ntime.sleep(2)", patches={"run.recorder": (refused[0], only_what_is_there)}).start()
     status = run.wait()
     assert (status["state"], status["exit_code"]) == ("ok", 0)
     assert json.loads((run.rundir / "status.json").read_text())["ended"] is not None
@@ -139,7 +139,7 @@ def test_a_setup_that_takes_its_time_is_no_lost_rank(make: Callable[..., Run], t
     setup = tmp_path / "setvars.sh"
     setup.write_text("sleep 5\nexport FROM_SETUP=yes\n")
     both = {"setup": str(setup)}
-    patches = {"peers": ("SILENT = 25.0", "SILENT = 3.0"), "rank": ("LOST = 50.0", "LOST = 3.0")}
+    patches = {"run.rank_connections": ("SILENT = 25.0", "SILENT = 3.0"), "run.rank": ("LOST = 50.0", "LOST = 3.0")}
     run = make("import os; print(os.environ['FROM_SETUP'])", job=both, go=both, patches=patches).start()
     status = run.wait()
     assert (status["state"], status["reason"]) == ("ok", "")
@@ -149,7 +149,9 @@ def test_a_setup_that_takes_its_time_is_no_lost_rank(make: Callable[..., Run], t
 def test_a_setup_that_never_ends_is_told_and_leaves_nothing(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "setvars.sh"
     setup.write_text(f"WHOSE={tmp_path}/runs/run0 sleep 600\n")
-    run = make("print(1)", job={"setup": str(setup)}, patches={"wire": ("SOURCED = 90.0", "SOURCED = 1.0")}).start()
+    run = make(
+        "print(1)", job={"setup": str(setup)}, patches={"run.protocol": ("SOURCED = 90.0", "SOURCED = 1.0")}
+    ).start()
     assert run.wait()["exit_code"] == 127
     assert "setvars.sh could not be sourced: it took longer than 1 s" in run.output(0, "err").decode()
     assert run.left() == []

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 from node_store_helpers import other_pythons
 
-from ipexctl.jobs.begin.start import SHIPPED_AS
+from ipexctl.jobs.begin.start import HOOKS
 from ipexctl.jobs.dump import read_faulthandler
-from ipexctl.remote.node_script import text_of
+from ipexctl.remote.node_call import script_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,10 +62,10 @@ class Shim:
 
 @pytest.fixture
 def shim(tmp_path: Path) -> Iterator[Shim]:
-    for name, shipped in SHIPPED_AS.items():
-        path = tmp_path / f"{shipped}.py"
+    for name, module in HOOKS.items():
+        path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text_of(name))
+        path.write_text(script_text(module))
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

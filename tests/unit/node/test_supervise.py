@@ -300,7 +300,7 @@ def test_a_disk_that_stays_full_ends_no_training_and_what_is_lost_is_counted(
         pytest.skip("no right to mount")
     try:
         code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
-        run = make(code, 1, patches={"supervise": ("FLUSH = 30.0", "FLUSH = 2.0")})
+        run = make(code, 1, patches={"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")})
         run.listen()
         run.write_job()
         (run.rundir / "ranks").symlink_to(place)

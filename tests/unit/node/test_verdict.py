@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.remote.node_script import text_of
+from ipexctl.node.run import verdict as module
 
-MODULE = types.ModuleType("verdict")
-exec(compile(text_of("verdict"), "verdict", "exec"), MODULE.__dict__)
 NOW = 1000.0
 
 
@@ -40,7 +38,7 @@ def cluster(hosts: int = 3) -> list[Peer]:
 
 def verdict() -> tuple[Any, dict[str, Any]]:
     status: dict[str, Any] = {"supervisor": {"host": "node1"}, "first_failure": None, "attempt": 0, "attempts": []}
-    return MODULE.Verdict(status, lambda name, **fields: None), status
+    return module.Verdict(status, lambda name, **fields: None), status
 
 
 def first_of(status: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,7 +1,4 @@
-"""Going on without whoever started us: a session of our own, no terminal, complaints in a file.
-
-Loaded by `supervise.py`.
-"""
+"""Going on without whoever started us: a session of our own, no terminal, complaints in a file."""
 
 from __future__ import annotations
 

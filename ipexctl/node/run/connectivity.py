@@ -3,7 +3,7 @@
 Asked on node0, of each node; at once, as mpirun would.
 
     {"address": node0's own, "python", "ssh": [word, …], "nodes": [{"word", "address"}, …], "seconds",
-     "library": text of imports.py, "script": {"modules": [name, …], "own", "name", "source" or null}, or null}
+     "script": {"modules": [name, …], "own", "name", "source" or null}, or null}
         → {"event": "done", "ways": {word: {"kind": "ok" | "login" | "back" | "there", "text", "lacking": [name, …]}},
            "lacking": [name, …] on node0, "fault": what is wrong with the script's syntax, or null}
 
@@ -19,11 +19,12 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
-import types
 from typing import Any, Dict, Tuple
+
+from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.run import imports
 
 MARK = "ipexctl-way "
 Json = Dict[str, Any]
@@ -86,7 +87,7 @@ class Way:
 
     def talk(self, process: Any, seconds: float) -> None:
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write((self.request["library"] + THERE).encode())
+            process.stdin.write((text_of_imports() + THERE).encode())
             process.stdin.close()
         said = None
         for raw in process.stdout:
@@ -135,10 +136,14 @@ def look(request: Json) -> Json:
     script = request["script"]
     if not script:
         return {"lacking": [], "fault": None}
-    library = types.ModuleType("imports")
-    exec(compile(request["library"], "imports", "exec"), library.__dict__)  # noqa: S102
-    fault = library.fault(script["source"], script["name"]) if script["source"] is not None else None
-    return {"lacking": library.lacking(script["modules"], script["own"]), "fault": fault}
+    fault = imports.fault(script["source"], script["name"]) if script["source"] is not None else None
+    return {"lacking": imports.lacking(script["modules"], script["own"]), "fault": fault}
+
+
+def text_of_imports() -> str:
+    """The module as it is sent ahead of a node's part."""
+    source: str = imports.__loader__.get_source(imports.__name__)  # type: ignore[union-attr]
+    return source
 
 
 def try_all(request: Json) -> Json:
@@ -156,16 +161,15 @@ def try_all(request: Json) -> Json:
     return {**here, "ways": ways}
 
 
-def main() -> None:
-    request = json.loads(sys.stdin.readline())
+def check(request: Json, _: object) -> Json:
+    if shutil.which(request["python"]) is None:  # another has been found to run this: it would answer for the wrong one
+        raise AgentError(f"{request['python']} is not there")
     if request["nodes"] and shutil.which(request["ssh"][0]) is None:
         text = "there is no ssh on it"
         ways = {node["word"]: {"kind": "login", "text": text, "lacking": []} for node in request["nodes"]}
-        said = {**look(request), "ways": ways}
-    else:
-        said = {"ways": {}, **try_all(request)}
-    sys.stdout.write(json.dumps({"event": "done", **said}) + "\n")
+        return {**look(request), "ways": ways}
+    return {"ways": {}, **try_all(request)}
 
 
-if __name__ == "__main__":
-    main()
+def main(action: str) -> int:
+    return answer({"try": check}[action])

@@ -1,8 +1,9 @@
 """What each Python of a rank does before its own code: it lets its stacks be asked for, and tells when it goes wrong.
 
-Imported by `aside.py`, from a directory that is first on PYTHONPATH. It prints nothing, and costs a millisecond.
+`sitecustomize.py` imports it as `ipexctl_shim`, from a directory that is first on PYTHONPATH. It prints nothing, and
+costs a millisecond.
 
-    SIGNAL           all threads' stacks go to a file without a name, which `stacks.py` reads by way of /proc
+    SIGNAL           all threads' stacks go to a file without a name, which `process_stacks.py` reads by way of /proc
     $IPEXCTL_NOTES   `NUMBER:INODE` of an inherited pipe: a line `PID CODE WORDS` goes there once an exception, or
                      sys.exit with a code other than 0, has reached the top. Children that haven't the pipe write none.
 """
@@ -74,7 +75,7 @@ def unnamed_file() -> int:
             number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError:
             continue
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
         return number
     raise OSError(0, "there is no room for a file")
 

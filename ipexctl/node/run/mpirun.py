@@ -1,7 +1,4 @@
-"""mpirun itself: started in a group of its own with an environment of its own, and ended with everything in it.
-
-Loaded by `supervise.py`.
-"""
+"""mpirun itself: started in a group of its own with an environment of its own, and ended with everything in it."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ import subprocess
 import time
 from typing import Any, Dict
 
+from ipexctl.node.run import protocol
+
 KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 LEAVE = 10.0
 """Seconds for mpirun to leave once every rank has."""
@@ -24,12 +23,12 @@ Json = Dict[str, Any]
 class Launcher:
     """A started mpirun. Its stdin stays open as long as we live, and it is ended when we are."""
 
-    def __init__(self, wire: Any, go: Json, rundir: str) -> None:
+    def __init__(self, go: Json, rundir: str) -> None:
         """Raises an OSError where it can't be started."""
-        environ = _environment(wire, go)
+        environ = _environment(go)
         libc = ctypes.CDLL(None)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = os.open(os.path.join(rundir, "mpirun.log"), flags, 0o600)  # noqa: PTH118
+        log = os.open(os.path.join(rundir, "mpirun.log"), flags, 0o600)
         try:
             self._process = subprocess.Popen(
                 go["argv"],
@@ -81,7 +80,7 @@ class Launcher:
     def clear_away(self) -> None:
         """What it has left: its children have groups of their own, an ssh to a node that is cut off among them."""
         self.signal(signal.SIGKILL)
-        for name in os.listdir("/proc"):  # noqa: PTH208
+        for name in os.listdir("/proc"):
             if name.isdigit() and _session_of(name) == self.pid:
                 with contextlib.suppress(OSError):
                     os.kill(int(name), signal.SIGKILL)
@@ -89,18 +88,18 @@ class Launcher:
 
 def _session_of(pid: str) -> int | None:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[3])
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _environment(wire: Any, go: Json) -> dict[str, str]:
+def _environment(go: Json) -> dict[str, str]:
     """Clean but for what every program wants: hydra hands all of it to every rank."""
     environ = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")}
     account = pwd.getpwuid(os.getuid())
     environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
     if go.get("setup"):
-        environ = wire.sourced(go["setup"], environ)
-    wire.with_variables(environ, go.get("environ") or {}, [])
+        environ = protocol.sourced(go["setup"], environ)
+    protocol.with_variables(environ, go.get("environ") or {}, [])
     return environ

@@ -1,6 +1,6 @@
 """A rank's ends: its connection to the supervisor, made again where it breaks, and the two streams of its command.
 
-Loaded by `rank.py`. What a frame is lies in `wire.py`, what isn't yet acknowledged in `outbox.py`.
+`protocol.py` says what a frame is; `output_buffer.py` keeps what isn't acknowledged yet.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import socket
 import time
 from typing import Any, Callable, Dict
+
+from ipexctl.node.run import protocol
 
 SILENT = 12.0
 """Seconds of silence until a connection is made anew."""
@@ -26,8 +28,7 @@ Json = Dict[str, Any]
 class Talk:
     """The way to the supervisor: made, proved, and made again where it breaks."""
 
-    def __init__(self, wire: Any, job: Json, who: Json, resume: Callable[[Json], None]) -> None:
-        self.wire = wire
+    def __init__(self, job: Json, who: Json, resume: Callable[[Json], None]) -> None:
         self.is_up = False
         self.heard = time.monotonic()
         """When the supervisor itself was last heard."""
@@ -56,7 +57,7 @@ class Talk:
 
     def tell(self, t: str, **fields: Any) -> None:
         if self.is_up:
-            self._link.send(self.wire.message(t, **fields))
+            self._link.send(protocol.message(t, **fields))
 
     def send(self, data: bytes) -> None:
         self._link.send(data)
@@ -83,7 +84,7 @@ class Talk:
             code = error.errno or errno.EIO
         self.is_refused = code == errno.ECONNREFUSED
         if sock is not None and code in (0, errno.EINPROGRESS):
-            self._link = self.wire.Link(sock)
+            self._link = protocol.Link(sock)
             self._connecting = True
             return
         if sock is not None:
@@ -110,14 +111,14 @@ class Talk:
                 code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 self.is_refused = code == errno.ECONNREFUSED
                 if code:
-                    raise self.wire.Broken(os.strerror(code))
+                    raise protocol.Broken(os.strerror(code))
                 self._connecting = False
             if link in readable:
                 for kind, payload in link.receive():
-                    self._hear(self.wire.read_message(payload) if kind == b"J" else {"t": ""}, said)
+                    self._hear(protocol.read_message(payload) if kind == b"J" else {"t": ""}, said)
             if not self._connecting:
                 link.flush()
-        except self.wire.Broken as broken:
+        except protocol.Broken as broken:
             self._drop(str(broken))
         return said
 
@@ -130,17 +131,17 @@ class Talk:
         if message["t"] == "challenge" and isinstance(theirs, str) and not self._expected:
             ours = os.urandom(16).hex()  # of this connection alone: what was said on another proves nothing here
             said_by_both = (self._who["rank"], theirs[:64], ours)
-            self._expected = self.wire.proof(self._token, "supervisor", *said_by_both)
-            proof = self.wire.proof(self._token, "rank", *said_by_both)
-            self._link.send(self.wire.message("hello", nonce=ours, proof=proof, **self._who))
-        elif message["t"] == "welcome" and self.wire.is_proof(message.get("proof"), self._expected):
-            self._link.most = self.wire.MOST
+            self._expected = protocol.proof(self._token, "supervisor", *said_by_both)
+            proof = protocol.proof(self._token, "rank", *said_by_both)
+            self._link.send(protocol.message("hello", nonce=ours, proof=proof, **self._who))
+        elif message["t"] == "welcome" and protocol.is_proof(message.get("proof"), self._expected):
+            self._link.most = protocol.MOST
             self._expected = ""
             self.is_up = True
             self.heard = time.monotonic()
             self._resume(message)
         else:
-            raise self.wire.Broken("who answers there isn't this run's supervisor")
+            raise protocol.Broken("who answers there isn't this run's supervisor")
 
 
 class Stream:

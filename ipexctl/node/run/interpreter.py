@@ -29,15 +29,15 @@ else:
             packages[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-prefix = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))  # noqa: PTH100, PTH120 - links are kept
-places = [os.path.join(prefix, *parts) for parts in (("lib",), ("lib", "libfabric"), ("lib", "libfabric", "prov"))]  # noqa: PTH118
+prefix = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
+places = [os.path.join(prefix, *parts) for parts in (("lib",), ("lib", "libfabric"), ("lib", "libfabric", "prov"))]
 said = {
     "event": "done",
     "version": "%d.%d.%d" % tuple(sys.version_info[:3]),  # noqa: UP031
     "prefix": prefix,
     "packages": packages,
-    "mpi": os.path.exists(os.path.join(prefix, "bin", "mpiexec.hydra")),  # noqa: PTH110, PTH118
-    "providers": [place for place in places if glob.glob(os.path.join(place, "lib*-fi.so"))],  # noqa: PTH118, PTH207
-    "libraries": [place for place in places if glob.glob(os.path.join(place, "libmpi.so*"))],  # noqa: PTH118, PTH207
+    "mpi": os.path.exists(os.path.join(prefix, "bin", "mpiexec.hydra")),
+    "providers": [place for place in places if glob.glob(os.path.join(place, "lib*-fi.so"))],
+    "libraries": [place for place in places if glob.glob(os.path.join(place, "libmpi.so*"))],
 }
 sys.stdout.write(json.dumps(said) + "\n")

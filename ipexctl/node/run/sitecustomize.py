@@ -1,4 +1,6 @@
-"""The sitecustomize that each Python of a rank finds first: it brings in `shim.py` and takes itself out of sight.
+"""The sitecustomize that each Python of a rank finds first: it imports the hooks and takes itself out of sight.
+
+On a node `rank_hooks.py` lies beside it as `ipexctl_shim.py`, and nothing else does.
 
 Any Python of the node may come by, as a child of the command: this file is one that all of them can read, 2.7 too.
 Then the sitecustomize it stood in front of is imported, and what that raises is raised, as if this had not been here.
@@ -7,7 +9,7 @@ Then the sitecustomize it stood in front of is imported, and what that raises is
 import os
 import sys
 
-here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+here = os.path.dirname(os.path.abspath(__file__))
 if sys.version_info >= (3, 8) and sys.platform.startswith("linux"):
     try:
         import ipexctl_shim  # type: ignore[import-not-found]

@@ -1,6 +1,6 @@
 """What a rank's Pythons tell of themselves: where they are, when asked, and that they are on their way out for good.
 
-Loaded by `rank.py`; their end of it is `shim.py`. A stack is py-spy's where the environment has it and may look, else
+Their end of it is `rank_hooks.py`. A stack is py-spy's where the environment has it and may look, else
 what the process itself writes when a signal nobody uses tells it to. The signal goes to no process that isn't prepared.
 """
 
@@ -13,8 +13,10 @@ import threading
 import time
 from typing import Any, Dict
 
+from ipexctl.node.run import processes
+
 SIGNAL, NAME = 61, "ipexctl-stacks"
-"""As in `shim.py`."""
+"""As in `rank_hooks.py`."""
 STUCK = 10.0
 """Seconds for an interpreter to be gone once an exception has reached the top."""
 ANSWER = 2.0
@@ -33,15 +35,14 @@ Json = Dict[str, Any]
 class Stacks:
     """One rank's. What it says comes by `work`, whenever its descriptor can be read."""
 
-    def __init__(self, processes: Any, guard: int, rundir: str, command: list[str]) -> None:
+    def __init__(self, guard: int, rundir: str, command: list[str]) -> None:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
         self.stuck: Json | None = None
-        self._processes = processes
         self._guard = guard
-        self._shim = os.path.join(rundir, "shim")  # noqa: PTH118
-        self._spy = os.path.join(os.path.dirname(command[0]), "py-spy") if command else ""  # noqa: PTH118, PTH120
+        self._shim = os.path.join(rundir, "shim")
+        self._spy = os.path.join(os.path.dirname(command[0]), "py-spy") if command else ""
         self._pid = 0
         self._said = b""
         self._leaving: tuple[Any, int, str, float] | None = None
@@ -51,8 +52,8 @@ class Stacks:
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
         """The environment with our module in front, unless somebody wants it out: IPEXCTL_SHIM=off."""
-        self._spy = self._spy if os.path.isfile(self._spy) else shutil.which("py-spy", path=environ.get("PATH")) or ""  # noqa: PTH113
-        if environ.get("IPEXCTL_SHIM") == "off" or ":" in self._shim or not os.path.isdir(self._shim):  # noqa: PTH112
+        self._spy = self._spy if os.path.isfile(self._spy) else shutil.which("py-spy", path=environ.get("PATH")) or ""
+        if environ.get("IPEXCTL_SHIM") == "off" or ":" in self._shim or not os.path.isdir(self._shim):
             return environ
         os.set_inheritable(self._writer, True)
         before = environ.get("PYTHONPATH")
@@ -85,7 +86,7 @@ class Stacks:
         pid, code, words = [*line.split(" ", 2), "", ""][:3]
         if self._leaving is None and pid.isdigit() and code.isdigit() and self._is_the_command(int(pid)):
             try:
-                self._leaving = (self._processes.Stat(int(pid)), int(code) or 1, words, now)
+                self._leaving = (processes.Stat(int(pid)), int(code) or 1, words, now)
             except (OSError, IndexError):
                 return
 
@@ -95,7 +96,7 @@ class Stacks:
             if pid == self._pid:
                 return True
             try:
-                pid = self._processes.Stat(pid).parent
+                pid = processes.Stat(pid).parent
             except (OSError, IndexError):
                 return False
             if is_python(pid):
@@ -107,7 +108,7 @@ class Stacks:
             return False
         left = self._leaving[0]
         try:
-            stat = self._processes.Stat(left.pid)
+            stat = processes.Stat(left.pid)
         except (OSError, IndexError):
             stat = None
         if stat is None or stat.start != left.start or stat.state in "ZX":
@@ -136,7 +137,7 @@ class Stacks:
     def _look(self, ids: list[Any]) -> None:
         rows: list[Json] = []
         try:
-            rows = rows_of(in_order(self._processes.below(os.getpid(), self._guard), self._pid), self._spy)
+            rows = rows_of(in_order(processes.below(os.getpid(), self._guard), self._pid), self._spy)
         finally:
             self._answers.append([{"id": id_, "processes": rows} for id_ in ids])
             os.write(self._writer, b"\n")
@@ -155,7 +156,7 @@ def in_order(stats: list[Any], first: int) -> list[Any]:
 
 def is_python(pid: int) -> bool:
     try:
-        name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH119
+        name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return False
     return name.startswith(("python", "pypy"))
@@ -191,7 +192,7 @@ def row_of(stat: Any) -> Json:
 
 def read(path: str) -> str:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
@@ -218,13 +219,13 @@ class Asked:
 
     def __init__(self, row: Json, path: str) -> None:
         self.row, self.path = row, path
-        self.begun = self.size = os.stat(path).st_size  # noqa: PTH116
+        self.begun = self.size = os.stat(path).st_size
         self.moved_at = time.monotonic()
 
     def look(self) -> bool:
         """Whether it has written all of it: the main thread comes last, and ends where the script began."""
         try:
-            with open(self.path, "rb") as file:  # noqa: PTH123
+            with open(self.path, "rb") as file:
                 file.seek(self.begun)
                 data = file.read(LONGEST)
         except OSError:
@@ -245,7 +246,7 @@ def by_signal(rows: list[Json]) -> None:
         why, path = unprepared(row["pid"])
         if not why:
             try:
-                inode = os.stat(path).st_ino  # noqa: PTH116
+                inode = os.stat(path).st_ino
                 each = Asked(row, path)
                 if inode in seen:
                     why = "it shares its parent's file"
@@ -271,7 +272,7 @@ def unprepared(pid: int) -> tuple[str, str]:
     if not is_set(pid, "SigCgt", SIGNAL):
         return "its Python is not prepared for being asked (python -I, -E or -S, or on its way out)", ""
     try:
-        for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+        for number in os.listdir(f"/proc/{pid}/fd"):
             path = f"/proc/{pid}/fd/{number}"
             try:
                 if NAME in os.readlink(path):

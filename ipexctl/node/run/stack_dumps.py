@@ -1,6 +1,6 @@
 """Where the ranks are, asked on behalf of whoever wants to know: a file in, a word to each rank, a file out.
 
-Loaded by `supervise.py`. SIGUSR1 says that there is a `RUNDIR/stacks/ask-ID.json {"ranks": [N, …] or null}`; what the
+SIGUSR1 says that there is a `RUNDIR/stacks/ask-ID.json {"ranks": [N, …] or null}`; what the
 ranks say is in `dump-ID.json` once all have answered, or those that do have.
 """
 
@@ -42,11 +42,11 @@ class Dumps:
     def heed(self) -> None:
         """Somebody has asked."""
         for name in self._names("ask-"):
-            path = os.path.join(self._directory, name)  # noqa: PTH118
+            path = os.path.join(self._directory, name)
             try:
-                with open(path, encoding="utf-8") as file:  # noqa: PTH123
+                with open(path, encoding="utf-8") as file:
                     ranks = json.load(file)["ranks"]
-                os.unlink(path)  # noqa: PTH108
+                os.unlink(path)
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             wanted = [peer for peer in self._peers.all.values() if ranks is None or peer.rank in ranks]
@@ -83,21 +83,21 @@ class Dumps:
             self._write(dump)
 
     def _write(self, dump: Dump) -> None:
-        path = os.path.join(self._directory, f"dump-{dump.id}.json")  # noqa: PTH118
+        path = os.path.join(self._directory, f"dump-{dump.id}.json")
         answer = {"at": time.time(), "ranks": [row for _, row in sorted(dump.rows.items())]}
         try:
             with open(f"{path}.part", "w", encoding="utf-8", opener=_private) as file:
                 json.dump(answer, file)
-            os.replace(f"{path}.part", path)  # noqa: PTH105
+            os.replace(f"{path}.part", path)
             for name in self._names("dump-")[:-KEPT]:
-                os.unlink(os.path.join(self._directory, name))  # noqa: PTH108, PTH118
+                os.unlink(os.path.join(self._directory, name))
         except OSError:
             return
 
     def _names(self, prefix: str) -> list[str]:
         """From the oldest to the newest: an id begins with the time."""
         try:
-            names = os.listdir(self._directory)  # noqa: PTH208
+            names = os.listdir(self._directory)
         except OSError:
             return []
         return sorted(name for name in names if name.startswith(prefix) and name.endswith(".json"))

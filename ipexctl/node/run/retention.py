@@ -3,7 +3,7 @@
     prune  {home, days, gb, keep, mine: id or null, dry_run}
         → {"event": "done", "pruned": [{"id", "bytes", "why"}, …], "kept": runs, "bytes": of those}
 
-Or `prune.py quietly REQUEST`, which says nothing. What is known of a run that was pruned stays, a line each, in
+What is known of a run that was pruned stays, a line each, in
 `runs/.pruned.jsonl`.
 """
 
@@ -16,9 +16,10 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
 from typing import Any, Dict
+
+from ipexctl.node.common.answer import AgentError, answer
 
 FINAL = ("ok", "failed", "stopped", "lost")
 YOUNG = 3600.0
@@ -178,19 +179,13 @@ def prune(request: Json) -> Json:
     return {"pruned": said, "kept": len(kept), "bytes": sum(kept)}
 
 
-def main() -> None:
-    if sys.argv[1] == "quietly":
-        with contextlib.suppress(OSError):
-            prune(json.loads(sys.argv[2]))
-        return
-    request = json.loads(sys.stdin.readline())
+def prune_runs(request: Json, _: object) -> Json:
     try:
-        last = {"event": "done", **prune(request)}
+        return prune(request)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        last = {"event": "failed", "reason": f"{where}{error.strerror or error}", "fix": ""}
-    sys.stdout.write(json.dumps(last) + "\n")
+        raise AgentError(f"{where}{error.strerror or error}") from None
 
 
-if __name__ == "__main__":
-    main()
+def main(action: str) -> int:
+    return answer({"prune": prune_runs}[action])

@@ -1,6 +1,6 @@
 """Whether this Python can read a script, and which of its imports it would find; nothing of it is run or imported.
 
-A library: `ways.py` takes it on node0, and sends it ahead of its own part to each node.
+`connectivity.py` uses it on node0, and sends its text ahead of its own part to each node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def has_user_site() -> bool:
     if sys.prefix == sys.base_prefix:
         return True
     try:
-        with open(os.path.join(sys.prefix, "pyvenv.cfg"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+        with open(os.path.join(sys.prefix, "pyvenv.cfg"), encoding="utf-8") as file:
             lines = [line.replace(" ", "").strip().lower() for line in file]
     except OSError:
         return False

@@ -1,6 +1,6 @@
 """A rank's processes: put on their cores, watched, counted, and gone at the end, all of them and no others.
 
-Loaded by `rank.py`. Nothing is found by name: processes are our descendants, or of the session we made.
+Nothing is found by name: processes are our descendants, or of the session we made.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Stat:
     """What the kernel says of a process."""
 
     def __init__(self, pid: int) -> None:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         self.pid = pid
         self.state = fields[0].decode()
@@ -96,7 +96,7 @@ def doing(pid: int) -> tuple[str | None, str | None]:
     """A process' state (R, S, D …), and where in the kernel it waits, as far as that is told."""
     try:
         state: str | None = Stat(pid).state
-        with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
             where = file.read().strip()
     except (OSError, IndexError):
         return None, None
@@ -105,7 +105,7 @@ def doing(pid: int) -> tuple[str | None, str | None]:
 
 def everyone() -> list[Stat]:
     found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208
+    for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, IndexError):
                 found.append(Stat(int(name)))
@@ -175,7 +175,7 @@ class Usage:
                 stat = Stat(pid)
                 seconds += stat.seconds
                 rss += stat.rss
-                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:  # noqa: PTH123
+                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
                     left += map(int, file.read().split())
         at = time.monotonic()
         cpu = 100 * max(0.0, seconds - self._seconds) / max(0.001, at - self._at)
@@ -210,7 +210,7 @@ class Guard:
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        for name in os.listdir("/proc/self/fd"):
             if int(name) != reader:  # mpirun waits for every holder of what it opened
                 with contextlib.suppress(OSError):
                     os.close(int(name))

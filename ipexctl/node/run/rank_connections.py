@@ -1,6 +1,6 @@
 """The ranks as their supervisor sees them: who has proved to be one, what each has said, when it was last heard.
 
-Loaded by `supervise.py`, which decides what follows from it.
+`supervisor.py` decides what follows from it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import socket
 import time
 from typing import Any, Callable, Dict
+
+from ipexctl.node.run import protocol
 
 STRANGER = 5.0
 """Seconds to prove that one is a rank."""
@@ -79,14 +81,13 @@ class Peer:
 class Peers:
     """All of them, and their connections. `hear(peer, message)` is told what a proved rank says."""
 
-    def __init__(self, wire: Any, token: str, listener: socket.socket, hear: Callable[[Peer, Json], None]) -> None:
+    def __init__(self, token: str, listener: socket.socket, hear: Callable[[Peer, Json], None]) -> None:
         self.all: dict[int, Peer] = {}
         self.attempt = 0
         self.welcome: Callable[[], Json] = dict
         self.disk_full = False
         self.setup_time = SILENT
         """The same for one whose command has not begun: it may be sourcing a setup file, and says nothing then."""
-        self._wire = wire
         self._token = token
         self._listener = listener
         self._hear = hear
@@ -116,7 +117,7 @@ class Peers:
             self._full_since = time.monotonic()
         for peer in self._fresh.values():
             if peer.link is not None:
-                peer.link.send(self._wire.message("ack", **peer.offsets()))
+                peer.link.send(protocol.message("ack", **peer.offsets()))
         self._fresh.clear()
         for link in [link for link in (*self._strangers, *self._of) if link.pending]:
             self._guarded(link, lambda link: link.flush())
@@ -125,7 +126,7 @@ class Peers:
     def tell(self, peer: Peer, t: str, **fields: Any) -> bool:
         if peer.link is None:
             return False
-        peer.link.send(self._wire.message(t, **fields))
+        peer.link.send(protocol.message(t, **fields))
         return True
 
     def see_to_times(self, now: float) -> list[Peer]:
@@ -207,25 +208,24 @@ class Peers:
                 sock.close()
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = self._wire.Link(sock)
-            link.began = time.monotonic()
+            link = protocol.Link(sock)
             self._strangers[link] = nonce = os.urandom(16).hex()
-            link.send(self._wire.message("challenge", nonce=nonce))
+            link.send(protocol.message("challenge", nonce=nonce))
             self._guarded(link, lambda link: link.flush())
 
     def _guarded(self, link: Any, work: Callable[[Any], None]) -> None:
         try:
             work(link)
-        except (self._wire.Broken, ValueError, KeyError, TypeError) as broken:
+        except (protocol.Broken, ValueError, KeyError, TypeError) as broken:
             self._drop(link, hung_up=str(broken) in HUNG_UP)
 
     def _read(self, link: Any) -> None:
         for kind, payload in link.receive():
             peer = self._of.get(link)
             if peer is None:
-                self._prove(link, self._wire.read_message(payload) if kind == b"J" else {})
+                self._prove(link, protocol.read_message(payload) if kind == b"J" else {})
             elif kind == b"J":
-                said = self._wire.read_message(payload)
+                said = protocol.read_message(payload)
                 if said["t"] == "rewound":
                     self._take_again(peer)
                 self._hear(peer, said)
@@ -235,7 +235,7 @@ class Peers:
                 return
 
     def _take(self, peer: Peer, name: str, payload: bytes) -> None:
-        offset, data = self._wire.read_chunk(payload)
+        offset, data = protocol.read_chunk(payload)
         was_full = peer.sinks[name].full
         peer.printed_at[name] = time.monotonic()
         if peer.sinks[name].take(offset, data):
@@ -247,22 +247,22 @@ class Peers:
         """A rank that has the token replaces its own broken connection, and no other's."""
         nonces = (said.get("rank"), self._strangers[link], said.get("nonce"))
         peer = self.all.get(said["rank"]) if isinstance(said.get("rank"), int) else None
-        expected = self._wire.proof(self._token, "rank", *nonces)
-        if peer is None or not self._wire.is_proof(said.get("proof"), expected):
-            raise self._wire.Broken("a stranger")
+        expected = protocol.proof(self._token, "rank", *nonces)
+        if peer is None or not protocol.is_proof(said.get("proof"), expected):
+            raise protocol.Broken("a stranger")
         is_late = said.get("attempt") not in (None, self.attempt)
         if is_late or (peer.life not in (None, said["life"]) and (peer.link is not None or peer.is_done)):
-            link.most = self._wire.MOST
+            link.most = protocol.MOST
             self._welcome(link, peer, nonces, stop=True)
             link.flush()
-            raise self._wire.Broken("another has its place")
+            raise protocol.Broken("another has its place")
         if peer.link is not None:
             self._drop(peer.link)
         is_new = peer.life != said["life"]
         peer.is_free = False
         del self._strangers[link]
         self._of[link] = peer
-        link.most = self._wire.MOST
+        link.most = protocol.MOST
         peer.link, peer.gone_at, peer.hung_up, peer.life = link, None, False, said["life"]
         peer.row["wrapper"] = said.get("pid")
         for sink in peer.sinks.values():
@@ -272,8 +272,8 @@ class Peers:
 
     def _welcome(self, link: Any, peer: Peer, nonces: Any, **more: Any) -> None:
         fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}
-        proof = self._wire.proof(self._token, "supervisor", *nonces)
-        link.send(self._wire.message("welcome", proof=proof, **fields))
+        proof = protocol.proof(self._token, "supervisor", *nonces)
+        link.send(protocol.message("welcome", proof=proof, **fields))
 
     def _drop(self, link: Any, *, hung_up: bool = False) -> None:
         link.close()

@@ -1,6 +1,6 @@
 """Whether the kernel killed a process for want of memory: by its cgroup's counters (v1, v2), else by the kernel's log.
 
-Loaded by `rank.py`. Nothing here needs more rights than the rank has; where neither can be read, nothing is claimed.
+Nothing here needs more rights than the rank has; where neither can be read, nothing is claimed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Place = Tuple[int, str, str]
 def places_of(pid: int | str, proc: str = "/proc") -> list[Place]:
     """The cgroups that count a process' memory, as far as they can be seen from here."""
     try:
-        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
             paths = [line.rstrip("\n").split(":", 2) for line in file]
-        with open(f"{proc}/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        with open(f"{proc}/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             mounts = [line.split() for line in file]
     except OSError:
         return []
@@ -67,14 +67,14 @@ def limit_of(place: Place) -> int | None:
         limits.append(_read(f"{directory}/memory.limit_in_bytes").strip())
     while version == 2 and (directory + "/").startswith(top.rstrip("/") + "/"):
         limits.append(_read(f"{directory}/memory.max").strip())
-        directory = os.path.dirname(directory)  # noqa: PTH120
+        directory = os.path.dirname(directory)
     numbers = [int(limit) for limit in limits if limit.isdigit()]
     return min((number for number in numbers if number < UNLIMITED), default=None)
 
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123
+        with open(path, encoding="ascii", errors="replace") as file:
             return file.read()
     except OSError:
         return ""
@@ -125,7 +125,7 @@ def killed_by_log(log: bytes, pid: int) -> str | None:
 
 def _counts_as_kernel() -> bool:
     try:
-        return os.stat("/proc/self/ns/pid").st_ino == INITIAL_PIDS  # noqa: PTH116
+        return os.stat("/proc/self/ns/pid").st_ino == INITIAL_PIDS
     except OSError:
         return False
 

@@ -1,6 +1,6 @@
 """What a rank has printed and its supervisor hasn't yet: in memory, then on the node's disk, never in the rank's way.
 
-Loaded by `rank.py`. Each byte has its offset in its stream; what the supervisor has written down it acknowledges by
+Each byte has its offset in its stream; what the supervisor has written down it acknowledges by
 offset, and after a lost connection it says from where it wants to hear again.
 """
 
@@ -88,7 +88,7 @@ class Outbox:
             self._file.close()
             self._file = None
             try:
-                os.unlink(self._spill)  # noqa: PTH108
+                os.unlink(self._spill)
             except OSError:
                 return
 
@@ -111,8 +111,8 @@ class Outbox:
         record = _RECORD.pack(offset, len(data)) + data
         try:
             if self._file is None:
-                os.makedirs(os.path.dirname(self._spill), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
-                self._file = open(self._spill, "w+b", buffering=0)  # noqa: SIM115, PTH123
+                os.makedirs(os.path.dirname(self._spill), mode=0o700, exist_ok=True)
+                self._file = open(self._spill, "w+b", buffering=0)  # noqa: SIM115
             written = os.pwrite(self._file.fileno(), record, self._write_at)
         except OSError:
             written = 0

@@ -1,6 +1,6 @@
 """What is kept of a run on node0: each rank's output as it came, status.json, events.jsonl. No decision is made here.
 
-Loaded by `supervise.py`. A full disk stops none of it for good: what could not be written is asked for again.
+A full disk stops none of it for good: what could not be written is asked for again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Json = Dict[str, Any]
 def stat_of(pid: int) -> int | None:
     """When a process began, in the kernel's ticks: with its number it names it for good."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
@@ -42,7 +42,7 @@ def boot() -> str | None:
 
 def first_status(request: Json, go: Json, restarts: int) -> Json:
     """status.json as it is before anything has happened. What ended it is described in `verdict.py`, a silence in
-    `silence.py`; `attempts` are those before this one, each with its `reason` and `first_failure`."""
+    `stall_detector.py`; `attempts` are those before this one, each with its `reason` and `first_failure`."""
     return {
         "schema": "ipexctl.status/1",
         "id": request["id"],
@@ -121,7 +121,7 @@ class Sink:
 
     def _ends_line(self) -> bool:
         try:
-            with open(self._path, "rb") as file:  # noqa: PTH123
+            with open(self._path, "rb") as file:
                 return os.pread(file.fileno(), 1, self._size - 1) == b"\n"
         except OSError:
             return True
@@ -160,7 +160,7 @@ class Book:
         self._saved_at = 0.0
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)  # noqa: PTH103
+        os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)
         self._keep_room(SPARE + SPARE_OF_RANK * int(status["world_size"]))
 
     def _keep_room(self, size: int) -> None:
@@ -169,7 +169,7 @@ class Book:
             file.write(b" " * size)
 
     def path(self, *names: str) -> str:
-        return os.path.join(self.rundir, *names)  # noqa: PTH118
+        return os.path.join(self.rundir, *names)
 
     def sinks(self, rank: int, host: str) -> dict[str, Sink]:
         return {name: Sink(self.path("ranks", f"{rank:04}.{name}"), host) for name in ("out", "err")}
@@ -226,7 +226,7 @@ class Book:
             with os.fdopen(number, "wb") as file:
                 file.write(data)
                 file.truncate()
-            os.replace(path, self.path("status.json"))  # noqa: PTH105
+            os.replace(path, self.path("status.json"))
         except OSError:
             return False
         return True
@@ -248,7 +248,7 @@ class Book:
     def tail(self, name: str, lines: int = 20) -> list[str]:
         """The last lines of a file of the run."""
         try:
-            with open(self.path(name), "rb") as file:  # noqa: PTH123
+            with open(self.path(name), "rb") as file:
                 file.seek(0, os.SEEK_END)
                 file.seek(max(0, file.tell() - 16384))
                 return [line.rstrip() for line in file.read().decode(errors="replace").splitlines()[-lines:]]
@@ -262,6 +262,6 @@ def _private(path: str, flags: int) -> int:
 
 def remove(path: str) -> None:
     try:
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
     except OSError:
         return

@@ -1,13 +1,12 @@
-"""What a rank finds around it: which one it is, as mpirun tells it, and the environment its command is given.
-
-Loaded by `rank.py`.
-"""
+"""What a rank finds around it: which one it is, as mpirun tells it, and the environment its command is given."""
 
 from __future__ import annotations
 
 import os
 import pwd
 from typing import Any, Dict
+
+from ipexctl.node.run import protocol
 
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
@@ -32,7 +31,7 @@ def which_rank(job: Json) -> int:
     return int(number)
 
 
-def environment(wire: Any, job: Json, rank: int, master: Json, attempt: int) -> dict[str, str]:
+def environment(job: Json, rank: int, master: Json, attempt: int) -> dict[str, str]:
     """What mpirun handed on, without what another launcher left in it, and with what was planned; raises an OSError
     where the setup file can't be sourced."""
     plan = job["ranks"][str(rank)]
@@ -41,11 +40,11 @@ def environment(wire: Any, job: Json, rank: int, master: Json, attempt: int) -> 
     account = pwd.getpwuid(os.getuid())  # mpirun hands on those of node0
     environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
     if job.get("setup"):
-        environ = wire.sourced(job["setup"], environ)
+        environ = protocol.sourced(job["setup"], environ)
         environ = {k: v for k, v in environ.items() if k not in strays}
     prepended = job.get("prepended", [])
-    wire.with_variables(environ, job.get("variables", {}), prepended)
-    wire.with_variables(environ, plan.get("variables", {}), prepended)
+    protocol.with_variables(environ, job.get("variables", {}), prepended)
+    protocol.with_variables(environ, plan.get("variables", {}), prepended)
     environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(plan["local_rank"]),

@@ -1,8 +1,7 @@
 """The supervisor of a run, on node0: starts mpirun, hears the ranks, keeps the record, ends all where one has failed.
 
-It is started as `PYTHON -I RUNDIR/supervise.py`; `wire.py`, `peers.py`, `verdict.py`, `silence.py`, `book.py`,
-`launcher.py` and `alone.py` lie beside it. On stdin come two lines of JSON, and for each one line is said, or
-`{"event": "failed", "reason", "fix"}`:
+It is started as `PYTHON -I RUNDIR/agent.zip run.supervisor`. It reads two lines of JSON from stdin, and answers each
+with one line, or with `{"event": "failed", "reason", "fix"}`:
 
     {"id", "rundir", "bind": address, "token", "host", "ports": [low, high] or null}
         → {"event": "listening", "port"}
@@ -24,8 +23,19 @@ import resource
 import signal
 import sys
 import time
-import types
-from typing import Any, Dict, NoReturn
+from typing import Any, Dict
+
+from ipexctl.node.common.answer import emit
+from ipexctl.node.run import (
+    daemonize,
+    mpirun,
+    protocol,
+    rank_connections,
+    recorder,
+    stack_dumps,
+    stall_detector,
+    verdict,
+)
 
 GRACE = 4.0
 BEGIN_WITHIN = 120.0
@@ -42,19 +52,6 @@ FLUSH = 30.0
 Json = Dict[str, Any]
 
 
-def part(name: str) -> Any:
-    """A script beside this one, as a module."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")  # noqa: PTH100, PTH118, PTH120
-    module = types.ModuleType(name)
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        exec(compile(file.read(), path, "exec"), module.__dict__)  # noqa: S102
-    return module
-
-
-wire, peers, book, launcher = part("wire"), part("peers"), part("book"), part("launcher")
-verdict, silence, dumps = part("verdict"), part("silence"), part("dumps")
-
-
 class Supervisor:
     """One run, from mpirun's start to the last process' end."""
 
@@ -62,22 +59,22 @@ class Supervisor:
         self.request, self.go = request, go
         self.born = time.monotonic()
         self.restarts = int(go.get("restarts") or 0)
-        self.status: Json = book.first_status(request, go, self.restarts)
-        self.book = book.Book(request["rundir"], self.status)
+        self.status: Json = recorder.first_status(request, go, self.restarts)
+        self.book = recorder.Book(request["rundir"], self.status)
         self.verdict = verdict.Verdict(self.status, self.book.event)
         hang_after = HANG_AFTER if go.get("hang_after") is None else float(go["hang_after"])
-        self.silence = silence.Silence(hang_after, self.status, self.book.event, self.book.tail)
-        self.peers = peers.Peers(wire, request["token"], listener, self.hear)
+        self.silence = stall_detector.Silence(hang_after, self.status, self.book.event, self.book.tail)
+        self.peers = rank_connections.Peers(request["token"], listener, self.hear)
         self.begin_within = float(go.get("begin_within") or BEGIN_WITHIN)
-        self.peers.setup_time = self.begin_within if go.get("setup") else peers.SILENT
+        self.peers.setup_time = self.begin_within if go.get("setup") else rank_connections.SILENT
         self.peers.welcome = lambda: {"master": self.status["master"], "stop": self.verdict.ending is not None}
         for each in go["ranks"]:
             sinks = self.book.sinks(each["rank"], each["host"])
-            peer = peers.Peer(each["rank"], each["host"], each.get("store") or each["host"], sinks)
+            peer = rank_connections.Peer(each["rank"], each["host"], each.get("store") or each["host"], sinks)
             self.peers.all[peer.rank] = peer
             self.status["ranks"].append(peer.row)
         self.everyone: list[Any] = list(self.peers.all.values())
-        self.dumps = dumps.Dumps(self.book.path("stacks"), self.peers)
+        self.dumps = stack_dumps.Dumps(self.book.path("stacks"), self.peers)
         self.grace = float(go.get("grace") or GRACE)
         self.mpirun: Any = None
         self.signals: list[int] = []
@@ -104,8 +101,8 @@ class Supervisor:
     def start(self) -> None:
         """Start mpirun; raises an OSError where it can't be."""
         master, limit = self.status["master"], self.go.get("time_limit")
-        master["port"] = self.go["master"].get("port") or wire.free_port(master["addr"])
-        self.mpirun = launcher.Launcher(wire, self.go, self.request["rundir"])
+        master["port"] = self.go["master"].get("port") or protocol.free_port(master["addr"])
+        self.mpirun = mpirun.Launcher(self.go, self.request["rundir"])
         now = time.monotonic()
         self.began = now
         self.end_at = self.born + float(limit) if limit else None
@@ -135,7 +132,7 @@ class Supervisor:
     def turn(self) -> None:
         began = time.monotonic()
         self.see_to_times(began)
-        readable, _ = wire.ready([self.wake, *self.peers.readers()], self.peers.writers(), 0.25)
+        readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), 0.25)
         if self.wake in readable:
             os.read(self.wake, 4096)
         self.heed_signals()
@@ -343,14 +340,14 @@ class Supervisor:
     def close(self) -> None:
         ending = self.verdict.ending or {"state": "ok", "code": 0}
         for peer in self.everyone:
-            if peer.row["state"] not in peers.FINAL:
+            if peer.row["state"] not in rank_connections.FINAL:
                 peer.row["state"] = "lost" if peer.life is not None and ending["state"] != "stopped" else "stopped"
             for sink in peer.sinks.values():
                 sink.close()
         if self.mpirun is not None:
             self.mpirun.clear_away()
         self.peers.dismiss()
-        book.remove(self.book.path("job.json"))
+        recorder.remove(self.book.path("job.json"))
         self.status.update(state=ending["state"], exit_code=ending["code"], ended=time.time())
         self.book.event("ended", state=ending["state"], exit_code=ending["code"])
         until = time.monotonic() + FLUSH
@@ -360,28 +357,23 @@ class Supervisor:
             self.book.save(time.monotonic())
 
 
-def say(event: str, **fields: Any) -> None:
-    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
-    sys.stdout.flush()
-
-
-def main() -> NoReturn:
+def main(action: str) -> int:  # noqa: ARG001
     request = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        listener = wire.listen(request["bind"], request.get("ports"))
+        listener = protocol.listen(request["bind"], request.get("ports"))
     except OSError as error:
-        say("failed", reason=f"nothing can listen on {request['bind']}: {error.strerror or error}", fix="")
-        sys.exit(1)
-    say("listening", port=listener.getsockname()[1])
+        emit("failed", reason=f"nothing can listen on {request['bind']}: {error.strerror or error}", fix="")
+        return 1
+    emit("listening", port=listener.getsockname()[1])
     line = sys.stdin.readline()
     if not line.endswith("\n"):  # who started us is gone
-        sys.exit(1)
-    answer = part("alone").go_on(f"{request['rundir']}/supervise.log")
+        return 1
+    answer = daemonize.go_on(f"{request['rundir']}/supervise.log")
     if answer is None:
-        sys.exit(0)
+        return 0
     try:
         supervisor = Supervisor(request, json.loads(line), listener)
     except OSError as error:
@@ -394,7 +386,3 @@ def main() -> NoReturn:
     else:
         supervisor.close()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What ended a run, as status.json tells it: the first failure, and nothing that only follows from it. Decides alone.
 
-Loaded by `supervise.py`. Of a run that failed `first_failure` is
+Of a run that failed `first_failure` is
 
     {"kind", "rank", "host", "ranks": [N, …], "exit_code", "signal", "oom", "at": seconds since the epoch}
 

@@ -17,10 +17,11 @@ import contextlib
 import json
 import os
 import resource
-import sys
 import time
 import zlib
 from typing import Any, Dict, Iterator
+
+from ipexctl.node.common.answer import AgentError, answer, emit
 
 LOOK = 0.03
 """Seconds between two looks while output comes, or the first is waited for."""
@@ -40,16 +41,7 @@ FINAL = ("ok", "failed", "stopped", "lost")
 Json = Dict[str, Any]
 
 
-class Failed(Exception):
-    """What a person is told, and what to do about it."""
-
-    def __init__(self, reason: str, fix: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
-
-
-class NoRecord(Failed):
+class NoRecord(AgentError):
     """There is nothing of the run, or no more."""
 
 
@@ -69,7 +61,7 @@ class File:
             except FileNotFoundError:
                 return
             except OSError as error:
-                raise Failed(f"{self._path} can't be read: {error.strerror}") from None
+                raise AgentError(f"{self._path} can't be read: {error.strerror}") from None
         while most > 0 and os.fstat(self._number).st_size > self.offset:
             most -= 1
             data = os.pread(self._number, PIECE, self.offset)
@@ -98,21 +90,21 @@ class Packer:
         if self._waiting:
             data = self._zlib.compress("".join(self._waiting).encode()) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
             self._waiting, self._size = [], 0
-            say(event="packed", data=base64.b64encode(data).decode())
+            emit("packed", data=base64.b64encode(data).decode())
 
 
 def read_status(rundir: str) -> Json:
     """The run's own word, but for a run whose supervisor is gone: that one was lost."""
-    path = os.path.join(rundir, "status.json")  # noqa: PTH118
+    path = os.path.join(rundir, "status.json")
     status = written_in(path)
     if status["state"] in FINAL or is_alive(status["supervisor"]):
         return status
     is_ours = status["supervisor"].get("machine") in (None, os.uname().nodename)
-    if not is_ours and time.time() - os.stat(path).st_mtime < UNHEARD:  # noqa: PTH116
+    if not is_ours and time.time() - os.stat(path).st_mtime < UNHEARD:
         return status
     status = written_in(path)  # its last word may have come between the two looks
     if status["state"] not in FINAL:
-        status.update(state="lost", reason="its supervisor on node0 has died", ended=os.stat(path).st_mtime)  # noqa: PTH116
+        status.update(state="lost", reason="its supervisor on node0 has died", ended=os.stat(path).st_mtime)
         for row in status["ranks"]:
             if row["state"] not in FINAL:
                 row["state"] = "lost"
@@ -123,15 +115,15 @@ def read_status(rundir: str) -> Json:
 
 def written_in(path: str) -> Json:
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        with open(path, encoding="utf-8") as file:
             status: Json = json.load(file)
     except FileNotFoundError:
-        raise no_record(os.path.dirname(path)) from None  # noqa: PTH120
+        raise no_record(os.path.dirname(path)) from None
     except (OSError, ValueError) as error:
-        raise Failed(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+        raise AgentError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
     kinds = {"state": str, "supervisor": dict, "ranks": list}
     if not isinstance(status, dict) or not all(isinstance(status.get(name), kinds[name]) for name in kinds):
-        raise Failed(f"{path} can't be read: it is not the record of a run")
+        raise AgentError(f"{path} can't be read: it is not the record of a run")
     return status
 
 
@@ -139,7 +131,7 @@ def pruned_in(place: str) -> dict[str, Json]:
     """Runs that were taken away there, each with when and why, and how it had ended."""
     found: dict[str, Json] = {}
     try:
-        with open(os.path.join(place, ".pruned.jsonl"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+        with open(os.path.join(place, ".pruned.jsonl"), encoding="utf-8") as file:
             for line in file:
                 row = json.loads(line)
                 found[row["id"]] = row
@@ -167,7 +159,7 @@ def keep(path: str, status: Json) -> None:
         number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(status, file)
-        os.replace(aside, path)  # noqa: PTH105
+        os.replace(aside, path)
     except OSError:
         return
 
@@ -175,7 +167,7 @@ def keep(path: str, status: Json) -> None:
 def is_alive(supervisor: Json) -> bool:
     """By its number and when it began: numbers come back."""
     try:
-        with open(f"/proc/{supervisor['pid']}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{supervisor['pid']}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return False
@@ -188,17 +180,17 @@ def files_of(request: Json, rundir: str, world_size: int) -> list[File]:
     found = []
     for rank in range(world_size) if ranks is None else ranks:
         for stream in request.get("streams") or ("out", "err"):
-            path = os.path.join(rundir, "ranks", f"{rank:04}.{stream}")  # noqa: PTH118
+            path = os.path.join(rundir, "ranks", f"{rank:04}.{stream}")
             offset = offsets.get(f"{rank}.{stream}")
             if offset is None:
                 offset = 0
-                if request.get("from") == "end" and os.path.exists(path):  # noqa: PTH110
-                    offset = os.stat(path).st_size  # noqa: PTH116
+                if request.get("from") == "end" and os.path.exists(path):
+                    offset = os.stat(path).st_size
             found.append(File(path, rank, stream, offset))
     return found
 
 
-def hand_on(files: list[File], packer: Packer, most: int = sys.maxsize) -> bool:
+def hand_on(files: list[File], packer: Packer, most: int = 1 << 60) -> bool:
     moved = False
     for file in files:
         for data in file.pieces(most):
@@ -214,7 +206,7 @@ class Statuses:
 
     def __init__(self, rundir: str, every: float) -> None:
         self._rundir, self._every = rundir, every
-        self._path = os.path.join(rundir, "status.json")  # noqa: PTH118
+        self._path = os.path.join(rundir, "status.json")
         self._looked_at = self._said_at = 0.0
         self._seen = 0
         self._states: list[str] = []
@@ -223,7 +215,7 @@ class Statuses:
     def look(self, now: float) -> bool:
         """True where it is to be said."""
         try:
-            changed = os.stat(self._path).st_mtime_ns  # noqa: PTH116
+            changed = os.stat(self._path).st_mtime_ns
         except OSError:
             changed = self._seen
         if self.now and changed == self._seen and now - self._looked_at <= STATUS:
@@ -239,8 +231,9 @@ class Statuses:
         return True
 
 
-def follow(request: Json) -> Json:
-    rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])  # noqa: PTH111, PTH118
+def follow(request: Json, _: object = None) -> Json:
+    allow_many_files()
+    rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])
     statuses = Statuses(rundir, float(request.get("figures") or 0.0))
     packer = Packer()
     files: list[File] | None = None
@@ -255,13 +248,13 @@ def follow(request: Json) -> Json:
         if not request.get("follow", True):
             hand_on(files, packer)
             packer.flush()
-            return statuses.now
+            return {"status": statuses.now}
         moved = hand_on(files, packer, ROUND)
         if statuses.now["state"] in FINAL:
             while hand_on(files, packer, ROUND):
                 packer.flush()
             packer.flush()
-            return statuses.now
+            return {"status": statuses.now}
         if moved:
             said_at = now
         elif now - said_at > TICK:
@@ -269,29 +262,19 @@ def follow(request: Json) -> Json:
             packer.say(event="tick")  # who has left is noticed by writing
         packer.flush()
         if os.getppid() != parent:
-            raise Failed("who followed is gone")
+            raise AgentError("who followed is gone")
         time.sleep(LOOK if moved or statuses.now["state"] == "starting" else LOOK_SELDOM)
 
 
-def say(**fields: Any) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
-
-
-def main() -> None:
-    request = json.loads(sys.stdin.readline())
+def allow_many_files() -> None:
+    """Two files a rank."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # two files a rank
+    with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main(action: str) -> int:
     try:
-        last = {"event": "done", "status": follow(request)}
-    except Failed as failed:
-        last = {"event": "failed", "reason": failed.reason, "fix": failed.fix}
+        return answer({"follow": follow}[action])
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return
-    say(**last)
-
-
-if __name__ == "__main__":
-    main()
+        return 0

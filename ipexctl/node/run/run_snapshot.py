@@ -4,7 +4,7 @@
                               "supervise": [line, …], "events": [{…}, …], "texts": {key: base64 of zlib},
                               "ranks": {"0": {"out": key, "err": key}, …}}
 
-`library` in the request is the text of `follow.py`, which knows how a status is read. With `copy` the directory is what
+With `copy` the directory is what
 was brought from node0 earlier: its status is taken as it stands, and `now` is when it was written. What several ranks
 have printed alike crosses the wire once. A line is as a terminal would end up showing it, and cut where it is endless.
 """
@@ -15,11 +15,12 @@ import base64
 import hashlib
 import json
 import os
-import sys
 import time
-import types
 import zlib
 from typing import Any, Dict
+
+from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.run import follow
 
 MUCH = 8 << 20
 """Bytes read back of a rank that failed: one line may be a megabyte."""
@@ -35,13 +36,6 @@ EVENTS = 400
 KEPT = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install")
 FINAL_BADLY = ("failed", "lost")
 Json = Dict[str, Any]
-
-
-def library(text: str) -> Any:
-    """A script beside this one, as a module."""
-    module = types.ModuleType("follow")
-    exec(compile(text, "follow", "exec"), module.__dict__)  # noqa: S102
-    return module
 
 
 def last_state(line: bytes) -> bytes:
@@ -60,7 +54,7 @@ def clipped(line: bytes, longest: int = LONGEST) -> bytes:
 def tail(path: str, most: int, lines: int) -> list[bytes]:
     """The last lines of a file; none where it isn't there."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             start = max(0, size - most)
             file.seek(start)
@@ -95,7 +89,7 @@ def events_of(path: str) -> list[Json]:
 
 def plan_of(path: str) -> Json:
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        with open(path, encoding="utf-8") as file:
             plan = json.load(file)
         tiers = {host["name"]: host.get("tier") for host in plan.get("hosts") or ()}
         return {"tiers": tiers, **{name: plan.get(name) for name in KEPT}}
@@ -106,19 +100,19 @@ def plan_of(path: str) -> Json:
 def boot_time() -> float | None:
     """When this machine was started, in seconds since the epoch."""
     try:
-        with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123
+        with open("/proc/stat", encoding="ascii") as file:
             return next((float(line.split()[1]) for line in file if line.startswith("btime ")), None)
     except (OSError, ValueError, IndexError):
         return None
 
 
-def copied(path: str, follow: Any) -> tuple[Json, float]:
+def copied(path: str) -> tuple[Json, float]:
     """The status as it was last seen, and when: whether its run lives can't be told from here."""
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        with open(path, encoding="utf-8") as file:
             return json.load(file), os.fstat(file.fileno()).st_mtime
     except (OSError, ValueError) as error:
-        raise follow.Failed(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+        raise AgentError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def suspects(status: Json) -> list[int]:
@@ -129,11 +123,11 @@ def suspects(status: Json) -> list[int]:
     return [row["rank"] for row in rows][:16]
 
 
-def read(request: Json, follow: Any) -> Json:
-    rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])  # noqa: PTH111, PTH118
+def read(request: Json, _: object = None) -> Json:
+    rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])
     now = time.time()
     if request.get("copy"):
-        status, now = copied(os.path.join(rundir, "status.json"), follow)  # noqa: PTH118
+        status, now = copied(os.path.join(rundir, "status.json"))
     else:
         status = follow.read_status(rundir)
     ranks = [row["rank"] for row in status.get("ranks") or ()]
@@ -145,7 +139,7 @@ def read(request: Json, follow: Any) -> Json:
         most, lines = (MUCH, LINES) if rank in chief else (each, FEW_LINES)
         found[str(rank)] = {}
         for name in ("out", "err"):
-            said = b"\n".join(tail(os.path.join(rundir, "ranks", f"{rank:04}.{name}"), most, lines))  # noqa: PTH118
+            said = b"\n".join(tail(os.path.join(rundir, "ranks", f"{rank:04}.{name}"), most, lines))
             key = hashlib.sha256(said).hexdigest()[:16]
             if key not in texts:
                 texts[key] = base64.b64encode(zlib.compress(said)).decode()
@@ -154,24 +148,14 @@ def read(request: Json, follow: Any) -> Json:
         "status": status,
         "now": now,
         "boot": None if request.get("copy") else boot_time(),
-        "plan": plan_of(os.path.join(rundir, "plan.json")),  # noqa: PTH118
-        "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),  # noqa: PTH118
-        "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),  # noqa: PTH118
-        "events": events_of(os.path.join(rundir, "events.jsonl")),  # noqa: PTH118
+        "plan": plan_of(os.path.join(rundir, "plan.json")),
+        "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),
+        "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),
+        "events": events_of(os.path.join(rundir, "events.jsonl")),
         "texts": texts,
         "ranks": found,
     }
 
 
-def main() -> None:
-    request = json.loads(sys.stdin.readline())
-    follow = library(request["library"])
-    try:
-        last = {"event": "done", **read(request, follow)}
-    except follow.Failed as failed:
-        last = {"event": "failed", "reason": failed.reason, "fix": failed.fix}
-    sys.stdout.write(json.dumps(last) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def main(action: str) -> int:
+    return answer({"read": read}[action])

@@ -1,8 +1,7 @@
 """One rank of a run: finds out which it is, sets what was planned for it, starts the command, hands on what it prints.
 
-mpirun starts it as `PYTHON -I RUNDIR/rank.py RUNDIR/job.json`; it decides nothing. `wire.py`, `talk.py`, `outbox.py`,
-`processes.py`, `oom.py` and `surroundings.py` lie beside it. The job file, mode 0600, is one node's (or one shared
-home's) part of the run:
+mpirun starts it as `PYTHON -I RUNDIR/agent.zip run.rank RUNDIR/job.json`; it decides nothing. The job file, mode 0600,
+is one node's (or one shared home's) part of the run:
 
     {"id", "token": 64 hex digits, "supervisor": {"address", "port"}, "home", "rundir", "world_size",
      "master": {"addr", "port": null where the supervisor picks one}, "command": [word, …], "cwd",
@@ -24,8 +23,10 @@ import socket
 import subprocess
 import sys
 import time
-import types
-from typing import Any, Dict, NoReturn
+from typing import Any, Dict
+
+from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
+from ipexctl.node.run.oom import OutOfMemory
 
 CONNECT = 20.0
 """Seconds for the first connection."""
@@ -44,31 +45,17 @@ NO_BEGIN, NO_SUPERVISOR = 111, 112
 Json = Dict[str, Any]
 
 
-def part(name: str) -> Any:
-    """A script beside this one, as a module."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")  # noqa: PTH100, PTH118, PTH120
-    module = types.ModuleType(name)
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        exec(compile(file.read(), path, "exec"), module.__dict__)  # noqa: S102
-    return module
-
-
-surroundings = part("surroundings")
-
-
 class Rank:
     """The rank's life: met, begun, running, ended, heard to the end."""
 
     def __init__(self, job: Json, path: str, rank: int) -> None:
-        self.wire, self.outbox, self.processes, talk = part("wire"), part("outbox"), part("processes"), part("talk")
         self.job, self.path, self.rank = job, path, rank
         self.plan: Json = job["ranks"][str(rank)]
-        self.guard = self.processes.Guard()
-        self.stacks: Any = part("stacks").Stacks(self.processes, self.guard.pid, job["rundir"], job["command"])
+        self.guard = processes.Guard()
+        self.stacks: Any = process_stacks.Stacks(self.guard.pid, job["rundir"], job["command"])
         who = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
         self.who: Json = {**who, "attempt": None}
-        self.make_stream, self.make_oom = talk.Stream, part("oom").OutOfMemory
-        self.talk: Any = talk.Talk(self.wire, job, self.who, self.resume)
+        self.talk: Any = supervisor_client.Talk(job, self.who, self.resume)
         self.welcome: Json = {}
         self.streams: list[Any] = []
         self.child: Any = None
@@ -122,7 +109,7 @@ class Rank:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
                 forget(self.path)
                 where = "{address}:{port}".format(**self.job["supervisor"])
-                raise surroundings.CannotBegin(
+                raise rank_env.CannotBegin(
                     f"the supervisor at {where} can't be reached from here: {self.talk.why}; "
                     "is the port open between the nodes? (ipexctl doctor looks)"
                 )
@@ -133,14 +120,14 @@ class Rank:
         starts = self.welcome
         boxes = {}
         for name in ("out", "err"):
-            spill = os.path.join(self.job["rundir"], "spill", f"{self.rank:04}.{name}")  # noqa: PTH118
-            boxes[name] = self.outbox.Outbox(spill, int(starts.get(name) or 0))
+            spill = os.path.join(self.job["rundir"], "spill", f"{self.rank:04}.{name}")
+            boxes[name] = output_buffer.Outbox(spill, int(starts.get(name) or 0))
         code, why = 127, ""
         try:
             master, attempt = self.welcome.get("master") or self.job["master"], int(self.who["attempt"] or 0)
-            environ = self.stacks.prepare(surroundings.environment(self.wire, self.job, self.rank, master, attempt))
+            environ = self.stacks.prepare(rank_env.environment(self.job, self.rank, master, attempt))
             self.talk.heard = time.monotonic()  # a setup file takes its time, and meanwhile it was we who didn't listen
-            with self.processes.placed(self.plan, self.mismatches):
+            with processes.placed(self.plan, self.mismatches):
                 self.child = subprocess.Popen(
                     self.job["command"],
                     cwd=self.job["cwd"],
@@ -150,7 +137,7 @@ class Rank:
                     stderr=subprocess.PIPE,
                     close_fds=False,  # the MPI library looks for descriptors mpirun has opened for it
                     start_new_session=True,
-                    preexec_fn=self.processes.die_with_parent,
+                    preexec_fn=processes.die_with_parent,
                 )
         except OSError as error:
             missing = error.filename == self.job["cwd"]
@@ -162,16 +149,16 @@ class Rank:
         if self.child is not None:
             self.guard.watch(self.child.pid)
             self.stacks.watch(self.child.pid)
-            self.usage = self.processes.Usage(self.child.pid)
-            self.oom = self.make_oom(self.child.pid)
+            self.usage = processes.Usage(self.child.pid)
+            self.oom = OutOfMemory(self.child.pid)
             self.streams = [
-                self.make_stream(b"O", self.child.stdout, boxes["out"]),
-                self.make_stream(b"E", self.child.stderr, boxes["err"]),
+                supervisor_client.Stream(b"O", self.child.stdout, boxes["out"]),
+                supervisor_client.Stream(b"E", self.child.stderr, boxes["err"]),
             ]
         else:
             boxes["err"].put(f"ipexctl: {self.plan['host']}: {why}\n".encode())
-            self.streams = [self.make_stream(b"O", open(os.devnull, "rb"), boxes["out"])]  # noqa: SIM115, PTH123
-            self.streams.append(self.make_stream(b"E", open(os.devnull, "rb"), boxes["err"]))  # noqa: SIM115, PTH123
+            self.streams = [supervisor_client.Stream(b"O", open(os.devnull, "rb"), boxes["out"])]  # noqa: SIM115
+            self.streams.append(supervisor_client.Stream(b"E", open(os.devnull, "rb"), boxes["err"]))  # noqa: SIM115
             self.ended(code, None)
         self.resume({})
 
@@ -211,7 +198,7 @@ class Rank:
         self.talk.step(now)
         open_ones = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
         readers = [wake, self.stacks.reader, *open_ones, *self.talk.readers()]
-        readable, writable = self.wire.ready(readers, self.talk.writers(), wait)
+        readable, writable = protocol.ready(readers, self.talk.writers(), wait)
         if wake in readable:
             os.read(wake, 4096)
         now = time.monotonic()
@@ -230,7 +217,7 @@ class Rank:
                 piece = next(pieces, None)
                 if piece is None:
                     break
-                self.talk.send(self.wire.chunk(stream.kind, *piece))
+                self.talk.send(protocol.chunk(stream.kind, *piece))
         is_all = self.swept and not any(stream.open or not stream.box.is_empty for stream in self.streams)
         if is_all and self.talk.is_up and not self.told_end:
             ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
@@ -244,7 +231,7 @@ class Rank:
             cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
             lost = sum(stream.box.lost for stream in self.streams)
             ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
-            state, waits = self.processes.doing(self.child.pid) if self.child and self.exit is None else (None, None)
+            state, waits = processes.doing(self.child.pid) if self.child and self.exit is None else (None, None)
             self.talk.tell("beat", cpu=round(cpu, 1), rss=rss, lost=lost, process=state, waits=waits, **ends)
             if self.oom is not None:
                 self.oom.look(now)
@@ -254,7 +241,7 @@ class Rank:
         if now >= self.kill_at:
             self.kill_at = now + 1.0
             self.killed = True
-            self.processes.kill_below(signal.SIGKILL, self.guard.pid)
+            processes.kill_below(signal.SIGKILL, self.guard.pid)
         is_drained = now >= self.drain_until or not any(stream.open for stream in self.streams)
         if self.exit is not None and not self.swept and is_drained:
             self.sweep()
@@ -269,7 +256,7 @@ class Rank:
 
     def sweep(self) -> None:
         """Whatever the command has left behind goes with it; then the streams hold nothing more."""
-        self.processes.end_below(self.guard.pid)
+        processes.end_below(self.guard.pid)
         for stream in self.streams:
             for _ in range(64):
                 if stream.open:
@@ -282,7 +269,7 @@ class Rank:
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGCHLD:
-                for pid, status in self.processes.reap():
+                for pid, status in processes.reap():
                     if self.child is not None and pid == self.child.pid and self.exit is None:
                         self.child.returncode = 0  # it is reaped here, not by subprocess
                         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -346,7 +333,7 @@ class Rank:
 def forget(path: str) -> None:
     """The token and the secrets are no longer needed on this node."""
     try:
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
     except OSError:
         return
 
@@ -357,20 +344,15 @@ def complain(text: str) -> None:
     sys.stderr.flush()
 
 
-def main() -> NoReturn:
-    path = sys.argv[1]
+def main(path: str) -> int:
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        with open(path, encoding="utf-8") as file:
             job: Json = json.load(file)
-        code = Rank(job, path, surroundings.which_rank(job)).run()
+        code = Rank(job, path, rank_env.which_rank(job)).run()
     except (OSError, ValueError) as error:
         complain(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
         code = NO_BEGIN
-    except surroundings.CannotBegin as error:
+    except rank_env.CannotBegin as error:
         complain(str(error))
         code = NO_BEGIN
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()
+    return code

@@ -1,6 +1,6 @@
 """A run of which nobody has said a word for long: told with what each rank is at, and not ended for it.
 
-Loaded by `supervise.py`. `silent` in status.json is null, or
+`silent` in status.json is null, or
 
     {"since": seconds since the epoch, "after": seconds, "ranks": [{"rank", "host", "last": its last line or null,
      "stream", "cpu", "process": R, S, D … of its main process, "waits_in": the kernel's word for where, or null}, …]}

@@ -1,7 +1,5 @@
 """How a run's ranks and its supervisor talk: frames over a socket, and the proof that both have the run's token.
 
-Both ends load this file from beside their own; what the messages mean is theirs.
-
 A frame is the payload's length (4 bytes, big-endian), one byte for its kind, the payload. Kinds: `J`, a JSON object
 whose `t` says what it is; `O` and `E`, a piece of stdout or stderr: its offset in the stream (8 bytes), then the bytes
 as they came. The supervisor opens with `challenge {nonce}`, the rank answers `hello {rank, nonce, proof, …}`, the
@@ -82,7 +80,7 @@ class Link:
         self.most = MOST_OF_STRANGERS
         self.pending = 0
         """Bytes that wait for the socket to take them."""
-        self.heard = time.monotonic()
+        self.began = self.heard = time.monotonic()
         self._in = bytearray()
         self._out: deque[memoryview] = deque()
 
@@ -172,7 +170,7 @@ def free_port(address: str, ports: Any = None) -> int:
     somewhere before rank 0 listens would take it."""
     low, high = ports or (15000, 32000)
     try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:  # noqa: PTH123
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
             first = int(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         first = 32768
