@@ -13,7 +13,7 @@ from ipexctl.cli.interrupt import heeding, whisper
 from ipexctl.cli.reached import host_failed, reach_of
 from ipexctl.errors import OutputError
 from ipexctl.jobs.copies import Copy, read_copy
-from ipexctl.jobs.events import Ended, Said, Status
+from ipexctl.jobs.events import Ended, RunStatus, Said
 from ipexctl.jobs.follow import Follower, run_exit_code
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.jobs.record import Register
@@ -79,7 +79,7 @@ class _Watching:
         self._not_stopped = ""
         self._shown: LiveRun | PlainRun
         if wants_live(os.environ, plain=view.plain, live=view.live):
-            first = Status(
+            first = RunStatus(
                 record.id,
                 "starting",
                 record.script,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.jobs.events import Status, Stream
+    from ipexctl.jobs.events import RunStatus, Stream
 
 SHORT: Final[Mapping[str, str]] = {"stdout": "out", "stderr": "err"}
 _NOTED_EVERY: Final = 5.0
@@ -111,7 +111,7 @@ class Copy:
 class ReadCopy:
     """A copy as it is read again."""
 
-    def __init__(self, directory: Path, status: Status, seen: float) -> None:
+    def __init__(self, directory: Path, status: RunStatus, seen: float) -> None:
         self.directory = directory
         self.status = status
         self.seen = seen

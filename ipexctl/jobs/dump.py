@@ -16,7 +16,7 @@ from ipexctl.jobs.stop import run_on_node0
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.jobs.events import Status
+    from ipexctl.jobs.events import RunStatus
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -171,7 +171,7 @@ class Dump:
 class Over:
     """There is nothing left to ask."""
 
-    status: Status
+    status: RunStatus
 
 
 def dump(session: Session, record: RunRecord, ranks: Sequence[int] | None, cancel: Cancel | None = None) -> Dump | Over:

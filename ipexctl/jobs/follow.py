@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.jobs.copies import Copy
-    from ipexctl.jobs.events import Status, Stream, Watch
+    from ipexctl.jobs.events import RunStatus, Stream, Watch
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -53,7 +53,7 @@ class Follower:
         figures: float = 0.5,
     ) -> None:
         self.offsets: dict[str, int] = {}
-        self.status: Status | None = None
+        self.status: RunStatus | None = None
         self.document: Mapping[str, Any] = {}
         """The status as node0 has it."""
         self._record = record
@@ -151,7 +151,7 @@ class Follower:
             self._look_at_copy()
         self._watch(Chunk(rank, _LONG[name], data, offset))
 
-    def _take_in(self, document: dict[str, Any]) -> Status:
+    def _take_in(self, document: dict[str, Any]) -> RunStatus:
         self.document = document
         self.status = status = read_status(document)
         goes_on = status.state in ("starting", "running")
@@ -178,7 +178,7 @@ class Follower:
             time.sleep(0.05)
 
 
-def run_exit_code(status: Status) -> int:
+def run_exit_code(status: RunStatus) -> int:
     """The failing rank's own, 1 where there is none; 0 for a run that goes on."""
     if status.state in ("ok", "starting", "running"):
         return 0

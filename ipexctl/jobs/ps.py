@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.events import Status
+    from ipexctl.jobs.events import RunStatus
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -27,7 +27,7 @@ class KnownRun:
     """A run of the register. Without a status its state is unknown, and `reason` says why."""
 
     record: RunRecord
-    status: Status | None
+    status: RunStatus | None
     reason: str = ""
     fix: str = ""
     pruned: float | None = None

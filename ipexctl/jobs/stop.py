@@ -12,7 +12,7 @@ from ipexctl.remote.node_call import call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.jobs.events import State, Status
+    from ipexctl.jobs.events import RunStatus, State
     from ipexctl.jobs.record import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -25,7 +25,7 @@ WAIT: Final = 20.0
 class Stopped:
     """What the run is now, and was when we came."""
 
-    status: Status
+    status: RunStatus
     was: State
 
     @property

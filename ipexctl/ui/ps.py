@@ -17,12 +17,14 @@ from ipexctl.ui.table import show_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.jobs.events import Failure, RankStatus
     from ipexctl.jobs.keep import Gone, Pruned
     from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.record import Damaged, RunRecord
     from ipexctl.jobs.stop import Stopped
 
 _HEADINGS = ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by")
+_OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
 
 
 def as_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> dict[str, Any]:
@@ -47,12 +49,20 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "exit_code": status.exit_code if status else None,
         "attempt": status.attempt if status else 0,
         "ended_by": printable(status.reason) if status else "",
-        "first_failure": asdict(status.first_failure) if status and status.first_failure else None,
-        "ranks": [asdict(rank) for rank in status.ranks] if status else [],
+        "first_failure": _failure(status.first_failure) if status and status.first_failure else None,
+        "ranks": [_rank(rank) for rank in status.ranks] if status else [],
         "reason": printable(run.reason),
         "fix": printable(run.fix),
         "pruned": run.pruned,
     }
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    return {**failure._asdict(), "oom": failure.oom and failure.oom._asdict()}
+
+
+def _rank(rank: RankStatus) -> dict[str, Any]:
+    return {**{name: getattr(rank, name) for name in _OF_RANK}, "oom": rank.oom and rank.oom._asdict()}
 
 
 def show_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-    from ipexctl.jobs.events import Event, Status
+    from ipexctl.jobs.events import Event, RunStatus
     from ipexctl.jobs.ranks import RankSet
 
 _FRAME: Final = 0.1
@@ -54,7 +54,7 @@ class LiveRun:
 
     def __init__(
         self,
-        status: Status,
+        status: RunStatus,
         on_stop: Callable[[], None],
         on_detach: Callable[[], None],
         *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.events import FINAL, Chunk, RankStatus, Said, Status
+from ipexctl.jobs.events import FINAL, Chunk, RankStatus, RunStatus, Said
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.text import printable
 from ipexctl.ui.run_controls import Controls
@@ -53,7 +53,7 @@ class Row:
 class RunScreen:
     """`feed` is cheap whatever comes; the work is done in `tick`, and is bounded."""
 
-    def __init__(self, status: Status, controls: Controls | None = None, *, unicode: bool = True) -> None:
+    def __init__(self, status: RunStatus, controls: Controls | None = None, *, unicode: bool = True) -> None:
         self.status = status
         self.controls = controls or Controls()
         self.unicode = unicode
@@ -89,7 +89,7 @@ class RunScreen:
         if isinstance(event, Chunk):
             self._row(event.rank).streams[event.stream].feed(event.data)
             self._touched[event.rank, event.stream] = None
-        elif isinstance(event, Status):
+        elif isinstance(event, RunStatus):
             self._take_in(event)
         elif isinstance(event, Said):
             first, *more = event.text.split("\n")
@@ -175,7 +175,7 @@ class RunScreen:
             self.rows = dict(sorted(self.rows.items()))
         return row
 
-    def _take_in(self, status: Status) -> None:
+    def _take_in(self, status: RunStatus) -> None:
         self.status = status
         for rank in status.ranks:
             self._row(rank.rank).status = rank

@@ -9,15 +9,15 @@ from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.events import Failure, RankStatus, Status
+    from ipexctl.jobs.events import Failure, RankStatus, RunStatus
 
 
-def end_lines(status: Status, exit_code: int) -> list[str]:
+def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence where all went well; where not, also who was first, what is missing, and what to type."""
     return [*_verdict(status, exit_code), *_gap_lines(status)]
 
 
-def _gap_lines(status: Status) -> list[str]:
+def _gap_lines(status: RunStatus) -> list[str]:
     gaps = [rank for rank in status.ranks if rank.lost]
     if not gaps:
         return []
@@ -26,7 +26,7 @@ def _gap_lines(status: Status) -> list[str]:
     return [f"  {size} of what {who} printed are missing: there was no room for them on any disk"]
 
 
-def _verdict(status: Status, exit_code: int) -> list[str]:
+def _verdict(status: RunStatus, exit_code: int) -> list[str]:
     ran = f"run {printable(status.id)}"
     size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""

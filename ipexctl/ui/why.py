@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import textwrap
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.jobs.why.causes import Cause
-    from ipexctl.jobs.why.verdict import Line
+    from ipexctl.jobs.why.verdict import Line, Verdict
     from ipexctl.jobs.why.why import Answer
 
 SCHEMA: Final = "ipexctl.why/1"
@@ -45,7 +44,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         },
         "state": verdict.state,
         "headline": printable(verdict.headline),
-        "first_failure": asdict(verdict.first) if verdict.first else None,
+        "first_failure": _first_failure(verdict),
         "cause": _cause(cause) if cause else None,
         "lines": [{"stream": line.stream, "text": printable(line.text)} for line in verdict.lines],
         "others": [
@@ -59,6 +58,24 @@ def as_json(answer: Answer) -> dict[str, Any]:
         ],
         "notes": [printable(note) for note in verdict.notes],
         "next": list(verdict.next),
+    }
+
+
+def _first_failure(verdict: Verdict) -> dict[str, Any] | None:
+    first = verdict.first
+    if first is None:
+        return None
+    return {
+        "rank": first.rank,
+        "host": first.host,
+        "kind": first.kind,
+        "exit_code": first.exit_code,
+        "signal": first.signal,
+        "oom": first.oom is not None,
+        "limit": first.oom.limit if first.oom else None,
+        "ranks": list(first.ranks),
+        "at": first.at,
+        "after": max(0.0, first.at - verdict.started) if first.at is not None and verdict.started else None,
     }
 
 

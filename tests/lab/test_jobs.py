@@ -20,7 +20,7 @@ import pytest
 from cli_helpers import IPEXCTL, ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.jobs.begin.start import Beginning, File, NotStarted, Started, start
-from ipexctl.jobs.events import Chunk, Ended, Said, Status
+from ipexctl.jobs.events import Chunk, Ended, RunStatus, Said
 from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.keep import Keep
 from ipexctl.jobs.record import Register, RunRecord
@@ -200,7 +200,7 @@ def test_ranks_of_all_hosts_are_followed_from_their_first_line_to_the_end(scene:
         f"{rank}/4 {rank % 2}/2 {names[rank // 2]}\n".encode() for rank in range(4)
     ]
     assert isinstance(events[-1], Ended)
-    assert isinstance(events[-1].status, Status)
+    assert isinstance(events[-1].status, RunStatus)
     assert [rank.host for rank in events[-1].status.ranks] == [names[0]] * 2 + [names[1]] * 2
     scene.gone(record, 2)
 

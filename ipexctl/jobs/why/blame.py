@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.why.causes import Cause, Words, cause_of, raised
@@ -11,11 +10,13 @@ from ipexctl.jobs.why.causes_launch import LAUNCH
 from ipexctl.jobs.why.causes_machine import MACHINE
 from ipexctl.jobs.why.causes_network import NETWORK
 from ipexctl.jobs.why.causes_script import SCRIPT
+from ipexctl.node.common.records import OutOfMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipexctl.jobs.why.account import Account, Row
+    from ipexctl.jobs.why.account import Account
+    from ipexctl.node.common.records import Failure, RankStatus
 
 TABLE: Final = (*LAUNCH, *MACHINE, *SCRIPT, *NETWORK)
 _WITHOUT_ASIDES: Final = tuple(known for known in TABLE if known.weight != "aside")
@@ -33,54 +34,17 @@ _IN_WORDS: Final[Mapping[int, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class First:
-    """The first failure."""
-
-    rank: int | None
-    host: str
-    kind: str
-    exit_code: int | None
-    signal: int | None
-    oom: bool
-    limit: int | None
-    """Bytes it was allowed, where that was less than the machine has."""
-    ranks: tuple[int, ...]
-    """All that are meant."""
-    at: float | None
-    after: float | None
-    """Seconds the run had lasted."""
-
-
-def first_of(account: Account) -> First | None:
-    said = account.first_failure
-    if said is None:
+def first_of(account: Account) -> Failure | None:
+    """The first failure, with what the record of its rank adds."""
+    first = account.status.first_failure
+    if first is None:
         return None
-    rank, at = said.get("rank"), said.get("at")
-    row = account.row(rank) if isinstance(rank, int) else None
-    kind = str(said.get("kind") or "")
-    oom = said.get("oom")
-    ranks = said.get("ranks")
-    after = max(0.0, at - account.started) if isinstance(at, int | float) and account.started else None
-    return First(
-        rank if isinstance(rank, int) else None,
-        str(said.get("host") or (row.host if row else "")),
-        kind,
-        _whole(said.get("exit_code")),
-        _whole(said.get("signal")),
-        kind == "oom" or bool(oom) or bool(row and row.oom),
-        _whole(oom.get("limit")) if isinstance(oom, dict) else None,
-        tuple(each for each in ranks if isinstance(each, int)) if isinstance(ranks, list) else (),
-        at if isinstance(at, int | float) else None,
-        after,
-    )
+    row = account.row(first.rank)
+    oom = first.oom or (row.oom if row else None) or (OutOfMemory("") if first.kind == "oom" else None)
+    return first._replace(host=first.host or (row.host if row else ""), oom=oom)
 
 
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def how_it_ended(first: First) -> str:
+def how_it_ended(first: Failure | RankStatus) -> str:
     if first.oom:
         return "was killed by the kernel: out of memory"
     if first.exit_code is None and first.signal is None:
@@ -97,7 +61,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def choose(account: Account, first: First | None, *, hung: bool = False) -> Cause | None:
+def choose(account: Account, first: Failure | None, *, hung: bool = False) -> Cause | None:
     """The first failure's own, unless that only follows from something; then the best that anybody said."""
     scene = account.scene
     own: Cause | None = None
@@ -131,11 +95,11 @@ def choose(account: Account, first: First | None, *, hung: bool = False) -> Caus
 _VAGUE_BEHIND: Final = 3
 
 
-def _by_kind(account: Account, first: First) -> Cause | None:
-    run, host, rank = account.id, first.host, first.rank
-    if not first.oom:
+def _by_kind(account: Account, first: Failure) -> Cause | None:
+    run, host, rank = account.id, first.host or "", first.rank
+    if first.oom is None:
         return None
-    limited = f" ({size_of(first.limit)} were allowed there)" if first.limit else ""
+    limited = f" ({size_of(first.oom.limit)} were allowed there)" if first.oom.limit else ""
     return Cause(
         "memory.oom",
         f"{host} ran out of memory{limited}, and the kernel killed rank {rank} to have some again",
@@ -147,7 +111,7 @@ def _by_kind(account: Account, first: First) -> Cause | None:
     )
 
 
-def _gone(account: Account, first: First) -> Cause:
+def _gone(account: Account, first: Failure) -> Cause:
     if first.rank is None:
         return Cause(
             "node.cut_off",
@@ -155,7 +119,7 @@ def _gone(account: Account, first: First) -> Cause:
             "ipexctl doctor looks at the network among the nodes; then run it again",
             "possible",
         )
-    if "hung up" in account.reason:
+    if "hung up" in account.status.reason:
         return Cause(
             "node.wrapper_killed",
             f"what wraps rank {first.rank} was killed on {first.host}, and not by ipexctl: by somebody, or by the "
@@ -163,7 +127,7 @@ def _gone(account: Account, first: First) -> Cause:
             f"on {first.host}, as root: dmesg -T | grep -i kill; then run it again",
             "possible",
             first.rank,
-            first.host,
+            first.host or "",
         )
     return Cause(
         "node.lost",
@@ -171,7 +135,7 @@ def _gone(account: Account, first: First) -> Cause:
         f"is it up? ipexctl doctor --limit {first.host}; without it: ipexctl run --limit '!{first.host}' …",
         "possible",
         first.rank,
-        first.host,
+        first.host or "",
     )
 
 
@@ -185,7 +149,7 @@ def size_of(size: int) -> str:
     return f"{value:.1f} GB"
 
 
-def _by_itself(account: Account, first: First) -> Cause | None:
+def _by_itself(account: Account, first: Failure) -> Cause | None:
     if first.exit_code is None or first.signal:
         return None
     return Cause(
@@ -195,15 +159,17 @@ def _by_itself(account: Account, first: First) -> Cause | None:
         f"all it said: ipexctl logs {account.id} -r {first.rank}",
         "possible",
         first.rank,
-        first.host,
+        first.host or "",
     )
 
 
-def _of_others(account: Account, first: First | None) -> Cause | None:
+def _of_others(account: Account, first: Failure | None) -> Cause | None:
     """Those that failed by themselves, in the order of time, before those that we ended."""
-    rows = [row for row in account.rows if first is None or row.rank != first.rank]
+    rows = [row for row in account.status.ranks if first is None or row.rank != first.rank]
     rows = [row for row in rows if row.state != "ok"]
-    rows.sort(key=lambda row: (row.state not in ("failed", "lost"), row.ended_at or float("inf"), row.rank))
+    rows.sort(
+        key=lambda row: (row.state not in ("failed", "lost"), account.ended_at.get(row.rank, float("inf")), row.rank)
+    )
     best: Cause | None = None
     for row in _unlike(rows, account)[:_ASKED]:
         words = account.words_of(row.rank)
@@ -217,9 +183,9 @@ def _of_others(account: Account, first: First | None) -> Cause | None:
     return best
 
 
-def _unlike(rows: Iterable[Row], account: Account) -> list[Row]:
+def _unlike(rows: Iterable[RankStatus], account: Account) -> list[RankStatus]:
     """One of each that printed the same."""
-    found: dict[object, Row] = {}
+    found: dict[object, RankStatus] = {}
     for row in rows:
         words = account.words_of(row.rank)
         found.setdefault((words.out, words.err, row.state), row)
@@ -228,7 +194,7 @@ def _unlike(rows: Iterable[Row], account: Account) -> list[Row]:
 
 def _aside(account: Account) -> Cause | None:
     asides = [known for known in TABLE if known.weight == "aside"]
-    for row in _unlike(account.rows, account)[:_ASKED]:
+    for row in _unlike(account.status.ranks, account)[:_ASKED]:
         found = cause_of(account.words_of(row.rank), account.scene, asides)
         if found is not None:
             return found

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ipexctl.node.common.records import Master
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -99,7 +101,7 @@ class Scene:
     """Every rank's."""
     mpirun: Words = field(default_factory=lambda: Words(None, "node0"))
     plan: Mapping[str, Any] = field(default_factory=dict)
-    master: Mapping[str, Any] = field(default_factory=dict)
+    master: Master = Master()  # noqa: RUF009
     tiers: Mapping[str, str] = field(default_factory=dict)
     """Host → what its processor can do, where that is known."""
 

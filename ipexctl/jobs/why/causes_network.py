@@ -26,9 +26,9 @@ def _timed_out(found: Found) -> tuple[str, str] | None:
             f"MASTER_ADDR is {place}, so each node looked for rank 0 on itself, and rank 0 waited for the others",
             "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank",
         )
-    if str(found.scene.master.get("addr") or place) != place:
+    if (found.scene.master.addr or place) != place:
         return (
-            f"ranks looked for rank 0 at {place}, and it is at {found.scene.master['addr']}: MASTER_ADDR was changed",
+            f"ranks looked for rank 0 at {place}, and it is at {found.scene.master.addr}: MASTER_ADDR was changed",
             "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank",
         )
     return (
@@ -39,7 +39,7 @@ def _timed_out(found: Found) -> tuple[str, str] | None:
 
 def _port_busy(found: Found) -> tuple[str, str]:
     port = found.groups.get("port") or ""
-    own = str(found.scene.master.get("port") or "")
+    own = str(found.scene.master.port or "")
     if port and port == own:
         return (
             f"port {port} of node0, where the ranks were to meet, was taken by another program meanwhile",

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.ranks import fold_ranks
-from ipexctl.jobs.why.blame import First, choose, first_of, how_it_ended
+from ipexctl.jobs.why.blame import choose, first_of, how_it_ended
 from ipexctl.jobs.why.causes import bare, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ipexctl.jobs.why.account import Account, At, Row
+    from ipexctl.jobs.why.account import Account
     from ipexctl.jobs.why.causes import Cause, Words
+    from ipexctl.node.common.records import Failure, RankStatus, SilentRank
 
 LINES: Final = 30
 _OF_STDOUT: Final = 10
 """Of those, so many are kept for stdout where both have much to say."""
+_BUSY: Final = 50.0
+"""Percent of a core above which a rank computes, or spins."""
 _FIGURES: Final = re.compile(r"0x[0-9a-f]+|\d+")
 What = Literal["same", "failed", "ended", "ok", "lost", "not-begun", "running"]
 
@@ -52,7 +55,7 @@ class Verdict:
     id: str
     state: str
     headline: str
-    first: First | None = None
+    first: Failure | None = None
     cause: Cause | None = None
     lines: tuple[Line, ...] = ()
     whose: str = ""
@@ -61,6 +64,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
     """Commands to type."""
+    started: float | None = None
 
     def then(self, *commands: str) -> Verdict:
         return replace(self, next=commands)
@@ -74,31 +78,33 @@ def judge(account: Account) -> Verdict:
         "stopped": _stopped,
         "ok": _well,
     }
-    return by_state.get(account.state, _going_on)(account)
+    verdict = by_state.get(account.status.state, _going_on)(account)
+    return replace(verdict, started=account.status.started)
 
 
 def _failed(account: Account) -> Verdict:
     run, first = account.id, first_of(account)
     after = f" after {lasted(account.took)}" if account.took is not None else ""
     if _is_over_time(account, first):
-        headline = f"run {run} was ended{after}: {account.reason or 'its time limit was over'}"
+        headline = f"run {run} was ended{after}: {account.status.reason or 'its time limit was over'}"
         more = "more time: ipexctl run --time-limit S …; a script goes on from its own checkpoint"
         notes = (*_hung(account), *_notes(account), more)
-        others = _others(account, None) if account.silent is None else _at(account)
+        others = _others(account, None) if account.silent_for is None else _at(account)
         verdict = Verdict(run, "failed", headline, first, others=others, notes=notes)
         return verdict.then(f"ipexctl logs {run}")
     words = account.words_of(first.rank) if first is not None and first.rank is not None else None
     cause = choose(account, first)
     if first is None or words is None:
-        headline = f"run {run} failed{after}: {account.reason or 'no rank says why'}"
-        own = [line for line in account.scene.mpirun.err if line != account.reason]
+        headline = f"run {run} failed{after}: {account.status.reason or 'no rank says why'}"
+        own = [line for line in account.scene.mpirun.err if line != account.status.reason]
         lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(own, LINES))
         verdict = Verdict(run, "failed", headline, first, cause, lines, "mpirun on node0")
-        nobody = not any(row.pid for row in account.rows)
+        nobody = not any(row.pid for row in account.status.ranks)
         after = "ipexctl doctor" if nobody else f"ipexctl logs {run}"
         return replace(verdict, others=_others(account, first), notes=_notes(account)).then(after)
     is_told = first.kind in _TOLD or (first.kind == "signal" and len(first.ranks) > 1)
-    said = account.reason if is_told and account.reason else f"rank {first.rank} on {first.host} {how_it_ended(first)}"
+    reason = account.status.reason if is_told else ""
+    said = reason or f"rank {first.rank} on {first.host} {how_it_ended(first)}"
     headline = f"run {run} failed{after}: {said}"
     verdict = Verdict(run, "failed", headline, first, cause, last_lines(words), f"rank {first.rank}")
     logs = f"ipexctl logs {run} -r {first.rank}"
@@ -109,16 +115,16 @@ _TOLD: Final = ("lost", "not-begun", "mpirun", "stuck")
 """What the supervisor's own sentence tells better."""
 
 
-def _is_over_time(account: Account, first: First | None) -> bool:
+def _is_over_time(account: Account, first: Failure | None) -> bool:
     if first is not None and first.kind:
         return first.kind == "time-limit"
-    return first is None and account.exit_code == 124 and "time limit" in account.reason
+    return first is None and account.status.exit_code == 124 and "time limit" in account.status.reason
 
 
 def _lost(account: Account) -> Verdict:
     run, notes = account.id, list(_notes(account))
     took = f" after {lasted(account.took)}" if account.took is not None else ""
-    if account.boot is not None and account.started is not None and account.boot > account.started:
+    if account.boot is not None and account.status.started is not None and account.boot > account.status.started:
         why = f"node0 ({account.node0}) was started anew meanwhile"
     else:
         why = f"its supervisor on node0 ({account.node0}) died: killed by somebody, or by the kernel for want of memory"
@@ -140,20 +146,20 @@ def _lost(account: Account) -> Verdict:
 
 
 def _stopped(account: Account) -> Verdict:
-    by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM"}.get(account.exit_code or 0, "by a signal")
+    by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM"}.get(account.status.exit_code or 0, "by a signal")
     after = f" after {lasted(account.took)}" if account.took is not None else ""
     headline = f"run {account.id} was stopped{after}, {by}"
     logs = (f"ipexctl logs {account.id}",)
-    others = _others(account, None) if account.silent is None else _at(account)
+    others = _others(account, None) if account.silent_for is None else _at(account)
     notes = (*_hung(account), *_notes(account))
     return Verdict(account.id, "stopped", headline, others=others, notes=notes, next=logs)
 
 
 def _hung(account: Account) -> tuple[str, ...]:
     """That it was silent to its end: more time may not be what it lacked."""
-    if account.silent is None:
+    if account.silent_for is None:
         return ()
-    quiet = f"no rank had said anything for {lasted(account.silent)} when it was ended: it may have hung"
+    quiet = f"no rank had said anything for {lasted(account.silent_for)} when it was ended: it may have hung"
     return (f"{quiet}; where it does, ipexctl dump last tells while it goes on",)
 
 
@@ -166,25 +172,26 @@ def _well(account: Account) -> Verdict:
 def _going_on(account: Account) -> Verdict:
     """Nothing has ended it. A silent one may hang."""
     run = account.id
-    age = f", {lasted(account.now - account.started)}" if account.started and account.now else ""
-    doing = {"starting": "is starting", "running": "is running"}.get(account.state, f"is {account.state}")
-    headline = f"run {run} {doing}{age}: {_size(account)}"
-    silent = account.silent
+    status = account.status
+    age = f", {lasted(account.now - status.started)}" if status.started and account.now else ""
+    headline = f"run {run} is {status.state}{age}: {_size(account)}"
+    silent = account.silent_for
     cause = None
     after: tuple[str, ...] = (f"ipexctl attach {run}",)
     if silent is not None:
         headline += f"; no rank has said anything for {lasted(silent)}"
         cause = choose(account, None, hung=True)
         after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
-    return Verdict(run, account.state, headline, None, cause, others=_at(account), notes=_notes(account), next=after)
+    return Verdict(run, status.state, headline, None, cause, others=_at(account), notes=_notes(account), next=after)
 
 
 def _at(account: Account) -> tuple[Others, ...]:
     """What each rank of a silent run is at, said once for all of whom it's true."""
-    groups: dict[str, list[At]] = {}
-    for at in account.at:
+    groups: dict[str, list[SilentRank]] = {}
+    silent = account.status.silent
+    for at in silent.ranks if silent is not None else ():
         last = f"said last: {shortened(bare(at.last), 200)}" if at.last else "said nothing yet"
-        does = "busy" if at.is_busy else f"asleep in {at.waits_in}" if at.waits_in else "idle"
+        does = "busy" if (at.cpu or 0.0) > _BUSY else f"asleep in {at.waits_in}" if at.waits_in else "idle"
         groups.setdefault(f"({does}) {last}", []).append(at)
     found = []
     for sentence, rows in groups.items():
@@ -214,13 +221,13 @@ def _without_blanks(lines: Sequence[str], most: int) -> list[str]:
     return kept[-most:]
 
 
-def _others(account: Account, first: First | None) -> tuple[Others, ...]:
+def _others(account: Account, first: Failure | None) -> tuple[Others, ...]:
     """What the rest was doing, said once for all of whom it's true."""
-    groups: dict[tuple[What, str], list[Row]] = {}
+    groups: dict[tuple[What, str], list[RankStatus]] = {}
     chief = first.rank if first is not None else None
     meant = {chief, *(first.ranks if first is not None else ())}
     own = _exception(account.words_of(chief)) if chief is not None else None
-    for row in account.rows:
+    for row in account.status.ranks:
         if row.rank not in meant or (row.rank != chief and chief is None):
             groups.setdefault(_of_row(account, row, own, first), []).append(row)
     found = []
@@ -236,14 +243,12 @@ def _exception(words: Words) -> str | None:
     return None if words.exception is None else _FIGURES.sub("N", ": ".join(words.exception))
 
 
-def _of_row(account: Account, row: Row, own: str | None, first: First | None) -> tuple[What, str]:
+def _of_row(account: Account, row: RankStatus, own: str | None, first: Failure | None) -> tuple[What, str]:
     words = account.words_of(row.rank)
     if own is not None and _exception(words) == own:
         return "same", "printed the same"
     if row.state == "failed":
-        how = how_it_ended(
-            First(row.rank, row.host, "", row.exit_code, row.signal, row.oom, None, (row.rank,), None, None)
-        )
+        how = how_it_ended(row)
         why = f": {shortened(': '.join(words.exception), 100)}" if words.exception else ""
         return "failed", f"{how}{' after it' if first is not None else ''}{why}"
     if row.state == "ok":
@@ -263,16 +268,16 @@ def _notes(account: Account) -> tuple[str, ...]:
         times = "once" if len(account.restarts) == 1 else f"{len(account.restarts)} times"
         reasons = "; ".join(dict.fromkeys(account.restarts))
         notes.append(f"it had been started again {times} before, after: {shortened(reasons, 300)}")
-    lost = {row.rank: row.lost for row in account.rows if row.lost}
+    lost = {row.rank: row.lost for row in account.status.ranks if row.lost}
     if lost:
         total, ranks = sum(lost.values()), fold_ranks(lost)
         notes.append(
             f"{total:,} bytes of the output of rank{'s' * (len(lost) > 1)} {ranks} are missing: a disk was full; the "
             "place is marked in the log"
         )
-    if account.unwritten:
-        notes.append(f"{account.unwritten} events are missing from node0's record: its disk was full")
-    for row in account.rows:
+    if account.status.unwritten_events:
+        notes.append(f"{account.status.unwritten_events} events are missing from node0's record: its disk was full")
+    for row in account.status.ranks:
         notes.extend(f"rank {row.rank} on {row.host}: {text}" for text in row.mismatch[:1])
         if len(notes) > 6:
             break
@@ -280,7 +285,7 @@ def _notes(account: Account) -> tuple[str, ...]:
 
 
 def _size(account: Account) -> str:
-    ranks, nodes = len(account.rows), len(account.scene.hosts)
+    ranks, nodes = len(account.status.ranks), len(account.scene.hosts)
     return f"{ranks} rank{'s' * (ranks != 1)} on {nodes} node{'s' * (nodes != 1)}"
 
 

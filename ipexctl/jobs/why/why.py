@@ -117,7 +117,7 @@ def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
         account = _copied(record, runs, TIME, cancel)
     except HostError:
         account = None
-    if account is not None and account.state in FINAL:
+    if account is not None and account.status.state in FINAL:
         verdict = judge(account)
         return Answer(record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy here")))
     return Answer(record, _unknown(record, account, away, error.advice), 3 if is_away else 1)
@@ -130,8 +130,12 @@ def _unknown(record: RunRecord, account: Account | None, away: str, fix: str) ->
         size = f"{record.world_size} rank{'s' * (record.world_size != 1)}"
         notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
     if account is not None:
-        age = f"{lasted(account.now - account.started)} after its start, " if account.now and account.started else ""
-        notes.append(f"when it was last seen from here, {age}it was {account.state}")
+        age = (
+            f"{lasted(account.now - account.status.started)} after its start, "
+            if account.now and account.status.started
+            else ""
+        )
+        notes.append(f"when it was last seen from here, {age}it was {account.status.state}")
     if fix:
         notes.append(fix)
     headline = f"what became of run {record.id} is not known here: {away}"

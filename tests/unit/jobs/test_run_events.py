@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.events import Failure, RankStatus, Status, read_status
+from ipexctl.jobs.events import Failure, RankStatus, RunStatus, read_status
 
 DOCUMENT = {
     "schema": "ipexctl.status/1",
@@ -30,7 +30,7 @@ DOCUMENT = {
 
 
 def test_a_status_file_is_read_whole() -> None:
-    assert read_status(DOCUMENT) == Status(
+    assert read_status(DOCUMENT) == RunStatus(
         id="r1", state="failed", script="train.py", env="default", nodes=2, world_size=2, started=10.5, ended=20.0,
         exit_code=3,
         ranks=(

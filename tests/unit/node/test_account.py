@@ -114,9 +114,9 @@ def test_a_copy_is_read_as_it_stands_and_not_taken_for_a_run_that_died(tmp_path:
     supervisor = {"pid": 1, "start": 0}
     rundir = directory(tmp_path, {}, state="running", supervisor=supervisor)
     before = (rundir / "status.json").read_bytes()
-    assert account(tmp_path, copy=True).state == "running"
+    assert account(tmp_path, copy=True).status.state == "running"
     assert (rundir / "status.json").read_bytes() == before
-    assert account(tmp_path).state == "lost"
+    assert account(tmp_path).status.state == "lost"
 
 
 @pytest.mark.parametrize("python", other_pythons())

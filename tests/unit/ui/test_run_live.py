@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import signal, sys, threading, time
-from ipexctl.jobs.events import Chunk, Ended, RankStatus, Said, Status
+from ipexctl.jobs.events import Chunk, Ended, RankStatus, Said, RunStatus
 from ipexctl.ui.run_live import LiveRun
 
 def status(state):
     ranks = tuple(RankStatus(rank, "here", state) for rank in range(2))
-    return Status("r1", state, "train.py", "default", 1, 2, time.time(), ranks=ranks)
+    return RunStatus("r1", state, "train.py", "default", 1, 2, time.time(), ranks=ranks)
 
 over = threading.Event()
 with LiveRun(status("running"), lambda: print("asked to stop"), over.set) as view:

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import pytest
 
-from ipexctl.jobs.events import Chunk, Ended, Failure, Said, Status
+from ipexctl.jobs.events import Chunk, Ended, Failure, RunStatus, Said
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.cancel import Cancel
 from ipexctl.ui.run_plain import PlainRun
@@ -71,7 +71,9 @@ def test_bytes_that_are_no_text_pass_as_they_are(capfdbinary: pytest.CaptureFixt
 
 def test_the_end_says_who_was_first_and_what_to_type(capfd: Captured) -> None:
     failure = Failure(3, "node2", None, 9)
-    status = Status("r7", "failed", nodes=2, world_size=4, started=0.5, ended=62, exit_code=137, first_failure=failure)
+    status = RunStatus(
+        "r7", "failed", nodes=2, world_size=4, started=0.5, ended=62, exit_code=137, first_failure=failure
+    )
     with PlainRun(Cancel()) as plain:
         plain.watch(Chunk(3, "stdout", b"half a li"))
         plain.watch(Ended(137, status))
@@ -86,7 +88,7 @@ def test_quiet_means_problems_only(capfd: Captured) -> None:
     with PlainRun(Cancel(), quiet=True) as plain:
         plain.watch(Said("fine"))
         plain.watch(Said("not fine", warning=True))
-        plain.watch(Ended(0, Status("r7", "ok")))
+        plain.watch(Ended(0, RunStatus("r7", "ok")))
     assert capfd.readouterr().err == "warning: not fine\n"
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ipexctl.jobs.events import Chunk, Ended, Failure, RankStatus, Said, Status
+from ipexctl.jobs.events import Chunk, Ended, Failure, RankStatus, RunStatus, Said
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.ui.run_controls import Controls
 from ipexctl.ui.run_screen import RunScreen, shown_rows
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ipexctl.jobs.events import Event, State
 
 
-def status(ranks: int, state: State = "running", **odd: State) -> Status:
+def status(ranks: int, state: State = "running", **odd: State) -> RunStatus:
     rows = tuple(
         RankStatus(rank, f"node{rank // 4 + 1}", odd.get(f"r{rank}", state), cpu=790.0, rss=2 << 30)
         for rank in range(ranks)
     )
-    return Status("k3vx", state, "examples/train.py", "default", (ranks + 3) // 4, ranks, 100.0, ranks=rows)
+    return RunStatus("k3vx", state, "examples/train.py", "default", (ranks + 3) // 4, ranks, 100.0, ranks=rows)
 
 
 def plain(screen: RunScreen, width: int = 80, height: int = 24, now: float = 100.0) -> list[str]:
@@ -102,7 +102,7 @@ def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
 
 
 def test_who_is_far_behind_the_run_is_told_so_until_it_isnt_true_any_more() -> None:
-    ahead = Status("r", "running", world_size=1, ranks=(RankStatus(0, "a", "running", out_lines=50_000),))
+    ahead = RunStatus("r", "running", world_size=1, ranks=(RankStatus(0, "a", "running", out_lines=50_000),))
     screen = RunScreen(ahead)
     screen.feed(Chunk(0, "stdout", b"line\n" * 1000))
     screen.feed(ahead)
@@ -160,7 +160,7 @@ def test_where_ranks_do_not_fit_those_in_trouble_come_first_then_who_talks_then_
 
 def test_a_rank_that_failed_shows_how() -> None:
     ranks = (RankStatus(0, "a", "failed", exit_code=3), RankStatus(1, "b", "failed", signal=9))
-    text = "\n".join(plain(RunScreen(Status("r", "failed", world_size=2, ranks=ranks))))
+    text = "\n".join(plain(RunScreen(RunStatus("r", "failed", world_size=2, ranks=ranks))))
     assert "exit 3" in text
     assert "SIGKILL" in text
 
@@ -234,7 +234,7 @@ def test_the_last_words_are_those_of_the_rank_that_failed_first() -> None:
     screen = RunScreen(status(2))
     screen.feed(Chunk(0, "stdout", b"fine\n"))
     screen.feed(Chunk(1, "stderr", b"Traceback\nValueError: no\n"))
-    failed = Status("r", "failed", world_size=2, first_failure=Failure(1, "b", 1))
+    failed = RunStatus("r", "failed", world_size=2, first_failure=Failure(1, "b", 1))
     screen.feed(Ended(1, failed))
     screen.tick(100.0)
     assert screen.last_lines(9) == ["[1] Traceback", "[1] ValueError: no"]

@@ -1,0 +1,109 @@
+"""Processes as the kernel lists them, and the one check whether a recorded process still runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import NamedTuple
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessStat(NamedTuple):
+    """`/proc/PID/stat`."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    seconds: float
+    """CPU time, user and system."""
+    start: int
+    """In the kernel's ticks since boot. Numbers are used again; number and start are not."""
+    rss: int
+    """Bytes."""
+
+    @property
+    def is_alive(self) -> bool:
+        """A zombie has ended and waits for its parent."""
+        return self.state not in "ZX"
+
+
+class ProcessIdentity(NamedTuple):
+    """A process as records name it, for readers that come later or from another machine of a shared home."""
+
+    pid: int
+    start: int | None = None
+    machine: str | None = None
+    """The machine's own name. Records of older versions have none; they were written on this machine."""
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        return self.machine in (None, os.uname().nodename)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs on this machine."""
+        try:
+            stat = read_stat(self.pid)
+        except OSError:
+            return False
+        return stat.is_alive and stat.start == self.start
+
+    def send_signal(self, number: int) -> bool:
+        """False when it doesn't run on this machine any more. Raises an OSError when it may not be signalled."""
+        try:
+            handle = os.pidfd_open(self.pid)  # type: ignore[attr-defined, unused-ignore]
+        except ProcessLookupError:
+            return False
+        except (AttributeError, OSError):  # Python 3.8, a kernel before 5.3, a sandbox: the number is all there is
+            if not self.is_alive:
+                return False
+            os.kill(self.pid, number)
+            return True
+        try:
+            if not self.is_alive:
+                return False
+            signal.pidfd_send_signal(handle, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
+
+def read_stat(pid: int) -> ProcessStat:
+    """Raises an OSError when there is no such process."""
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        data = file.read()
+    try:
+        fields = data.rpartition(b")")[2].split()
+        seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+        start, rss = int(fields[19]), int(fields[21]) * _PAGE
+        return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), seconds, start, rss)
+    except (ValueError, IndexError):
+        raise ProcessLookupError(0, f"process {pid} has no status") from None
+
+
+def own_identity() -> ProcessIdentity:
+    return ProcessIdentity(os.getpid(), read_stat(os.getpid()).start, os.uname().nodename)
+
+
+def is_caught(pid: int, number: int) -> bool:
+    """Whether a process has a handler for that signal; many signals end one that has none."""
+    return is_in_mask(pid, "SigCgt", number)
+
+
+def is_in_mask(pid: int, mask: str, number: int) -> bool:
+    """Of the masks in /proc/PID/status: SigCgt (caught), ShdPnd (pending) …"""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            lines = file.readlines()
+    except OSError:
+        return False
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == mask:
+            return bool(int(value, 16) >> (number - 1) & 1)
+    return False

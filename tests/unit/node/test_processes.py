@@ -1,0 +1,65 @@
+"""A recorded process is alive while its number and start are those of the record, and only it is signalled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def identity_of(process: subprocess.Popen[bytes]) -> ProcessIdentity:
+    return ProcessIdentity(process.pid, read_stat(process.pid).start, os.uname().nodename)
+
+
+def test_a_process_is_known_by_number_and_start(sleeper: subprocess.Popen[bytes]) -> None:
+    identity = identity_of(sleeper)
+    others = [identity._replace(start=(identity.start or 0) - 1), identity._replace(start=None)]
+    assert [each.is_alive for each in (identity, own_identity(), *others)] == [True, True, False, False]
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not identity.is_alive, "a zombie has ended"
+
+
+@pytest.mark.parametrize("has_pidfd", [True, False])
+def test_another_process_that_has_the_number_now_is_not_signalled(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, has_pidfd: bool
+) -> None:
+    if not has_pidfd:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    identity = identity_of(sleeper)
+    assert not identity._replace(start=1).send_signal(signal.SIGKILL)
+    assert sleeper.poll() is None
+    assert identity.send_signal(signal.SIGKILL)
+    assert sleeper.wait() == -signal.SIGKILL
+    assert not identity.send_signal(signal.SIGKILL)
+
+
+def test_a_record_without_a_machine_was_written_here() -> None:
+    assert ProcessIdentity(1, 1).is_of_this_machine
+    assert not ProcessIdentity(1, 1, "another-machine").is_of_this_machine
+
+
+def test_a_caught_signal_is_told_from_one_that_would_end_it(sleeper: subprocess.Popen[bytes]) -> None:
+    code = "import signal, time; signal.signal(10, print); print('on', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert is_caught(process.pid, signal.SIGUSR1)
+        assert not is_caught(sleeper.pid, signal.SIGUSR1)
+        process.kill()
