@@ -19,9 +19,13 @@ import os
 import resource
 import time
 import zlib
-from typing import Any, Dict, Iterator
+from typing import TYPE_CHECKING, Any, Dict, Iterator
 
 from ipexctl.node.common.answer import AgentError, answer, emit
+from ipexctl.node.run.status_file import read_status_file
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.status_file import StoredStatus
 
 LOOK = 0.03
 """Seconds between two looks while output comes, or the first is waited for."""
@@ -32,17 +36,9 @@ ROUND = 16
 """Pieces of one file until the others have their turn, where somebody watches."""
 STATUS = 2.0
 """Seconds between two looks whether the supervisor lives."""
-UNHEARD = 120.0
-"""Seconds without a new status until a supervisor on another machine with this home is taken for dead: where that
-machine can't be asked for its processes, its file is all there is, and is written every second or two."""
 PACK = 1 << 18
 """Characters that are packed at once."""
-FINAL = ("ok", "failed", "stopped", "lost")
 Json = Dict[str, Any]
-
-
-class NoRecord(AgentError):
-    """There is nothing of the run, or no more."""
 
 
 class File:
@@ -93,87 +89,6 @@ class Packer:
             emit("packed", data=base64.b64encode(data).decode())
 
 
-def read_status(rundir: str) -> Json:
-    """The run's own word, but for a run whose supervisor is gone: that one was lost."""
-    path = os.path.join(rundir, "status.json")
-    status = written_in(path)
-    if status["state"] in FINAL or is_alive(status["supervisor"]):
-        return status
-    is_ours = status["supervisor"].get("machine") in (None, os.uname().nodename)
-    if not is_ours and time.time() - os.stat(path).st_mtime < UNHEARD:
-        return status
-    status = written_in(path)  # its last word may have come between the two looks
-    if status["state"] not in FINAL:
-        status.update(state="lost", reason="its supervisor on node0 has died", ended=os.stat(path).st_mtime)
-        for row in status["ranks"]:
-            if row["state"] not in FINAL:
-                row["state"] = "lost"
-        if is_ours:
-            keep(path, status)
-    return status
-
-
-def written_in(path: str) -> Json:
-    try:
-        with open(path, encoding="utf-8") as file:
-            status: Json = json.load(file)
-    except FileNotFoundError:
-        raise no_record(os.path.dirname(path)) from None
-    except (OSError, ValueError) as error:
-        raise AgentError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
-    kinds = {"state": str, "supervisor": dict, "ranks": list}
-    if not isinstance(status, dict) or not all(isinstance(status.get(name), kinds[name]) for name in kinds):
-        raise AgentError(f"{path} can't be read: it is not the record of a run")
-    return status
-
-
-def pruned_in(place: str) -> dict[str, Json]:
-    """Runs that were taken away there, each with when and why, and how it had ended."""
-    found: dict[str, Json] = {}
-    try:
-        with open(os.path.join(place, ".pruned.jsonl"), encoding="utf-8") as file:
-            for line in file:
-                row = json.loads(line)
-                found[row["id"]] = row
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # none, or a line that is cut short at the end
-    return found
-
-
-def no_record(rundir: str) -> NoRecord:
-    place, run = os.path.split(rundir)
-    row = pruned_in(place).get(run)
-    if row is None:
-        return NoRecord("there is no record of this run there (any more)", "ipexctl ps shows those there are")
-    day = time.strftime("%Y-%m-%d", time.localtime(row["at"]))
-    return NoRecord(
-        f"its logs were pruned on {day}: {row['why']}",
-        "IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB say, where ipexctl run is called, how long they are kept",
-    )
-
-
-def keep(path: str, status: Json) -> None:
-    """Note it down: whoever looks at the file itself would take the run for one that goes on."""
-    aside = f"{path}.{os.getpid()}.part"
-    try:
-        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            json.dump(status, file)
-        os.replace(aside, path)
-    except OSError:
-        return
-
-
-def is_alive(supervisor: Json) -> bool:
-    """By its number and when it began: numbers come back."""
-    try:
-        with open(f"/proc/{supervisor['pid']}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    return fields[0] not in (b"Z", b"X") and int(fields[19]) == supervisor["start"]
-
-
 def files_of(request: Json, rundir: str, world_size: int) -> list[File]:
     offsets = request.get("offsets") or {}
     ranks = request.get("ranks")
@@ -190,7 +105,7 @@ def files_of(request: Json, rundir: str, world_size: int) -> list[File]:
     return found
 
 
-def hand_on(files: list[File], packer: Packer, most: int = 1 << 60) -> bool:
+def forward(files: list[File], packer: Packer, most: int = 1 << 60) -> bool:
     moved = False
     for file in files:
         for data in file.pieces(most):
@@ -209,26 +124,27 @@ class Statuses:
         self._path = os.path.join(rundir, "status.json")
         self._looked_at = self._said_at = 0.0
         self._seen = 0
-        self._states: list[str] = []
-        self.now: Json = {}
+        self._states: list[object] = []
+        self._stored: StoredStatus | None = None
 
-    def look(self, now: float) -> bool:
-        """True where it is to be said."""
+    def look(self, now: float) -> tuple[StoredStatus, bool]:
+        """The status, and whether it is to be sent."""
         try:
             changed = os.stat(self._path).st_mtime_ns
         except OSError:
             changed = self._seen
-        if self.now and changed == self._seen and now - self._looked_at <= STATUS:
-            return False
+        if self._stored is not None and changed == self._seen and now - self._looked_at <= STATUS:
+            return self._stored, False
         is_new = changed != self._seen
         self._seen, self._looked_at = changed, now
-        self.now = read_status(self._rundir)
-        since = (self.now.get("silent") or {}).get("since")
-        states = [self.now["state"], str(since), *(row["state"] for row in self.now["ranks"])]
+        stored = self._stored = read_status_file(self._rundir)
+        status = stored.status
+        since = status.silent.since if status.silent is not None else None
+        states: list[object] = [status.state, since, *(rank.state for rank in status.ranks)]
         if states == self._states and not (is_new and now - self._said_at >= self._every):
-            return False
+            return stored, False
         self._states, self._said_at = states, now
-        return True
+        return stored, True
 
 
 def follow(request: Json, _: object = None) -> Json:
@@ -241,20 +157,21 @@ def follow(request: Json, _: object = None) -> Json:
     while True:
         now = time.monotonic()
         # The status first and the files after it: what a final status stands for is in the files by then.
-        if statuses.look(now):
-            packer.say(event="status", status=statuses.now)
+        (status, document), is_news = statuses.look(now)
+        if is_news:
+            packer.say(event="status", status=document)
         if files is None:
-            files = files_of(request, rundir, statuses.now["world_size"])
+            files = files_of(request, rundir, status.world_size)
         if not request.get("follow", True):
-            hand_on(files, packer)
+            forward(files, packer)
             packer.flush()
-            return {"status": statuses.now}
-        moved = hand_on(files, packer, ROUND)
-        if statuses.now["state"] in FINAL:
-            while hand_on(files, packer, ROUND):
+            return {"status": document}
+        moved = forward(files, packer, ROUND)
+        if status.is_over:
+            while forward(files, packer, ROUND):
                 packer.flush()
             packer.flush()
-            return {"status": statuses.now}
+            return {"status": document}
         if moved:
             said_at = now
         elif now - said_at > TICK:
@@ -263,7 +180,7 @@ def follow(request: Json, _: object = None) -> Json:
         packer.flush()
         if os.getppid() != parent:
             raise AgentError("who followed is gone")
-        time.sleep(LOOK if moved or statuses.now["state"] == "starting" else LOOK_SELDOM)
+        time.sleep(LOOK if moved or status.state == "starting" else LOOK_SELDOM)
 
 
 def allow_many_files() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import time
 from typing import Any, Dict
 
+from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run import protocol
 
 KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
@@ -81,17 +82,9 @@ class Launcher:
         """What it has left: its children have groups of their own, an ssh to a node that is cut off among them."""
         self.signal(signal.SIGKILL)
         for name in os.listdir("/proc"):
-            if name.isdigit() and _session_of(name) == self.pid:
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if name.isdigit() and read_stat(int(name)).session == self.pid:
                     os.kill(int(name), signal.SIGKILL)
-
-
-def _session_of(pid: str) -> int | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[3])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _environment(go: Json) -> dict[str, str]:

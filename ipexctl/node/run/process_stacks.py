@@ -13,6 +13,7 @@ import threading
 import time
 from typing import Any, Dict
 
+from ipexctl.node.common.processes import is_caught, is_in_mask, read_stat
 from ipexctl.node.run import processes
 
 SIGNAL, NAME = 61, "ipexctl-stacks"
@@ -86,8 +87,8 @@ class Stacks:
         pid, code, words = [*line.split(" ", 2), "", ""][:3]
         if self._leaving is None and pid.isdigit() and code.isdigit() and self._is_the_command(int(pid)):
             try:
-                self._leaving = (processes.Stat(int(pid)), int(code) or 1, words, now)
-            except (OSError, IndexError):
+                self._leaving = (read_stat(int(pid)), int(code) or 1, words, now)
+            except OSError:
                 return
 
     def _is_the_command(self, pid: int) -> bool:
@@ -96,8 +97,8 @@ class Stacks:
             if pid == self._pid:
                 return True
             try:
-                pid = processes.Stat(pid).parent
-            except (OSError, IndexError):
+                pid = read_stat(pid).parent
+            except OSError:
                 return False
             if is_python(pid):
                 return False
@@ -108,10 +109,10 @@ class Stacks:
             return False
         left = self._leaving[0]
         try:
-            stat = processes.Stat(left.pid)
-        except (OSError, IndexError):
+            stat = read_stat(left.pid)
+        except OSError:
             stat = None
-        if stat is None or stat.start != left.start or stat.state in "ZX":
+        if stat is None or stat.start != left.start or not stat.is_alive:
             self._leaving = None  # a script of the shell's goes on without it
             return False
         return True
@@ -250,7 +251,7 @@ def by_signal(rows: list[Json]) -> None:
                 each = Asked(row, path)
                 if inode in seen:
                     why = "it shares its parent's file"
-                elif is_set(row["pid"], "ShdPnd", SIGNAL):
+                elif is_in_mask(row["pid"], "ShdPnd", SIGNAL):
                     why = "it hasn't answered since it was asked before"
                 else:
                     seen.add(inode)
@@ -269,7 +270,7 @@ def by_signal(rows: list[Json]) -> None:
 
 def unprepared(pid: int) -> tuple[str, str]:
     """Why the signal must not be sent there, or the file the process would write to."""
-    if not is_set(pid, "SigCgt", SIGNAL):
+    if not is_caught(pid, SIGNAL):
         return "its Python is not prepared for being asked (python -I, -E or -S, or on its way out)", ""
     try:
         for number in os.listdir(f"/proc/{pid}/fd"):
@@ -282,12 +283,3 @@ def unprepared(pid: int) -> tuple[str, str]:
     except OSError as error:
         return f"its descriptors can't be read: {error.strerror}", ""
     return "it has closed the file its stacks go to", ""
-
-
-def is_set(pid: int, mask: str, number: int) -> bool:
-    """Of the masks in /proc/PID/status: caught, pending …"""
-    for line in read(f"/proc/{pid}/status").splitlines():
-        name, _, value = line.partition(":")
-        if name == mask:
-            return bool(int(value, 16) >> (number - 1) & 1)
-    return False

@@ -11,13 +11,16 @@ import os
 import platform
 import signal
 import time
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
+
+from ipexctl.node.common.processes import read_stat
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.processes import ProcessStat
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _PREFERRED, _PREFERRED_MANY = 1, 5
 _SUBREAPER, _PDEATHSIG = 36, 1
-_TICK = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 
@@ -78,43 +81,29 @@ def _list(cores: Any) -> str:
     return ",".join(map(str, sorted(cores)))
 
 
-class Stat:
-    """What the kernel says of a process."""
-
-    def __init__(self, pid: int) -> None:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        self.pid = pid
-        self.state = fields[0].decode()
-        self.parent, self.session = int(fields[1]), int(fields[3])
-        self.seconds = (int(fields[11]) + int(fields[12])) / _TICK
-        self.start = int(fields[19])
-        self.rss = int(fields[21]) * _PAGE
-
-
 def doing(pid: int) -> tuple[str | None, str | None]:
     """A process' state (R, S, D …), and where in the kernel it waits, as far as that is told."""
     try:
-        state: str | None = Stat(pid).state
+        state: str | None = read_stat(pid).state
         with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
             where = file.read().strip()
-    except (OSError, IndexError):
+    except OSError:
         return None, None
     return state, where if where not in ("", "0") else None
 
 
-def everyone() -> list[Stat]:
+def everyone() -> list[ProcessStat]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                found.append(Stat(int(name)))
+            with contextlib.suppress(OSError):
+                found.append(read_stat(int(name)))
     return found
 
 
-def below(pid: int, but: int) -> list[Stat]:
+def below(pid: int, but: int) -> list[ProcessStat]:
     """The descendants of a process that live, without that one child."""
-    children: dict[int, list[Stat]] = {}
+    children: dict[int, list[ProcessStat]] = {}
     for stat in everyone():
         children.setdefault(stat.parent, []).append(stat)
     found, left = [], [pid]
@@ -122,7 +111,7 @@ def below(pid: int, but: int) -> list[Stat]:
         for stat in children.get(left.pop(), ()):
             if stat.pid != but:
                 left.append(stat.pid)
-                if stat.state not in "ZX":
+                if stat.is_alive:
                     found.append(stat)
     return found
 
@@ -171,8 +160,8 @@ class Usage:
         seconds, rss, left = 0.0, 0, [self._pid]
         while left:
             pid = left.pop()
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                stat = Stat(pid)
+            with contextlib.suppress(OSError, ValueError):
+                stat = read_stat(pid)
                 seconds += stat.seconds
                 rss += stat.rss
                 with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
@@ -223,7 +212,7 @@ class Guard:
         if said and not said.endswith(b"bye\n"):
             session = int(said.split()[0])
             for _ in range(50):
-                left = [stat for stat in everyone() if stat.session == session and stat.state not in "ZX"]
+                left = [stat for stat in everyone() if stat.session == session and stat.is_alive]
                 for stat in left:
                     with contextlib.suppress(OSError):
                         os.kill(stat.pid, signal.SIGKILL)

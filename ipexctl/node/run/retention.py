@@ -20,8 +20,8 @@ import time
 from typing import Any, Dict
 
 from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.records import FINAL, read_status
 
-FINAL = ("ok", "failed", "stopped", "lost")
 YOUNG = 3600.0
 """Seconds in which a run that has no supervisor yet may be about to get one."""
 DAY = 86400.0
@@ -38,25 +38,25 @@ class Run:
     def __init__(self, place: str, name: str) -> None:
         self.name = name
         self.path = place + "/" + name
-        self.status: Json = {}
+        self.document: Json = {}
         with contextlib.suppress(OSError, ValueError), open(self.path + "/status.json", encoding="utf-8") as file:
             found = json.load(file)
-            self.status = found if isinstance(found, dict) else {}
-        self.at = float(self.status.get("ended") or 0) or newest_below(self.path)
+            self.document = found if isinstance(found, dict) else {}
+        self.status = read_status(self.document)
+        self.at = self.status.ended or newest_below(self.path)
         self.bytes = size_of(self.path)
 
     def goes_on(self, now: float, living: set[str]) -> bool:
         """Also where it can't be known."""
         if self.name in living:
             return True
-        if not self.status:
+        if not self.document:
             # On other nodes than node0 there is no status: processes are all there is to go by, and its job file.
             within = DAY if os.path.exists(self.path + "/job.json") else YOUNG
             return now - self.at < within
-        supervisor = self.status.get("supervisor") or {}
-        if supervisor.get("machine") in (None, os.uname().nodename):
-            return is_alive(supervisor)
-        return self.status.get("state") not in FINAL and now - newest_below(self.path) < SILENT
+        if self.status.supervisor.is_of_this_machine:
+            return self.status.supervisor.is_alive
+        return not self.status.is_over and now - newest_below(self.path) < SILENT
 
 
 def newest_below(path: str) -> float:
@@ -75,16 +75,6 @@ def size_of(path: str) -> int:
             with contextlib.suppress(OSError):
                 size += os.lstat(os.path.join(where, name)).st_blocks * 512
     return size
-
-
-def is_alive(supervisor: Json) -> bool:
-    """By its number and when it began: numbers come back."""
-    try:
-        with open(f"/proc/{supervisor['pid']}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return fields[0] not in (b"Z", b"X") and int(fields[19]) == supervisor["start"]
-    except (OSError, KeyError, ValueError, IndexError):
-        return False
 
 
 def living_in(place: str) -> set[str]:
@@ -125,8 +115,8 @@ def chosen(runs: list[Run], request: Json, living: set[str], now: float) -> list
 def remove(place: str, run: Run, why: str, now: float) -> bool:
     """First its name, at once, then what is in it."""
     aside = f"{place}/.gone-{run.name}"
-    if run.status:
-        told = {name: run.status[name] for name in TOLD if name in run.status}
+    if run.document:
+        told = {name: run.document[name] for name in TOLD if name in run.document}
         if told.get("state") not in FINAL:
             told["state"] = "lost"
         line = json.dumps({"id": run.name, "at": round(now), "why": why, "status": told})

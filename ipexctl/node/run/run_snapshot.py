@@ -17,10 +17,14 @@ import json
 import os
 import time
 import zlib
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Dict
 
-from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.run import follow
+from ipexctl.node.common.answer import answer
+from ipexctl.node.run.status_file import read_document, read_status_file
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.records import RunStatus
+    from ipexctl.node.run.status_file import StoredStatus
 
 MUCH = 8 << 20
 """Bytes read back of a rank that failed: one line may be a megabyte."""
@@ -106,31 +110,27 @@ def boot_time() -> float | None:
         return None
 
 
-def copied(path: str) -> tuple[Json, float]:
-    """The status as it was last seen, and when: whether its run lives can't be told from here."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file), os.fstat(file.fileno()).st_mtime
-    except (OSError, ValueError) as error:
-        raise AgentError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+def read_copy(path: str) -> tuple[StoredStatus, float]:
+    """The status as it was last seen, and when: whether its run lives can't be known on this machine."""
+    stored = read_document(path)
+    return stored, os.stat(path).st_mtime
 
 
-def suspects(status: Json) -> list[int]:
-    """The ranks whose words may say why: they are read at length."""
-    first = status.get("first_failure") or {}
-    rows = [row for row in status.get("ranks") or () if row.get("state") in FINAL_BADLY]
-    rows.sort(key=lambda row: row.get("rank") != first.get("rank"))
-    return [row["rank"] for row in rows][:16]
+def suspects(status: RunStatus) -> list[int]:
+    """The ranks whose output may say why the run ended; more of it is read."""
+    first = status.first_failure.rank if status.first_failure is not None else None
+    ranks = [row.rank for row in status.ranks if row.state in FINAL_BADLY]
+    return sorted(ranks, key=lambda rank: rank != first)[:16]
 
 
 def read(request: Json, _: object = None) -> Json:
     rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])
     now = time.time()
     if request.get("copy"):
-        status, now = copied(os.path.join(rundir, "status.json"))
+        (status, document), now = read_copy(os.path.join(rundir, "status.json"))
     else:
-        status = follow.read_status(rundir)
-    ranks = [row["rank"] for row in status.get("ranks") or ()]
+        status, document = read_status_file(rundir)
+    ranks = [row.rank for row in status.ranks]
     chief = set(suspects(status))
     each = max(LEAST, min(SOME, ALL // max(1, 2 * len(ranks))))
     texts: dict[str, str] = {}
@@ -145,7 +145,7 @@ def read(request: Json, _: object = None) -> Json:
                 texts[key] = base64.b64encode(zlib.compress(said)).decode()
             found[str(rank)][name] = key
     return {
-        "status": status,
+        "status": document,
         "now": now,
         "boot": None if request.get("copy") else boot_time(),
         "plan": plan_of(os.path.join(rundir, "plan.json")),

@@ -14,10 +14,14 @@ import json
 import os
 import signal
 import time
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Dict
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.run import follow
+from ipexctl.node.common.processes import is_caught
+from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.processes import ProcessIdentity
 
 Json = Dict[str, Any]
 
@@ -35,61 +39,70 @@ class Runs:
         found: Json = {}
         for name in ids:
             try:
-                found[name] = follow.read_status(os.path.join(self._place, name))
-            except follow.NoRecord:
+                found[name] = read_status_file(os.path.join(self._place, name)).document
+            except NoRecord:
                 found[name] = None
             except AgentError as failed:
                 found[name] = {"unreadable": failed.reason}
         if None in found.values():
-            pruned = follow.pruned_in(self._place)
+            pruned = read_pruned(self._place)
             lost = [name for name in ids if found[name] is None and name in pruned]
             found.update((name, {**pruned[name]["status"], "pruned": pruned[name]["at"]}) for name in lost)
         return {"runs": found}
 
     def stop(self) -> Json:
-        rundir = os.path.join(self._place, self._request["id"])
-        status = follow.read_status(rundir)
-        was = status["state"]
+        stored = read_status_file(self._rundir)
+        was, supervisor = stored.status.state, stored.status.supervisor
         until = time.monotonic() + float(self._request.get("wait", 20))
-        if was not in follow.FINAL:
-            try:
-                os.kill(status["supervisor"]["pid"], int(self._request.get("signal", signal.SIGTERM)))
-            except ProcessLookupError:
-                until = 0.0
-            except PermissionError:
-                raise AgentError("the run belongs to another account") from None
-            while time.monotonic() < until and follow.is_alive(status["supervisor"]):
+        if not stored.status.is_over:
+            self._send_signal(supervisor, int(self._request.get("signal", signal.SIGTERM)))
+            while time.monotonic() < until and supervisor.is_alive:
                 time.sleep(0.05)
-            status = follow.read_status(rundir)
-        return {"status": status, "was": was}
+            stored = read_status_file(self._rundir)
+        return {"status": stored.document, "was": was}
 
     def dump(self) -> Json:
         """Ask the supervisor for all ranks' stacks, and wait for the answer; others may be asking at the same time."""
-        rundir = os.path.join(self._place, self._request["id"])
-        status = follow.read_status(rundir)
-        supervisor = status["supervisor"]
-        if status["state"] in follow.FINAL:
-            return {"status": status, "dump": None}
-        if not is_caught(supervisor["pid"], signal.SIGUSR1):
+        stored = read_status_file(self._rundir)
+        supervisor = stored.status.supervisor
+        if stored.status.is_over:
+            return {"status": stored.document, "dump": None}
+        if not is_caught(supervisor.pid, signal.SIGUSR1):
             raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.json"
-        answer = os.path.join(rundir, "stacks", f"dump-{name}")
+        answer = os.path.join(self._rundir, "stacks", f"dump-{name}")
         try:
-            self._ask(os.path.join(rundir, "stacks"), name)
-            os.kill(supervisor["pid"], signal.SIGUSR1)
+            self._ask(os.path.join(self._rundir, "stacks"), name)
         except PermissionError:
             raise AgentError("the run belongs to another account") from None
         except OSError as error:
             raise AgentError(f"it can't be asked: {error.strerror}") from None
+        self._send_signal(supervisor, signal.SIGUSR1)
         until = time.monotonic() + float(self._request.get("wait", 10))
         while not os.path.exists(answer):
-            if not follow.is_alive(supervisor):
-                return {"status": follow.read_status(rundir), "dump": None}
+            if not supervisor.is_alive:
+                return {"status": read_status_file(self._rundir).document, "dump": None}
             if time.monotonic() > until:
                 raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
             time.sleep(0.02)
         with open(answer, encoding="utf-8") as file:
-            return {"status": status, "dump": json.load(file)}
+            return {"status": stored.document, "dump": json.load(file)}
+
+    @staticmethod
+    def _send_signal(supervisor: ProcessIdentity, number: int) -> None:
+        try:
+            is_sent = supervisor.send_signal(number)
+        except PermissionError:
+            raise AgentError("the run belongs to another account") from None
+        if not is_sent and not supervisor.is_of_this_machine:
+            raise AgentError(
+                f"the run's supervisor is on {supervisor.machine}, and this is {os.uname().nodename}",
+                f"node0's address leads to several machines: on {supervisor.machine}, kill {supervisor.pid} stops the run",
+            )
+
+    @property
+    def _rundir(self) -> str:
+        return os.path.join(self._place, self._request["id"])
 
     def _ask(self, place: str, name: str) -> None:
         os.makedirs(place, mode=0o700, exist_ok=True)
@@ -108,16 +121,6 @@ class Runs:
         except OSError as error:
             raise AgentError(f"{path} can't be removed: {error.strerror}") from None
         return {}
-
-
-def is_caught(pid: int, number: int) -> bool:
-    """Whether a process has a handler for that signal; it would die of it otherwise."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-            masks = dict(line.split(":", 1) for line in file if line.startswith("Sig"))
-    except OSError:
-        return False
-    return bool(int(masks.get("SigCgt", "0"), 16) >> (number - 1) & 1)
 
 
 def main(action: str) -> int:

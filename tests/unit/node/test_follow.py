@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_store_helpers import other_pythons
-from run_helpers import runs_in
+from run_helpers import Run, runs_in
 
 from agent_helpers import agent_argv
-from ipexctl.node.run import follow
+from ipexctl.node.common.processes import ProcessIdentity
+from ipexctl.node.run.status_file import UNHEARD, read_status_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from run_helpers import Run
 
 SLOW = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.01)"
 FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
@@ -155,10 +155,10 @@ def test_a_supervisor_on_another_machine_of_this_home_is_judged_by_when_it_wrote
     path = tmp_path / "status.json"
     elsewhere = {"pid": 1, "start": 0, "machine": "login7"}
     path.write_text(json.dumps({"state": "running", "supervisor": elsewhere, "ranks": [{"state": "running"}]}))
-    assert follow.read_status(str(tmp_path))["state"] == "running"
-    os.utime(path, (0, time.time() - follow.UNHEARD - 1))
+    assert read_status_file(str(tmp_path)).status.state == "running"
+    os.utime(path, (0, time.time() - UNHEARD - 1))
     written = path.read_bytes()
-    assert follow.read_status(str(tmp_path))["state"] == "lost"
+    assert read_status_file(str(tmp_path)).status.state == "lost"
     assert path.read_bytes() == written
 
 
@@ -194,6 +194,19 @@ def test_runs_are_listed_stopped_once_and_what_was_over_stays_so(make: Callable[
     again = on_runs(on, "stop", wait=15)
     assert (again["was"], again["status"]["state"]) == ("stopped", "stopped")
     assert on_runs(over, "stop")["was"] == "ok"
+
+
+def test_a_process_that_has_the_number_of_another_machines_supervisor_is_not_signalled(tmp_path: Path) -> None:
+    run = Run(tmp_path, "")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        supervisor = {"pid": process.pid, "start": 1, "machine": "login7"}
+        run.rundir.mkdir(parents=True)
+        (run.rundir / "status.json").write_text(json.dumps({"state": "running", "supervisor": supervisor, "ranks": []}))
+        answer = on_runs(run, "stop", wait=0)
+        is_alive = process.poll() is None
+        process.kill()
+    assert is_alive
+    assert (answer["event"], "login7" in answer["reason"]) == ("failed", True)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"state": "ok", "supervisor": null, "ranks": []}'])
@@ -262,6 +275,6 @@ def test_a_last_word_said_while_we_looked_is_not_written_over(tmp_path: Path, mo
         (rundir / "status.json").write_text(final)
         return False
 
-    monkeypatch.setattr(follow, "is_alive", ends_meanwhile)
-    assert follow.read_status(str(rundir))["state"] == "ok"
+    monkeypatch.setattr(ProcessIdentity, "is_alive", property(ends_meanwhile))
+    assert read_status_file(str(rundir)).status.state == "ok"
     assert (rundir / "status.json").read_text() == final

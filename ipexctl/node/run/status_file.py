@@ -1,0 +1,108 @@
+"""`status.json` of a run as commands on node0 read it: a run whose supervisor has died is lost, and noted as such."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.records import FINAL, read_status
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.records import RunStatus
+
+UNHEARD = 120.0
+"""Seconds without a new status until a supervisor on another machine with this home is taken for dead. Only its file
+shows that it lives, and it writes that every second or two."""
+Json = Dict[str, Any]
+
+
+class NoRecord(AgentError):
+    """There is no record of the run, or no longer."""
+
+
+class StoredStatus(NamedTuple):
+    status: RunStatus
+    document: Json
+    """The same as it is in the file, with fields of newer versions."""
+
+
+def read_status_file(rundir: str) -> StoredStatus:
+    """Raises an AgentError."""
+    path = os.path.join(rundir, "status.json")
+    stored = read_document(path)
+    if stored.status.is_over or stored.status.supervisor.is_alive:
+        return stored
+    is_here = stored.status.supervisor.is_of_this_machine
+    if not is_here and time.time() - os.stat(path).st_mtime < UNHEARD:
+        return stored
+    stored = read_document(path)  # its last status may have been written between the two checks
+    if stored.status.is_over:
+        return stored
+    lost = as_lost(stored.document, os.stat(path).st_mtime)
+    if is_here:
+        write_document(path, lost)
+    return StoredStatus(read_status(lost), lost)
+
+
+def read_document(path: str) -> StoredStatus:
+    """What is in the file, whether or not its supervisor lives."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document: Json = json.load(file)
+    except FileNotFoundError:
+        raise no_record(os.path.dirname(path)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise AgentError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+    kinds = {"state": str, "supervisor": dict, "ranks": list}
+    if not isinstance(document, dict) or not all(isinstance(document.get(name), kinds[name]) for name in kinds):
+        raise AgentError(f"{path} can't be read: it is not the record of a run")
+    return StoredStatus(read_status(document), document)
+
+
+def as_lost(document: Json, at: float) -> Json:
+    ranks = [
+        {**row, "state": row.get("state") if row.get("state") in FINAL else "lost"}
+        for row in document["ranks"]
+        if isinstance(row, dict)
+    ]
+    return {**document, "state": "lost", "reason": "its supervisor on node0 has died", "ended": at, "ranks": ranks}
+
+
+def write_document(path: str, document: Json) -> None:
+    """In place of the old one; a full disk leaves the old one."""
+    aside = f"{path}.{os.getpid()}.part"
+    try:
+        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        os.replace(aside, path)
+    except OSError:
+        return
+
+
+def read_pruned(place: str) -> dict[str, Json]:
+    """The runs that were pruned below that directory, each with when and why, and how it had ended."""
+    found: dict[str, Json] = {}
+    try:
+        with open(os.path.join(place, ".pruned.jsonl"), encoding="utf-8") as file:
+            for line in file:
+                row = json.loads(line)
+                found[row["id"]] = row
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # there is none, or its last line is cut short
+    return found
+
+
+def no_record(rundir: str) -> NoRecord:
+    place, run = os.path.split(rundir)
+    row = read_pruned(place).get(run)
+    if row is None:
+        return NoRecord("there is no record of this run there (any more)", "ipexctl ps shows those there are")
+    day = time.strftime("%Y-%m-%d", time.localtime(row["at"]))
+    return NoRecord(
+        f"its logs were pruned on {day}: {row['why']}",
+        "IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB say, where ipexctl run is called, how long they are kept",
+    )
