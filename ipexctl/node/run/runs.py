@@ -97,7 +97,7 @@ class Runs:
         if not is_sent and not supervisor.is_of_this_machine:
             raise AgentError(
                 f"the run's supervisor is on {supervisor.machine}, and this is {os.uname().nodename}",
-                f"node0's address leads to several machines: on {supervisor.machine}, kill {supervisor.pid} stops the run",
+                f"node0 has several machines; on {supervisor.machine}, kill {supervisor.pid} stops the run",
             )
 
     @property
