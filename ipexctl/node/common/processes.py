@@ -37,6 +37,8 @@ class ProcessIdentity(NamedTuple):
     start: int | None = None
     machine: str | None = None
     """The machine's own name. Records of older versions have none; they were written on this machine."""
+    boot: str | None = None
+    """The kernel's id of its boot: names of machines may repeat."""
 
     @property
     def is_of_this_machine(self) -> bool:
@@ -87,7 +89,15 @@ def read_stat(pid: int) -> ProcessStat:
 
 
 def own_identity() -> ProcessIdentity:
-    return ProcessIdentity(os.getpid(), read_stat(os.getpid()).start, os.uname().nodename)
+    return ProcessIdentity(os.getpid(), read_stat(os.getpid()).start, os.uname().nodename, boot_id())
+
+
+def boot_id() -> str | None:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+            return file.read().strip() or None
+    except OSError:
+        return None
 
 
 def is_caught(pid: int, number: int) -> bool:

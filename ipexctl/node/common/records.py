@@ -262,7 +262,10 @@ def read_status(document: object) -> RunStatus:
         restarts=_whole(said.get("restarts")) or 0,
         silent=_silence(said.get("silent")),
         supervisor=ProcessIdentity(
-            _whole(supervisor.get("pid")) or 0, _whole(supervisor.get("start")), _text(supervisor.get("machine"))
+            _whole(supervisor.get("pid")) or 0,
+            _whole(supervisor.get("start")),
+            _text(supervisor.get("machine")),
+            _text(supervisor.get("boot")),
         ),
         node0=_word(supervisor.get("host")),
         mpirun=Mpirun(_whole(mpirun.get("pid")), _whole(mpirun.get("exit_code")), _lines(mpirun.get("tail"))),

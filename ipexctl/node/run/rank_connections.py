@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Any, Callable, Dict
 
+from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run import protocol
 
 STRANGER = 5.0
@@ -28,7 +29,6 @@ UNHEARD = 5.0
 """Seconds we may have been frozen ourselves before silence is held against nobody."""
 HUNG_UP = ("the other side hung up", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 Json = Dict[str, Any]
-FINAL = ("ok", "failed", "stopped", "lost")
 
 
 class Peer:
@@ -36,7 +36,6 @@ class Peer:
 
     def __init__(self, rank: int, host: str, store: str, sinks: dict[str, Any]) -> None:
         self.rank, self.host, self.store, self.sinks = rank, host, store, sinks
-        self.row: Json = {"rank": rank, "host": host}
         self.begin()
 
     def begin(self) -> None:
@@ -60,12 +59,11 @@ class Peer:
         self.is_free = False
         """It was told that it may leave."""
         self.stop_sent = False
-        self.row.update(pid=None, wrapper=None, state="starting", exit_code=None, signal=None, oom=None)
-        self.row.update(cpu=0.0, rss=0, process=None, waits_in=None, lines={"out": 0, "err": 0}, lost=0, mismatch=[])
+        self.status = RankStatus(self.rank, self.host, cpu=0.0, rss=0, out_lines=0, err_lines=0)
 
     @property
     def is_done(self) -> bool:
-        return self.is_over or self.row["state"] == "lost"
+        return self.is_over or self.status.state == "lost"
 
     def quiet_for(self, now: float) -> float:
         return now - (self.link.heard if self.link is not None else self.heard_at)
@@ -74,8 +72,8 @@ class Peer:
         return {name: sink.have for name, sink in self.sinks.items()}
 
     def count(self) -> None:
-        self.row["lines"] = {name: sink.lines for name, sink in self.sinks.items()}
-        self.row["lost"] = sum(sink.lost for sink in self.sinks.values())
+        out, err = self.sinks["out"], self.sinks["err"]
+        self.status = self.status._replace(out_lines=out.lines, err_lines=err.lines, lost=out.lost + err.lost)
 
 
 class Peers:
@@ -144,7 +142,7 @@ class Peers:
         for peer in self.all.values():
             if peer.is_done:
                 continue
-            patience = SILENT if peer.row["pid"] is not None else self.setup_time
+            patience = SILENT if peer.status.pid is not None else self.setup_time
             is_silent = peer.link is not None and now - peer.link.heard > patience
             if is_silent or (peer.gone_at is not None and now - peer.gone_at > BACK):
                 if peer.link is not None:
@@ -264,7 +262,7 @@ class Peers:
         self._of[link] = peer
         link.most = protocol.MOST
         peer.link, peer.gone_at, peer.hung_up, peer.life = link, None, False, said["life"]
-        peer.row["wrapper"] = said.get("pid")
+        peer.status = peer.status._replace(wrapper=said.get("pid"))
         for sink in peer.sinks.values():
             sink.full = sink.full and self.disk_full
         self._welcome(link, peer, nonces)

@@ -9,7 +9,13 @@ import contextlib
 import json
 import os
 import time
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable
+
+from ipexctl.node.common.processes import own_identity
+from ipexctl.node.common.records import Master, RunStatus
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.records import RankStatus
 
 SAVE = 0.5
 """Seconds between two status files, where nothing happened but figures."""
@@ -22,55 +28,21 @@ PROBE = 1 << 18
 Json = Dict[str, Any]
 
 
-def stat_of(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks: with its number it names it for good."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def boot() -> str | None:
-    """This boot of this kernel: names of machines may repeat."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
-            return file.read().strip() or None
-    except OSError:
-        return None
-
-
-def first_status(request: Json, go: Json, restarts: int) -> Json:
-    """status.json as it is before anything has happened. What ended it is described in `verdict.py`, a silence in
-    `stall_detector.py`; `attempts` are those before this one, each with its `reason` and `first_failure`."""
-    return {
-        "schema": "ipexctl.status/1",
-        "id": request["id"],
-        "state": "starting",
-        "started": time.time(),
-        "ended": None,
-        "exit_code": None,
-        "reason": "",
-        "supervisor": {
-            "pid": os.getpid(),
-            "start": stat_of(os.getpid()),
-            "host": request["host"],
-            "machine": os.uname().nodename,
-            "boot": boot(),
-        },
-        "mpirun": {"pid": None, "exit_code": None, "tail": []},
-        "nodes": go["nodes"],
-        "world_size": go["world_size"],
-        "script": go["script"],
-        "env": go["env"],
-        "attempt": 0,
-        "restarts": restarts,
-        "attempts": [],
-        "master": dict(go["master"]),
-        "ranks": [],
-        "first_failure": None,
-        "silent": None,
-    }
+def first_status(request: Json, go: Json, restarts: int) -> RunStatus:
+    """The status before anything has happened."""
+    return RunStatus(
+        id=request["id"],
+        state="starting",
+        script=go["script"],
+        env=go["env"],
+        nodes=go["nodes"],
+        world_size=go["world_size"],
+        started=time.time(),
+        restarts=restarts,
+        supervisor=own_identity(),
+        node0=request["host"],
+        master=Master(go["master"]["addr"], go["master"].get("port")),
+    )
 
 
 class Sink:
@@ -150,18 +122,19 @@ class Sink:
         os.close(self._number)
 
 
-class Book:
-    """The record in the run's directory."""
+class Recorder:
+    """The record in the run's directory: `status` without its ranks, which `ranks` adds when it is saved."""
 
-    def __init__(self, rundir: str, status: Json) -> None:
+    def __init__(self, rundir: str, status: RunStatus) -> None:
         self.rundir = rundir
         self.status = status
+        self.ranks: Callable[[], Iterable[RankStatus]] = tuple
         self._dirty = True
         self._saved_at = 0.0
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)
-        self._keep_room(SPARE + SPARE_OF_RANK * int(status["world_size"]))
+        self._keep_room(SPARE + SPARE_OF_RANK * status.world_size)
 
     def _keep_room(self, size: int) -> None:
         """For the last word, should the disk be full by then."""
@@ -207,10 +180,10 @@ class Book:
         self._saved_at = now
         self._write_events()
         aside, spare = self.path("status.json.part"), self.path("status.spare")
-        is_last = self.status["ended"] is not None
-        if self._unwritten or "unwritten_events" in self.status:
-            self.status["unwritten_events"] = len(self._unwritten)
-        data = json.dumps(self.status).encode()
+        is_last = self.status.ended is not None
+        if self._unwritten or self.status.unwritten_events is not None:
+            self.status = self.status._replace(unwritten_events=len(self._unwritten))
+        data = json.dumps(self.status._replace(ranks=tuple(self.ranks())).to_json()).encode()
         if self._put(aside, data):
             self._dirty = False
             if is_last:

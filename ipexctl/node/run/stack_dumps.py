@@ -25,7 +25,7 @@ class Dump:
         self.id = id
         self.until = time.monotonic() + WAIT
         self.rows: dict[int, Json] = {
-            peer.rank: {"rank": peer.rank, "host": peer.host, "state": peer.row["state"], "processes": None, "why": ""}
+            peer.rank: {"rank": peer.rank, "host": peer.host, "state": peer.status.state, "processes": None, "why": ""}
             for peer in wanted
         }
         self.waiting: set[int] = set()
@@ -58,7 +58,7 @@ class Dumps:
             if row["state"] == "starting":
                 row["why"] = "it has not begun yet"
             elif row["state"] != "running":
-                code = peer.row["exit_code"]
+                code = peer.status.exit_code
                 row["why"] = "it has ended" + ("" if code is None else f" with exit code {code}")
             elif self._peers.tell(peer, "dump", id=dump.id):
                 dump.waiting.add(rank)
@@ -71,13 +71,14 @@ class Dumps:
         for dump in self._open:
             if dump.id == said.get("id") and peer.rank in dump.waiting:
                 dump.waiting.remove(peer.rank)
-                dump.rows[peer.rank].update(processes=said.get("processes"), state=peer.row["state"])
+                dump.rows[peer.rank].update(processes=said.get("processes"), state=peer.status.state)
         self.see_to(time.monotonic())
 
     def see_to(self, now: float) -> None:
         for dump in [dump for dump in self._open if now > dump.until or not dump.waiting]:
             for rank in dump.waiting:
-                last = {name: self._peers.all[rank].row.get(name) for name in ("process", "waits_in")}
+                status = self._peers.all[rank].status
+                last = {"process": status.process, "waits_in": status.waits_in}
                 dump.rows[rank].update(why=f"what wraps it didn't answer within {WAIT:g} s", last=last)
             self._open.remove(dump)
             self._write(dump)

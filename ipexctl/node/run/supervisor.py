@@ -26,16 +26,17 @@ import time
 from typing import Any, Dict
 
 from ipexctl.node.common.answer import emit
+from ipexctl.node.common.records import FINAL, Master, Mpirun
 from ipexctl.node.run import (
     daemonize,
     mpirun,
     protocol,
-    rank_connections,
     recorder,
     stack_dumps,
     stall_detector,
     verdict,
 )
+from ipexctl.node.run.rank_connections import SILENT, Peer, Peers
 
 GRACE = 4.0
 BEGIN_WITHIN = 120.0
@@ -59,22 +60,24 @@ class Supervisor:
         self.request, self.go = request, go
         self.born = time.monotonic()
         self.restarts = int(go.get("restarts") or 0)
-        self.status: Json = recorder.first_status(request, go, self.restarts)
-        self.book = recorder.Book(request["rundir"], self.status)
-        self.verdict = verdict.Verdict(self.status, self.book.event)
+        self.record = recorder.Recorder(request["rundir"], recorder.first_status(request, go, self.restarts))
+        self.verdict = verdict.Verdict(self.record)
         hang_after = HANG_AFTER if go.get("hang_after") is None else float(go["hang_after"])
-        self.silence = stall_detector.Silence(hang_after, self.status, self.book.event, self.book.tail)
-        self.peers = rank_connections.Peers(request["token"], listener, self.hear)
+        self.silence = stall_detector.StallDetector(hang_after, self.record)
+        self.peers = Peers(request["token"], listener, self.hear)
         self.begin_within = float(go.get("begin_within") or BEGIN_WITHIN)
-        self.peers.setup_time = self.begin_within if go.get("setup") else rank_connections.SILENT
-        self.peers.welcome = lambda: {"master": self.status["master"], "stop": self.verdict.ending is not None}
+        self.peers.setup_time = self.begin_within if go.get("setup") else SILENT
+        self.peers.welcome = lambda: {
+            "master": self.record.status.master._asdict(),
+            "stop": self.verdict.ending is not None,
+        }
         for each in go["ranks"]:
-            sinks = self.book.sinks(each["rank"], each["host"])
-            peer = rank_connections.Peer(each["rank"], each["host"], each.get("store") or each["host"], sinks)
+            sinks = self.record.sinks(each["rank"], each["host"])
+            peer = Peer(each["rank"], each["host"], each.get("store") or each["host"], sinks)
             self.peers.all[peer.rank] = peer
-            self.status["ranks"].append(peer.row)
-        self.everyone: list[Any] = list(self.peers.all.values())
-        self.dumps = stack_dumps.Dumps(self.book.path("stacks"), self.peers)
+        self.everyone = list(self.peers.all.values())
+        self.record.ranks = lambda: [peer.status for peer in self.everyone]
+        self.dumps = stack_dumps.Dumps(self.record.path("stacks"), self.peers)
         self.grace = float(go.get("grace") or GRACE)
         self.mpirun: Any = None
         self.signals: list[int] = []
@@ -100,15 +103,16 @@ class Supervisor:
 
     def start(self) -> None:
         """Start mpirun; raises an OSError where it can't be."""
-        master, limit = self.status["master"], self.go.get("time_limit")
-        master["port"] = self.go["master"].get("port") or protocol.free_port(master["addr"])
+        limit = self.go.get("time_limit")
+        address = str(self.go["master"]["addr"])
+        port = self.go["master"].get("port") or protocol.free_port(address)
         self.mpirun = mpirun.Launcher(self.go, self.request["rundir"])
         now = time.monotonic()
         self.began = now
         self.end_at = self.born + float(limit) if limit else None
-        self.status["mpirun"].update(pid=self.mpirun.pid, exit_code=None, tail=[])
-        self.book.event("mpirun", pid=self.mpirun.pid, attempt=self.status["attempt"], master_port=master["port"])
-        self.book.save(now)
+        self.record.status = self.record.status._replace(mpirun=Mpirun(self.mpirun.pid), master=Master(address, port))
+        self.record.event("mpirun", pid=self.mpirun.pid, attempt=self.record.status.attempt, master_port=port)
+        self.record.save(now)
 
     def try_to_start(self) -> Json:
         """Our answer to the word to go."""
@@ -117,9 +121,10 @@ class Supervisor:
         except OSError as error:
             why = f"{error.filename or self.go['argv'][0]}: {error.strerror}" if error.errno else str(error.strerror)
             self.fail("mpirun", f"mpirun can't be started: {why}")
-            return {"event": "failed", "reason": self.status["reason"], "fix": "ipexctl doctor looks for one"}
-        own, port = self.status["supervisor"], self.status["master"]["port"]
-        return {"event": "done", **own, "mpirun": self.mpirun.pid, "master_port": port}
+            return {"event": "failed", "reason": self.record.status.reason, "fix": "ipexctl doctor looks for one"}
+        status = self.record.status
+        own = {**status.supervisor._asdict(), "host": status.node0}
+        return {"event": "done", **own, "mpirun": self.mpirun.pid, "master_port": status.master.port}
 
     def run(self) -> None:
         while True:
@@ -139,58 +144,57 @@ class Supervisor:
         if self.peers.work([each for each in readable if each != self.wake]):
             for peer in self.everyone:
                 peer.count()
-            self.book.touch()
+            self.record.touch()
             rest = PACE - (time.monotonic() - began)
             if rest > 0:
                 time.sleep(rest)
-        self.book.save(time.monotonic())
+        self.record.save(time.monotonic())
 
-    def hear(self, peer: Any, said: Json) -> None:
+    def hear(self, peer: Peer, said: Json) -> None:
         heed = self.heeded.get(said["t"])
         if heed is not None:
             heed(peer, said)
 
-    def beat(self, peer: Any, said: Json) -> None:
-        row = peer.row
-        row.update(
-            cpu=float(said["cpu"]), rss=int(said["rss"]), process=said.get("process"), waits_in=said.get("waits")
-        )
+    def beat(self, peer: Peer, said: Json) -> None:
+        cpu, rss = float(said["cpu"]), int(said["rss"])
+        peer.status = peer.status._replace(cpu=cpu, rss=rss, process=said.get("process"), waits_in=said.get("waits"))
         peer.ends = {name: int(said.get(name) or 0) for name in peer.sinks}
         self.peers.tell(peer, "ack", **peer.offsets())
-        self.book.touch()
+        self.record.touch()
 
-    def meet(self, peer: Any, said: Json) -> None:
-        self.book.event(said["t"], rank=peer.rank, host=peer.host, node=said["node"], wrapper=peer.row["wrapper"])
+    def meet(self, peer: Peer, said: Json) -> None:
+        self.record.event(said["t"], rank=peer.rank, host=peer.host, node=said["node"], wrapper=peer.status.wrapper)
         if not self.restarts_left() and self.is_read(peer.store):
             self.peers.tell(peer, "forget")
         if self.verdict.ending is not None:
             self.stop_rank(peer)
 
-    def begun(self, peer: Any, said: Json) -> None:
-        if peer.row["state"] != "starting":
+    def begun(self, peer: Peer, said: Json) -> None:
+        if peer.status.state != "starting":
             return
-        peer.row.update(pid=int(said["pid"]), state="running")
-        self.book.event("start", rank=peer.rank, host=peer.host, pid=peer.row["pid"])
-        if all(each.row["state"] != "starting" for each in self.everyone):
-            self.status["state"] = "running"
+        peer.status = peer.status._replace(pid=int(said["pid"]), state="running")
+        self.record.event("start", rank=peer.rank, host=peer.host, pid=peer.status.pid)
+        if all(each.status.state != "starting" for each in self.everyone):
+            self.record.status = self.record.status._replace(state="running")
 
-    def mismatched(self, peer: Any, said: Json) -> None:
-        if said["text"] not in peer.row["mismatch"]:
-            peer.row["mismatch"].append(str(said["text"]))
-            self.book.event("mismatch", rank=peer.rank, host=peer.host, text=peer.row["mismatch"][-1])
+    def mismatched(self, peer: Peer, said: Json) -> None:
+        text = str(said["text"])
+        if text not in peer.status.mismatch:
+            peer.status = peer.status._replace(mismatch=(*peer.status.mismatch, text))
+            self.record.event("mismatch", rank=peer.rank, host=peer.host, text=text)
 
-    def exited(self, peer: Any, said: Json) -> None:
+    def exited(self, peer: Peer, said: Json) -> None:
         if peer.exit is None and self.verdict.exited(peer, said):
             self.stop_all()
 
-    def stuck(self, peer: Any, said: Json) -> None:
+    def stuck(self, peer: Peer, said: Json) -> None:
         """Printed and told is its exception; the process has stayed."""
         code, stayed = int(said["code"]), f"its interpreter didn't end for {said['seconds']:g} s"
         reason = f"rank {peer.rank} on {peer.host} {said['said']}, and {stayed}"
         reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
         self.fail("stuck", reason, peers=[peer], code=code, exit_code=code)
 
-    def over(self, peer: Any, said: Json) -> None:
+    def over(self, peer: Peer, said: Json) -> None:
         """All it printed is with us, or as good as; it may leave."""
         if any(sink.full for sink in peer.sinks.values()):
             return
@@ -211,7 +215,7 @@ class Supervisor:
                 if peer.is_over and not peer.is_free:
                     self.let_go(peer)
 
-    def let_go(self, peer: Any) -> None:
+    def let_go(self, peer: Peer) -> None:
         peer.is_free = True
         is_ending = self.verdict.ending is not None
         if not self.verdict.may_begin_again(self.everyone, self.restarts) if is_ending else self.is_read(peer.store):
@@ -232,7 +236,7 @@ class Supervisor:
             self.stop_rank(peer)
         self.let_all_go()
 
-    def stop_rank(self, peer: Any) -> None:
+    def stop_rank(self, peer: Peer) -> None:
         if peer.exit is None:
             peer.stop_sent = self.peers.tell(peer, "stop", signal=signal.SIGTERM, grace=self.grace) or peer.stop_sent
 
@@ -247,26 +251,26 @@ class Supervisor:
             self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over")
         if self.verdict.who_told(now, self.everyone, self.mpirun.gone_at is not None):
             self.stop_all()
-        for peer in self.peers.see_to_disk(now, self.book.has_room, FLUSH):
-            self.book.event("output-lost", rank=peer.rank, host=peer.host)
+        for peer in self.peers.see_to_disk(now, self.record.has_room, FLUSH):
+            self.record.event("output-lost", rank=peer.rank, host=peer.host)
             self.over(peer, peer.ends)
         self.dumps.see_to(now)
         self.silence.look(now, self.began, self.everyone, is_ending=self.verdict.ending is not None)
         self.see_to_mpirun(now)
 
-    def lose(self, lost: list[Any], now: float) -> None:
+    def lose(self, lost: list[Peer], now: float) -> None:
         """They aren't heard any more. What they had said of their end stands; else that is what ended the run."""
         unheard = [peer for peer in lost if peer.exit is None]
         was_ending = self.verdict.ending is not None
         if unheard and self.verdict.lost(unheard, self.everyone, now):
             self.stop_all()
-        with_them = [peer for peer in self.everyone if peer.row["state"] == "lost" and not peer.is_over]
+        with_them = [peer for peer in self.everyone if peer.status.state == "lost" and not peer.is_over]
         for peer in {peer.rank: peer for peer in (*lost, *with_them)}.values():
             peer.is_over = True
             if peer.exit is None:
-                is_lost = peer.row["state"] == "lost" or not was_ending
-                peer.row.update(state="lost" if is_lost else "stopped", cpu=0.0, rss=0)
-                self.book.event("lost", rank=peer.rank, host=peer.host)
+                is_lost = peer.status.state == "lost" or not was_ending
+                peer.status = peer.status._replace(state="lost" if is_lost else "stopped", cpu=0.0, rss=0)
+                self.record.event("lost", rank=peer.rank, host=peer.host)
 
     def see_to_mpirun(self, now: float) -> None:
         ending = self.verdict.ending
@@ -278,7 +282,7 @@ class Supervisor:
             return
         left = [peer for peer in self.everyone if not peer.is_done and peer.exit is None]
         if left and ending is None and now - self.mpirun.gone_at > LAST_WORDS:
-            self.status["mpirun"]["tail"] = self.book.tail("mpirun.log")
+            self._note_mpirun(tail=tuple(self.record.tail("mpirun.log")))
             lost = self.verdict.went_before(left, self.mpirun)
             self.lose(lost, now)
             if not lost and self.verdict.without_mpirun(left, self.mpirun.ended_by):
@@ -307,15 +311,20 @@ class Supervisor:
             elif number != signal.SIGCHLD:
                 self.end("stopped", 128 + number, "it was stopped")
             elif self.mpirun.gone_at is None and self.mpirun.has_ended():
-                code = self.status["mpirun"]["exit_code"] = self.mpirun.ended_by[0]
-                self.book.event("mpirun-ended", exit_code=code)
+                code = self.mpirun.ended_by[0]
+                self._note_mpirun(exit_code=code)
+                self.record.event("mpirun-ended", exit_code=code)
+
+    def _note_mpirun(self, **fields: Any) -> None:
+        status = self.record.status
+        self.record.status = status._replace(mpirun=status.mpirun._replace(**fields))
 
     def is_read(self, store: str) -> bool:
         """The job file has done its work on a node once all ranks there have begun: a short one may be over before."""
         return all(peer.life is not None for peer in self.everyone if peer.store == store)
 
     def restarts_left(self) -> int:
-        return self.restarts - int(self.status["attempt"])
+        return self.restarts - self.record.status.attempt
 
     def begin_again(self) -> bool:
         """Once more, from the script's own checkpoint."""
@@ -323,8 +332,8 @@ class Supervisor:
             return False
         self.mpirun.clear_away()
         after = self.verdict.begin_again()
-        self.peers.attempt = self.status["attempt"]
-        line = f"[ipexctl: restart {self.status['attempt']} of {self.restarts} after: {after}]"
+        self.peers.attempt = self.record.status.attempt
+        line = f"[ipexctl: restart {self.peers.attempt} of {self.restarts} after: {after}]"
         for peer in self.everyone:
             for sink in peer.sinks.values():
                 sink.note(line)
@@ -340,21 +349,24 @@ class Supervisor:
     def close(self) -> None:
         ending = self.verdict.ending or {"state": "ok", "code": 0}
         for peer in self.everyone:
-            if peer.row["state"] not in rank_connections.FINAL:
-                peer.row["state"] = "lost" if peer.life is not None and ending["state"] != "stopped" else "stopped"
+            if peer.status.state not in FINAL:
+                is_lost = peer.life is not None and ending["state"] != "stopped"
+                peer.status = peer.status._replace(state="lost" if is_lost else "stopped")
             for sink in peer.sinks.values():
                 sink.close()
         if self.mpirun is not None:
             self.mpirun.clear_away()
         self.peers.dismiss()
-        recorder.remove(self.book.path("job.json"))
-        self.status.update(state=ending["state"], exit_code=ending["code"], ended=time.time())
-        self.book.event("ended", state=ending["state"], exit_code=ending["code"])
+        recorder.remove(self.record.path("job.json"))
+        self.record.status = self.record.status._replace(
+            state=ending["state"], exit_code=ending["code"], ended=time.time()
+        )
+        self.record.event("ended", state=ending["state"], exit_code=ending["code"])
         until = time.monotonic() + FLUSH
-        self.book.save(time.monotonic())
-        while self.book.unsaved and time.monotonic() < until:
+        self.record.save(time.monotonic())
+        while self.record.unsaved and time.monotonic() < until:
             time.sleep(1.0)
-            self.book.save(time.monotonic())
+            self.record.save(time.monotonic())
 
 
 def main(action: str) -> int:  # noqa: ARG001

@@ -20,7 +20,13 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Callable, Dict, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Sequence
+
+from ipexctl.node.common.records import Attempt, Failure, read_oom
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.records import OutOfMemory, State
+    from ipexctl.node.run.recorder import Recorder
 
 SETTLE = 2.0
 """Seconds in which a rank that died by itself is still heard as what made the others fail."""
@@ -37,9 +43,9 @@ Json = Dict[str, Any]
 class Verdict:
     """`ending` is null as long as the run goes on, then {"state", "code", "reason", "at": monotonic}."""
 
-    def __init__(self, status: Json, event: Callable[..., None]) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.ending: Json | None = None
-        self._status, self._event = status, event
+        self._recorder = recorder
         self._told_at: float | None = None
 
     @property
@@ -52,46 +58,56 @@ class Verdict:
         if self.ending is not None:
             return False
         self.ending = {"state": state, "code": code, "reason": reason, "at": time.monotonic()}
-        self._status["reason"] = reason
-        self._event("ending", state=state, exit_code=code, reason=reason)
+        self._recorder.status = self._recorder.status._replace(reason=reason)
+        self._recorder.event("ending", state=state, exit_code=code, reason=reason)
         return True
 
-    def fail(self, kind: str, reason: str, *, peers: Sequence[Any] = (), code: int = 1, **more: Any) -> bool:
-        """The run failed of this. `peers[0]` is to blame, where there is one."""
-        first = {
-            "kind": kind,
-            "rank": peers[0].rank if peers else None,
-            "host": peers[0].host if peers else None,
-            "ranks": [peer.rank for peer in peers],
-            "exit_code": None,
-            "signal": None,
-            "oom": None,
-            "at": time.time(),
-            **more,
-        }
+    def fail(
+        self,
+        kind: str,
+        reason: str,
+        *,
+        peers: Sequence[Any] = (),
+        ranks: Sequence[int] = (),
+        code: int = 1,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        oom: OutOfMemory | None = None,
+    ) -> bool:
+        """The run failed of this. `peers[0]` is to blame, where there is one; `ranks` are others it is about."""
+        first = Failure(
+            rank=peers[0].rank if peers else None,
+            host=peers[0].host if peers else None,
+            exit_code=exit_code,
+            signal=signal,
+            at=time.time(),
+            kind=kind,
+            ranks=tuple(ranks) or tuple(peer.rank for peer in peers),
+            oom=oom,
+        )
         if self.ending is None:
-            self._status["first_failure"] = first
+            self._recorder.status = self._recorder.status._replace(first_failure=first)
             return self.end("failed", code, reason)
-        before = self._status["first_failure"]
+        before = self._recorder.status.first_failure
         is_soon = time.monotonic() - self.ending["at"] < SETTLE
-        if is_soon and before is not None and before["kind"] == "exit" and kind in ("signal", "oom"):
+        if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
             # Who lost a peer raises an exception; the peer's own death may be heard of a moment later.
-            self._status.update(first_failure=first, reason=reason)
+            self._recorder.status = self._recorder.status._replace(first_failure=first, reason=reason)
             self.ending.update(code=code, reason=reason)
-            self._event("verdict", exit_code=code, reason=reason)
+            self._recorder.event("verdict", exit_code=code, reason=reason)
         return False
 
     def exited(self, peer: Any, said: Json) -> bool:
         """A command has ended; true where that ends the run."""
-        code, by, oom = int(said["code"]), said.get("signal"), said.get("oom")
+        code, by, oom = int(said["code"]), said.get("signal"), read_oom(said.get("oom"))
         peer.exit = {"code": code, "signal": by}
         is_own = bool(said.get("own", not peer.stop_sent))
         is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
         was_stopped = not is_own and is_end
-        state = "ok" if code == 0 else "stopped" if was_stopped or peer.told else "failed"
-        peer.row.update(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
-        more = {"oom": oom} if oom else {}
-        self._event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
+        state: State = "ok" if code == 0 else "stopped" if was_stopped or peer.told else "failed"
+        peer.status = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
+        more = {"oom": oom._asdict()} if oom else {}
+        self._recorder.event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
         if state != "failed" or (self.ending is not None and not is_own):
             return False
         kind = "oom" if oom else "signal" if by else "exit"
@@ -126,9 +142,9 @@ class Verdict:
         """These are not heard any more; true where that ends the run."""
         if self.ending is not None or not lost:
             return False
-        who, reason, is_one_place = lost_words(lost, peers, self._status["supervisor"]["host"], now)
+        who, reason, is_one_place = lost_words(lost, peers, self._recorder.status.node0, now)
         for peer in who:
-            peer.row["state"] = "lost"
+            peer.status = peer.status._replace(state="lost")
         if is_one_place:
             return self.fail("lost", reason, peers=who)
         return self.fail("lost", reason, ranks=[peer.rank for peer in who])
@@ -154,21 +170,26 @@ class Verdict:
 
     def may_begin_again(self, peers: Sequence[Any], restarts: int) -> bool:
         """Where a rank has failed that had begun, and it is allowed."""
-        if self.ending is None or self.ending["state"] != "failed" or int(self._status["attempt"]) >= restarts:
+        if self.ending is None or self.ending["state"] != "failed" or self._recorder.status.attempt >= restarts:
             return False
-        first = self._status["first_failure"] or {}
-        return first.get("kind") in AGAIN and any(peer.row["pid"] is not None for peer in peers)
+        first = self._recorder.status.first_failure
+        return first is not None and first.kind in AGAIN and any(peer.status.pid is not None for peer in peers)
 
     def begin_again(self) -> str:
         """Returns what this attempt ended with."""
-        reason = str(self._status["reason"])
-        before = {"attempt": self._status["attempt"], "reason": reason, "first_failure": self._status["first_failure"]}
-        self._status["attempts"].append({**before, "ended": time.time()})
-        self._status.update(attempt=self._status["attempt"] + 1, state="starting", reason="", first_failure=None)
-        self._status["silent"] = None
-        self._event("restart", attempt=self._status["attempt"], after=reason)
+        before = self._recorder.status
+        ended = Attempt(before.attempt, before.reason, before.first_failure, time.time())
+        self._recorder.status = before._replace(
+            attempt=before.attempt + 1,
+            attempts=(*before.attempts, ended),
+            state="starting",
+            reason="",
+            first_failure=None,
+            silent=None,
+        )
+        self._recorder.event("restart", attempt=before.attempt + 1, after=before.reason)
         self.ending = self._told_at = None
-        return reason
+        return before.reason
 
 
 def lost_words(lost: Sequence[Any], peers: Sequence[Any], node0: str, now: float) -> tuple[list[Any], str, bool]:
@@ -197,11 +218,10 @@ def lost_words(lost: Sequence[Any], peers: Sequence[Any], node0: str, now: float
     return here, f"{named(here)} {'is' if len(here) == 1 else 'are'} not heard any more", True
 
 
-def words_of(exit_code: int | None, by: int | None, oom: Json | None = None) -> str:
+def words_of(exit_code: int | None, by: int | None, oom: OutOfMemory | None = None) -> str:
     """How a process ended, for people."""
     if oom:
-        limit = oom.get("limit")
-        return "killed by the kernel: out of memory" + (f" (limit {size_of(limit)})" if limit else "")
+        return "killed by the kernel: out of memory" + (f" (limit {size_of(oom.limit)})" if oom.limit else "")
     return f"ended by {name_of(by)}" if by else f"exit code {exit_code}"
 
 

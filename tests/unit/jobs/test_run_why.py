@@ -15,6 +15,7 @@ from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, judged
 from ipexctl.jobs.why.account import read_account
 from ipexctl.jobs.why.blame import TABLE
 from ipexctl.jobs.why.verdict import LINES, judge, lasted
+from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import verdict as supervisors
 
 if TYPE_CHECKING:
@@ -347,7 +348,7 @@ def supervisors_sentences() -> dict[str, str]:
             host=f"node{rank + 1}",
             life="x",
             exit=None,
-            row={},
+            status=RankStatus(rank, f"node{rank + 1}", "running"),
             told=15,
             hung_up=rank == 1,
             lost_at=5.0,
@@ -362,9 +363,9 @@ def supervisors_sentences() -> dict[str, str]:
         "node.wrapper_killed": ("lost", (peers[1:2], peers, 35.0)),
     }
     for id_, (deed, given) in deeds.items():
-        status: dict[str, Any] = {"supervisor": {"host": "node1"}, "first_failure": None, "attempt": 0}
-        getattr(supervisors.Verdict(status, lambda *_, **__: None), deed)(*given)
-        said[id_] = str(status["reason"])
+        record: Any = SimpleNamespace(status=RunStatus("r", "running", node0="node1"), event=lambda *_, **__: None)
+        getattr(supervisors.Verdict(record), deed)(*given)
+        said[id_] = record.status.reason
     return said
 
 

@@ -126,9 +126,7 @@ def test_a_clock_that_jumps_by_days_decides_nothing(make: Callable[..., Run]) ->
 def test_the_last_status_is_written_where_only_what_was_kept_for_it_is_left(make: Callable[..., Run]) -> None:
     """Nothing new can be made in the directory from then on, as on a disk without a byte."""
     refused = ("number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)\n", "")
-    only_what_is_there = refused[0].replace(
-        "os.O_CREAT |", "(os.O_CREAT if self.status['state'] == 'starting' else 0) |"
-    )
+    only_what_is_there = refused[0].replace("os.O_CREAT |", "(os.O_CREAT if self.status.state == 'starting' else 0) |")
     run = make("import time\ntime.sleep(2)", patches={"run.recorder": (refused[0], only_what_is_there)}).start()
     status = run.wait()
     assert (status["state"], status["exit_code"]) == ("ok", 0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import verdict as module
 
 NOW = 1000.0
@@ -26,7 +27,7 @@ class Peer:
     hung_up: bool = False
     gone_at: float | None = None
     lost_at: float = 0.0
-    row: dict[str, Any] = field(default_factory=lambda: {"pid": 1, "state": "running"})
+    status: RankStatus = field(default_factory=lambda: RankStatus(0, "", "running", 1))
 
     def quiet_for(self, now: float) -> float:
         return self.quiet
@@ -36,45 +37,55 @@ def cluster(hosts: int = 3) -> list[Peer]:
     return [Peer(rank, f"node{rank // 2 + 1}") for rank in range(2 * hosts)]
 
 
-def verdict() -> tuple[Any, dict[str, Any]]:
-    status: dict[str, Any] = {"supervisor": {"host": "node1"}, "first_failure": None, "attempt": 0, "attempts": []}
-    return module.Verdict(status, lambda name, **fields: None), status
+class Record:
+    """The recorder, without a file."""
+
+    def __init__(self) -> None:
+        self.status = RunStatus("r", "running", node0="node1")
+
+    def event(self, name: str, **fields: Any) -> None: ...
 
 
-def first_of(status: dict[str, Any]) -> tuple[Any, ...]:
-    first = status["first_failure"]
-    return first["kind"], first["rank"], first["host"], first["ranks"]
+def verdict() -> tuple[Any, Record]:
+    record = Record()
+    return module.Verdict(record), record  # type: ignore[arg-type]
+
+
+def first_of(record: Record) -> tuple[Any, ...]:
+    first = record.status.first_failure
+    assert first is not None
+    return first.kind, first.rank, first.host, list(first.ranks)
 
 
 def test_the_first_rank_to_fail_is_the_first_failure_and_gives_its_exit_code() -> None:
-    judge, status = verdict()
+    judge, record = verdict()
     peers = cluster()
     assert judge.exited(peers[3], {"code": 3, "signal": None, "own": True})
     assert not judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
-    assert first_of(status) == ("exit", 3, "node2", [3])
-    assert (judge.ending["code"], status["reason"]) == (3, "rank 3 on node2 failed: exit code 3")
-    assert peers[0].row["state"] == "failed"
+    assert first_of(record) == ("exit", 3, "node2", [3])
+    assert (judge.ending["code"], record.status.reason) == (3, "rank 3 on node2 failed: exit code 3")
+    assert peers[0].status.state == "failed"
 
 
 def test_a_rank_that_died_by_itself_is_what_made_the_others_raise_though_it_is_heard_of_later() -> None:
-    judge, status = verdict()
+    judge, record = verdict()
     peers = cluster()
     judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
     peers[4].stop_sent = True
     judge.exited(peers[4], {"code": 137, "signal": 9, "own": True, "oom": {"by": "cgroup", "limit": 2 << 30}})
-    assert first_of(status) == ("oom", 4, "node3", [4])
-    assert status["reason"] == "rank 4 on node3 failed: killed by the kernel: out of memory (limit 2.0 GB)"
+    assert first_of(record) == ("oom", 4, "node3", [4])
+    assert record.status.reason == "rank 4 on node3 failed: killed by the kernel: out of memory (limit 2.0 GB)"
     assert judge.ending["code"] == 137
 
 
 def test_a_rank_that_we_ended_is_not_what_failed() -> None:
-    judge, status = verdict()
+    judge, record = verdict()
     peers = cluster()
     judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
     peers[1].stop_sent = True
     judge.exited(peers[1], {"code": 137, "signal": 9, "own": False})
-    assert first_of(status)[:2] == ("exit", 0)
-    assert peers[1].row["state"] == "stopped"
+    assert first_of(record)[:2] == ("exit", 0)
+    assert peers[1].status.state == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -92,50 +103,50 @@ def test_a_rank_that_we_ended_is_not_what_failed() -> None:
 def test_a_node_that_falls_silent_is_named_with_its_ranks(
     quiet: dict[int, float], words: str, first: tuple[Any, ...]
 ) -> None:
-    judge, status = verdict()
+    judge, record = verdict()
     peers = cluster()
     for rank, seconds in quiet.items():
         peers[rank].quiet = seconds
     lost = [peers[rank] for rank, seconds in quiet.items() if seconds > 25]
     assert judge.lost(lost, peers, NOW)
-    assert status["reason"] == words
-    kind, rank, host, ranks = first_of(status)
+    assert record.status.reason == words
+    kind, rank, host, ranks = first_of(record)
     assert (kind, rank, host) == first[:3]
     assert ranks == sorted(quiet)
-    assert {peer.rank for peer in peers if peer.row["state"] == "lost"} == set(quiet)
+    assert {peer.rank for peer in peers if peer.status.state == "lost"} == set(quiet)
 
 
 def test_who_hung_up_is_told_from_who_fell_silent_and_the_first_to_go_is_to_blame() -> None:
-    judge, status = verdict()
+    judge, record = verdict()
     peers = cluster()
     for rank, at in ((0, 995.3), (3, 995.0), (4, 995.2)):
         peers[rank].hung_up, peers[rank].gone_at, peers[rank].lost_at = True, at, at
     assert judge.lost([peers[0], peers[3], peers[4]], peers, NOW)
-    assert status["reason"] == "rank 3 on node2 hung up without a word: what wraps it was killed"
-    assert first_of(status)[1:] == (3, "node2", [3])
+    assert record.status.reason == "rank 3 on node2 hung up without a word: what wraps it was killed"
+    assert first_of(record)[1:] == (3, "node2", [3])
 
 
 def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_stranger() -> None:
-    judge, status = verdict()
+    judge, record = verdict()
     peers = cluster()
     for peer in peers:
         judge.told(peer, 15)
         assert not judge.exited(peer, {"code": 143, "signal": 15, "own": False})
     assert judge.is_open
     assert judge.who_told(time.monotonic(), peers, True)
-    assert first_of(status)[:2] == ("mpirun", None)
-    judge, status = verdict()
+    assert first_of(record)[:2] == ("mpirun", None)
+    judge, record = verdict()
     peers = cluster()
     judge.told(peers[3], 15)
     assert not judge.who_told(time.monotonic(), peers, False)
     assert judge.who_told(time.monotonic() + 2, peers, False)
-    assert first_of(status) == ("signal", 3, "node2", [3])
-    assert status["reason"] == "rank 3 on node2 got SIGTERM there, and not from this run"
+    assert first_of(record) == ("signal", 3, "node2", [3])
+    assert record.status.reason == "rank 3 on node2 got SIGTERM there, and not from this run"
     assert judge.ending["code"] == 143
 
 
 def test_mpirun_that_ended_for_a_rank_that_had_gone_before_is_not_to_blame() -> None:
-    judge, status = verdict()
+    judge, record = verdict()
     peers = cluster()
     peers[3].gone_at = 999.0
     mpirun = types.SimpleNamespace(was_killed=False, gone_at=999.5)
@@ -143,7 +154,7 @@ def test_mpirun_that_ended_for_a_rank_that_had_gone_before_is_not_to_blame() -> 
     mpirun.was_killed = True
     assert judge.went_before(peers, mpirun) == []
     assert judge.without_mpirun(peers, (137, 9))
-    assert status["reason"] == "mpirun was ended by SIGKILL while ranks 0-5 on node1, node2, node3 ran"
+    assert record.status.reason == "mpirun was ended by SIGKILL while ranks 0-5 on node1, node2, node3 ran"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +172,7 @@ def test_what_may_be_begun_again(kind: str, pid: int | None, allowed: int, again
     judge, _ = verdict()
     peers = cluster()
     for peer in peers:
-        peer.row["pid"] = pid
+        peer.status = peer.status._replace(pid=pid)
     judge.fail(kind, "why", peers=[peers[0]])
     assert judge.may_begin_again(peers, allowed) is again
 
