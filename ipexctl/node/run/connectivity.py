@@ -85,7 +85,10 @@ class Way:
                 timer.cancel()
                 process.kill()
 
-    def talk(self, process: Any, seconds: float) -> None:
+    def talk(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write((text_of_imports() + THERE).encode())
             process.stdin.close()
@@ -114,7 +117,7 @@ class Way:
         return "ok", ""
 
 
-def listen(address: str) -> Any:
+def listen(address: str) -> socket.socket:
     """A port that answers everybody and says nothing."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     listener.bind((address, 0))

@@ -11,10 +11,13 @@ import shutil
 import subprocess
 import threading
 import time
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Dict
 
 from ipexctl.node.common.processes import is_caught, is_in_mask, read_stat
 from ipexctl.node.run import processes
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.processes import ProcessStat
 
 SIGNAL, NAME = 61, "ipexctl-stacks"
 """As in `rank_hooks.py`."""
@@ -46,8 +49,8 @@ class Stacks:
         self._spy = os.path.join(os.path.dirname(command[0]), "py-spy") if command else ""
         self._pid = 0
         self._said = b""
-        self._leaving: tuple[Any, int, str, float] | None = None
-        self._asked: list[Any] = []
+        self._leaving: tuple[ProcessStat, int, str, float] | None = None
+        self._asked: list[str] = []
         self._is_asking = False
         self._answers: list[list[Json]] = []
 
@@ -123,7 +126,7 @@ class Stacks:
         self.stuck = {"code": code, "said": words, "seconds": STUCK}
         return self.stuck
 
-    def dump(self, id: Any) -> None:  # noqa: A002
+    def dump(self, id: str) -> None:  # noqa: A002
         """Ask all Pythons of the command where they are; the answer comes by `work`."""
         self._asked.append(id)
         self._ask()
@@ -135,7 +138,7 @@ class Stacks:
             ids, self._asked = self._asked, []
             threading.Thread(target=self._look, args=(ids,), daemon=True).start()
 
-    def _look(self, ids: list[Any]) -> None:
+    def _look(self, ids: list[str]) -> None:
         rows: list[Json] = []
         try:
             rows = rows_of(in_order(processes.below(os.getpid(), self._guard), self._pid), self._spy)
@@ -144,9 +147,9 @@ class Stacks:
             os.write(self._writer, b"\n")
 
 
-def in_order(stats: list[Any], first: int) -> list[Any]:
+def in_order(stats: list[ProcessStat], first: int) -> list[ProcessStat]:
     """The command and what it has started, parents before their children and the older ones first."""
-    children: dict[int, list[Any]] = {}
+    children: dict[int, list[ProcessStat]] = {}
     for stat in sorted(stats, key=lambda stat: (stat.start, stat.pid)):
         children.setdefault(stat.parent, []).append(stat)
     found = [stat for stat in stats if stat.pid == first]
@@ -163,7 +166,7 @@ def is_python(pid: int) -> bool:
     return name.startswith(("python", "pypy"))
 
 
-def rows_of(stats: list[Any], spy: str) -> list[Json]:
+def rows_of(stats: list[ProcessStat], spy: str) -> list[Json]:
     """A row a Python, or one for the command where none of its processes is one."""
     pythons = [stat for stat in stats if is_python(stat.pid)]
     rows = [row_of(stat) for stat in pythons[:PROCESSES] or stats[:1]]
@@ -185,7 +188,7 @@ def rows_of(stats: list[Any], spy: str) -> list[Json]:
     return rows
 
 
-def row_of(stat: Any) -> Json:
+def row_of(stat: ProcessStat) -> Json:
     name, wchan = (read(f"/proc/{stat.pid}/{each}").strip() for each in ("comm", "wchan"))
     wchan = "" if wchan == "0" else wchan
     return {"pid": stat.pid, "name": name, "state": stat.state, "wchan": wchan, "how": "", "text": "", "why": ""}

@@ -52,14 +52,14 @@ class Rank:
         self.job, self.path, self.rank = job, path, rank
         self.plan: Json = job["ranks"][str(rank)]
         self.guard = processes.Guard()
-        self.stacks: Any = process_stacks.Stacks(self.guard.pid, job["rundir"], job["command"])
+        self.stacks = process_stacks.Stacks(self.guard.pid, job["rundir"], job["command"])
         who = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
         self.who: Json = {**who, "attempt": None}
-        self.talk: Any = supervisor_client.Talk(job, self.who, self.resume)
+        self.talk = supervisor_client.Talk(job, self.who, self.resume)
         self.welcome: Json = {}
-        self.streams: list[Any] = []
-        self.child: Any = None
-        self.usage: Any = None
+        self.streams: list[supervisor_client.Stream] = []
+        self.child: subprocess.Popen[bytes] | None = None
+        self.usage: processes.Usage | None = None
         self.mismatches: list[str] = []
         self.exit: Json | None = None
         self.exit_code = 0
@@ -71,7 +71,7 @@ class Rank:
         self.lost = self.signalled = False
         self.told: int | None = None
         """The signal that somebody other than the supervisor has sent us."""
-        self.oom: Any = None
+        self.oom: OutOfMemory | None = None
         self._signals: list[int] = []
 
     def run(self) -> int:
@@ -151,6 +151,8 @@ class Rank:
             self.stacks.watch(self.child.pid)
             self.usage = processes.Usage(self.child.pid)
             self.oom = OutOfMemory(self.child.pid)
+            assert self.child.stdout is not None
+            assert self.child.stderr is not None
             self.streams = [
                 supervisor_client.Stream(b"O", self.child.stdout, boxes["out"]),
                 supervisor_client.Stream(b"E", self.child.stderr, boxes["err"]),
@@ -308,7 +310,7 @@ class Rank:
         elif kind == "signal":
             self.signal_child(int(message["signal"]))
         elif kind == "dump":
-            self.stacks.dump(message.get("id"))
+            self.stacks.dump(str(message.get("id")))
         elif kind == "forget":
             forget(self.path)
         elif kind == "bye":

@@ -9,10 +9,14 @@ import errno
 import os
 import socket
 import time
-from typing import Any, Callable, Dict
+from typing import TYPE_CHECKING, Any, Callable, Dict
 
 from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run import protocol
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.protocol import Link
+    from ipexctl.node.run.recorder import Sink
 
 STRANGER = 5.0
 """Seconds to prove that one is a rank."""
@@ -34,13 +38,13 @@ Json = Dict[str, Any]
 class Peer:
     """One rank."""
 
-    def __init__(self, rank: int, host: str, store: str, sinks: dict[str, Any]) -> None:
+    def __init__(self, rank: int, host: str, store: str, sinks: dict[str, Sink]) -> None:
         self.rank, self.host, self.store, self.sinks = rank, host, store, sinks
         self.begin()
 
     def begin(self) -> None:
         """For the first time, or once more."""
-        self.link: Any = None
+        self.link: Link | None = None
         self.life: str | None = None
         self.gone_at: float | None = None
         self.heard_at = time.monotonic()
@@ -89,9 +93,9 @@ class Peers:
         self._token = token
         self._listener = listener
         self._hear = hear
-        self._strangers: dict[Any, str] = {}
+        self._strangers: dict[Link, str] = {}
         """Link → the nonce it was given."""
-        self._of: dict[Any, Peer] = {}
+        self._of: dict[Link, Peer] = {}
         self._fresh: dict[int, Peer] = {}
         self._last = time.monotonic()
         self._looked_at = self._full_since = 0.0
@@ -188,7 +192,7 @@ class Peers:
     def dismiss(self) -> None:
         """Whoever is still there is to go, and nobody is heard any more."""
         for peer in self.all.values():
-            if self.tell(peer, "forget") and self.tell(peer, "bye"):
+            if self.tell(peer, "forget") and self.tell(peer, "bye") and peer.link is not None:
                 self._guarded(peer.link, lambda link: link.flush())
         for link in (*self._strangers, *self._of):
             link.close()
@@ -211,13 +215,13 @@ class Peers:
             link.send(protocol.message("challenge", nonce=nonce))
             self._guarded(link, lambda link: link.flush())
 
-    def _guarded(self, link: Any, work: Callable[[Any], None]) -> None:
+    def _guarded(self, link: Link, work: Callable[[Link], None]) -> None:
         try:
             work(link)
         except (protocol.Broken, ValueError, KeyError, TypeError) as broken:
             self._drop(link, hung_up=str(broken) in HUNG_UP)
 
-    def _read(self, link: Any) -> None:
+    def _read(self, link: Link) -> None:
         for kind, payload in link.receive():
             peer = self._of.get(link)
             if peer is None:
@@ -241,7 +245,7 @@ class Peers:
         elif not was_full:
             self.disk_full = True
 
-    def _prove(self, link: Any, said: Json) -> None:
+    def _prove(self, link: Link, said: Json) -> None:
         """A rank that has the token replaces its own broken connection, and no other's."""
         nonces = (said.get("rank"), self._strangers[link], said.get("nonce"))
         peer = self.all.get(said["rank"]) if isinstance(said.get("rank"), int) else None
@@ -268,12 +272,12 @@ class Peers:
         self._welcome(link, peer, nonces)
         self._hear(peer, {"t": "met" if is_new else "back", "node": said.get("host")})
 
-    def _welcome(self, link: Any, peer: Peer, nonces: Any, **more: Any) -> None:
+    def _welcome(self, link: Link, peer: Peer, nonces: Any, **more: Any) -> None:
         fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}
         proof = protocol.proof(self._token, "supervisor", *nonces)
         link.send(protocol.message("welcome", proof=proof, **fields))
 
-    def _drop(self, link: Any, *, hung_up: bool = False) -> None:
+    def _drop(self, link: Link, *, hung_up: bool = False) -> None:
         link.close()
         self._strangers.pop(link, None)
         peer = self._of.pop(link, None)

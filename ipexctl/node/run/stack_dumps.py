@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Dict
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.rank_connections import Peer, Peers
 
 WAIT = 8.0
 """Seconds for all ranks to answer."""
@@ -21,7 +24,7 @@ Json = Dict[str, Any]
 class Dump:
     """One question that is on its way."""
 
-    def __init__(self, id: str, wanted: list[Any]) -> None:  # noqa: A002
+    def __init__(self, id: str, wanted: list[Peer]) -> None:  # noqa: A002
         self.id = id
         self.until = time.monotonic() + WAIT
         self.rows: dict[int, Json] = {
@@ -34,7 +37,7 @@ class Dump:
 class Dumps:
     """All questions of a run."""
 
-    def __init__(self, directory: str, peers: Any) -> None:
+    def __init__(self, directory: str, peers: Peers) -> None:
         self._directory = directory
         self._peers = peers
         self._open: list[Dump] = []
@@ -67,7 +70,7 @@ class Dumps:
         self._open.append(dump)
         self.see_to(time.monotonic())
 
-    def hear(self, peer: Any, said: Json) -> None:
+    def hear(self, peer: Peer, said: Json) -> None:
         for dump in self._open:
             if dump.id == said.get("id") and peer.rank in dump.waiting:
                 dump.waiting.remove(peer.rank)

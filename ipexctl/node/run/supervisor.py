@@ -23,20 +23,15 @@ import resource
 import signal
 import sys
 import time
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Dict
 
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.records import FINAL, Master, Mpirun
-from ipexctl.node.run import (
-    daemonize,
-    mpirun,
-    protocol,
-    recorder,
-    stack_dumps,
-    stall_detector,
-    verdict,
-)
+from ipexctl.node.run import daemonize, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.rank_connections import SILENT, Peer, Peers
+
+if TYPE_CHECKING:
+    import socket
 
 GRACE = 4.0
 BEGIN_WITHIN = 120.0
@@ -56,7 +51,7 @@ Json = Dict[str, Any]
 class Supervisor:
     """One run, from mpirun's start to the last process' end."""
 
-    def __init__(self, request: Json, go: Json, listener: Any) -> None:
+    def __init__(self, request: Json, go: Json, listener: socket.socket) -> None:
         self.request, self.go = request, go
         self.born = time.monotonic()
         self.restarts = int(go.get("restarts") or 0)
@@ -123,8 +118,12 @@ class Supervisor:
             self.fail("mpirun", f"mpirun can't be started: {why}")
             return {"event": "failed", "reason": self.record.status.reason, "fix": "ipexctl doctor looks for one"}
         status = self.record.status
-        own = {**status.supervisor._asdict(), "host": status.node0}
-        return {"event": "done", **own, "mpirun": self.mpirun.pid, "master_port": status.master.port}
+        return {
+            "event": "done",
+            **status.to_json()["supervisor"],
+            "mpirun": self.mpirun.pid,
+            "master_port": status.master.port,
+        }
 
     def run(self) -> None:
         while True:

@@ -9,9 +9,14 @@ import errno
 import os
 import socket
 import time
-from typing import Any, Callable, Dict
+from typing import TYPE_CHECKING, Any, Callable, Dict
 
 from ipexctl.node.run import protocol
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from ipexctl.node.run.output_buffer import Outbox
 
 SILENT = 12.0
 """Seconds of silence until a connection is made anew."""
@@ -35,7 +40,7 @@ class Talk:
         self.why = "nothing was heard"
         self.is_refused = False
         """Nobody listens there."""
-        self._link: Any = None
+        self._link: protocol.Link | None = None
         self._connecting = False
         self._began = 0.0
         self._retry_at = 0.0
@@ -53,14 +58,15 @@ class Talk:
 
     @property
     def room(self) -> int:
-        return ROOM - self._link.pending if self.is_up else 0
+        return ROOM - self._link.pending if self._link is not None and self.is_up else 0
 
     def tell(self, t: str, **fields: Any) -> None:
-        if self.is_up:
+        if self._link is not None and self.is_up:
             self._link.send(protocol.message(t, **fields))
 
     def send(self, data: bytes) -> None:
-        self._link.send(data)
+        if self._link is not None:
+            self._link.send(data)
 
     def step(self, now: float) -> None:
         if self._link is None:
@@ -115,14 +121,14 @@ class Talk:
                 self._connecting = False
             if link in readable:
                 for kind, payload in link.receive():
-                    self._hear(protocol.read_message(payload) if kind == b"J" else {"t": ""}, said)
+                    self._hear(link, protocol.read_message(payload) if kind == b"J" else {"t": ""}, said)
             if not self._connecting:
                 link.flush()
         except protocol.Broken as broken:
             self._drop(str(broken))
         return said
 
-    def _hear(self, message: Json, said: list[Json]) -> None:
+    def _hear(self, link: protocol.Link, message: Json, said: list[Json]) -> None:
         if self.is_up:
             self.heard = time.monotonic()
             said.append(message)
@@ -133,9 +139,9 @@ class Talk:
             said_by_both = (self._who["rank"], theirs[:64], ours)
             self._expected = protocol.proof(self._token, "supervisor", *said_by_both)
             proof = protocol.proof(self._token, "rank", *said_by_both)
-            self._link.send(protocol.message("hello", nonce=ours, proof=proof, **self._who))
+            link.send(protocol.message("hello", nonce=ours, proof=proof, **self._who))
         elif message["t"] == "welcome" and protocol.is_proof(message.get("proof"), self._expected):
-            self._link.most = protocol.MOST
+            link.most = protocol.MOST
             self._expected = ""
             self.is_up = True
             self.heard = time.monotonic()
@@ -147,7 +153,7 @@ class Talk:
 class Stream:
     """One of the command's two streams: its pipe, until it ends, and its outbox."""
 
-    def __init__(self, kind: bytes, pipe: Any, box: Any) -> None:
+    def __init__(self, kind: bytes, pipe: IO[bytes], box: Outbox) -> None:
         self.kind = kind
         self.number: int = pipe.fileno()
         self.box = box
