@@ -60,7 +60,7 @@ def reason(error: OSError) -> str:
     return "no answer" if isinstance(error, (socket.timeout, TimeoutError)) else str(error.strerror or error)
 
 
-class Way:
+class NodeCheck:
     """One node's; `kind` and `text` are what came of it."""
 
     def __init__(self, request: Json, node: Json, port: int) -> None:
@@ -153,7 +153,7 @@ def try_all(request: Json) -> Json:
     if not request["nodes"]:
         return look(request)
     port = listen(request["address"]).getsockname()[1]
-    found = [Way(request, node, port) for node in request["nodes"]]
+    found = [NodeCheck(request, node, port) for node in request["nodes"]]
     threads = [threading.Thread(target=way.go, daemon=True) for way in found]
     for thread in threads:
         thread.start()

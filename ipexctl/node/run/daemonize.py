@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict
 Json = Dict[str, Any]
 
 
-def go_on(complaints: str) -> Callable[[Json], None] | None:
+def daemonize(complaints: str) -> Callable[[Json], None] | None:
     """In the process that goes on: a way to answer whoever started us, once. In the one that doesn't: None, when the
     answer has been handed on."""
     reader, writer = os.pipe()

@@ -21,7 +21,7 @@ _PDEATHSIG = 1
 Json = Dict[str, Any]
 
 
-class Launcher:
+class MpirunProcess:
     """A started mpirun. Its stdin stays open as long as we live, and it is ended when we are."""
 
     def __init__(self, go: Json, rundir: str) -> None:
@@ -63,7 +63,7 @@ class Launcher:
         code = self._process.returncode
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
 
-    def see_off(self, now: float, end_by: float | None, *, is_over: bool) -> None:
+    def end_after_ranks(self, now: float, end_by: float | None, *, is_over: bool) -> None:
         """It leaves by itself when all ranks have; where it doesn't, or they don't by then, its group is told to."""
         if self._all_over is None and is_over:
             self._all_over = now
@@ -78,7 +78,7 @@ class Launcher:
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
-    def clear_away(self) -> None:
+    def kill_leftovers(self) -> None:
         """What it has left: its children have groups of their own, an ssh to a node that is cut off among them."""
         self.signal(signal.SIGKILL)
         for name in os.listdir("/proc"):

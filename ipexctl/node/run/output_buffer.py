@@ -21,7 +21,7 @@ _RECORD = struct.Struct("!QI")
 Piece = Tuple[int, bytes]
 
 
-class Outbox:
+class OutputBuffer:
     """One stream. `end` is the offset behind the last byte that came in."""
 
     def __init__(self, spill: str, start: int = 0, memory: int = MEMORY) -> None:

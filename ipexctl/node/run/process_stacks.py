@@ -36,7 +36,7 @@ PROCESSES = 64
 Json = Dict[str, Any]
 
 
-class Stacks:
+class ProcessStacks:
     """One rank's. What it says comes by `work`, whenever its descriptor can be read."""
 
     def __init__(self, guard: int, rundir: str, command: list[str]) -> None:
@@ -76,7 +76,7 @@ class Stacks:
         *lines, self._said = (self._said + data).split(b"\n")
         for line in lines:
             if line:
-                self._hear(line.decode(errors="replace"), now)
+                self._on_message(line.decode(errors="replace"), now)
         told = []
         if self._answers:
             told += [("stacks", answer) for answer in self._answers.pop()]
@@ -86,7 +86,7 @@ class Stacks:
             told.append(("stuck", self._take_stuck()))
         return told
 
-    def _hear(self, line: str, now: float) -> None:
+    def _on_message(self, line: str, now: float) -> None:
         pid, code, words = [*line.split(" ", 2), "", ""][:3]
         if self._leaving is None and pid.isdigit() and code.isdigit() and self._is_the_command(int(pid)):
             try:

@@ -33,7 +33,7 @@ _OFFSET = struct.Struct("!Q")
 Json = Dict[str, Any]
 
 
-class Broken(Exception):
+class ConnectionBroken(Exception):
     """The connection is of no more use, and why."""
 
 
@@ -57,7 +57,7 @@ def chunk(kind: bytes, offset: int, data: bytes) -> bytes:
 
 def read_chunk(payload: bytes) -> tuple[int, bytes]:
     if len(payload) < _OFFSET.size:
-        raise Broken("a piece of output without its offset")
+        raise ConnectionBroken("a piece of output without its offset")
     return _OFFSET.unpack_from(payload)[0], payload[_OFFSET.size :]
 
 
@@ -65,9 +65,9 @@ def read_message(payload: bytes) -> Json:
     try:
         said = json.loads(payload.decode())
     except (ValueError, RecursionError):
-        raise Broken("a message that is no JSON") from None
+        raise ConnectionBroken("a message that is no JSON") from None
     if not isinstance(said, dict) or not isinstance(said.get("t"), str):
-        raise Broken("a message of another shape")
+        raise ConnectionBroken("a message of another shape")
     return said
 
 
@@ -99,7 +99,7 @@ class Link:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                raise Broken(error.strerror or str(error)) from None
+                raise ConnectionBroken(error.strerror or str(error)) from None
             self.pending -= sent
             if sent < len(self._out[0]):
                 self._out[0] = self._out[0][sent:]
@@ -113,9 +113,9 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            raise Broken(error.strerror or str(error)) from None
+            raise ConnectionBroken(error.strerror or str(error)) from None
         if not data:
-            raise Broken("the other side hung up")
+            raise ConnectionBroken("the other side hung up")
         self.heard = time.monotonic()
         self._in += data
         start = 0
@@ -123,7 +123,7 @@ class Link:
             while len(self._in) - start >= _HEAD.size:
                 size, kind = _HEAD.unpack_from(self._in, start)
                 if size > self.most:
-                    raise Broken(f"a frame of {size} bytes")
+                    raise ConnectionBroken(f"a frame of {size} bytes")
                 end = start + _HEAD.size + size
                 if len(self._in) < end:
                     break

@@ -52,10 +52,10 @@ class Rank:
         self.job, self.path, self.rank = job, path, rank
         self.plan: Json = job["ranks"][str(rank)]
         self.guard = processes.Guard()
-        self.stacks = process_stacks.Stacks(self.guard.pid, job["rundir"], job["command"])
+        self.stacks = process_stacks.ProcessStacks(self.guard.pid, job["rundir"], job["command"])
         who = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
         self.who: Json = {**who, "attempt": None}
-        self.talk = supervisor_client.Talk(job, self.who, self.resume)
+        self.client = supervisor_client.SupervisorClient(job, self.who, self.resume)
         self.welcome: Json = {}
         self.streams: list[supervisor_client.Stream] = []
         self.child: subprocess.Popen[bytes] | None = None
@@ -95,7 +95,7 @@ class Rank:
             stream.box.close()
         if self.lost:
             forget(self.path)
-            complain(f"the supervisor was lost ({self.talk.why}), so rank {self.rank} was ended")
+            complain(f"the supervisor was lost ({self.client.why}), so rank {self.rank} was ended")
             return NO_SUPERVISOR
         return self.exit_code
 
@@ -105,12 +105,12 @@ class Rank:
 
     def meet(self, wake: int) -> None:
         until = time.monotonic() + CONNECT
-        while not self.talk.is_up:
+        while not self.client.is_up:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
                 forget(self.path)
                 where = "{address}:{port}".format(**self.job["supervisor"])
-                raise rank_env.CannotBegin(
-                    f"the supervisor at {where} can't be reached from here: {self.talk.why}; "
+                raise rank_env.RankStartError(
+                    f"the supervisor at {where} can't be reached from here: {self.client.why}; "
                     "is the port open between the nodes? (ipexctl doctor looks)"
                 )
             self.exchange(wake, 0.2)
@@ -121,12 +121,12 @@ class Rank:
         boxes = {}
         for name in ("out", "err"):
             spill = os.path.join(self.job["rundir"], "spill", f"{self.rank:04}.{name}")
-            boxes[name] = output_buffer.Outbox(spill, int(starts.get(name) or 0))
+            boxes[name] = output_buffer.OutputBuffer(spill, int(starts.get(name) or 0))
         code, why = 127, ""
         try:
             master, attempt = self.welcome.get("master") or self.job["master"], int(self.who["attempt"] or 0)
             environ = self.stacks.prepare(rank_env.environment(self.job, self.rank, master, attempt))
-            self.talk.heard = time.monotonic()  # a setup file takes its time, and meanwhile it was we who didn't listen
+            self.client.heard = time.monotonic()  # a setup file takes its time, and nothing was read meanwhile
             with processes.placed(self.plan, self.mismatches):
                 self.child = subprocess.Popen(
                     self.job["command"],
@@ -176,19 +176,19 @@ class Rank:
                 stream.box.rewind(int(welcome.get("out" if stream.kind == b"O" else "err") or 0))
         self.told_end = False
         if self.child is not None:
-            self.talk.tell("start", pid=self.child.pid)
+            self.client.send_message("start", pid=self.child.pid)
         for text in self.mismatches if self.streams else ():
-            self.talk.tell("mismatch", text=text)
+            self.client.send_message("mismatch", text=text)
         if self.stacks.stuck is not None:
-            self.talk.tell("stuck", **self.stacks.stuck)
+            self.client.send_message("stuck", **self.stacks.stuck)
         if self.told is not None:
-            self.talk.tell("told", signal=self.told)
+            self.client.send_message("told", signal=self.told)
         if self.exit is not None:
-            self.talk.tell("exit", **self.exit)
+            self.client.send_message("exit", **self.exit)
 
     def turn(self, wake: int) -> None:
         now = time.monotonic()
-        self.see_to_times(now)
+        self.check_timeouts(now)
         if self.is_over:
             return
         wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, now + 0.5))
@@ -197,49 +197,49 @@ class Rank:
 
     def exchange(self, wake: int, wait: float) -> None:
         now = time.monotonic()
-        self.talk.step(now)
+        self.client.step(now)
         open_ones = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
-        readers = [wake, self.stacks.reader, *open_ones, *self.talk.readers()]
-        readable, writable = protocol.ready(readers, self.talk.writers(), wait)
+        readers = [wake, self.stacks.reader, *open_ones, *self.client.readers()]
+        readable, writable = protocol.ready(readers, self.client.writers(), wait)
         if wake in readable:
             os.read(wake, 4096)
         now = time.monotonic()
         for number in readable:
             if isinstance(number, int) and number in open_ones:
                 open_ones[number].read(now)
-        for message in self.talk.work(readable, writable):
-            self.obey(message)
-        self.heed_signals()
+        for message in self.client.work(readable, writable):
+            self.handle_message(message)
+        self.handle_signals()
         self.send_on()
 
     def send_on(self) -> None:
         for stream in self.streams:
             pieces = stream.box.take()
-            while self.talk.room > 0:
+            while self.client.room > 0:
                 piece = next(pieces, None)
                 if piece is None:
                     break
-                self.talk.send(protocol.chunk(stream.kind, *piece))
+                self.client.send(protocol.chunk(stream.kind, *piece))
         is_all = self.swept and not any(stream.open or not stream.box.is_empty for stream in self.streams)
-        if is_all and self.talk.is_up and not self.told_end:
+        if is_all and self.client.is_up and not self.told_end:
             ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
-            self.talk.tell("end", **ends)
+            self.client.send_message("end", **ends)
             self.told_end = True
-        self.talk.work([], [])
+        self.client.work([], [])
 
-    def see_to_times(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         if now >= self.beat_at:
             self.beat_at = now + BEAT
             cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
             lost = sum(stream.box.lost for stream in self.streams)
             ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
             state, waits = processes.doing(self.child.pid) if self.child and self.exit is None else (None, None)
-            self.talk.tell("beat", cpu=round(cpu, 1), rss=rss, lost=lost, process=state, waits=waits, **ends)
+            self.client.send_message("beat", cpu=round(cpu, 1), rss=rss, lost=lost, process=state, waits=waits, **ends)
             if self.oom is not None:
                 self.oom.look(now)
-        patience = LEAVE if self.swept and self.signalled else REFUSED if self.talk.is_refused else LOST
-        if now - self.talk.heard > patience and not self.lost:
-            self.give_up(self.talk.why)
+        patience = LEAVE if self.swept and self.signalled else REFUSED if self.client.is_refused else LOST
+        if now - self.client.heard > patience and not self.lost:
+            self.give_up(self.client.why)
         if now >= self.kill_at:
             self.kill_at = now + 1.0
             self.killed = True
@@ -249,11 +249,11 @@ class Rank:
             self.sweep()
             self.send_on()
         for t, fields in self.stacks.work(now):
-            self.talk.tell(t, **fields)
+            self.client.send_message(t, **fields)
 
     def give_up(self, why: str) -> None:
         """There is no supervisor for us any more."""
-        self.lost, self.talk.why = True, why
+        self.lost, self.client.why = True, why
         self.stop(signal.SIGTERM)
 
     def sweep(self) -> None:
@@ -267,7 +267,7 @@ class Rank:
         self.swept = True
         self.kill_at = self.drain_until = float("inf")
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGCHLD:
@@ -282,7 +282,7 @@ class Rank:
                 self.signalled = True
                 if self.stop_signal is None and self.exit is None and not self.lost:
                     self.told = number
-                    self.talk.tell("told", signal=number)
+                    self.client.send_message("told", signal=number)
                 self.stop(signal.SIGTERM)
 
     def ended(self, code: int, by: int | None) -> None:
@@ -293,15 +293,15 @@ class Rank:
         oom = self.oom.verdict() if self.oom is not None and is_own and by == signal.SIGKILL else None
         self.exit = {"code": code, "signal": by, "own": is_own, "oom": oom}
         self.drain_until = time.monotonic() + (DRAIN if self.stop_signal is None else 0.3)
-        self.talk.tell("exit", **self.exit)
+        self.client.send_message("exit", **self.exit)
 
-    def obey(self, message: Json) -> None:
+    def handle_message(self, message: Json) -> None:
         kind = message["t"]
         if kind == "ack":
             for stream in self.streams:
                 stream.box.acknowledge(int(message.get("out" if stream.kind == b"O" else "err") or 0))
         elif kind == "rewind":
-            self.talk.tell("rewound")
+            self.client.send_message("rewound")
             for stream in self.streams:
                 stream.box.rewind(int(message.get("out" if stream.kind == b"O" else "err") or 0))
         elif kind == "stop":
@@ -354,7 +354,7 @@ def main(path: str) -> int:
     except (OSError, ValueError) as error:
         complain(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
         code = NO_BEGIN
-    except rank_env.CannotBegin as error:
+    except rank_env.RankStartError as error:
         complain(str(error))
         code = NO_BEGIN
     return code

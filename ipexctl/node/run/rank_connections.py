@@ -16,7 +16,7 @@ from ipexctl.node.run import protocol
 
 if TYPE_CHECKING:
     from ipexctl.node.run.protocol import Link
-    from ipexctl.node.run.recorder import Sink
+    from ipexctl.node.run.recorder import OutputFile
 
 STRANGER = 5.0
 """Seconds to prove that one is a rank."""
@@ -35,10 +35,10 @@ HUNG_UP = ("the other side hung up", os.strerror(errno.ECONNRESET), os.strerror(
 Json = Dict[str, Any]
 
 
-class Peer:
+class RankConnection:
     """One rank."""
 
-    def __init__(self, rank: int, host: str, store: str, sinks: dict[str, Sink]) -> None:
+    def __init__(self, rank: int, host: str, store: str, sinks: dict[str, OutputFile]) -> None:
         self.rank, self.host, self.store, self.sinks = rank, host, store, sinks
         self.begin()
 
@@ -80,11 +80,11 @@ class Peer:
         self.status = self.status._replace(out_lines=out.lines, err_lines=err.lines, lost=out.lost + err.lost)
 
 
-class Peers:
-    """All of them, and their connections. `hear(peer, message)` is told what a proved rank says."""
+class RankConnections:
+    """All of them, and their connections. `on_message(peer, message)` is called with what a proved rank sends."""
 
-    def __init__(self, token: str, listener: socket.socket, hear: Callable[[Peer, Json], None]) -> None:
-        self.all: dict[int, Peer] = {}
+    def __init__(self, token: str, listener: socket.socket, on_message: Callable[[RankConnection, Json], None]) -> None:
+        self.all: dict[int, RankConnection] = {}
         self.attempt = 0
         self.welcome: Callable[[], Json] = dict
         self.disk_full = False
@@ -92,11 +92,11 @@ class Peers:
         """The same for one whose command has not begun: it may be sourcing a setup file, and says nothing then."""
         self._token = token
         self._listener = listener
-        self._hear = hear
+        self._on_message = on_message
         self._strangers: dict[Link, str] = {}
         """Link → the nonce it was given."""
-        self._of: dict[Link, Peer] = {}
-        self._fresh: dict[int, Peer] = {}
+        self._of: dict[Link, RankConnection] = {}
+        self._fresh: dict[int, RankConnection] = {}
         self._last = time.monotonic()
         self._looked_at = self._full_since = 0.0
         self._room_at = float("-inf")
@@ -125,13 +125,13 @@ class Peers:
             self._guarded(link, lambda link: link.flush())
         return moved
 
-    def tell(self, peer: Peer, t: str, **fields: Any) -> bool:
+    def send_message(self, peer: RankConnection, t: str, **fields: Any) -> bool:
         if peer.link is None:
             return False
         peer.link.send(protocol.message(t, **fields))
         return True
 
-    def see_to_times(self, now: float) -> list[Peer]:
+    def check_timeouts(self, now: float) -> list[RankConnection]:
         """Drop strangers and the silent; returns who is lost."""
         if now - self._last > UNHEARD:
             for peer in self.all.values():
@@ -159,7 +159,7 @@ class Peers:
         """The disk is full, or was a moment ago: what ranks have said is still on its way."""
         return self.disk_full or now - self._room_at < CATCH_UP
 
-    def see_to_disk(self, now: float, has_room: Callable[[], bool], patience: float) -> list[Peer]:
+    def check_disk(self, now: float, has_room: Callable[[], bool], patience: float) -> list[RankConnection]:
         """Where the disk was full: once there is room, what was refused is asked for again. Ranks that have all ended
         wait so many seconds for that; then they are returned, and what they still hold is lost and counted."""
         left = [peer for peer in self.all.values() if not peer.is_done]
@@ -173,7 +173,7 @@ class Peers:
                 self.disk_full, self._room_at = False, now
                 for peer in self.all.values():
                     if any(sink.full for sink in peer.sinks.values()):
-                        self.tell(peer, "rewind", **peer.offsets())
+                        self.send_message(peer, "rewind", **peer.offsets())
                 return []
         if now - self._full_since <= patience:
             return []
@@ -184,7 +184,7 @@ class Peers:
         return left
 
     @staticmethod
-    def _take_again(peer: Peer) -> None:
+    def _take_again(peer: RankConnection) -> None:
         """Only once it has said that it begins again: what was under way before would look like a gap."""
         for sink in peer.sinks.values():
             sink.full = False
@@ -192,7 +192,7 @@ class Peers:
     def dismiss(self) -> None:
         """Whoever is still there is to go, and nobody is heard any more."""
         for peer in self.all.values():
-            if self.tell(peer, "forget") and self.tell(peer, "bye") and peer.link is not None:
+            if self.send_message(peer, "forget") and self.send_message(peer, "bye") and peer.link is not None:
                 self._guarded(peer.link, lambda link: link.flush())
         for link in (*self._strangers, *self._of):
             link.close()
@@ -218,7 +218,7 @@ class Peers:
     def _guarded(self, link: Link, work: Callable[[Link], None]) -> None:
         try:
             work(link)
-        except (protocol.Broken, ValueError, KeyError, TypeError) as broken:
+        except (protocol.ConnectionBroken, ValueError, KeyError, TypeError) as broken:
             self._drop(link, hung_up=str(broken) in HUNG_UP)
 
     def _read(self, link: Link) -> None:
@@ -230,13 +230,13 @@ class Peers:
                 said = protocol.read_message(payload)
                 if said["t"] == "rewound":
                     self._take_again(peer)
-                self._hear(peer, said)
+                self._on_message(peer, said)
             elif kind in (b"O", b"E"):
                 self._take(peer, "out" if kind == b"O" else "err", payload)
             if link not in self._of and link not in self._strangers:
                 return
 
-    def _take(self, peer: Peer, name: str, payload: bytes) -> None:
+    def _take(self, peer: RankConnection, name: str, payload: bytes) -> None:
         offset, data = protocol.read_chunk(payload)
         was_full = peer.sinks[name].full
         peer.printed_at[name] = time.monotonic()
@@ -251,13 +251,13 @@ class Peers:
         peer = self.all.get(said["rank"]) if isinstance(said.get("rank"), int) else None
         expected = protocol.proof(self._token, "rank", *nonces)
         if peer is None or not protocol.is_proof(said.get("proof"), expected):
-            raise protocol.Broken("a stranger")
+            raise protocol.ConnectionBroken("a stranger")
         is_late = said.get("attempt") not in (None, self.attempt)
         if is_late or (peer.life not in (None, said["life"]) and (peer.link is not None or peer.is_done)):
             link.most = protocol.MOST
             self._welcome(link, peer, nonces, stop=True)
             link.flush()
-            raise protocol.Broken("another has its place")
+            raise protocol.ConnectionBroken("another has its place")
         if peer.link is not None:
             self._drop(peer.link)
         is_new = peer.life != said["life"]
@@ -270,9 +270,9 @@ class Peers:
         for sink in peer.sinks.values():
             sink.full = sink.full and self.disk_full
         self._welcome(link, peer, nonces)
-        self._hear(peer, {"t": "met" if is_new else "back", "node": said.get("host")})
+        self._on_message(peer, {"t": "met" if is_new else "back", "node": said.get("host")})
 
-    def _welcome(self, link: Link, peer: Peer, nonces: Any, **more: Any) -> None:
+    def _welcome(self, link: Link, peer: RankConnection, nonces: Any, **more: Any) -> None:
         fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}
         proof = protocol.proof(self._token, "supervisor", *nonces)
         link.send(protocol.message("welcome", proof=proof, **fields))

@@ -15,19 +15,19 @@ STRAYS_OF = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 Json = Dict[str, Any]
 
 
-class CannotBegin(Exception):
+class RankStartError(Exception):
     """Why this rank can't do its part."""
 
 
 def which_rank(job: Json) -> int:
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
     if number is None:
-        raise CannotBegin(f"mpirun told this rank its number in none of {', '.join(RANKS)}")
+        raise RankStartError(f"mpirun told this rank its number in none of {', '.join(RANKS)}")
     if number not in job["ranks"]:
-        raise CannotBegin(f"mpirun started rank {number} here, where it wasn't planned")
+        raise RankStartError(f"mpirun started rank {number} here, where it wasn't planned")
     size = next((os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()), None)
     if size is not None and int(size) != job["world_size"]:
-        raise CannotBegin(f"mpirun says there are {size} ranks, and the plan {job['world_size']}")
+        raise RankStartError(f"mpirun says there are {size} ranks, and the plan {job['world_size']}")
     return int(number)
 
 

@@ -45,7 +45,7 @@ def first_status(request: Json, go: Json, restarts: int) -> RunStatus:
     )
 
 
-class Sink:
+class OutputFile:
     """One stream of one rank, and the file it is in."""
 
     def __init__(self, path: str, host: str) -> None:
@@ -144,8 +144,8 @@ class Recorder:
     def path(self, *names: str) -> str:
         return os.path.join(self.rundir, *names)
 
-    def sinks(self, rank: int, host: str) -> dict[str, Sink]:
-        return {name: Sink(self.path("ranks", f"{rank:04}.{name}"), host) for name in ("out", "err")}
+    def sinks(self, rank: int, host: str) -> dict[str, OutputFile]:
+        return {name: OutputFile(self.path("ranks", f"{rank:04}.{name}"), host) for name in ("out", "err")}
 
     def event(self, name: str, **fields: Any) -> None:
         """Something happened: it is in the events, and in the status at once."""

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.rank_connections import Peer, Peers
+    from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 
 WAIT = 8.0
 """Seconds for all ranks to answer."""
@@ -24,7 +24,7 @@ Json = Dict[str, Any]
 class Dump:
     """One question that is on its way."""
 
-    def __init__(self, id: str, wanted: list[Peer]) -> None:  # noqa: A002
+    def __init__(self, id: str, wanted: list[RankConnection]) -> None:  # noqa: A002
         self.id = id
         self.until = time.monotonic() + WAIT
         self.rows: dict[int, Json] = {
@@ -34,15 +34,15 @@ class Dump:
         self.waiting: set[int] = set()
 
 
-class Dumps:
+class StackDumps:
     """All questions of a run."""
 
-    def __init__(self, directory: str, peers: Peers) -> None:
+    def __init__(self, directory: str, peers: RankConnections) -> None:
         self._directory = directory
         self._peers = peers
         self._open: list[Dump] = []
 
-    def heed(self) -> None:
+    def handle_requests(self) -> None:
         """Somebody has asked."""
         for name in self._names("ask-"):
             path = os.path.join(self._directory, name)
@@ -63,21 +63,21 @@ class Dumps:
             elif row["state"] != "running":
                 code = peer.status.exit_code
                 row["why"] = "it has ended" + ("" if code is None else f" with exit code {code}")
-            elif self._peers.tell(peer, "dump", id=dump.id):
+            elif self._peers.send_message(peer, "dump", id=dump.id):
                 dump.waiting.add(rank)
             else:
                 row["why"] = "its connection is broken, and is being made anew"
         self._open.append(dump)
-        self.see_to(time.monotonic())
+        self.check_answers(time.monotonic())
 
-    def hear(self, peer: Peer, said: Json) -> None:
+    def on_message(self, peer: RankConnection, said: Json) -> None:
         for dump in self._open:
             if dump.id == said.get("id") and peer.rank in dump.waiting:
                 dump.waiting.remove(peer.rank)
                 dump.rows[peer.rank].update(processes=said.get("processes"), state=peer.status.state)
-        self.see_to(time.monotonic())
+        self.check_answers(time.monotonic())
 
-    def see_to(self, now: float) -> None:
+    def check_answers(self, now: float) -> None:
         for dump in [dump for dump in self._open if now > dump.until or not dump.waiting]:
             for rank in dump.waiting:
                 status = self._peers.all[rank].status

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Sequence
 from ipexctl.node.common.records import Silence, SilentRank
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.rank_connections import Peer
+    from ipexctl.node.run.rank_connections import RankConnection
     from ipexctl.node.run.recorder import Recorder
 
 
@@ -22,7 +22,7 @@ class StallDetector:
     def __init__(self, after: float, recorder: Recorder) -> None:
         self._after, self._recorder = after, recorder
 
-    def look(self, now: float, began: float, peers: Sequence[Peer], *, is_ending: bool) -> None:
+    def look(self, now: float, began: float, peers: Sequence[RankConnection], *, is_ending: bool) -> None:
         """`began` is when mpirun did: who waits to begin is missed elsewhere, and sooner."""
         last = max([began, *(at for peer in peers for at in peer.printed_at.values())])
         if is_ending or all(peer.exit is not None or peer.is_done for peer in peers):
@@ -39,7 +39,7 @@ class StallDetector:
             self._recorder.status = status._replace(silent=silent)
             self._recorder.event("silent", **silent.to_json())
 
-    def _silent_rank(self, peer: Peer) -> SilentRank:
+    def _silent_rank(self, peer: RankConnection) -> SilentRank:
         stream = max(peer.printed_at, key=lambda name: float(peer.printed_at[name]), default=None)
         lines = self._recorder.tail(f"ranks/{peer.rank:04}.{stream}", 1) if stream else []
         last, status = lines[-1][:400] if lines else None, peer.status

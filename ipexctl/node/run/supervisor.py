@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Dict
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.records import FINAL, Master, Mpirun
 from ipexctl.node.run import daemonize, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
-from ipexctl.node.run.rank_connections import SILENT, Peer, Peers
+from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
 
 if TYPE_CHECKING:
     import socket
@@ -59,7 +59,7 @@ class Supervisor:
         self.verdict = verdict.Verdict(self.record)
         hang_after = HANG_AFTER if go.get("hang_after") is None else float(go["hang_after"])
         self.silence = stall_detector.StallDetector(hang_after, self.record)
-        self.peers = Peers(request["token"], listener, self.hear)
+        self.peers = RankConnections(request["token"], listener, self.on_message)
         self.begin_within = float(go.get("begin_within") or BEGIN_WITHIN)
         self.peers.setup_time = self.begin_within if go.get("setup") else SILENT
         self.peers.welcome = lambda: {
@@ -68,25 +68,25 @@ class Supervisor:
         }
         for each in go["ranks"]:
             sinks = self.record.sinks(each["rank"], each["host"])
-            peer = Peer(each["rank"], each["host"], each.get("store") or each["host"], sinks)
+            peer = RankConnection(each["rank"], each["host"], each.get("store") or each["host"], sinks)
             self.peers.all[peer.rank] = peer
-        self.everyone = list(self.peers.all.values())
-        self.record.ranks = lambda: [peer.status for peer in self.everyone]
-        self.dumps = stack_dumps.Dumps(self.record.path("stacks"), self.peers)
+        self.ranks = list(self.peers.all.values())
+        self.record.ranks = lambda: [peer.status for peer in self.ranks]
+        self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
         self.grace = float(go.get("grace") or GRACE)
         self.mpirun: Any = None
         self.signals: list[int] = []
-        self.heeded = {
-            "beat": self.beat,
-            "met": self.meet,
-            "back": self.meet,
-            "start": self.begun,
-            "mismatch": self.mismatched,
+        self.handlers = {
+            "beat": self.on_beat,
+            "met": self.on_connected,
+            "back": self.on_connected,
+            "start": self.on_start,
+            "mismatch": self.on_mismatch,
             "told": lambda peer, said: self.verdict.told(peer, int(said["signal"])),
             "exit": self.exited,
             "stuck": self.stuck,
-            "stacks": lambda peer, said: self.dumps.hear(peer, said),
-            "end": self.over,
+            "stacks": lambda peer, said: self.dumps.on_message(peer, said),
+            "end": self.on_end,
         }
         self.wake, wakeup = os.pipe()
         os.set_blocking(self.wake, False)
@@ -101,7 +101,7 @@ class Supervisor:
         limit = self.go.get("time_limit")
         address = str(self.go["master"]["addr"])
         port = self.go["master"].get("port") or protocol.free_port(address)
-        self.mpirun = mpirun.Launcher(self.go, self.request["rundir"])
+        self.mpirun = mpirun.MpirunProcess(self.go, self.request["rundir"])
         now = time.monotonic()
         self.began = now
         self.end_at = self.born + float(limit) if limit else None
@@ -129,19 +129,19 @@ class Supervisor:
         while True:
             while not self.is_finished():
                 self.turn()
-            if not self.begin_again():
+            if not self.restart():
                 break
         self.close()
 
     def turn(self) -> None:
         began = time.monotonic()
-        self.see_to_times(began)
+        self.check_timeouts(began)
         readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), 0.25)
         if self.wake in readable:
             os.read(self.wake, 4096)
-        self.heed_signals()
+        self.handle_signals()
         if self.peers.work([each for each in readable if each != self.wake]):
-            for peer in self.everyone:
+            for peer in self.ranks:
                 peer.count()
             self.record.touch()
             rest = PACE - (time.monotonic() - began)
@@ -149,51 +149,51 @@ class Supervisor:
                 time.sleep(rest)
         self.record.save(time.monotonic())
 
-    def hear(self, peer: Peer, said: Json) -> None:
-        heed = self.heeded.get(said["t"])
-        if heed is not None:
-            heed(peer, said)
+    def on_message(self, peer: RankConnection, said: Json) -> None:
+        handler = self.handlers.get(said["t"])
+        if handler is not None:
+            handler(peer, said)
 
-    def beat(self, peer: Peer, said: Json) -> None:
+    def on_beat(self, peer: RankConnection, said: Json) -> None:
         cpu, rss = float(said["cpu"]), int(said["rss"])
         peer.status = peer.status._replace(cpu=cpu, rss=rss, process=said.get("process"), waits_in=said.get("waits"))
         peer.ends = {name: int(said.get(name) or 0) for name in peer.sinks}
-        self.peers.tell(peer, "ack", **peer.offsets())
+        self.peers.send_message(peer, "ack", **peer.offsets())
         self.record.touch()
 
-    def meet(self, peer: Peer, said: Json) -> None:
+    def on_connected(self, peer: RankConnection, said: Json) -> None:
         self.record.event(said["t"], rank=peer.rank, host=peer.host, node=said["node"], wrapper=peer.status.wrapper)
         if not self.restarts_left() and self.is_read(peer.store):
-            self.peers.tell(peer, "forget")
+            self.peers.send_message(peer, "forget")
         if self.verdict.ending is not None:
             self.stop_rank(peer)
 
-    def begun(self, peer: Peer, said: Json) -> None:
+    def on_start(self, peer: RankConnection, said: Json) -> None:
         if peer.status.state != "starting":
             return
         peer.status = peer.status._replace(pid=int(said["pid"]), state="running")
         self.record.event("start", rank=peer.rank, host=peer.host, pid=peer.status.pid)
-        if all(each.status.state != "starting" for each in self.everyone):
+        if all(each.status.state != "starting" for each in self.ranks):
             self.record.status = self.record.status._replace(state="running")
 
-    def mismatched(self, peer: Peer, said: Json) -> None:
+    def on_mismatch(self, peer: RankConnection, said: Json) -> None:
         text = str(said["text"])
         if text not in peer.status.mismatch:
             peer.status = peer.status._replace(mismatch=(*peer.status.mismatch, text))
             self.record.event("mismatch", rank=peer.rank, host=peer.host, text=text)
 
-    def exited(self, peer: Peer, said: Json) -> None:
+    def exited(self, peer: RankConnection, said: Json) -> None:
         if peer.exit is None and self.verdict.exited(peer, said):
             self.stop_all()
 
-    def stuck(self, peer: Peer, said: Json) -> None:
+    def stuck(self, peer: RankConnection, said: Json) -> None:
         """Printed and told is its exception; the process has stayed."""
         code, stayed = int(said["code"]), f"its interpreter didn't end for {said['seconds']:g} s"
         reason = f"rank {peer.rank} on {peer.host} {said['said']}, and {stayed}"
         reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
         self.fail("stuck", reason, peers=[peer], code=code, exit_code=code)
 
-    def over(self, peer: Peer, said: Json) -> None:
+    def on_end(self, peer: RankConnection, said: Json) -> None:
         """All it printed is with us, or as good as; it may leave."""
         if any(sink.full for sink in peer.sinks.values()):
             return
@@ -202,24 +202,24 @@ class Supervisor:
         peer.count()
         peer.is_over = True
         if not self.restarts_left() and self.verdict.ending is None:
-            self.let_go(peer)
+            self.release(peer)
         else:
-            self.let_all_go()
+            self.release_all()
 
-    def let_all_go(self) -> None:
+    def release_all(self) -> None:
         """Together, where the run is ending: mpirun may kill what is left once one has gone, and with it what it still
         has to say. And where the script may be begun once more: the job file is kept or taken away then."""
-        if not any(peer.link is not None and not peer.is_done for peer in self.everyone):
-            for peer in self.everyone:
+        if not any(peer.link is not None and not peer.is_done for peer in self.ranks):
+            for peer in self.ranks:
                 if peer.is_over and not peer.is_free:
-                    self.let_go(peer)
+                    self.release(peer)
 
-    def let_go(self, peer: Peer) -> None:
+    def release(self, peer: RankConnection) -> None:
         peer.is_free = True
         is_ending = self.verdict.ending is not None
-        if not self.verdict.may_begin_again(self.everyone, self.restarts) if is_ending else self.is_read(peer.store):
-            self.peers.tell(peer, "forget")
-        self.peers.tell(peer, "bye")
+        if not self.verdict.may_restart(self.ranks, self.restarts) if is_ending else self.is_read(peer.store):
+            self.peers.send_message(peer, "forget")
+        self.peers.send_message(peer, "bye")
 
     def end(self, state: str, code: int, reason: str) -> None:
         """End the run everywhere. Only the first reason counts."""
@@ -231,39 +231,40 @@ class Supervisor:
             self.stop_all()
 
     def stop_all(self) -> None:
-        for peer in self.everyone:
+        for peer in self.ranks:
             self.stop_rank(peer)
-        self.let_all_go()
+        self.release_all()
 
-    def stop_rank(self, peer: Peer) -> None:
+    def stop_rank(self, peer: RankConnection) -> None:
         if peer.exit is None:
-            peer.stop_sent = self.peers.tell(peer, "stop", signal=signal.SIGTERM, grace=self.grace) or peer.stop_sent
+            is_sent = self.peers.send_message(peer, "stop", signal=signal.SIGTERM, grace=self.grace)
+            peer.stop_sent = is_sent or peer.stop_sent
 
-    def see_to_times(self, now: float) -> None:
-        self.lose(self.peers.see_to_times(now), now)
+    def check_timeouts(self, now: float) -> None:
+        self.lose(self.peers.check_timeouts(now), now)
         if self.verdict.ending is not None:
-            self.let_all_go()
-        missing = [peer for peer in self.everyone if peer.life is None]
+            self.release_all()
+        missing = [peer for peer in self.ranks if peer.life is None]
         if missing and now - self.began > self.begin_within and self.verdict.not_begun(missing, self.begin_within):
             self.stop_all()
         if self.end_at is not None and now > self.end_at:
             self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over")
-        if self.verdict.who_told(now, self.everyone, self.mpirun.gone_at is not None):
+        if self.verdict.who_told(now, self.ranks, self.mpirun.gone_at is not None):
             self.stop_all()
-        for peer in self.peers.see_to_disk(now, self.record.has_room, FLUSH):
+        for peer in self.peers.check_disk(now, self.record.has_room, FLUSH):
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
-            self.over(peer, peer.ends)
-        self.dumps.see_to(now)
-        self.silence.look(now, self.began, self.everyone, is_ending=self.verdict.ending is not None)
-        self.see_to_mpirun(now)
+            self.on_end(peer, peer.ends)
+        self.dumps.check_answers(now)
+        self.silence.look(now, self.began, self.ranks, is_ending=self.verdict.ending is not None)
+        self.check_mpirun(now)
 
-    def lose(self, lost: list[Peer], now: float) -> None:
+    def lose(self, lost: list[RankConnection], now: float) -> None:
         """They aren't heard any more. What they had said of their end stands; else that is what ended the run."""
         unheard = [peer for peer in lost if peer.exit is None]
         was_ending = self.verdict.ending is not None
-        if unheard and self.verdict.lost(unheard, self.everyone, now):
+        if unheard and self.verdict.lost(unheard, self.ranks, now):
             self.stop_all()
-        with_them = [peer for peer in self.everyone if peer.status.state == "lost" and not peer.is_over]
+        with_them = [peer for peer in self.ranks if peer.status.state == "lost" and not peer.is_over]
         for peer in {peer.rank: peer for peer in (*lost, *with_them)}.values():
             peer.is_over = True
             if peer.exit is None:
@@ -271,15 +272,15 @@ class Supervisor:
                 peer.status = peer.status._replace(state="lost" if is_lost else "stopped", cpu=0.0, rss=0)
                 self.record.event("lost", rank=peer.rank, host=peer.host)
 
-    def see_to_mpirun(self, now: float) -> None:
+    def check_mpirun(self, now: float) -> None:
         ending = self.verdict.ending
         if self.mpirun.gone_at is None:
-            waiting = [peer for peer in self.everyone if not peer.is_done and peer.life is not None]
-            is_over = all(peer.is_done for peer in self.everyone) or (ending is not None and not waiting)
+            waiting = [peer for peer in self.ranks if not peer.is_done and peer.life is not None]
+            is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
             patience = FLUSH if self.peers.is_behind(now) else self.grace
-            self.mpirun.see_off(now, ending["at"] + patience if ending else None, is_over=is_over)
+            self.mpirun.end_after_ranks(now, ending["at"] + patience if ending else None, is_over=is_over)
             return
-        left = [peer for peer in self.everyone if not peer.is_done and peer.exit is None]
+        left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
         if left and ending is None and now - self.mpirun.gone_at > LAST_WORDS:
             self._note_mpirun(tail=tuple(self.record.tail("mpirun.log")))
             lost = self.verdict.went_before(left, self.mpirun)
@@ -292,7 +293,7 @@ class Supervisor:
         if self.mpirun.gone_at is None:
             return False
         gone = time.monotonic() - self.mpirun.gone_at
-        ending, waiting = self.verdict.ending, [peer for peer in self.everyone if not peer.is_done]
+        ending, waiting = self.verdict.ending, [peer for peer in self.ranks if not peer.is_done]
         if self.verdict.is_open or (ending is None and waiting):
             return False
         if ending is None or not waiting:
@@ -302,11 +303,11 @@ class Supervisor:
         patience = FLUSH if self.peers.is_behind(time.monotonic()) else self.grace + PATIENCE
         return bool(time.monotonic() - ending["at"] > patience and gone > LAST_WORDS)
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         while self.signals:
             number = self.signals.pop(0)
             if number == signal.SIGUSR1:
-                self.dumps.heed()
+                self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
                 self.end("stopped", 128 + number, "it was stopped")
             elif self.mpirun.gone_at is None and self.mpirun.has_ended():
@@ -320,20 +321,20 @@ class Supervisor:
 
     def is_read(self, store: str) -> bool:
         """The job file has done its work on a node once all ranks there have begun: a short one may be over before."""
-        return all(peer.life is not None for peer in self.everyone if peer.store == store)
+        return all(peer.life is not None for peer in self.ranks if peer.store == store)
 
     def restarts_left(self) -> int:
         return self.restarts - self.record.status.attempt
 
-    def begin_again(self) -> bool:
+    def restart(self) -> bool:
         """Once more, from the script's own checkpoint."""
-        if not self.verdict.may_begin_again(self.everyone, self.restarts):
+        if not self.verdict.may_restart(self.ranks, self.restarts):
             return False
-        self.mpirun.clear_away()
-        after = self.verdict.begin_again()
+        self.mpirun.kill_leftovers()
+        after = self.verdict.restart()
         self.peers.attempt = self.record.status.attempt
         line = f"[ipexctl: restart {self.peers.attempt} of {self.restarts} after: {after}]"
-        for peer in self.everyone:
+        for peer in self.ranks:
             for sink in peer.sinks.values():
                 sink.note(line)
             peer.begin()
@@ -347,14 +348,14 @@ class Supervisor:
 
     def close(self) -> None:
         ending = self.verdict.ending or {"state": "ok", "code": 0}
-        for peer in self.everyone:
+        for peer in self.ranks:
             if peer.status.state not in FINAL:
                 is_lost = peer.life is not None and ending["state"] != "stopped"
                 peer.status = peer.status._replace(state="lost" if is_lost else "stopped")
             for sink in peer.sinks.values():
                 sink.close()
         if self.mpirun is not None:
-            self.mpirun.clear_away()
+            self.mpirun.kill_leftovers()
         self.peers.dismiss()
         recorder.remove(self.record.path("job.json"))
         self.record.status = self.record.status._replace(
@@ -382,7 +383,7 @@ def main(action: str) -> int:  # noqa: ARG001
     line = sys.stdin.readline()
     if not line.endswith("\n"):  # who started us is gone
         return 1
-    answer = daemonize.go_on(f"{request['rundir']}/supervise.log")
+    answer = daemonize.daemonize(f"{request['rundir']}/supervise.log")
     if answer is None:
         return 0
     try:

@@ -16,7 +16,7 @@ from ipexctl.node.run import protocol
 if TYPE_CHECKING:
     from typing import IO
 
-    from ipexctl.node.run.output_buffer import Outbox
+    from ipexctl.node.run.output_buffer import OutputBuffer
 
 SILENT = 12.0
 """Seconds of silence until a connection is made anew."""
@@ -30,7 +30,7 @@ ROOM = 1 << 19
 Json = Dict[str, Any]
 
 
-class Talk:
+class SupervisorClient:
     """The way to the supervisor: made, proved, and made again where it breaks."""
 
     def __init__(self, job: Json, who: Json, resume: Callable[[Json], None]) -> None:
@@ -60,7 +60,7 @@ class Talk:
     def room(self) -> int:
         return ROOM - self._link.pending if self._link is not None and self.is_up else 0
 
-    def tell(self, t: str, **fields: Any) -> None:
+    def send_message(self, t: str, **fields: Any) -> None:
         if self._link is not None and self.is_up:
             self._link.send(protocol.message(t, **fields))
 
@@ -117,18 +117,18 @@ class Talk:
                 code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 self.is_refused = code == errno.ECONNREFUSED
                 if code:
-                    raise protocol.Broken(os.strerror(code))
+                    raise protocol.ConnectionBroken(os.strerror(code))
                 self._connecting = False
             if link in readable:
                 for kind, payload in link.receive():
-                    self._hear(link, protocol.read_message(payload) if kind == b"J" else {"t": ""}, said)
+                    self._on_message(link, protocol.read_message(payload) if kind == b"J" else {"t": ""}, said)
             if not self._connecting:
                 link.flush()
-        except protocol.Broken as broken:
+        except protocol.ConnectionBroken as broken:
             self._drop(str(broken))
         return said
 
-    def _hear(self, link: protocol.Link, message: Json, said: list[Json]) -> None:
+    def _on_message(self, link: protocol.Link, message: Json, said: list[Json]) -> None:
         if self.is_up:
             self.heard = time.monotonic()
             said.append(message)
@@ -147,13 +147,13 @@ class Talk:
             self.heard = time.monotonic()
             self._resume(message)
         else:
-            raise protocol.Broken("who answers there isn't this run's supervisor")
+            raise protocol.ConnectionBroken("who answers there isn't this run's supervisor")
 
 
 class Stream:
     """One of the command's two streams: its pipe, until it ends, and its outbox."""
 
-    def __init__(self, kind: bytes, pipe: IO[bytes], box: Outbox) -> None:
+    def __init__(self, kind: bytes, pipe: IO[bytes], box: OutputBuffer) -> None:
         self.kind = kind
         self.number: int = pipe.fileno()
         self.box = box

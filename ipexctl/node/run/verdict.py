@@ -26,8 +26,8 @@ from ipexctl.node.common.records import Attempt, Failure, read_oom
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import OutOfMemory, State
-    from ipexctl.node.run.mpirun import Launcher
-    from ipexctl.node.run.rank_connections import Peer
+    from ipexctl.node.run.mpirun import MpirunProcess
+    from ipexctl.node.run.rank_connections import RankConnection
     from ipexctl.node.run.recorder import Recorder
 
 SETTLE = 2.0
@@ -69,7 +69,7 @@ class Verdict:
         kind: str,
         reason: str,
         *,
-        peers: Sequence[Peer] = (),
+        peers: Sequence[RankConnection] = (),
         ranks: Sequence[int] = (),
         code: int = 1,
         exit_code: int | None = None,
@@ -99,7 +99,7 @@ class Verdict:
             self._recorder.event("verdict", exit_code=code, reason=reason)
         return False
 
-    def exited(self, peer: Peer, said: Json) -> bool:
+    def exited(self, peer: RankConnection, said: Json) -> bool:
         """A command has ended; true where that ends the run."""
         code, by, oom = int(said["code"]), said.get("signal"), read_oom(said.get("oom"))
         peer.exit = {"code": code, "signal": by}
@@ -116,13 +116,13 @@ class Verdict:
         reason = f"rank {peer.rank} on {peer.host} failed: {words_of(code, by, oom)}"
         return self.fail(kind, reason, peers=[peer], code=code, exit_code=code, signal=by, oom=oom)
 
-    def told(self, peer: Peer, number: int) -> None:
+    def told(self, peer: RankConnection, number: int) -> None:
         """What wraps a rank got a signal that we did not send."""
         peer.told = number
         if self.ending is None and self._told_at is None:
             self._told_at = time.monotonic()
 
-    def who_told(self, now: float, peers: Sequence[Peer], mpirun_has_ended: bool) -> bool:
+    def who_told(self, now: float, peers: Sequence[RankConnection], mpirun_has_ended: bool) -> bool:
         """Mpirun, where all ranks were; true where that is known now, and ends the run."""
         if self._told_at is None or self.ending is not None:
             return False
@@ -137,10 +137,10 @@ class Verdict:
         reason = f"{named(told)} got {name_of(number)} there, and not from this run"
         return self.fail("signal", reason, peers=told, code=128 + number, signal=number)
 
-    def not_begun(self, missing: Sequence[Peer], within: float) -> bool:
+    def not_begun(self, missing: Sequence[RankConnection], within: float) -> bool:
         return self.fail("not-begun", f"{named(missing)} did not begin within {within:g} s", peers=missing)
 
-    def lost(self, lost: Sequence[Peer], peers: Sequence[Peer], now: float) -> bool:
+    def lost(self, lost: Sequence[RankConnection], peers: Sequence[RankConnection], now: float) -> bool:
         """These are not heard any more; true where that ends the run."""
         if self.ending is not None or not lost:
             return False
@@ -152,7 +152,7 @@ class Verdict:
         return self.fail("lost", reason, ranks=[peer.rank for peer in who])
 
     @staticmethod
-    def went_before(left: Sequence[Peer], mpirun: Launcher) -> list[Peer]:
+    def went_before(left: Sequence[RankConnection], mpirun: MpirunProcess) -> list[RankConnection]:
         """Mpirun has ended. Those whose connection had broken before, and not for its own death: it ended for them."""
         if mpirun.was_killed:
             return []
@@ -163,7 +163,7 @@ class Verdict:
                 gone.append(peer)
         return gone
 
-    def without_mpirun(self, left: Sequence[Peer], ended_by: tuple[int | None, int | None]) -> bool:
+    def without_mpirun(self, left: Sequence[RankConnection], ended_by: tuple[int | None, int | None]) -> bool:
         """Mpirun has ended, and these have not."""
         code, by = ended_by
         words = f"mpirun was ended by {name_of(by)}" if by else f"mpirun ended (exit code {code})"
@@ -172,14 +172,14 @@ class Verdict:
             return self.fail("mpirun", f"{words} while {named(met)} ran")
         return self.fail("not-begun", f"{words} before {named(left)} began", ranks=[peer.rank for peer in left])
 
-    def may_begin_again(self, peers: Sequence[Peer], restarts: int) -> bool:
+    def may_restart(self, peers: Sequence[RankConnection], restarts: int) -> bool:
         """Where a rank has failed that had begun, and it is allowed."""
         if self.ending is None or self.ending["state"] != "failed" or self._recorder.status.attempt >= restarts:
             return False
         first = self._recorder.status.first_failure
         return first is not None and first.kind in AGAIN and any(peer.status.pid is not None for peer in peers)
 
-    def begin_again(self) -> str:
+    def restart(self) -> str:
         """Returns what this attempt ended with."""
         before = self._recorder.status
         ended = Attempt(before.attempt, before.reason, before.first_failure, time.time())
@@ -196,7 +196,9 @@ class Verdict:
         return before.reason
 
 
-def lost_words(lost: Sequence[Peer], peers: Sequence[Peer], node0: str, now: float) -> tuple[list[Peer], str, bool]:
+def lost_words(
+    lost: Sequence[RankConnection], peers: Sequence[RankConnection], node0: str, now: float
+) -> tuple[list[RankConnection], str, bool]:
     """All that went with those, in what words, and whether they were in one place. Where a connection was hung up, the
     host still answered for it; where it fell silent, it may be the host that is gone."""
     first = min(lost, key=lambda peer: (peer.lost_at, peer.rank))
@@ -246,7 +248,7 @@ def size_of(size: int) -> str:
     return f"{value:.1f} GB"
 
 
-def folded(some: Sequence[Peer]) -> str:
+def folded(some: Sequence[RankConnection]) -> str:
     """`ranks 2-3, 6`."""
     numbers = sorted(peer.rank for peer in some)
     parts: list[list[int]] = []
@@ -259,6 +261,6 @@ def folded(some: Sequence[Peer]) -> str:
     return f"rank{'s' * (len(numbers) > 1)} {said}{' …' if len(parts) > 8 else ''}"
 
 
-def named(some: Sequence[Peer]) -> str:
+def named(some: Sequence[RankConnection]) -> str:
     """`ranks 2-3 on node2`."""
     return f"{folded(some)} on {', '.join(dict.fromkeys(peer.host for peer in some))}"

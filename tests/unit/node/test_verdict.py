@@ -174,10 +174,10 @@ def test_what_may_be_begun_again(kind: str, pid: int | None, allowed: int, again
     for peer in peers:
         peer.status = peer.status._replace(pid=pid)
     judge.fail(kind, "why", peers=[peers[0]])
-    assert judge.may_begin_again(peers, allowed) is again
+    assert judge.may_restart(peers, allowed) is again
 
 
 def test_a_run_that_was_stopped_is_not_begun_again() -> None:
     judge, _ = verdict()
     judge.end("stopped", 143, "it was stopped")
-    assert not judge.may_begin_again(cluster(), 5)
+    assert not judge.may_restart(cluster(), 5)
