@@ -92,12 +92,15 @@ def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_tha
     assert generation() == 1, "its supervisor is gone"
 
 
-def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when_they_have_gone(place: Place) -> None:
+@pytest.mark.parametrize("words", [("agent.zip", "run.rank"), ("rank.py",)], ids=["", "of an older version"])
+def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when_they_have_gone(
+    place: Place, words: tuple[str, ...]
+) -> None:
     """As on a node that is not its node0: the job file goes once the ranks have begun."""
     put(place.root, "train.py", "0")
     place.sync(lease="r1")
     rundir = place.home / "runs/r1"
-    put(place.home, "runs/r1/rank.py", "import time\ntime.sleep(600)")
+    put(place.home, f"runs/r1/{words[0]}", "import time\ntime.sleep(600)")
     lease = place.tree / ".ipexctl/leases/r1"
     lease.write_text(json.dumps({**json.loads(lease.read_text()), "made": time.time() - 3600}))
 
@@ -105,7 +108,7 @@ def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when
         put(place.root, "train.py", str(time.monotonic_ns()))
         return place.synced(dry_run=True).generation
 
-    rank = subprocess.Popen([sys.executable, rundir / "rank.py", rundir / "job.json"])
+    rank = subprocess.Popen([sys.executable, rundir / words[0], *words[1:], rundir / "job.json"])
     try:
         assert generation() == 2, "an hour later its rank still runs here"
     finally:
