@@ -25,12 +25,17 @@ def agent_argv(
 
 @functools.cache
 def agent_file(room: str, patches: tuple[tuple[str, tuple[str, str]], ...] = ()) -> str:
-    packed = agent_zip(room)
-    for module, (old, new) in patches:
-        packed = _patched(packed, f"ipexctl/node/{module.replace('.', '/')}.py", old, new)
+    packed = patched_zip(room, dict(patches))
     with tempfile.NamedTemporaryFile(dir=_directory().name, suffix=".zip", delete=False) as file:
         file.write(packed)
     return file.name
+
+
+def patched_zip(room: str, patches: Mapping[str, tuple[str, str]]) -> bytes:
+    packed = agent_zip(room)
+    for module, (old, new) in patches.items():
+        packed = _patched(packed, f"ipexctl/node/{module.replace('.', '/')}.py", old, new)
+    return packed
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from ipexctl.remote.node_script import run_script, text_of
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.stores import Damaged, Heard, refuse_damaged
 
@@ -68,7 +68,6 @@ class Server:
 
     def _serve(self) -> None:
         request = {
-            "library": text_of("store"),
             "store": self.place.store,
             "files": [blob.to_json() for blob in self._blobs],
             "bind": self.place.address,
@@ -76,12 +75,12 @@ class Server:
             "idle": _IDLE,
         }
         try:
-            run_script(
+            call(
                 self._session,
-                self.place.python,
-                "handover",
+                "files.peer_transfer",
                 "serve",
                 request,
+                python=self.place.python,
                 stdin=cast("BinaryIO", self._lifeline),
                 on_event=self._hear,
                 cancel=self._cancel,
@@ -210,7 +209,6 @@ def connect(
     except HostError as error:
         raise NoWay(error.reason, error.fix) from error
     request = {
-        "library": text_of("store"),
         "store": target.store,
         "files": [blob.to_json() for blob in need],
         "address": server.place.address,
@@ -218,8 +216,15 @@ def connect(
         "token": server.token,
     }
     try:
-        answer = run_script(
-            session, target.python, "handover", "connect", request, on_event=heard, timeout=timeout, cancel=cancel
+        answer = call(
+            session,
+            "files.peer_transfer",
+            "connect",
+            request,
+            python=target.python,
+            on_event=heard,
+            timeout=timeout,
+            cancel=cancel,
         )
     except (Cancelled, TimedOut, Unreachable):
         raise

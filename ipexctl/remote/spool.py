@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.hosts.host import Host
-from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_script import node_command, run_script
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.store import receive
+from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.stores import refuse_damaged
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session, Stream
     from ipexctl.remote.stores import Blob, Place
 
-_HERE = Host("localhost", "localhost")
+_BUFFER: Final = 1 << 16
 
 
 class Spool:
@@ -97,29 +96,17 @@ class Spool:
                 self._changed.notify_all()
 
     def _pipe(self, session: Session, blobs: Sequence[Blob]) -> None:
-        """The source's frames into a store of our own, which looks at every hash and says what is whole."""
+        """The source's frames into a store on this machine, which checks every hash and reports what is whole."""
         files = [blob.to_json() for blob in blobs]
         outlet, inlet = os.pipe()
-        taken: list[dict[str, Any] | HostError] = []
+        received: list[dict[str, Any] | HostError] = []
 
         def take() -> None:
-            request = {"store": self._directory.name, "files": files}
             try:
-                with os.fdopen(outlet, "rb", buffering=0) as stream:
-                    taken.append(
-                        run_script(
-                            LocalSession(_HERE),
-                            sys.executable,
-                            "store",
-                            "receive",
-                            request,
-                            stdin=cast("BinaryIO", stream),
-                            on_event=self._hear,
-                            cancel=self._cancel,
-                        )
-                    )
-            except HostError as error:
-                taken.append(error)
+                with os.fdopen(outlet, "rb", buffering=_BUFFER) as stream:
+                    received.append(receive({"store": self._directory.name, "files": files}, stream, self._on_event))
+            except AgentError as error:
+                received.append(HostError(error.reason, error.fix))
 
         taker = threading.Thread(target=take, name="spool-take", daemon=True)
         taker.start()
@@ -135,31 +122,29 @@ class Spool:
                 left = left[os.write(inlet, left) :]
 
         request = {"store": self._source.store, "files": files}
-        command = node_command(self._source.python, "store", "send")
+        command = agent_command("files.store", "send", python=self._source.python)
         try:
-            stdin = io.BytesIO(json.dumps(request).encode() + b"\n")
+            stdin = io.BytesIO(agent_zip("files") + json.dumps(request).encode() + b"\n")
             ended = session.run(command, sink, stdin=stdin, cancel=self._cancel)
         except BrokenPipeError:
             ended = None
         finally:
             os.close(inlet)
             taker.join()
-        self._judge(taken[0] if taken else None, complaint if ended is not None and not ended.ok else b"")
+        self._check(received[0] if received else None, complaint if ended is not None and not ended.ok else b"")
 
-    def _judge(self, taken: dict[str, Any] | HostError | None, complaint: bytes) -> None:
+    def _check(self, received: dict[str, Any] | HostError | None, complaint: bytes) -> None:
         name = self._source.host.name
         if complaint:
             raise HostError(f"{name}: {complaint.decode(errors='replace').strip().splitlines()[-1]}")
-        if isinstance(taken, Cancelled):
-            raise taken
-        if taken is None or isinstance(taken, HostError):
+        if received is None or isinstance(received, HostError):
             raise HostError(
-                f"on this machine: {taken.reason if taken else 'it broke off'}", "another directory: TMPDIR=DIR"
+                f"on this machine: {received.reason if received else 'it broke off'}", "another directory: TMPDIR=DIR"
             )
-        refuse_damaged(taken, f"{name}'s copy is damaged")
+        refuse_damaged(received, f"{name}'s copy is damaged")
 
-    def _hear(self, event: dict[str, Any]) -> None:
-        if event.get("event") == "got":
+    def _on_event(self, event: str, **fields: Any) -> None:
+        if event == "got":
             with self._changed:
-                self._here.add(str(event["sha256"]))
+                self._here.add(str(fields["sha256"]))
                 self._changed.notify_all()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.handover import GIVE_UP, Servers, connect
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_script import node_command, run_asked
+from ipexctl.remote.node_call import agent_command, agent_zip, call_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.spool import Spool
 from ipexctl.remote.stores import Damaged, Heard, missing, push, refuse_damaged
@@ -145,9 +145,10 @@ class Spreader:
                 "to": {"store": carried.target.store, "files": files},
             }
             try:
-                answer = run_asked(
+                answer = call_line(
                     session,
                     _relay(self._source, self._ssh_config, carried.target),
+                    agent_zip("files"),
                     request,
                     on_event=heard,
                     timeout=carried.timeout,
@@ -263,9 +264,12 @@ def _of_source(source: Place) -> Iterator[None]:
 
 
 def _relay(source: Place, ssh_config: str, target: Place) -> Command:
-    """On the source: its store's frames into the target's, through its ssh and whatever shell logs in there."""
+    """On the source: its store's frames into the target's, through its ssh and the login shell there.
+
+    The sender writes its own archive before the frames, so the agent's bytes come from the source, too.
+    """
     assert target.word is not None
-    receive = login_line(node_command(target.python, "store", "receive"), secrets.token_hex(8))
+    receive = login_line(agent_command("files.store", "receive", python=target.python), secrets.token_hex(8))
     ssh = shlex.join(["ssh", "-F", ssh_config, *_SSH, target.word, receive])
-    send = node_command(source.python, "store", "send").script.removeprefix("exec ")
-    return Command(f"{send} | {ssh}", "send by ssh")
+    send = agent_command("files.store", "send", python=source.python)
+    return Command(f"{{ {send.script}}} | {ssh}", "send by ssh")

@@ -1,6 +1,6 @@
 """One host's store of files by hash, as seen from here: what it has, downloads and is sent. `spread` is for many.
 
-The work is done by `node/store.py` and its neighbours on the host.
+On the host, `node/files/store.py` does the work.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from ipexctl.remote.node_call import call
 from ipexctl.remote.node_script import run_script, text_of
 from ipexctl.remote.outcome import HostError
 
@@ -113,7 +114,7 @@ def missing(
     if not blobs:
         return ()
     request = {"store": place.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
-    answer = run_script(session, place.python, "store", "have", request, timeout=timeout, cancel=cancel)
+    answer = call(session, "files.store", "have", request, python=place.python, timeout=timeout, cancel=cancel)
     there = set(answer["have"])
     return tuple(blob for blob in blobs if blob.sha256 not in there)
 
@@ -172,12 +173,12 @@ def push(
     """
     frames = _Frames(iter(files))
     try:
-        answer = run_script(
+        answer = call(
             session,
-            place.python,
-            "store",
+            "files.store",
             "receive",
             {"store": place.store},
+            python=place.python,
             stdin=cast("BinaryIO", frames),
             on_event=Heard(on_bytes),
             timeout=timeout,
@@ -194,7 +195,7 @@ def push(
 def drop(session: Session, place: Place, blobs: Sequence[Blob], *, cancel: Cancel | None = None) -> None:
     """Remove them from the store; those that aren't there are removed already."""
     request = {"store": place.store, "files": [blob.to_json() for blob in blobs]}
-    run_script(session, place.python, "store", "drop", request, cancel=cancel)
+    call(session, "files.store", "drop", request, python=place.python, cancel=cancel)
 
 
 class NotHere(HostError):

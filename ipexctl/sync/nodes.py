@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from ipexctl.remote.node_script import found_command, run_asked, text_of
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.sync.manifest import encode
 
@@ -79,8 +79,17 @@ class Order:
 def ask(
     session: Session, order: Order, *, dry_run: bool = False, timeout: float | None = None, cancel: Cancel | None = None
 ) -> Answer:
-    command = found_command("tree", order.pythons.get(session.host.name, ""), order.home, "look at the tree")
-    said = run_asked(session, command, {**order.to_json(), "dry_run": dry_run}, timeout=timeout, cancel=cancel)
+    said = call(
+        session,
+        "files.tree",
+        "inspect",
+        {**order.to_json(), "dry_run": dry_run},
+        python=order.pythons.get(session.host.name, ""),
+        home=order.home,
+        label="look at the tree",
+        timeout=timeout,
+        cancel=cancel,
+    )
     return Answer(
         said["home"],
         said["store"],
@@ -119,16 +128,25 @@ def put(
     packed = order.project.manifest.packed
     request = {
         **order.to_json(),
-        "library": text_of("tree"),
         "generation": generation,
         "manifest": len(packed),
         "blobs": list(blobs),
         "dry_run": dry_run,
     }
-    command = found_command("tree_put", order.pythons.get(session.host.name, ""), order.home, "change the tree")
     parcel = Parcel(os.fsencode(order.project.root), (packed, *contents, END))
     try:
-        said = run_asked(session, command, request, stdin=cast("BinaryIO", parcel), timeout=timeout, cancel=cancel)
+        said = call(
+            session,
+            "files.tree_upload",
+            "put",
+            request,
+            python=order.pythons.get(session.host.name, ""),
+            home=order.home,
+            label="change the tree",
+            stdin=cast("BinaryIO", parcel),
+            timeout=timeout,
+            cancel=cancel,
+        )
     except HostError as error:
         if parcel.error is not None:
             raise parcel.error from error

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.lab
 
 PIECES = [os.urandom(size) for size in (6_000_000, 2_000_000, 17, 0)]
 BLOBS = [Blob(hashlib.sha256(piece).hexdigest(), f"p{index}.whl", len(piece)) for index, piece in enumerate(PIECES)]
-OURS = "Files by hash in a directory"
-"""In the text of the script that every way has running somewhere."""
+OURS = "ipexctl.node.__main__"
+"""In the command line of every agent process, and of the shell that starts it."""
 
 
 @pytest.fixture(scope="module")

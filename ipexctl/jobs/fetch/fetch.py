@@ -13,7 +13,7 @@ from ipexctl.jobs.fetch.fetched import Fetched, Trouble, goes_to
 from ipexctl.jobs.fetch.giving import Giving
 from ipexctl.jobs.fetch.landing import Landing
 from ipexctl.jobs.fetch.requested import Requested
-from ipexctl.remote.node_script import FeedBehind, found_command
+from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.told import Told
 
@@ -129,9 +129,10 @@ def _listen(
     session = open_session()
     told = giving.told
     try:
-        command = found_command("give", order.python, order.home, f"give files of {order.host.name}")
-        line = json.dumps(order.request).encode() + b"\n"
-        feed = cast("BinaryIO", FeedBehind(line, cast("BinaryIO", told)))
+        label = f"give files of {order.host.name}"
+        command = agent_command("files.file_sender", python=order.python, home=order.home, label=label)
+        head = agent_zip("files") + json.dumps(order.request).encode() + b"\n"
+        feed = cast("BinaryIO", PrefixedStream(head, cast("BinaryIO", told)))
         ended = session.run(command, giving.sink, stdin=feed, timeout=timeout, cancel=cancel)
     finally:
         told.end()

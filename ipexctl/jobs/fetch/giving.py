@@ -1,6 +1,6 @@
 """What a host says while it gives files, heard: its list, then the bytes of those that are wanted.
 
-The other end is `node/give.py`.
+The other end is `node/files/file_sender.py`.
 """
 
 from __future__ import annotations

@@ -9,3 +9,9 @@ from typing import List
 def agent_argv(python: str, command: str, action: str = "") -> List[str]:  # noqa: UP006
     """An argv that starts another command of this agent under that Python; valid as long as this process lives."""
     return [python, "-I", sys.path[0], command, *([action] if action else [])]
+
+
+def own_archive() -> bytes:
+    """The zip this agent was started from, to be sent on to another host."""
+    with open(sys.path[0], "rb") as file:  # noqa: PTH123
+        return file.read()

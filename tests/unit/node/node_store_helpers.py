@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from agent_helpers import agent_argv
 from ipexctl.remote.node_script import text_of
 
 _PYENV = Path.home() / ".pyenv" / "versions"
@@ -51,11 +52,13 @@ END = b'{"end": true}\n'
 
 
 def argv(script: str, action: str, python: str = sys.executable) -> list[str]:
-    return [python, "-I", "-c", text_of(script), action]
+    if script == "fetch":
+        return [python, "-I", "-c", text_of(script), action]
+    return agent_argv(python, f"files.{script}", action)
 
 
 def first_line(script: str, request: dict[str, Any]) -> bytes:
-    more = {} if script == "store" else {"library": text_of("store")}
+    more = {"library": text_of("store")} if script == "fetch" else {}
     return json.dumps({**more, **request}).encode() + b"\n"
 
 
@@ -67,7 +70,6 @@ def run(
     *,
     python: str = sys.executable,
     env: dict[str, str] | None = None,
-    user: int | None = None,
 ) -> Said:
     done = subprocess.run(
         argv(script, action, python),
@@ -75,7 +77,6 @@ def run(
         capture_output=True,
         env={**_BARE, **(env or {})},
         cwd="/",
-        user=user,
         timeout=60,
         check=False,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_store_helpers import END, argv, content_of, feed, file_of, first_line, frame, other_pythons, run, start
+
+from ipexctl.remote.node_call import agent_command, agent_zip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,10 +54,17 @@ def test_every_python_sends_what_every_python_receives(tmp_path: Path, python: s
     run("store", "receive", {"store": str(here)}, frame(ONE) + frame(TWO, "b.whl") + END, python=python)
     files = [file_of(ONE), file_of(TWO, "b.whl")]
     request = {"store": str(here), "files": files, "to": {"store": str(there), "files": files}}
-    sent = subprocess.run(argv("store", "send", python), input=first_line("store", request), capture_output=True)
-    received = subprocess.run(argv("store", "receive", python), input=sent.stdout, capture_output=True)
+    sent = in_shell("send", python, agent_zip("files") + first_line("store", request))
+    assert sent.stdout.startswith(agent_zip("files"))
+    received = in_shell("receive", python, sent.stdout)
     assert received.returncode == 0, received.stderr
     assert content_of(there) == content_of(here)
+
+
+def in_shell(action: str, python: str, stdin: bytes, *, user: int | None = None) -> subprocess.CompletedProcess[bytes]:
+    """As a host runs it: the agent comes first on stdin."""
+    line = agent_command("files.store", action, python=python).script
+    return subprocess.run(["/bin/sh", "-c", line], input=stdin, capture_output=True, timeout=60, user=user, cwd="/")
 
 
 def test_a_file_with_another_hash_is_refused_by_name_and_the_rest_goes_in(tmp_path: Path) -> None:
@@ -242,8 +252,10 @@ def test_a_read_only_filesystem_is_named(mounted: Callable[[str], Path]) -> None
 @is_root
 @pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="needs a Python that every account may run")
 def test_a_directory_of_somebody_elses_is_named() -> None:
-    said = run("store", "receive", {"store": "/usr/wheels"}, frame(TWO) + END, user=65534, python="/usr/bin/python3")
-    assert "/usr/wheels: this account may not write there" in said.reason
+    stdin = agent_zip("files") + first_line("store", {"store": "/usr/wheels"}) + frame(TWO) + END
+    done = in_shell("receive", "/usr/bin/python3", stdin, user=65534)
+    reason = json.loads(done.stdout.splitlines()[-1])["reason"]
+    assert "/usr/wheels: this account may not write there" in reason
 
 
 def test_a_file_in_a_directorys_place_is_named(tmp_path: Path) -> None:

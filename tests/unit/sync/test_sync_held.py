@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from sync_helpers import Place, contents, put
 
-from ipexctl.remote import node_script
-from ipexctl.remote.node_script import text_of
+from agent_helpers import patched_zip
+from ipexctl.remote import node_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -92,15 +93,16 @@ def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_tha
     assert generation() == 1, "its supervisor is gone"
 
 
-@pytest.mark.parametrize("words", [("agent.zip", "run.rank"), ("rank.py",)], ids=["", "of an older version"])
+@pytest.mark.parametrize("agent", [("agent.zip", "run.rank"), ("rank.py",)], ids=["now", "older version"])
 def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when_they_have_gone(
-    place: Place, words: tuple[str, ...]
+    place: Place, agent: tuple[str, ...]
 ) -> None:
     """As on a node that is not its node0: the job file goes once the ranks have begun."""
     put(place.root, "train.py", "0")
     place.sync(lease="r1")
     rundir = place.home / "runs/r1"
-    put(place.home, f"runs/r1/{words[0]}", "import time\ntime.sleep(600)")
+    name, *command = agent
+    put(place.home, f"runs/r1/{name}", "import time\ntime.sleep(600)")
     lease = place.tree / ".ipexctl/leases/r1"
     lease.write_text(json.dumps({**json.loads(lease.read_text()), "made": time.time() - 3600}))
 
@@ -108,7 +110,7 @@ def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when
         put(place.root, "train.py", str(time.monotonic_ns()))
         return place.synced(dry_run=True).generation
 
-    rank = subprocess.Popen([sys.executable, rundir / words[0], *words[1:], rundir / "job.json"])
+    rank = subprocess.Popen([sys.executable, "-I", rundir / name, *command, rundir / "job.json"])
     try:
         assert generation() == 2, "an hour later its rank still runs here"
     finally:
@@ -116,16 +118,8 @@ def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when
         rank.wait()
     lease.write_text(json.dumps({**json.loads(lease.read_text()), "made": time.time()}))
     assert generation() == 2, "it may be about to start"
-    original = text_of("tree")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            node_script,
-            "text_of",
-            lambda name: original.replace("BRINGING = 20.0", "BRINGING = -1.0") if name == "tree" else text_of(name),
-        )
-        node_script.found_command.cache_clear()
+    with _patched_agent({"files.tree": ("UPLOAD_TIME = 20.0", "UPLOAD_TIME = -1.0")}):
         assert generation() == 1, "its rank has come and gone"
-    node_script.found_command.cache_clear()
 
 
 def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) -> None:
@@ -135,36 +129,32 @@ def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) 
     put(place.root, "dir/b", "1")
     place.sync()
     kept = put(place.tree, "ckpt.pt", "weights")
-    original = text_of("tree_put")
     steps = 0
-    try:
-        for steps in range(1, 40):
-            put(place.root, "a", f"{steps}")
-            put(place.root, f"new-{steps}/c", f"c{steps}")
-            (place.root / "gone").unlink(missing_ok=True)
-            deadly = original.replace("import types\n", f"import types\n{DEADLY.format(steps=steps)}", 1)
-            node_script.found_command.cache_clear()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(node_script, "text_of", _scripts(deadly))
-                (done,) = place.sync().hosts
-            node_script.found_command.cache_clear()
-            if done.status == "changed":
-                break
-            assert done.status == "failed"
-            place.synced()
-            assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
-            shutil.rmtree(place.root / f"new-{steps}")
-            put(place.root, "gone", "back")
-            place.synced()
-            assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
-    finally:
-        node_script.found_command.cache_clear()
+    for steps in range(1, 40):
+        put(place.root, "a", f"{steps}")
+        put(place.root, f"new-{steps}/c", f"c{steps}")
+        (place.root / "gone").unlink(missing_ok=True)
+        with _patched_agent({"files.tree_upload": ("import stat\n", f"import stat\n{DEADLY.format(steps=steps)}")}):
+            (done,) = place.sync().hosts
+        if done.status == "changed":
+            break
+        assert done.status == "failed"
+        place.synced()
+        assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
+        shutil.rmtree(place.root / f"new-{steps}")
+        put(place.root, "gone", "back")
+        place.synced()
+        assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
     assert steps > 8
     assert kept.read_text() == "weights"
 
 
-def _scripts(put: str) -> Callable[[str], str]:
-    return lambda name: put if name == "tree_put" else text_of(name)
+@contextlib.contextmanager
+def _patched_agent(patches: Mapping[str, tuple[str, str]]) -> Iterator[None]:
+    packed = patched_zip("files", patches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_call, "agent_zip", lambda room: packed)
+        yield
 
 
 DEADLY = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -16,10 +17,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sync_helpers import HERE, Place, contents, put
 
+from agent_helpers import agent_argv
 from env_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.remote.node_script import text_of
 from ipexctl.sync import bring, sync
 from ipexctl.sync.decide import decide
 from ipexctl.sync.project import read_project
@@ -350,14 +351,22 @@ def test_our_own_home_inside_the_project_is_not_sent(place: Place) -> None:
 @pytest.mark.parametrize("python", [sys.executable, *other_pythons()])
 def test_the_scripts_run_under_every_python_of_a_node(place: Place, python: str) -> None:
     put(place.root, "a/b", "1")
-    for script in ("tree", "tree_put"):
-        subprocess.run([python, "-I", "-c", f"compile({text_of(script)!r}, 'x', 'exec')"], check=True)
     request = {"home": str(place.home), "project": "p-1", "digest": "d", "lease": "r"}
     asked = subprocess.run(
-        [python, "-I", "-c", text_of("tree")],
+        agent_argv(python, "files.tree", "inspect"),
         input=json.dumps(request).encode() + b"\n",
         capture_output=True,
         check=True,
     )
     assert json.loads(asked.stdout)["event"] == "done", asked.stderr
     assert not asked.stderr
+    packed = gzip.compress(b'[["d", "d", 448, 0, ""]]')
+    request = {**request, "generation": 1, "manifest": len(packed)}
+    done = subprocess.run(
+        agent_argv(python, "files.tree_upload", "put"),
+        input=json.dumps(request).encode() + b"\n" + packed + b'{"end": true}\n',
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["changed"], done.stderr
+    assert (place.home / "code/p-1/d").is_dir()

@@ -1,4 +1,4 @@
-"""Files of this host, given to who asks: first what there is, then the bytes of those that are wanted.
+"""Sends files of this host: first the list of what there is, then the bytes of those that are wanted.
 
     {"base": directory, "path": what below it} or {"run": id, "home", "cwd" or null, "since", "path" or null}
         → {"event": "entry", "i", "n": name, "t": "d" | "f" | "l", "m": mode, "s": size, "mt": ns, "to", "g"}, …
@@ -25,34 +25,22 @@ import stat
 import struct
 import sys
 import zlib
-from typing import Any, Dict, Iterator, Tuple
+from typing import TYPE_CHECKING, Any, Iterator, Tuple
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import decode_name, encode_name, read_json
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 PIECE = 1 << 18
 SHOWN = 6
-OURS = b".ipexctl"
+STATE_DIRECTORY = b".ipexctl"
 OF_RECORD = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
 SLACK = 2.0
 """Seconds by which the clock of who started a run may be ahead of ours."""
-Json = Dict[str, Any]
 Name = Tuple[bytes, bytes]
 """What it is to be called there, and where it is here."""
-
-
-class Failed(Exception):
-    """What a person is told, and what to do about it."""
-
-    def __init__(self, reason: str, fix: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
-
-
-def raw(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def shown(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
 
 
 class Out:
@@ -107,7 +95,7 @@ class Listing:
         if kind == "l":
             self.links.add(name)
         said = {"m": stat.S_IMODE(found.st_mode), "s": found.st_size, "mt": found.st_mtime_ns}
-        self.out.say("entry", i=len(self.paths), n=shown(name), t=kind, to=shown(to), g=growing, **said)
+        self.out.say("entry", i=len(self.paths), n=decode_name(name), t=kind, to=decode_name(to), g=growing, **said)
         self.paths.append(os.path.realpath(path) if follow else path)
         return found
 
@@ -116,7 +104,7 @@ class Listing:
         return any(name[:end] in self.links for end in range(len(name)) if name[end : end + 1] == b"/")
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
-        self.out.say("note", n=shown(name), reason=reason, warning=warning)
+        self.out.say("note", n=decode_name(name), reason=reason, warning=warning)
 
     def tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
         """A thing and all that is in it; no link in it is followed."""
@@ -131,7 +119,7 @@ class Listing:
             self.note(name or b".", error.strerror or str(error))
             return
         for child in children:
-            if child == OURS and os.path.exists(path + b"/.ipexctl/state.json"):
+            if child == STATE_DIRECTORY and os.path.exists(path + b"/.ipexctl/state.json"):
                 continue
             self.tree(name + b"/" + child if name else child, path + b"/" + child)
 
@@ -141,17 +129,19 @@ def give_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
 
     Who asks refuses other names than those. A home's own name is not known there, so `~` is what is in it.
     """
-    asked = raw(path)
+    asked = encode_name(path)
     is_home = asked[:1] == b"~" and b"/" not in asked and not glob.has_magic(asked)
     asked = os.path.expanduser(asked) if asked[:1] == b"~" else asked
     if is_home and asked[:1] == b"~":
-        raise Failed(f"there is no account {shown(asked[1:])}", f"a file of that name: ./{shown(asked)}")
-    start = os.path.abspath(os.path.expanduser(raw(base)))
+        raise AgentError(
+            f"there is no account {decode_name(asked[1:])}", f"a file of that name: ./{decode_name(asked)}"
+        )
+    start = os.path.abspath(os.path.expanduser(encode_name(base)))
     inside = is_home or os.path.basename(asked) in (b"", b".", b"..")
     full = os.path.normpath(os.path.join(start, asked))
     if os.path.lexists(full):
         if inside and not os.path.isdir(full):
-            raise Failed(f"{shown(full)} is no directory", "without the / at its end")
+            raise AgentError(f"{decode_name(full)} is no directory", "without the / at its end")
         if inside:
             listing.inside(b"", full)
             return full, False
@@ -183,33 +173,33 @@ def matching(start: bytes, asked: bytes) -> Iterator[Name]:
     pattern = glob.escape(above).rstrip(b"/") + b"/" + b"/".join(parts)
     for found in sorted(glob.glob(pattern, recursive=True)):
         name = os.path.relpath(found, above)
-        if name != b"." and OURS not in name.split(b"/"):
+        if name != b"." and STATE_DIRECTORY not in name.split(b"/"):
             yield name, found.rstrip(b"/")
 
 
-def nothing_called(full: bytes) -> Failed:
+def nothing_called(full: bytes) -> AgentError:
     """Says what there is instead, where the first thing missing would have to be."""
     above = os.path.dirname(full)
     while not os.path.isdir(above) and above != os.path.dirname(above):
         above = os.path.dirname(above)
     try:
-        there = [shown(name) for name in sorted(os.listdir(above)) if not name.startswith(b".")]
+        there = [decode_name(name) for name in sorted(os.listdir(above)) if not name.startswith(b".")]
     except OSError as error:
-        return Failed(f"{shown(above)} can't be looked into: {error.strerror}")
+        return AgentError(f"{decode_name(above)} can't be looked into: {error.strerror}")
     some = ", ".join(there[:SHOWN]) + (", …" if len(there) > SHOWN else "")
-    return Failed(f"there is no {shown(full)}", f"in {shown(above)} there is: {some or 'nothing'}")
+    return AgentError(f"there is no {decode_name(full)}", f"in {decode_name(above)} there is: {some or 'nothing'}")
 
 
 def give_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
     """Its record, and what it wrote in its working directory."""
-    run = raw(request["run"])
-    rundir = raw(os.path.expanduser(request["home"])) + b"/runs/" + run
+    run = encode_name(request["run"])
+    rundir = encode_name(os.path.expanduser(request["home"])) + b"/runs/" + run
     status = read_json(rundir + b"/status.json")
     cwd = working_directory(request)
     listing.add(run, rundir if os.path.isdir(rundir) else cwd, follow=True)
     if request.get("record") and not status:
         listing.note(run + b"/record", "it isn't there any more", warning=True)
-    record = [(raw(name), rundir + b"/" + raw(name)) for name in OF_RECORD]
+    record = [(encode_name(name), rundir + b"/" + encode_name(name)) for name in OF_RECORD]
     with contextlib.suppress(OSError):
         names = sorted(name for name in os.listdir(rundir + b"/ranks") if name.endswith((b".out", b".err")))
         record += [(b"ranks/" + name, rundir + b"/ranks/" + name) for name in names]
@@ -227,11 +217,11 @@ def give_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
 
 def working_directory(request: Json) -> bytes:
     """Of the run, as who asks knows it, or as its plan says."""
-    rundir = raw(os.path.expanduser(request["home"])) + b"/runs/" + raw(request["run"])
+    rundir = encode_name(os.path.expanduser(request["home"])) + b"/runs/" + encode_name(request["run"])
     cwd = request.get("cwd") or read_json(rundir + b"/plan.json").get("cwd")
     if not cwd:
-        raise Failed("the run's working directory is not known here", f"an absolute path: {request['run']}:/…")
-    return raw(cwd)
+        raise AgentError("the run's working directory is not known here", f"an absolute path: {request['run']}:/…")
+    return encode_name(cwd)
 
 
 def synced_to(directory: bytes) -> dict[bytes, Any]:
@@ -242,25 +232,16 @@ def synced_to(directory: bytes) -> dict[bytes, Any]:
             return {}
         top = os.path.dirname(top)
     rows = read_json(top + b"/.ipexctl/state.json").get("rows") or []
-    return {top + b"/" + raw(row[0]): row[5] for row in rows if len(row) > 5}
+    return {top + b"/" + encode_name(row[0]): row[5] for row in rows if len(row) > 5}
 
 
 def files_below(top: bytes) -> Iterator[Name]:
     for where, directories, files in os.walk(top):
-        directories[:] = sorted(name for name in directories if name != OURS)
+        directories[:] = sorted(name for name in directories if name != STATE_DIRECTORY)
         links = [name for name in directories if os.path.islink(where + b"/" + name)]
         for name in sorted([*files, *links]):
             path = where + b"/" + name
             yield os.path.relpath(path, top), path
-
-
-def read_json(path: bytes) -> Json:
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def hand_over(out: Out, number: int, path: bytes, have: int, known: str | None) -> None:
@@ -317,9 +298,9 @@ def give(out: Out, request: Json) -> None:
         source, single = give_run(listing, request)
     else:
         relative = not request["path"].startswith(("/", "~"))
-        base = shown(working_directory(request)) if request.get("run") and relative else request.get("base", "~")
+        base = decode_name(working_directory(request)) if request.get("run") and relative else request.get("base", "~")
         source, single = give_path(listing, base, request["path"])
-    out.say("listed", **{"from": shown(source), "single": single})
+    out.say("listed", **{"from": decode_name(source), "single": single})
     out.flush()
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):  # who asked is gone, or has it all
@@ -328,19 +309,17 @@ def give(out: Out, request: Json) -> None:
         hand_over(out, number, listing.paths[number], have, known)
 
 
-def main() -> None:
+def main(_: str = "") -> int:
+    """Not `answer`: bytes of files stand between the events, and many small events are one write."""
     request = json.loads(sys.stdin.buffer.readline())
     out = Out()
     try:
         give(out, request)
         out.say("done")
-    except Failed as failed:
-        out.say("failed", reason=failed.reason, fix=failed.fix)
+    except AgentError as error:
+        out.say("failed", reason=error.reason, fix=error.fix)
     except BrokenPipeError:
-        return
+        return 0
     with contextlib.suppress(BrokenPipeError):
         out.flush()
-
-
-if __name__ == "__main__":
-    main()
+    return 0

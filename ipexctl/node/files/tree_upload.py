@@ -1,7 +1,6 @@
 """Makes a project's tree on this host what the project is, and leaves alone what runs wrote into it.
 
-Standard library only, Python 3.8 or newer. What a tree is, and what is known of one, is `tree`, whose text comes with
-the request. The rules, for a path that both have:
+The rules, for a path that both have:
 - what an earlier sync put there, and nobody has written to since, becomes what the project has, or goes with it;
 - what was put there and has been written to stays while the project's is the same; when the project's has changed too,
   that takes the place, and the host's is kept beside it as NAME.node-1;
@@ -18,28 +17,37 @@ import json
 import os
 import shutil
 import stat
-import sys
-import types
-from typing import Any, BinaryIO, Dict, Iterator, List
+from typing import TYPE_CHECKING, BinaryIO, Iterator
+
+from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.files import decode_name, encode_name, make_private_directory, write_json_atomically
+from ipexctl.node.files.tree import (
+    SHA256,
+    STATE_DIRECTORY,
+    Tree,
+    explaining,
+    generations,
+    has_ended,
+    home_of,
+    look,
+    sha256_of,
+)
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.files.tree import (
+        Row,
+    )
 
 CHUNK = 1 << 20
 SHOWN = 20
-Json = Dict[str, Any]
-Row = List[Any]
-
-
-def library(text: str) -> Any:
-    """A script beside this one, as a module."""
-    module = types.ModuleType("tree")
-    exec(compile(text, "tree", "exec"), module.__dict__)  # noqa: S102
-    return module
 
 
 class Plan:
     """What it takes to get from what is there to what is wanted. Nothing is touched by making it."""
 
-    def __init__(self, lib: Any, tree: Any, wanted: list[Row]) -> None:
-        self.lib, self.tree = lib, tree
+    def __init__(self, tree: Tree, wanted: list[Row]) -> None:
+        self.tree = tree
         self.wanted = {row[0]: row for row in wanted}
         self.old: dict[str, list[Row]] = {path: [row] for path, row in tree.rows.items() if row[6]}
         for row in tree.pending:
@@ -54,7 +62,7 @@ class Plan:
         """The host's own, where the project has something else."""
         self._not_ours: set[str] = set()
         self._deletions()
-        for path in sorted(self.wanted, key=lib.raw):
+        for path in sorted(self.wanted, key=encode_name):
             self._place(self.wanted[path])
 
     def _is_ours(self, path: str, found: os.stat_result) -> bool:
@@ -63,7 +71,7 @@ class Plan:
 
     def _deletions(self) -> None:
         """What was put there and nobody has written to since; deepest first."""
-        for path in sorted(self.old, key=self.lib.raw, reverse=True):
+        for path in sorted(self.old, key=encode_name, reverse=True):
             found, new = self._look(path), self.wanted.get(path)
             if found is None or (new and (new[1] == "d") == stat.S_ISDIR(found.st_mode)):
                 continue
@@ -74,21 +82,21 @@ class Plan:
         """What is there, unless it is somewhere else: behind a link that a run has put in a directory's place."""
         above = path.rpartition("/")[0]
         while above:
-            found = self.lib.look(self.tree.at(above))
+            found = look(self.tree.at(above))
             if found is None or not stat.S_ISDIR(found.st_mode):
                 return None
             above = above.rpartition("/")[0]
-        return self.lib.look(self.tree.at(path))  # type: ignore[no-any-return]
+        return look(self.tree.at(path))
 
     def _only_ours(self, path: str) -> bool:
-        return all(f"{path}/{self.lib.shown(name)}" in self.remove for name in os.listdir(self.tree.at(path)))
+        return all(f"{path}/{decode_name(name)}" in self.remove for name in os.listdir(self.tree.at(path)))
 
     def _place(self, row: Row) -> None:
         path, kind = row[0], row[1]
         if path.rpartition("/")[0] in self._not_ours:
             self._leave(path)
             return
-        found = None if path in self.remove else self.lib.look(self.tree.at(path))
+        found = None if path in self.remove else look(self.tree.at(path))
         if found is None:
             self.make.append(row)
         elif self._looks_right(row, found) or self.tree.holds(path, found, row):
@@ -135,15 +143,15 @@ class Placing:
     """Carries a plan out: contents first, all of them, and then one thing after the other."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.tree, self.lib = plan, plan.tree, plan.lib
+        self.plan, self.tree = plan, plan.tree
         self.contents = plan.contents
 
     def staged(self, sha256: str) -> bytes:
         return bytes(self.tree.stage) + b"/" + sha256.encode()
 
-    def lacking(self, others: list[Any]) -> list[str]:
+    def lacking(self, others: list[Tree]) -> list[str]:
         """The contents that are nowhere on this host; what lies at another path of ours is copied from there."""
-        missing = [sha for sha in self.contents if self.lib.look(self.staged(sha)) is None]
+        missing = [sha for sha in self.contents if look(self.staged(sha)) is None]
         if not missing:
             return []
         places: dict[str, list[bytes]] = {}
@@ -159,7 +167,7 @@ class Placing:
             if not stat.S_ISREG(os.lstat(place).st_mode):
                 return False
             shutil.copyfile(place, aside)
-            if self.lib.sha256_of(aside) == sha256:
+            if sha256_of(aside) == sha256:
                 os.replace(aside, self.staged(sha256))
                 return True
             os.unlink(aside)
@@ -169,7 +177,9 @@ class Placing:
         tree, plan = self.tree, self.plan
         # Where we are killed, what is in place by then is known for ours by this.
         journal = [row[:5] for row in plan.make]
-        self.lib.write_json(tree.ours + b"/pending.json", {"rows": [*tree.pending, *journal]}, lasting=False)
+        write_json_atomically(
+            tree.state_directory + b"/pending.json", {"rows": [*tree.pending, *journal]}, durable=False
+        )
         for path in plan.remove:
             self._remove(tree.at(path))
         for path in plan.aside:
@@ -202,7 +212,7 @@ class Placing:
         if kind == "l":
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
-            os.symlink(self.lib.raw(what), aside)
+            os.symlink(encode_name(what), aside)
         else:
             left[what] -= 1
             source = self.staged(what)
@@ -215,7 +225,7 @@ class Placing:
 
     def _beside(self, path: str) -> bytes:
         number = 1
-        while self.lib.look(self.tree.at(f"{path}.node-{number}")) is not None:
+        while look(self.tree.at(f"{path}.node-{number}")) is not None:
             number += 1
         return bytes(self.tree.at(f"{path}.node-{number}"))
 
@@ -225,56 +235,56 @@ class Placing:
         made = {row[0] for row in plan.make}
         rows = []
         for path, row in plan.wanted.items():
-            found = self.lib.look(tree.at(path))
+            found = look(tree.at(path))
             looks = None
             if found is not None and path not in blocked and path not in kept:
                 looks = [found.st_size, found.st_mtime_ns, found.st_ino]
             rows.append([*row[:5], looks, path not in blocked and (path in made or path in plan.old)])
-        self.lib.write_json(tree.ours + b"/state.json", {"digest": digest, "rows": rows})
-        os.unlink(tree.ours + b"/pending.json")
+        write_json_atomically(tree.state_directory + b"/state.json", {"digest": digest, "rows": rows})
+        os.unlink(tree.state_directory + b"/pending.json")
         shutil.rmtree(tree.stage, ignore_errors=True)
 
 
-def frames(lib: Any, stream: BinaryIO) -> Iterator[tuple[str, int]]:
+def frames(stream: BinaryIO) -> Iterator[tuple[str, int]]:
     while True:
         line = stream.readline(1 << 12)
         if not line.endswith(b"\n"):
-            raise lib.Failed("the connection broke off while files came", "run it again")
+            raise AgentError("the connection broke off while files came", "run it again")
         header = json.loads(line)
         if header.get("end"):
             return
-        if not lib.SHA256.fullmatch(str(header["sha256"])):
-            raise lib.Failed("a file came without a hash")
+        if not SHA256.fullmatch(str(header["sha256"])):
+            raise AgentError("a file came without a hash")
         yield header["sha256"], int(header["size"])
 
 
-def take_in(lib: Any, stage: bytes, stream: BinaryIO) -> None:
+def take_in(stage: bytes, stream: BinaryIO) -> None:
     """Contents from a stream into the stage, each whole and with its hash or not at all."""
-    for sha256, size in frames(lib, stream):
+    for sha256, size in frames(stream):
         digest, left = hashlib.sha256(), size
         aside = stage + b"/" + sha256.encode() + b".part"
         with open(aside, "wb") as file:
             while left:
                 piece = stream.read(min(CHUNK, left))
                 if not piece:
-                    raise lib.Failed("the connection broke off while files came", "run it again")
+                    raise AgentError("the connection broke off while files came", "run it again")
                 file.write(piece)
                 digest.update(piece)
                 left -= len(piece)
         if digest.hexdigest() != sha256:
             os.unlink(aside)
-            raise lib.Failed("a file of the project changed while it was sent", "run it again")
+            raise AgentError("a file of the project changed while it was sent", "run it again")
         os.replace(aside, stage + b"/" + sha256.encode())
 
 
-def move_in(lib: Any, stage: bytes, place: bytes) -> None:
+def move_in(stage: bytes, place: bytes) -> None:
     """A content that lies in a store of ours under its hash, or a parcel of many."""
     sha256, name = place.split(b"/")[-2:]
     if not os.path.exists(place):
         return
     if name == b"parcel":
         with open(place, "rb") as file:
-            take_in(lib, stage, file)
+            take_in(stage, file)
         return
     try:
         os.link(place, stage + b"/" + sha256)  # it stays in the store, too, for those who get it from here
@@ -286,36 +296,36 @@ def move_in(lib: Any, stage: bytes, place: bytes) -> None:
         os.replace(aside, stage + b"/" + sha256)
 
 
-def wanted_rows(lib: Any, request: Json, stream: BinaryIO) -> list[Row]:
+def wanted_rows(request: Json, stream: BinaryIO) -> list[Row]:
     """The manifest; none of its paths may lead out of the tree, or to what is ours."""
     packed = stream.read(int(request["manifest"]))
     if len(packed) != int(request["manifest"]):
-        raise lib.Failed("the connection broke off while the list of files came", "run it again")
+        raise AgentError("the connection broke off while the list of files came", "run it again")
     rows: list[Row] = json.loads(gzip.decompress(packed))
     for row in rows:
         parts = row[0].split("/")
-        if "\0" in row[0] or parts[0] == lib.OURS or any(part in ("", ".", "..") for part in parts):
-            raise lib.Failed(f"{row[0]!r} can't be a path in a tree")
+        if "\0" in row[0] or parts[0] == STATE_DIRECTORY or any(part in ("", ".", "..") for part in parts):
+            raise AgentError(f"{row[0]!r} can't be a path in a tree")
     return rows
 
 
-def put(lib: Any, request: Json, stream: BinaryIO) -> Json:
-    home, mine, ended = lib.home_of(request), request.get("lease"), request.get("ended", [])
-    trees = lib.generations(home, request["project"])
+def put(request: Json, stream: BinaryIO) -> Json:
+    home, mine, ended = home_of(request), request.get("lease"), request.get("ended", [])
+    trees = generations(home, request["project"])
     number = int(request["generation"])
     tree = next((tree for tree in trees if tree.generation == number), None)
-    tree = tree or lib.Tree(home, request["project"], number)
+    tree = tree or Tree(home, request["project"], number)
     others = [other for other in trees if other.generation != number]
-    rows = wanted_rows(lib, request, stream)
+    rows = wanted_rows(request, stream)
     if request.get("dry_run"):
-        return said_of(Plan(lib, tree, rows), dry_run=True)
+        return said_of(Plan(tree, rows), dry_run=True)
     with tree.lock():
-        os.makedirs(tree.stage, exist_ok=True)
+        make_private_directory(tree.stage)
         try:
             for place in request.get("blobs", []):
-                move_in(lib, tree.stage, os.fsencode(place))
-            take_in(lib, tree.stage, stream)
-            plan = Plan(lib, tree, rows)
+                move_in(tree.stage, os.fsencode(place))
+            take_in(tree.stage, stream)
+            plan = Plan(tree, rows)
             placing = Placing(plan)
             if lacking := placing.lacking(others):
                 return {"need": lacking}
@@ -326,7 +336,7 @@ def put(lib: Any, request: Json, stream: BinaryIO) -> Json:
             return {"busy": busy}
         for other in others:
             other.release(mine)
-        for run in [*ended, *(run for run in tree.runs() if lib.has_ended(tree, run))]:
+        for run in [*ended, *(run for run in tree.runs() if has_ended(tree, run))]:
             tree.release(run)
         placing.go(request["digest"])
         tree.lease(mine)
@@ -337,7 +347,7 @@ def said_of(plan: Plan, *, dry_run: bool = False) -> Json:
     files = [row[0] for row in plan.make if row[1] != "d"]
     gone = [path for path in plan.remove if any(row[1] != "d" for row in plan.old[path])]
     return {
-        "path": plan.lib.shown(plan.tree.path),
+        "path": decode_name(plan.tree.path),
         "changed": plan.changes,
         "placed": len(files),
         "deleted": len(gone),
@@ -348,12 +358,5 @@ def said_of(plan: Plan, *, dry_run: bool = False) -> Json:
     }
 
 
-def main() -> int:
-    request = json.loads(sys.stdin.buffer.readline())
-    lib = library(request.pop("library"))
-    code: int = lib.run(lambda asked, stream: put(lib, asked, stream), request)
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(action: str) -> int:
+    return answer(explaining({"put": put}[action]))

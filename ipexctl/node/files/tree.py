@@ -1,61 +1,48 @@
-"""A project's tree on this host: what it is, whether it still is, and which runs use it. `tree_put` changes it.
+"""A project's tree on this host: its state, and which runs use it. `tree_upload` changes it.
 
-Standard library only, Python 3.8 or newer. A tree is HOME/code/<project>, its further generations beside it. What sync
-knows of one is in its `.ipexctl`: `state.json` (what it put there), `pending.json` (what it was about to), `leases`
-(runs that use it), `stage` (contents by hash that aren't in place yet). Names are bytes; JSON has them as surrogates.
+A tree is HOME/code/<project>, its further generations beside it. What sync knows of one is in its `.ipexctl`:
+`state.json` (what it put there), `pending.json` (what it was about to), `leases` (runs that use it), `stage` (contents
+by hash that aren't in place yet). Names are bytes; JSON has them as surrogates.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import functools
 import hashlib
-import json
 import os
 import re
-import signal
 import stat
 import sys
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List
+
+from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.files import (
+    decode_name,
+    encode_name,
+    explain_os_error,
+    file_lock,
+    make_private_directory,
+    read_json,
+    write_json_atomically,
+)
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Action, Json
 
 CHUNK = 1 << 20
 PATIENCE = 60.0
-STARTING = 600.0
-BRINGING = 20.0
-OURS = ".ipexctl"
+START_TIME = 600.0
+UPLOAD_TIME = 20.0
+STATE_DIRECTORY = ".ipexctl"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORTH_READING = 64 << 20
 """A file that was written to and is larger is taken for changed, unread, where only a note depends on it."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-Json = Dict[str, Any]
 Row = List[Any]
 """path, kind (f, l, d), mode, size, sha256 or where a link leads; in a state also how it looked when it was noted
 (size, mtime_ns, inode; nothing: it isn't what the project has) and whether sync put it there."""
-_REFUSALS = {
-    errno.ENOSPC: ("the disk is full", "make room there, or name another directory: --home DIR"),
-    errno.EDQUOT: ("this account's disk quota is used up", "make room there, or name another directory: --home DIR"),
-    errno.EROFS: ("the filesystem is mounted read-only", "name a directory that can be written: --home DIR"),
-    errno.EACCES: ("this account may not write there", "name a directory of its own: --home DIR"),
-    errno.EPERM: ("this account may not write there", "name a directory of its own: --home DIR"),
-}
-
-
-class Failed(Exception):
-    def __init__(self, reason: str, fix: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
-
-
-def raw(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
-
-
-def shown(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
 
 
 def look(path: bytes) -> os.stat_result | None:
@@ -63,26 +50,6 @@ def look(path: bytes) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def read_json(path: bytes) -> Json:
-    try:
-        with open(path, "rb") as file:
-            found = json.loads(file.read())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def write_json(path: bytes, value: Any, *, lasting: bool = True) -> None:
-    """Whole or not at all. `lasting`: also where the machine itself dies."""
-    aside = path + b".new"
-    with open(aside, "wb") as file:
-        file.write(json.dumps(value, separators=(",", ":")).encode())
-        file.flush()
-        if lasting:
-            os.fsync(file.fileno())
-    os.replace(aside, path)
 
 
 def sha256_of(path: bytes) -> str:
@@ -96,7 +63,7 @@ def sha256_of(path: bytes) -> str:
 def home_of(request: Json) -> bytes:
     home = os.path.expanduser(str(request["home"]))
     if not os.path.isabs(home):
-        raise Failed(f"{home} is no absolute path", "give --home an absolute path")
+        raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
     return os.fsencode(home)
 
 
@@ -111,51 +78,38 @@ class Tree:
 
     def __init__(self, home: bytes, project: str, generation: int) -> None:
         if not _NAME.fullmatch(project):
-            raise Failed(f"{project!r} can't be the name of a tree")
+            raise AgentError(f"{project!r} can't be the name of a tree")
         self.home, self.generation = home, generation
-        self.path = b"%s/code/%s" % (home, raw(project + (f".gen{generation}" if generation > 1 else "")))
-        self.ours = self.path + b"/" + raw(OURS)
-        self.stage, self.leases = self.ours + b"/stage", self.ours + b"/leases"
+        self.path = b"%s/code/%s" % (home, encode_name(project + (f".gen{generation}" if generation > 1 else "")))
+        self.state_directory = self.path + b"/" + encode_name(STATE_DIRECTORY)
+        self.stage, self.leases = self.state_directory + b"/stage", self.state_directory + b"/leases"
         self.load()
 
     def load(self) -> None:
-        state = read_json(self.ours + b"/state.json")
+        state = read_json(self.state_directory + b"/state.json")
         self.digest = state.get("digest")
         self.rows: dict[str, Row] = {row[0]: row for row in state.get("rows", [])}
-        self.pending: list[Row] = read_json(self.ours + b"/pending.json").get("rows", [])
+        self.pending: list[Row] = read_json(self.state_directory + b"/pending.json").get("rows", [])
 
     def at(self, path: str) -> bytes:
-        return self.path + b"/" + raw(path)
+        return self.path + b"/" + encode_name(path)
 
     def exists(self) -> bool:
-        return os.path.isdir(self.ours)
+        return os.path.isdir(self.state_directory)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """One sync at a time; a lock of the kernel's, that NFS knows too and that ends with its holder."""
-        os.makedirs(self.leases, exist_ok=True)
-        file = os.open(self.ours + b"/lock", os.O_RDWR | os.O_CREAT, 0o600)
-        began = time.monotonic()
-        try:
-            while True:
-                try:
-                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError as error:
-                    if error.errno not in (errno.EACCES, errno.EAGAIN):
-                        break  # this filesystem has no locks; every step may be done twice
-                if time.monotonic() - began > PATIENCE:
-                    raise Failed(f"another sync of {shown(self.path)} is at work", "wait for it, then run it again")
-                time.sleep(0.05)
-            self.load()  # another may have changed it meanwhile
+        """One sync at a time."""
+        make_private_directory(self.leases)
+        busy = AgentError(f"another sync of {decode_name(self.path)} is at work", "wait for it, then run it again")
+        with file_lock(self.state_directory + b"/lock", PATIENCE, busy):
+            self.load()  # another process may have changed it meanwhile
             yield
-        finally:
-            os.close(file)
 
     def runs(self) -> list[str]:
         """Those that said they use this tree."""
         with contextlib.suppress(OSError):
-            return [shown(name) for name in sorted(os.listdir(self.leases)) if not name.startswith(b".")]
+            return [decode_name(name) for name in sorted(os.listdir(self.leases)) if not name.startswith(b".")]
         return []
 
     def held(self, mine: str | None, ended: list[str]) -> list[str]:
@@ -165,13 +119,15 @@ class Tree:
 
     def lease(self, run: str | None) -> None:
         if run:
-            os.makedirs(self.leases, exist_ok=True)
-            write_json(self.leases + b"/" + raw(run), {"boot": boot(), "made": time.time()}, lasting=False)
+            make_private_directory(self.leases)
+            write_json_atomically(
+                self.leases + b"/" + encode_name(run), {"boot": boot(), "made": time.time()}, durable=False
+            )
 
     def release(self, run: str | None) -> None:
         if run:
             with contextlib.suppress(OSError):
-                os.unlink(self.leases + b"/" + raw(run))
+                os.unlink(self.leases + b"/" + encode_name(run))
 
     def is_as_left(self, row: Row, found: os.stat_result | None) -> bool:
         """Whether it is what sync put there, going by its looks."""
@@ -186,7 +142,7 @@ class Tree:
         if row[1] == "d":
             return stat.S_ISDIR(found.st_mode)
         if row[1] == "l":
-            return stat.S_ISLNK(found.st_mode) and shown(os.readlink(self.at(path))) == row[4]
+            return stat.S_ISLNK(found.st_mode) and decode_name(os.readlink(self.at(path))) == row[4]
         return stat.S_ISREG(found.st_mode) and found.st_size == row[3] and sha256_of(self.at(path)) == row[4]
 
     def check(self) -> Json:
@@ -205,28 +161,28 @@ class Tree:
 
 def record_of(tree: Tree, run: str) -> Json:
     """What the run's supervisor says of it; nothing where that is on another host, or has not begun."""
-    return read_json(tree.home + b"/runs/" + raw(run) + b"/status.json")
+    return read_json(tree.home + b"/runs/" + encode_name(run) + b"/status.json")
 
 
 def has_ended(tree: Tree, run: str) -> bool:
     """By the run's own record where that is on this host, else by what is left of it here."""
-    lease, status = read_json(tree.leases + b"/" + raw(run)), record_of(tree, run)
+    lease, status = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
     if status:
         supervisor = status.get("supervisor") or {}
         pid = supervisor.get("pid")
         here = supervisor.get("machine") == os.uname().nodename and lease.get("boot") == boot()
         lost = here and isinstance(pid, int) and not os.path.exists(f"/proc/{pid}")
         return status.get("state") not in ("starting", "running") or lost
-    rundir = tree.home + b"/runs/" + raw(run)
+    rundir = tree.home + b"/runs/" + encode_name(run)
     if os.path.exists(rundir + b"/job.json"):
         return bool(lease.get("boot") != boot())
-    if raw(run) in with_ranks():
+    if encode_name(run) in with_ranks():
         return False
     # The job file beside it goes once the ranks have begun, or with the run. Older versions brought rank.py.
     brought = look(rundir + b"/agent.zip") or look(rundir + b"/rank.py")
-    if brought is not None and time.time() - brought.st_ctime > BRINGING:
+    if brought is not None and time.time() - brought.st_ctime > UPLOAD_TIME:
         return True
-    return time.time() - float(lease.get("made") or 0) > STARTING
+    return time.time() - float(lease.get("made") or 0) > START_TIME
 
 
 @functools.lru_cache(maxsize=None)
@@ -244,23 +200,23 @@ def store_token(home: bytes, *, make: bool) -> str | None:
     place = home + b"/code/.store"
     with contextlib.suppress(OSError):
         if make:
-            os.makedirs(home + b"/code", exist_ok=True)
+            make_private_directory(home + b"/code")
             with contextlib.suppress(FileExistsError):
                 os.symlink(os.urandom(16).hex().encode(), place)
-        return shown(os.readlink(place))
+        return decode_name(os.readlink(place))
     return None
 
 
 def generations(home: bytes, project: str) -> list[Tree]:
     first = [Tree(home, project, 1)]
     with contextlib.suppress(OSError):
-        found = [shown(name) for name in os.listdir(home + b"/code")]
+        found = [decode_name(name) for name in os.listdir(home + b"/code")]
         numbers = [name[len(project) + 4 :] for name in found if name.startswith(project + ".gen")]
         first += [Tree(home, project, int(n)) for n in sorted(numbers) if n.isdigit() and int(n) > 1]
     return first
 
 
-def ask(request: Json) -> Json:
+def inspect(request: Json) -> Json:
     """What there is of this project, and, where it is as it should be, the lease for it."""
     home, digest = home_of(request), request["digest"]
     mine, ended = request.get("lease"), request.get("ended", [])
@@ -279,40 +235,28 @@ def ask(request: Json) -> Json:
                 leased = bool(mine)
         found["staged"] = []
         with contextlib.suppress(OSError):
-            found["staged"] = [shown(name) for name in os.listdir(tree.stage) if SHA256.fullmatch(shown(name))]
-        found.update(generation=tree.generation, path=shown(tree.path), digest=tree.digest)
+            found["staged"] = [
+                decode_name(name) for name in os.listdir(tree.stage) if SHA256.fullmatch(decode_name(name))
+            ]
+        found.update(generation=tree.generation, path=decode_name(tree.path), digest=tree.digest)
         found["held"] = tree.held(mine, ended)
         found["ended"] = [run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)]
         answer.append(found)
     token = store_token(home, make=not request.get("dry_run"))
-    return {"home": shown(home), "store": token, "python": sys.executable, "generations": answer}
+    return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": answer}
 
 
-def refusal(error: OSError) -> Json:
-    where = error.filename if error.filename is not None else "the tree"
-    where = shown(where) if isinstance(where, bytes) else where
-    reason, fix = _REFUSALS.get(error.errno or 0, (error.strerror or str(error), "see: ipexctl doctor"))
-    return {"event": "failed", "reason": f"{where}: {reason}", "fix": fix}
+def explaining(action: Action) -> Action:
+    """The action, with an error of the filesystem as an AgentError."""
+
+    def run(request: Json, stdin: BinaryIO) -> Json:
+        try:
+            return action(request, stdin)
+        except OSError as error:
+            raise explain_os_error(error, "the tree", "see: ipexctl doctor") from None
+
+    return run
 
 
-def stop(*_: object) -> NoReturn:
-    os._exit(143)
-
-
-def run(action: Callable[[Json, BinaryIO], Json], request: Json) -> int:
-    """Do it, and say how it ended."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
-    os.umask(0o077)
-    try:
-        said = {"event": "done", **action(request, sys.stdin.buffer)}
-    except Failed as failed:
-        said = {"event": "failed", "reason": failed.reason, "fix": failed.fix}
-    except OSError as error:
-        said = refusal(error)
-    print(json.dumps(said), flush=True)  # noqa: T201
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run(lambda request, _: ask(request), json.loads(sys.stdin.buffer.readline())))
+def main(action: str) -> int:
+    return answer(explaining({"inspect": lambda request, _: inspect(request)}[action]))

@@ -27,7 +27,7 @@ class Served:
     def __init__(self, store: Path, **more: Any) -> None:
         self.store = store
         self.request = {"store": str(store), "bind": "127.0.0.1", "token": TOKEN, "idle": 30, **more}
-        self.process = start("handover", "serve", self.request)
+        self.process = start("peer_transfer", "serve", self.request)
         assert self.process.stdout is not None
         self.port = int(json.loads(self.process.stdout.readline())["port"])
 
@@ -58,13 +58,13 @@ def wanted(served: Served, store: Path, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("python", other_pythons())
 def test_who_has_the_token_gets_the_files(served: Served, tmp_path: Path, python: str) -> None:
-    said = run("handover", "connect", wanted(served, tmp_path / "there"), python=python)
+    said = run("peer_transfer", "connect", wanted(served, tmp_path / "there"), python=python)
     assert said.last["event"] == "done", said
     assert content_of(tmp_path / "there") == content_of(served.store)
 
 
 def test_who_has_another_token_gets_nothing(served: Served, tmp_path: Path) -> None:
-    said = run("handover", "connect", wanted(served, tmp_path / "there", token="f" * 64))
+    said = run("peer_transfer", "connect", wanted(served, tmp_path / "there", token="f" * 64))
     assert "is not the server that was meant" in said.reason
     assert content_of(tmp_path) == {f"here/{path}": data for path, data in content_of(served.store).items()}
 
@@ -83,7 +83,7 @@ def test_a_stranger_is_dropped_within_five_seconds_and_the_others_are_served(
         began = time.monotonic()
         with contextlib.suppress(OSError):
             stranger.sendall(said)
-        assert run("handover", "connect", wanted(served, tmp_path / "there")).rc == 0
+        assert run("peer_transfer", "connect", wanted(served, tmp_path / "there")).rc == 0
         heard = b""
         with contextlib.suppress(ConnectionResetError):
             while data := stranger.recv(4096):
@@ -106,7 +106,7 @@ def test_a_stranger_who_dribbles_gets_no_more_time(served: Served) -> None:
 def test_many_strangers_keep_nobody_out_for_long(served: Served, tmp_path: Path) -> None:
     strangers = [served.call() for _ in range(60)]
     time.sleep(5.2)
-    assert run("handover", "connect", wanted(served, tmp_path / "there")).rc == 0
+    assert run("peer_transfer", "connect", wanted(served, tmp_path / "there")).rc == 0
     for stranger in strangers:
         stranger.close()
 
@@ -124,7 +124,7 @@ def test_a_proof_that_was_overheard_is_of_no_use(served: Served) -> None:
 def test_a_client_does_not_talk_to_a_server_without_the_token(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         request = {"store": str(tmp_path / "there"), "files": [file_of(TWO)], "address": "127.0.0.1"}
-        client = start("handover", "connect", {**request, "port": listener.getsockname()[1], "token": TOKEN})
+        client = start("peer_transfer", "connect", {**request, "port": listener.getsockname()[1], "token": TOKEN})
         conn, _ = listener.accept()
         with conn:
             conn.sendall(b'{"nonce": "x"}\n')
@@ -139,7 +139,7 @@ def test_only_the_files_that_were_named_are_handed_out(tmp_path: Path) -> None:
     store = tmp_path / "here"
     run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + END)
     served = Served(store, files=[file_of(TWO, "b.whl")])
-    run("handover", "connect", wanted(served, tmp_path / "there"))
+    run("peer_transfer", "connect", wanted(served, tmp_path / "there"))
     assert list(content_of(tmp_path / "there").values()) == [TWO]
     served.close()
 
@@ -147,7 +147,7 @@ def test_only_the_files_that_were_named_are_handed_out(tmp_path: Path) -> None:
 def test_a_damaged_copy_is_refused_by_name(served: Served, tmp_path: Path) -> None:
     (path,) = served.store.glob("*/a-1.0*")
     path.write_bytes(ONE[::-1])
-    last = run("handover", "connect", wanted(served, tmp_path / "there")).last
+    last = run("peer_transfer", "connect", wanted(served, tmp_path / "there")).last
     assert len(last["got"]) == 1
     assert "a-1.0-py3-none-any.whl" in last["failed"][0]["reason"]
     assert list(content_of(tmp_path / "there").values()) == [TWO]
@@ -169,16 +169,16 @@ def test_it_ends_when_nobody_comes(served: Served) -> None:
 
 def test_nobody_there_is_said_with_what_to_look_at(tmp_path: Path) -> None:
     request = {"store": str(tmp_path), "files": [file_of(TWO)], "address": "127.0.0.1", "port": 1, "token": TOKEN}
-    said = run("handover", "connect", request)
+    said = run("peer_transfer", "connect", request)
     assert "no connection to 127.0.0.1 port 1: Connection refused" in said.reason
     assert "firewall" in said.last["fix"]
     serve = run(
-        "handover", "serve", {"store": str(tmp_path), "files": [], "bind": "10.255.255.1", "token": "", "idle": 1}
+        "peer_transfer", "serve", {"store": str(tmp_path), "files": [], "bind": "10.255.255.1", "token": "", "idle": 1}
     )
     assert "nothing can listen on 10.255.255.1" in serve.reason
 
 
 def test_the_token_is_in_no_argument(served: Served) -> None:
     seen = subprocess.run(["ps", "-ww", "-p", str(served.process.pid), "-o", "args"], capture_output=True, text=True)
-    assert "socket" in seen.stdout
+    assert "files.peer_transfer" in seen.stdout
     assert TOKEN not in seen.stdout

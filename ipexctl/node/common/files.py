@@ -1,0 +1,132 @@
+"""Files on a host: atomic writes, private directories, a local lock, tolerant reads, explained errors.
+
+Paths may be bytes, as a project's file names need not be UTF-8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import time
+from typing import Any, Dict, Iterator, Union
+
+from ipexctl.node.common.answer import AgentError
+
+AnyPath = Union[str, bytes, "os.PathLike[str]"]
+
+_FREE_SPACE = "make room there, or name another directory: --home DIR"
+_OS_ERRORS = {
+    errno.ENOSPC: ("the disk is full", _FREE_SPACE),
+    errno.EDQUOT: ("this account's disk quota is used up", _FREE_SPACE),
+    errno.EROFS: ("the filesystem is mounted read-only", "name a directory that can be written: --home DIR"),
+    errno.EACCES: ("this account may not write there", "name a directory of its own: --home DIR"),
+    errno.EPERM: ("this account may not write there", "name a directory of its own: --home DIR"),
+    errno.ENOTDIR: ("a file is where a directory is needed", "move that file away"),
+    errno.EEXIST: ("a file is where a directory is needed", "move that file away"),
+    errno.EISDIR: ("a directory is where a file is needed", "remove that directory"),
+    errno.ENOTEMPTY: ("a directory is where a file is needed", "remove that directory"),
+}
+
+
+def encode_name(name: str) -> bytes:
+    """A file name as the host has it; in JSON, bytes that are not UTF-8 are surrogates."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def decode_name(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def write_atomically(path: AnyPath, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file, mode 0600: it has its old content or all of the new, also when this process is killed.
+
+    `durable`: also when the machine crashes. Raises an OSError, and leaves no temporary file then.
+    """
+    directory, name = os.path.split(os.fsencode(path))
+    temporary = os.path.join(directory, b".%s.%s.new" % (name, os.urandom(4).hex().encode()))
+    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(number, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(number)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True) -> None:
+    write_atomically(path, json.dumps(value, separators=(",", ":")).encode(), durable=durable)
+
+
+def read_json(path: AnyPath) -> Dict[str, Any]:  # noqa: UP006
+    """The object in a file; empty where there is no such file, or something else in it."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def make_private_directory(path: AnyPath) -> None:
+    """With its parents, each for this account only (the umask of an agent command is 077)."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+@contextlib.contextmanager
+def file_lock(path: AnyPath, patience: float, busy: AgentError) -> Iterator[None]:
+    """Hold a lock of the kernel's, which NFS knows too and which ends with this process; raises `busy` in the end.
+
+    A filesystem without locks gives none: what is done under this lock must bear being done twice.
+    """
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + patience
+    try:
+        while not _try_lock(number):
+            if time.monotonic() > deadline:
+                raise busy
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(number)
+
+
+def _try_lock(number: int) -> bool:
+    """False where another process holds it."""
+    try:
+        fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
+
+
+def explain_os_error(error: OSError, path: AnyPath = "", fix: str = "") -> AgentError:
+    """What the filesystem's refusal means. `path` is for errors that name none, `fix` for unusual ones."""
+    place = error.filename if error.filename is not None else path
+    place = decode_name(place) if isinstance(place, bytes) else place
+    reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
+    return AgentError(f"{place}: {reason}", fix)
+
+
+def explain_full_disk(path: str, wanted: int) -> AgentError:
+    """With figures; raises an OSError where they can't be had."""
+    room = free_space(path)
+    figures = f"{format_size(wanted)} more are needed, {format_size(room)} are left"
+    return AgentError(f"{path}: the disk is full: {figures}", _FREE_SPACE)
+
+
+def free_space(path: str) -> int:
+    """Bytes that this account may still write there."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def format_size(size: float) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

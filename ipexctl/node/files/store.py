@@ -1,0 +1,358 @@
+"""Content store: STORE/<sha256>/<name> is there whole and with that hash, or not at all.
+
+Files come and go as frames: a line of JSON with sha256, name and size, then the bytes; after the last, a line that
+says so. `peer_transfer` moves frames over TCP; `remote/spread.py` over ssh.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn
+
+from ipexctl.node.common.answer import AgentError, answer, emit
+from ipexctl.node.common.archive import own_archive
+from ipexctl.node.common.files import explain_full_disk, explain_os_error, format_size, free_space
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Action, Json
+
+CHUNK = 1 << 20
+_HEADER = 1 << 14
+_TICK = 0.2
+_STALE = 86400
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_unfinished: set[Path] = set()
+Report = Callable[..., None]
+"""Called with an event's name and its fields; `emit` writes them to stdout."""
+
+
+class HashMismatch(AgentError):
+    """The bytes are not those that were meant."""
+
+
+def end_on_signals() -> None:
+    """End at once and leave no unfinished file, whichever thread writes it."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)
+
+
+def _end(*_: object) -> NoReturn:
+    for path in list(_unfinished):
+        with suppress(OSError):
+            path.unlink()
+    os._exit(143)
+
+
+def emit_or_end(event: str, **fields: Any) -> None:
+    """Write an event to stdout. When nobody reads any more, nobody wants the work either."""
+    try:
+        emit(event, **fields)
+    except OSError:
+        _end()
+
+
+class Progress:
+    """Bytes as they arrive, from any thread, reported at most five times a second."""
+
+    def __init__(self, total: int | None, report: Report = emit_or_end) -> None:
+        self._total, self._report = total, report
+        self._done, self._last_report = 0, 0.0
+        self._lock = threading.Lock()
+
+    def add(self, count: int, name: str) -> None:
+        with self._lock:
+            self._done += count
+            done, now = self._done, time.monotonic()
+            if now - self._last_report < _TICK:
+                return
+            self._last_report = now
+        self._report("progress", done=done, total=self._total, what=name)
+
+
+def total_of(files: list[Json]) -> int | None:
+    """Their bytes together; None where one's size isn't known."""
+    sizes = [file.get("size") for file in files]
+    return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
+
+
+def path_of(store: str, file: Json) -> Path:
+    """Where a file lies; neither its hash nor its name may lead anywhere else."""
+    sha256, name = str(file.get("sha256")), str(file.get("name"))
+    if not _SHA256.fullmatch(sha256):
+        raise AgentError(f"{sha256[:80]!r} is no sha256")
+    if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
+        raise AgentError(f"{name[:80]!r} can't be a file's name in the store")
+    return Path(store, sha256, name)
+
+
+def is_there(store: str, file: Json) -> bool:
+    try:
+        found = path_of(store, file).stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and file.get("size") in (None, found.st_size)
+
+
+def _pid_scope() -> str:
+    """This kernel and this process's view of its processes: only there does a pid mean anything."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    return "-".join(re.findall(r"\w+", os.uname().nodename))
+
+
+def _explain(error: OSError, path: Path, wanted: int | None = None) -> AgentError:
+    if error.errno == errno.ENOSPC and wanted is not None:
+        with suppress(OSError):
+            return explain_full_disk(str(path), wanted)
+    return explain_os_error(error, path)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+class PartialFile:
+    """A file on its way into the store: beside the others until it is whole, then among them."""
+
+    def __init__(self, store: str, file: Json) -> None:
+        self.path = path_of(store, file)
+        self.sha256: str = file["sha256"]
+        self.size: int | None = file.get("size")
+        self.done = 0
+        self._hash = hashlib.sha256()
+        self._store = Path(store)
+        name = f"{self.sha256[:16]}.{_pid_scope()}.{os.getpid()}.{os.urandom(4).hex()}.part"
+        self._temporary = self._store / name
+        try:
+            self._store.mkdir(0o700, parents=True, exist_ok=True)
+            if self.size is not None and self.size > free_space(store):
+                raise explain_full_disk(store, self.size)
+            _unfinished.add(self._temporary)
+            self._file = open(self._temporary, "xb", buffering=0, opener=_open_private)  # noqa: SIM115
+        except OSError as error:
+            _unfinished.discard(self._temporary)
+            raise _explain(error, self._store, self.size) from None
+
+    def __enter__(self) -> PartialFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._temporary.unlink()
+        _unfinished.discard(self._temporary)
+
+    def write(self, data: memoryview) -> None:
+        self._hash.update(data)
+        try:
+            while data:
+                written = self._file.write(data)
+                self.done += written
+                data = data[written:]
+        except OSError as error:
+            missing = None if self.size is None else self.size - self.done
+            raise _explain(error, self._store, missing) from None
+
+    def adopt(self) -> None:
+        """Into the store, if these are the bytes that were meant."""
+        found = self._hash.hexdigest()
+        if found != self.sha256:
+            raise HashMismatch(f"{self.path.name}: its {self.done} bytes have the sha256 {found}, not {self.sha256}")
+        try:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            while self._temporary.exists():
+                self.path.parent.mkdir(0o700, exist_ok=True)
+                # Another process may have removed the empty directory.
+                with suppress(FileNotFoundError):
+                    self._temporary.rename(self.path)
+                    return
+        except OSError as error:
+            raise _explain(error, self.path) from None
+        raise AgentError(f"{self._temporary} was taken away while it was written", "run it again")
+
+
+def clear(store: str) -> None:
+    """Remove unfinished files of processes that have ended."""
+    scope = f".{_pid_scope()}."
+    with suppress(OSError):
+        for path in list(Path(store).iterdir()):
+            with suppress(OSError, ValueError, IndexError):
+                age = time.time() - path.stat().st_mtime
+                if _SHA256.fullmatch(path.name):
+                    if age > 60:
+                        path.rmdir()  # only where it is empty
+                elif path.name.endswith(".part"):
+                    gone = scope in path.name and not _is_alive(int(path.name.split(".")[-3]))
+                    if gone or age > _STALE:
+                        path.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    return True
+
+
+def have(request: Json) -> Json:
+    """Which files are there. With `verify` each is read, and what isn't what its name says is removed."""
+    found, damaged = [], []
+    progress = Progress(total_of(request["files"]))
+    for file in request["files"]:
+        if not is_there(request["store"], file):
+            continue
+        if request.get("verify") and not _is_whole(path_of(request["store"], file), file["sha256"], progress):
+            damaged.append(file)
+        else:
+            found.append(file["sha256"])
+    drop({"store": request["store"], "files": damaged})
+    return {"have": found, "damaged": [file["sha256"] for file in damaged]}
+
+
+def _is_whole(path: Path, sha256: str, progress: Progress) -> bool:
+    seen = hashlib.sha256()
+    try:
+        with path.open("rb", buffering=0) as file:
+            for data in iter(lambda: file.read(CHUNK), b""):
+                seen.update(data)
+                progress.add(len(data), path.name)
+    except OSError as error:
+        raise AgentError(f"{path} can't be read: {error.strerror or error}") from None
+    return seen.hexdigest() == sha256
+
+
+def drop(request: Json) -> Json:
+    """Remove files; those that aren't there are removed already."""
+    for file in request["files"]:
+        path = path_of(request["store"], file)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _explain(error, path) from None
+        with suppress(OSError):
+            path.parent.rmdir()
+    return {}
+
+
+def receive(request: Json, stream: BinaryIO, report: Report = emit_or_end) -> Json:
+    """Store files from frames, each as soon as it is whole. With `files`, no others are accepted."""
+    store = request["store"]
+    files: list[Json] | None = request.get("files")
+    wanted = None if files is None else {file["sha256"]: file for file in files}
+    progress = Progress(None if files is None else total_of(files), report)
+    got, failed = [], []
+    clear(store)
+    report("ready")
+    for header in _headers(stream):
+        file = header if wanted is None else wanted.get(header.get("sha256"))
+        if file is None:
+            raise AgentError("a file was sent that nobody asked for")
+        if "error" in header:
+            failed.append({"sha256": file["sha256"], "reason": str(header["error"])})
+            continue
+        size = header.get("size")
+        if not isinstance(size, int) or not 0 <= size <= (file.get("size") or size):
+            raise AgentError(f"{file.get('name')} is said to have {size} bytes, not {file.get('size')}")
+        try:
+            with PartialFile(store, {"sha256": file["sha256"], "name": file["name"], "size": size}) as part:
+                _write_body(part, size, stream, progress)
+                part.adopt()
+        except HashMismatch as wrong:
+            failed.append({"sha256": file["sha256"], "reason": wrong.reason, "kind": "hash"})
+        else:
+            got.append(file["sha256"])
+            report("got", sha256=file["sha256"])
+    return {"got": got, "failed": failed}
+
+
+def _headers(stream: BinaryIO) -> Iterator[Json]:
+    while True:
+        line = stream.readline(_HEADER)
+        if not line.endswith(b"\n"):
+            raise AgentError("the stream broke off between two files" if len(line) < _HEADER else "that is no frame")
+        header = None
+        with suppress(ValueError):
+            header = json.loads(line)
+        if not isinstance(header, dict):
+            raise AgentError("that is no frame")
+        if header.get("end") is True:
+            return
+        yield header
+
+
+def _write_body(part: PartialFile, size: int, stream: BinaryIO, progress: Progress) -> None:
+    name, buffer = part.path.name, memoryview(bytearray(min(size, CHUNK) or 1))
+    left = size
+    while left:
+        count: int | None = stream.readinto(buffer[: min(left, CHUNK)])  # type: ignore[attr-defined]
+        if not count:
+            raise AgentError(f"the stream broke off {format_size(left)} before the end of {name}")
+        part.write(buffer[:count])
+        left -= count
+        progress.add(count, name)
+
+
+def send(request: Json, write: Callable[[bytes], Any], pour: Callable[[BinaryIO, int], Any]) -> None:
+    """Write frames; a file that can't be had is said to be so in its place."""
+    for file in request["files"]:
+        header = {"sha256": file["sha256"], "name": file["name"]}
+        try:
+            opened = path_of(request["store"], file).open("rb", buffering=0)
+        except OSError as error:
+            said = f"{error.filename} can't be read: {error.strerror or error}"
+            write(json.dumps({**header, "error": said}).encode() + b"\n")
+            continue
+        with opened:
+            size = os.fstat(opened.fileno()).st_size
+            write(json.dumps({**header, "size": size}).encode() + b"\n")
+            pour(opened, size)
+    write(b'{"end": true}\n')
+
+
+def _send_to_stdout(request: Json) -> int:
+    """stdout holds only frames; complaints go to stderr. With `to`, this agent and its request come before them."""
+    out = sys.stdout.buffer
+
+    def pour(file: BinaryIO, size: int) -> None:
+        shutil.copyfileobj(file, out, CHUNK)
+        if file.tell() != size:
+            raise AgentError(f"{file.name} changed while it was read")
+
+    try:
+        if "to" in request:
+            out.write(own_archive())
+            out.write(json.dumps(request["to"]).encode() + b"\n")
+        send(request, out.write, pour)
+        out.flush()
+    except (AgentError, OSError) as error:
+        os.write(2, f"{error}\n".encode())
+        os._exit(1)  # without a second try to write what is still buffered
+    return 0
+
+
+def main(action: str) -> int:
+    if action == "send":
+        return _send_to_stdout(json.loads(sys.stdin.buffer.readline()))
+    end_on_signals()
+    actions: dict[str, Action] = {
+        "have": lambda request, _: have(request),
+        "drop": lambda request, _: drop(request),
+        "receive": receive,
+    }
+    return answer(actions[action])
