@@ -69,6 +69,7 @@ class Spreader:
         self._lock = threading.Lock()
         self._servers: Servers | None = None
         self._spool: Spool | None = None
+        self._removed: tuple[Blob, ...] = ()
 
     def __enter__(self) -> Spreader:
         return self
@@ -101,6 +102,7 @@ class Spreader:
                     self._heal()
                 carried.look(carried.need)
                 if carried.need:
+                    self._raise_if_removed()
                     continue
             carried.all_is_there()
             self._now_whole(target, session)
@@ -205,6 +207,13 @@ class Spreader:
         """Have the source read its copies; what is damaged is removed there, so that the next call gets it anew."""
         with self._lock, self._channel() as session:
             lost = missing(session, self._source, self._blobs, verify=True, cancel=self._crew.cancel)
+            self._removed = lost
+        self._raise_if_removed()
+
+    def _raise_if_removed(self) -> None:
+        """Another target's transfer may have found the damage: then a file is missing in this one's."""
+        with self._lock:
+            lost = self._removed
         if lost:
             names = ", ".join(blob.name for blob in lost)
             raise HostError(
@@ -231,6 +240,7 @@ class _Carried:
         self._on_progress = on_progress
         self._total: int | None = None
         self._before = 0
+        self._reported = 0
         self._is_first = True
 
     def look(self, blobs: Sequence[Blob]) -> None:
@@ -242,7 +252,9 @@ class _Carried:
             self._before = self._total - left
 
     def arrived(self, done: int) -> None:
-        self._on_progress(self.target.host, self._before + done, self._total)
+        # A way that failed may have been in the middle of a file, which the next one begins again.
+        self._reported = max(self._reported, self._before + done)
+        self._on_progress(self.target.host, self._reported, self._total)
 
     def all_is_there(self) -> None:
         if self._total is not None:
