@@ -351,7 +351,7 @@ def test_our_own_home_inside_the_project_is_not_sent(place: Place) -> None:
 @pytest.mark.parametrize("python", [sys.executable, *other_pythons()])
 def test_the_scripts_run_under_every_python_of_a_node(place: Place, python: str) -> None:
     put(place.root, "a/b", "1")
-    request = {"home": str(place.home), "project": "p-1", "digest": "d", "lease": "r"}
+    request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d", "lease": "r"}
     asked = subprocess.run(
         agent_argv(python, "files.tree", "inspect"),
         input=json.dumps(request).encode() + b"\n",
