@@ -33,7 +33,12 @@ _TOO_OLD: Final = 97
 _BOOT: Final = f"""\
 import os, sys
 if sys.version_info < (3, 8): sys.exit({_TOO_OLD})
-left, fd = int(sys.argv[1]), os.memfd_create("ipexctl")
+left = int(sys.argv[1])
+try: fd = os.memfd_create("ipexctl")
+except (AttributeError, OSError):
+    import tempfile
+    file = tempfile.TemporaryFile(buffering=0)
+    fd = file.fileno()
 while left:
     data = os.read(0, min(left, 1 << 20))
     if not data: sys.exit("the connection broke off before the agent had arrived")
@@ -43,7 +48,11 @@ del sys.argv[1]
 from ipexctl.node.__main__ import main
 sys.exit(main())
 """
-"""The zip stays in memory. Its path names the process, so that programs the agent starts can load it, too."""
+"""The zip stays in memory. Its path names the process, so that programs the agent starts can load it, too.
+
+Pythons built for a glibc before 2.27 (conda's, uv's) have no `memfd_create`, nor has a kernel before 3.17: there it is
+in a temporary file without a name.
+"""
 
 _FIND_PYTHON: Final = """\
 for python in {first} {pythons} {envs}; do
@@ -65,7 +74,8 @@ def agent_zip(room: str) -> bytes:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "ipexctl/__init__.py", "")
         _add(archive, "__main__.py", "import sys\nfrom ipexctl.node.__main__ import main\nsys.exit(main())\n")
-        _add_modules(archive, "ipexctl/node", package)
+        for name in ("__init__", "__main__"):
+            _add(archive, f"ipexctl/node/{name}.py", (package / f"{name}.py").read_text(encoding="utf-8"))
         for name in ("common", room):
             _add_modules(archive, f"ipexctl/node/{name}", package / name)
     return packed.getvalue()

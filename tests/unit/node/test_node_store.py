@@ -266,3 +266,14 @@ def test_a_file_in_a_directorys_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "store" / sha(TWO) / "a-1.0-py3-none-any.whl").mkdir(parents=True)
     said = run("store", "receive", {"store": str(tmp_path / "store")}, frame(TWO) + END)
     assert "a directory is where a file is needed" in said.reason
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_a_python_without_memfd_runs_the_agent_too(tmp_path: Path, python: str) -> None:
+    """As those of conda and uv are built: for a glibc that is older than memfd_create."""
+    line = agent_command("files.store", "receive", python=python).script
+    bare = line.replace("import os, sys\n", 'import os, sys\nos.__dict__.pop("memfd_create", None)\n')
+    assert bare != line
+    stdin = agent_zip("files") + first_line("store", {"store": str(tmp_path / "store")}) + frame(TWO) + END
+    done = subprocess.run(["/bin/sh", "-c", bare], input=stdin, capture_output=True, timeout=60)
+    assert json.loads(done.stdout.splitlines()[-1])["got"] == [sha(TWO)], done.stderr
