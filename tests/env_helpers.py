@@ -1,4 +1,4 @@
-"""A home with tiny wheels in its store, and the scripts of `node/` run on it as they run on a host."""
+"""A home with tiny wheels in its store, and the agent run on it as it runs on a host."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import uv
 
-from ipexctl.remote.node_script import text_of
+from agent_helpers import agent_argv
 from ipexctl.stack.lock.lock import Lock, Wheel
 from tiny_wheels import write_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 PYTHON = sys.executable
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -95,15 +95,14 @@ class Home:
             },
             "lock": lock.to_json(),
             "links": ["default"],
-            "programs": {"fill": text_of("fill")},
             **more,
         }
 
     def build(self, *, python: str = PYTHON, **more: Any) -> dict[str, Any]:
-        return said(start("build", "build", self.request(**more), python=python))
+        return said(start("env.build", "build", self.request(**more), python=python))
 
     def envs(self, action: str, *, python: str = PYTHON, **request: Any) -> dict[str, Any]:
-        return said(start("envs", action, {"home": str(self.path), **request}, python=python))
+        return said(start("env.environments", action, {"home": str(self.path), **request}, python=python))
 
     def leftovers(self) -> list[str]:
         """What a build has left that no environment is."""
@@ -112,11 +111,17 @@ class Home:
 
 
 def start(
-    script: str, action: str, request: dict[str, Any], *, python: str = PYTHON, env: dict[str, str] | None = None
+    command: str,
+    action: str,
+    request: dict[str, Any],
+    *,
+    python: str = PYTHON,
+    env: dict[str, str] | None = None,
+    patches: Mapping[str, tuple[str, str]] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A script of `node/`, in a session of its own, with its request on stdin."""
+    """A command of the agent, in a session of its own, with its request on stdin."""
     child = subprocess.Popen(
-        [python, "-I", "-c", text_of(script), action],
+        agent_argv(python, command, action, patches),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

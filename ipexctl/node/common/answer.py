@@ -30,9 +30,13 @@ def emit(event: str, **fields: Any) -> None:
             line = line[os.write(1, line) :]
 
 
-def answer(action: Action) -> int:
-    """Read the request, run the action, and emit its result as the last event; returns the exit code."""
-    os.umask(0o077)
+def answer(action: Action, *, private: bool = True) -> int:
+    """Read the request, run the action, and emit its result as the last event; returns the exit code.
+
+    `private`: new files are for this account only, whatever its umask says.
+    """
+    if private:
+        os.umask(0o077)
     stdin = sys.stdin.buffer
     request = json.loads(stdin.readline())
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ipexctl.remote.node_script import run_script, text_of
+from ipexctl.remote.node_call import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -185,9 +185,10 @@ def build(
         "links": list(links),
         "drop_wheels": drop_wheels,
         "replace": replace,
-        "programs": {"fill": text_of("fill")},
     }
-    done = run_script(session, python, "build", "build", request, on_event=on_event, timeout=timeout, cancel=cancel)
+    done = call(
+        session, "env.build", "build", request, python=python, on_event=on_event, timeout=timeout, cancel=cancel
+    )
     return BuildResult(done["state"], done["path"], done["seconds"])
 
 
@@ -203,7 +204,7 @@ def check(
 ) -> CheckResult:
     """Whether that environment, by its own name or one that points at it, is whole: in a fraction of a second."""
     request = {"home": home, "name": name, "digest": digest}
-    done = run_script(session, python, "envs", "check", request, timeout=timeout, cancel=cancel)
+    done = call(session, "env.environments", "check", request, python=python, timeout=timeout, cancel=cancel)
     return CheckResult(
         done["ok"], tuple(done["wrong"]), done["there"], done["name"], done["build"], done["record"], done["verified"]
     )
@@ -234,6 +235,7 @@ def verify(
     on the host to note a good result in.
     """
     request = {
+        "python": python,  # what is verified, also where another one runs the agent
         "variables": dict(variables or {}),
         "prepended": list(prepended),
         "backend": backend,
@@ -245,9 +247,10 @@ def verify(
         "tmp": tmp,
         "keep": keep,
         "timeout": limit,
-        "programs": {"steps": text_of("verify_steps"), "rank": text_of("verify_rank")},
     }
-    done = run_script(session, python, "verify", "verify", request, on_event=on_event, timeout=timeout, cancel=cancel)
+    done = call(
+        session, "env.verify", "verify", request, python=python, on_event=on_event, timeout=timeout, cancel=cancel
+    )
     return verify_result(done)
 
 
@@ -309,7 +312,7 @@ def noted(said: Mapping[str, Any] | None) -> VerifyResult | None:
 
 def listing(session: Session, python: str, *, home: str, cancel: Cancel | None = None) -> EnvListing:
     """All environments of a home, with what they take on disk."""
-    done = run_script(session, python, "envs", "list", {"home": home}, timeout=_LOOK_TIME, cancel=cancel)
+    done = call(session, "env.environments", "list", {"home": home}, python=python, timeout=_LOOK_TIME, cancel=cancel)
     return EnvListing(
         tuple(EnvEntry(**{**env, "names": tuple(env["names"])}) for env in done["envs"]),
         tuple(done["dangling"]),
@@ -323,7 +326,7 @@ def listing(session: Session, python: str, *, home: str, cancel: Cancel | None =
 def remove(session: Session, python: str, *, home: str, names: Sequence[str], cancel: Cancel | None = None) -> Removed:
     """Remove environments, by their own names or by those that point at them. One in use stays, and says so."""
     request = {"home": home, "names": list(names)}
-    done = run_script(session, python, "envs", "remove", request, timeout=_BUILD_TIME, cancel=cancel)
+    done = call(session, "env.environments", "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
     return Removed(tuple(done["removed"]), done["failed"])
 
 
@@ -338,7 +341,7 @@ def prune(
 ) -> Removed:
     """Remove leftovers, wheels, and environments no name points at."""
     request = {"home": home, "unnamed": unnamed, "wheels": wheels}
-    done = run_script(session, python, "envs", "prune", request, timeout=_BUILD_TIME, cancel=cancel)
+    done = call(session, "env.environments", "prune", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
     return Removed(tuple(done["removed"]), done["failed"], done["bytes"])
 
 
@@ -347,7 +350,7 @@ def link(
 ) -> None:
     """Make names point at an environment."""
     request = {"home": home, "name": name, "links": list(links)}
-    run_script(session, python, "envs", "link", request, timeout=_LOOK_TIME, cancel=cancel)
+    call(session, "env.environments", "link", request, python=python, timeout=_LOOK_TIME, cancel=cancel)
 
 
 def note(
@@ -361,4 +364,4 @@ def note(
 ) -> None:
     """Record one more request that this environment answers, so that the next call knows it by that."""
     said = {"home": home, "name": name, "request": dict(request)}
-    run_script(session, python, "envs", "note", said, timeout=_LOOK_TIME, cancel=cancel)
+    call(session, "env.environments", "note", said, python=python, timeout=_LOOK_TIME, cancel=cancel)

@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ipexctl.errors import UserError
 from ipexctl.remote.node_call import call
-from ipexctl.remote.node_script import run_script
 from ipexctl.stack.choice.obtainable import Candidate, Obtainable, Silent
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def ask(
         "settings": settings.transport(),
         "timeout": timeout,
     }
-    said = run_script(session, python, "indexes", "ask", request, timeout=8 * timeout + 20, cancel=cancel)
+    said = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
     obtainable = Obtainable(
         {project: tuple(_candidate(item) for item in items) for project, items in said["candidates"].items()},
         tuple(said["answered"]),

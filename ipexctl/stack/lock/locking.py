@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from ipexctl.remote.node_script import run_script
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock import pylock
 from ipexctl.stack.lock.lock import Lock
@@ -128,7 +128,7 @@ def make_lock(
         "kept": {"store": maker.store, "files": files} if files else None,
         "timeout": _TIME,
     }
-    said = _run(maker, "locks", "compile", request, cancel=cancel, timeout=_TIME + 30)
+    said = _run(maker, "env.lock", "compile", request, cancel=cancel, timeout=_TIME + 30)
     if said.get("pylock") is None:
         raise explain(str(said.get("said") or ""), plan, wanted, origins or {}, asked)
     try:
@@ -147,20 +147,20 @@ def sized(maker: Maker, wheels: tuple[Wheel, ...], asked: Asked, cancel: Cancel 
     urls = [wheel.url for wheel in wheels if wheel.size is None and wheel.url]
     if not urls:
         return wheels
-    found = _run(maker, "sizes", "", {"urls": urls, "timeout": 5, **_transport(asked)}, cancel=cancel)["sizes"]
+    found = _run(maker, "env.sizes", "read", {"urls": urls, "timeout": 5, **_transport(asked)}, cancel=cancel)["sizes"]
     return tuple(replace(w, size=found.get(w.url)) if w.size is None else w for w in wheels)
 
 
 def _run(
     maker: Maker,
-    script: str,
+    command: str,
     action: str,
     request: Mapping[str, Any],
     *,
     cancel: Cancel | None = None,
     timeout: float | None = None,
 ) -> dict[str, Any]:
-    return run_script(maker.session, maker.python, script, action, request, timeout=timeout, cancel=cancel)
+    return call(maker.session, command, action, request, python=maker.python, timeout=timeout, cancel=cancel)
 
 
 def _transport(asked: Asked) -> dict[str, Any]:

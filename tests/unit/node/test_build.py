@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from env_helpers import MINOR, PYTHON, TAG, Home, other_pythons, run_in, said, session_of, start
-from ipexctl.remote.node_script import text_of
+from ipexctl.remote.node_call import agent_command, agent_zip
 from tiny_wheels import corrupt, write_oneccl, write_wheel
 
 
@@ -63,7 +63,7 @@ def test_uv_comes_out_of_its_wheel(home: Home, tmp_path: Path) -> None:
     added = home.add(wheel)
     request = home.request()
     request["installer"] = {"sha256": added.sha256, "name": added.filename}
-    done = said(start("build", "build", request))
+    done = said(start("env.build", "build", request))
     assert done["state"] == "built"
 
 
@@ -78,7 +78,7 @@ def test_uv_comes_out_of_its_wheel(home: Home, tmp_path: Path) -> None:
 def test_what_uv_dies_of_is_told(home: Home, tmp_path: Path, text: str, reason: str) -> None:
     added = home.add(write_wheel(tmp_path, "uv", "0.1", scripts={"uv": f"#!/bin/sh\necho '{text}' >&2\nexit 2\n"}))
     request = {**home.request(), "installer": {"sha256": added.sha256, "name": added.filename}}
-    failed = said(start("build", "build", request))
+    failed = said(start("env.build", "build", request))
     assert reason in failed["reason"]
     assert home.leftovers() == []
 
@@ -144,7 +144,7 @@ def test_a_wheel_whose_list_of_files_is_wrong_still_checks(home: Home, tmp_path:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_killed_at_any_moment_a_rerun_ends_whole(home: Home, seed: int) -> None:
-    child = start("build", "build", home.request())
+    child = start("env.build", "build", home.request())
     time.sleep(random.Random(seed).uniform(0.02, 1.2))
     child.kill()
     child.communicate()
@@ -161,7 +161,7 @@ def test_killed_at_any_moment_a_rerun_ends_whole(home: Home, seed: int) -> None:
 
 @pytest.mark.parametrize("how", ["TERM", "closed"])
 def test_told_to_stop_it_leaves_no_process_and_no_file(home: Home, how: str) -> None:
-    child = start("build", "build", home.request())
+    child = start("env.build", "build", home.request())
     assert child.stdout is not None
     for line in child.stdout:
         if b"unpacking" in line:
@@ -177,7 +177,7 @@ def test_told_to_stop_it_leaves_no_process_and_no_file(home: Home, how: str) -> 
 
 
 def test_two_builds_at_once_make_one(home: Home) -> None:
-    children = [start("build", "build", home.request()) for _ in range(3)]
+    children = [start("env.build", "build", home.request()) for _ in range(3)]
     states = sorted(said(child)["state"] for child in children)
     assert states == ["built", "there", "there"]
     assert home.envs("check", name=home.name)["ok"]
@@ -186,18 +186,8 @@ def test_two_builds_at_once_make_one(home: Home) -> None:
 
 def test_where_the_lock_fails_the_rename_decides(home: Home) -> None:
     """Two builders that don't see one another's locks, as on a filesystem that lies."""
-    blind = text_of("build").replace("while not ready():", "while False:")
-    request = json.dumps(home.request()).encode() + b"\n"
-    children = []
-    for _ in range(2):
-        child = subprocess.Popen(
-            [PYTHON, "-I", "-c", blind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert child.stdin is not None
-        child.stdin.write(request)
-        child.stdin.close()
-        child.stdin = None
-        children.append(child)
+    blind = {"env.build": ("while not ready():", "while False:")}
+    children = [start("env.build", "build", home.request(), patches=blind) for _ in range(2)]
     assert sorted(said(child)["state"] for child in children) == ["built", "there"]
     assert home.envs("check", name=home.name)["ok"]
     assert home.leftovers() == []
@@ -270,7 +260,7 @@ def test_no_interpreter_is_a_sentence(home: Home) -> None:
     assert home.build()["state"] == "built"
     shutil.rmtree(home.env)
     request = home.request(python="/nowhere/python3")
-    assert "/nowhere/python3" in said(start("build", "build", request))["reason"]
+    assert "/nowhere/python3" in said(start("env.build", "build", request))["reason"]
 
 
 @pytest.mark.parametrize("installer", ["uv", None])
@@ -285,7 +275,7 @@ def test_no_ensurepip_is_a_sentence(home: Home, tmp_path: Path) -> None:
         f'#!/bin/sh\ncase "$*" in *venv*) echo "ensurepip is not available" && exit 1 ;; esac\nexec {PYTHON} "$@"\n'
     )
     fake.chmod(0o755)
-    failed = said(start("build", "build", home.request(installer=None, python=str(fake))))
+    failed = said(start("env.build", "build", home.request(installer=None, python=str(fake))))
     assert "has no ensurepip" in failed["reason"]
     assert f"python{MINOR}-venv" in failed["fix"]
 
@@ -316,9 +306,10 @@ def test_a_home_may_be_reached_through_a_link(tmp_path: Path) -> None:
 def test_a_home_of_somebody_else_is_named() -> None:
     with tempfile.TemporaryDirectory() as top:
         Path(top).chmod(0o755)
+        request = json.dumps(Home(Path(top) / "home").request(installer=None)).encode() + b"\n"
         done = subprocess.run(
-            ["/usr/bin/python3", "-I", "-c", text_of("build")],
-            input=json.dumps(Home(Path(top) / "home").request(installer=None)).encode() + b"\n",
+            ["sh", "-c", agent_command("env.build", "build", python="/usr/bin/python3").script],
+            input=agent_zip("env") + request,
             capture_output=True,
             user=65534,
             cwd="/",
@@ -343,7 +334,7 @@ def test_a_filesystem_that_won_t_do_is_named(tmp_path: Path, options: str, reaso
         request = home.request()
         if ",ro" in options:
             subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
-        failed = said(start("build", "build", request))
+        failed = said(start("env.build", "build", request))
         assert reason in failed["reason"]
         assert str(place) in failed["reason"]
         assert failed["fix"]
@@ -362,13 +353,13 @@ def test_a_disk_that_fills_while_unpacking_is_named_with_what_is_missing(tmp_pat
     try:
         home = Home(place / "home")
         home.add_stack(tmp_path / "source", pad=20_000_000)
-        program = text_of("fill").replace("MARGIN = 32 << 20", "MARGIN = -(1 << 40)")
+        patches = {"env.fill": ("MARGIN = 32 << 20", "MARGIN = -(1 << 40)")}
         filler = place / "filler"
         with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
             while True:
                 file.write(bytes(1 << 16))
         os.truncate(filler, filler.stat().st_size - 8_000_000)
-        failed = said(start("build", "build", home.request(installer=None, programs={"fill": program})))
+        failed = said(start("env.build", "build", home.request(installer=None), patches=patches))
         assert "has no room" in failed["reason"]
         assert "MB are missing" in failed["reason"]
         assert home.leftovers() == []

@@ -14,7 +14,6 @@ import pytest
 from node_store_helpers import other_pythons
 
 from agent_helpers import agent_argv
-from ipexctl.remote.node_script import text_of
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
 
@@ -59,7 +58,7 @@ def ask(*urls: str, kind: str = "index", projects: tuple[str, ...] = ("torch", "
     sources = [{"kind": kind, "url": url, "label": f"source {number}"} for number, url in enumerate(urls)]
     python, env = more.pop("python", sys.executable), more.pop("env", None)
     request = {"projects": list(projects), "sources": sources, "timeout": 10, **more}
-    return ran([python, "-I", "-c", text_of("indexes")], request, env=env)
+    return ran(agent_argv(python, "env.indexes", "ask"), request, env=env)
 
 
 def reasons(answer: dict[str, Any]) -> list[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from env_helpers import Home, other_pythons, said, session_of, start
-from ipexctl.remote.node_script import text_of
 from ipexctl.stack.env.environment import verify_result
 from ipexctl.stack.env.explain import explain
 from tiny_wheels import write_ipex, write_oneccl
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.stack.env.environment import VerifyResult
-
-PROGRAMS = {"steps": text_of("verify_steps"), "rank": text_of("verify_rank")}
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +48,12 @@ def request(home: Home, *, variables: dict[str, str] | None = None, **more: Any)
         "backend": record["backend"],
         "module": record["module"],
         "timeout": 20,
-        "programs": PROGRAMS,
     }
     return {**asked, **more}
 
 
 def verified(home: Home, **more: Any) -> VerifyResult:
-    return verify_result(said(start("verify", "verify", request(home, **more), python=f"{home.env}/bin/python")))
+    return verify_result(said(start("env.verify", "verify", request(home, **more), python=f"{home.env}/bin/python")))
 
 
 def phases(result: VerifyResult) -> dict[str, bool]:
@@ -83,7 +79,7 @@ def test_a_good_stack_with_oneccl(ccl: Home) -> None:
 
 @pytest.mark.parametrize("python", other_pythons())
 def test_it_runs_under_every_python_of_the_table(gloo: Home, python: str) -> None:
-    child = start("verify", "verify", {**request(gloo), "python": f"{gloo.env}/bin/python"}, python=python)
+    child = start("env.verify", "verify", {**request(gloo), "python": f"{gloo.env}/bin/python"}, python=python)
     assert said(child)["ok"]
 
 
@@ -125,7 +121,7 @@ def test_ranks_that_hang_are_ended_at_the_time_limit(gloo: Home) -> None:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, None])
 def test_ended_itself_it_leaves_no_rank_behind(gloo: Home, how: signal.Signals | None) -> None:
     hung = request(gloo, variables={"TINY_HANG": "1"}, timeout=8)
-    child = start("verify", "verify", hung, python=f"{gloo.env}/bin/python")
+    child = start("env.verify", "verify", hung, python=f"{gloo.env}/bin/python")
     assert child.stdout is not None
     for line in child.stdout:
         if b"two ranks" in line:
@@ -154,7 +150,11 @@ def test_without_mpirun_two_processes_do_and_it_says_so(gloo: Home) -> None:
     hidden.rename(hidden.with_name("hidden"))
     try:
         child = start(
-            "verify", "verify", request(gloo), python=f"{gloo.env}/bin/python", env={"PATH": "/nowhere", "HOME": "/"}
+            "env.verify",
+            "verify",
+            request(gloo),
+            python=f"{gloo.env}/bin/python",
+            env={"PATH": "/nowhere", "HOME": "/"},
         )
         result = verify_result(said(child))
     finally:
@@ -206,7 +206,7 @@ def test_variables_that_are_missing_are_translated(ccl: Home) -> None:
 def test_the_callers_own_environment_stays_out(gloo: Home, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
     env = {"PATH": os.environ["PATH"], "HOME": "/", "PYTHONPATH": str(tmp_path), "RANK": "7", "TINY_CRASH": "import"}
-    child = start("verify", "verify", request(gloo), python=f"{gloo.env}/bin/python", env=env)
+    child = start("env.verify", "verify", request(gloo), python=f"{gloo.env}/bin/python", env=env)
     assert said(child)["ok"]
 
 
@@ -215,19 +215,19 @@ def test_an_environment_of_the_users_is_verified_with_a_setup_file(ccl: Home, tm
     setup = tmp_path / "setup.sh"
     setup.write_text(f". {package}/env/setvars.sh\n")
     foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(setup), "timeout": 20}
-    child = start("verify", "verify", {**foreign, "programs": PROGRAMS}, python=f"{ccl.env}/bin/python")
+    child = start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python")
     result = verify_result(said(child))
     assert result.ok
     assert result.backend == "ccl"
     setup.write_text("echo no such module >&2; false\n")
-    failed = said(start("verify", "verify", {**foreign, "programs": PROGRAMS}, python=f"{ccl.env}/bin/python"))
+    failed = said(start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python"))
     assert "no such module" in failed["reason"]
 
 
 def test_the_bindings_own_setvars_can_be_the_setup_file(ccl: Home) -> None:
     setup = next(ccl.env.glob("lib/python*/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"))
     foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(setup), "timeout": 20}
-    child = start("verify", "verify", {**foreign, "programs": PROGRAMS}, python=f"{ccl.env}/bin/python")
+    child = start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python")
     result = verify_result(said(child))
     assert (result.ok, result.backend) == (True, "ccl")
 

@@ -119,8 +119,8 @@ def look() -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    order = json.loads(sys.argv[1])
+def main(order_text: str) -> int:
+    order = json.loads(order_text)
     report = os.fdopen(order["fd"], "w", buffering=1)
 
     def say(**event: Any) -> None:
@@ -143,7 +143,3 @@ def main() -> int:
         say(end=step, ok=True, seconds=round(time.monotonic() - began, 3), facts=facts)
     sys.stdout.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -16,13 +16,16 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import zipfile
 from base64 import urlsafe_b64encode
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
+from ipexctl.node.env.child import end_with_parent
 
 MARGIN = 32 << 20
 FOREIGN = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
@@ -32,41 +35,12 @@ BASE = "/ipexctl-base"
 """What the lists hold before a setvars.sh is sourced: what stands in front of it afterwards was put there."""
 
 
-class Failed(Exception):
-    """Why there is no environment now, and what to do about it."""
-
-    def __init__(self, reason: str, fix: str = "run ipexctl install again") -> None:
-        self.reason = reason
-        self.fix = fix
-
-
-class Stopped(BaseException):
-    """Told to stop, or nobody listens any more."""
-
-
-def step(what: str) -> None:
-    try:
-        print(json.dumps({"event": "step", "what": what}), flush=True)  # noqa: T201
-    except BrokenPipeError:
-        raise Stopped from None
+def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:
+    return AgentError(reason, fix)
 
 
 def human(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-try:
-    import ctypes
-
-    PRCTL: Any = ctypes.CDLL(None).prctl
-except (ImportError, OSError, AttributeError):  # a Python without ctypes, a kernel that isn't Linux
-    PRCTL = None
-
-
-def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone."""
-    if PRCTL is not None:
-        PRCTL(1, signal.SIGKILL)
 
 
 def run(argv: list[str], env: dict[str, str], cwd: str) -> tuple[int, str]:
@@ -79,10 +53,10 @@ def run(argv: list[str], env: dict[str, str], cwd: str) -> tuple[int, str]:
             stderr=subprocess.STDOUT,
             env=env,
             cwd=cwd,
-            preexec_fn=end_with_parent,
+            preexec_fn=end_with_parent(signal.SIGKILL),
         )
     except OSError as error:
-        raise Failed(f"{argv[0]} can't be run: {error.strerror}") from None
+        raise failure(f"{argv[0]} can't be run: {error.strerror}") from None
     assert child.stdout is not None
     text = b""
     poller = select.poll()
@@ -115,12 +89,12 @@ class Fill:
         self.needed = 0
 
     def fill(self) -> None:
-        step("reading wheels")
+        emit_step("reading wheels")
         self._check_python()
         self._gather()
-        step(f"unpacking {human(self.needed)}")
+        emit_step(f"unpacking {human(self.needed)}")
         self._install()
-        step("finishing")
+        emit_step("finishing")
         site = next(iter(self.aside.glob("lib/python3*/site-packages")))
         variables, prepended = self._variables(site)
         self._move_paths(site)
@@ -156,9 +130,9 @@ class Fill:
         python, wanted = self.order["python"], self.record.get("python")
         code, text = self._run(python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
         if code:
-            raise Failed(f"{python} doesn't run (exit code {code}): {text.strip()[-200:]}", "install it anew")
+            raise failure(f"{python} doesn't run (exit code {code}): {text.strip()[-200:]}", "install it anew")
         if wanted and text.strip() != wanted:
-            raise Failed(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
+            raise failure(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 
     def _gather(self) -> None:
         """The wheels in one flat directory, where installers look for them by name."""
@@ -168,14 +142,14 @@ class Fill:
             try:
                 os.link(str(source), str(target))
             except FileNotFoundError:
-                raise Failed(f"{file['name']} is not in {self.store}") from None
+                raise failure(f"{file['name']} is not in {self.store}") from None
             except OSError:
                 shutil.copyfile(str(source), str(target))
             try:
                 with zipfile.ZipFile(str(target)) as wheel:
                     self.needed += sum(entry.file_size + 2048 for entry in wheel.infolist())
             except zipfile.BadZipFile:
-                raise self._damaged() or Failed(f"{file['name']} is no wheel", "ask whoever made it") from None
+                raise self._damaged() or failure(f"{file['name']} is no wheel", "ask whoever made it") from None
         if self._free() < self.needed + MARGIN:
             raise self.no_room(self.needed + MARGIN - self._free())
 
@@ -183,15 +157,15 @@ class Fill:
         stat = os.statvfs(str(self.home))
         return stat.f_bavail * stat.f_frsize
 
-    def no_room(self, missing: int | None = None, *, quota: bool = False) -> Failed:
+    def no_room(self, missing: int | None = None, *, quota: bool = False) -> AgentError:
         missing = self.needed - self._used() if missing is None else missing
-        return Failed(
+        return failure(
             f"{self.home} has no room for the environment{' under the quota of this account' * quota}: "
             f"it takes {human(self.needed)}, {human(max(missing, 1 << 20))} are missing",
             "make room there (ipexctl envs shows what is ours), or give --home a directory with more",
         )
 
-    def _damaged(self) -> Failed | None:
+    def _damaged(self) -> AgentError | None:
         """Wheels that aren't what the lock says any more; they are taken out of the store."""
         bad = []
         for file in self.order["files"]:
@@ -204,7 +178,7 @@ class Fill:
                 shutil.rmtree(str(self.store / file["sha256"]), ignore_errors=True)
         if not bad:
             return None
-        return Failed(f"{', '.join(bad)} in {self.store} was not what the lock says, and was removed")
+        return failure(f"{', '.join(bad)} in {self.store} was not what the lock says, and was removed")
 
     def _install(self) -> None:
         lock = self.work / "lock.txt"
@@ -232,13 +206,13 @@ class Fill:
         if quota or re.search(r"No space left|os error 28\)", text) or self._free() < self.needed - self._used():
             raise self.no_room(quota=quota)
         if tool == "venv" and re.search("ensurepip is not available|No module named ensurepip", text):
-            raise Failed(
+            raise failure(
                 f"{self.order['python']} has no ensurepip, which makes an environment with pip in it",
                 f"apt install python{self.record.get('python', '3')}-venv there, or let ipexctl bring uv",
             )
         lines = [re.sub(r"^[^\w/]+", "", line).strip() for line in text.splitlines() if line.strip()]
         said = " ".join(lines[-6:])[-700:]
-        raise self._damaged() or Failed(f"{tool} ended with exit code {code}: {said}")
+        raise self._damaged() or failure(f"{tool} ended with exit code {code}: {said}")
 
     def _used(self) -> int:
         seen: dict[int, int] = {}
@@ -255,14 +229,14 @@ class Fill:
         file, uv = self.order["installer"], self.work / "uv"
         source = self.store / file["sha256"] / file["name"]
         if not source.is_file():
-            raise Failed(f"{file['name']} is not in {self.store}")
+            raise failure(f"{file['name']} is not in {self.store}")
         if not file["name"].endswith(".whl"):
             shutil.copyfile(str(source), str(uv))
         else:
             with zipfile.ZipFile(str(source)) as wheel:
                 member = next((name for name in wheel.namelist() if name.endswith(".data/scripts/uv")), None)
                 if member is None:
-                    raise Failed(f"{file['name']} holds no uv", "give a wheel of uv for Linux")
+                    raise failure(f"{file['name']} holds no uv", "give a wheel of uv for Linux")
                 with wheel.open(member) as packed, uv.open("wb") as unpacked:
                     shutil.copyfileobj(packed, unpacked, 1 << 20)
         uv.chmod(0o755)
@@ -298,7 +272,7 @@ class Fill:
         """The variables a script sets, and what it puts in front of lists. In bash: other shells set half of it."""
         bash = shutil.which("bash")
         if bash is None:
-            raise Failed(f"there is no bash here, and {script.name} of the oneCCL bindings needs it", "install bash")
+            raise failure(f"there is no bash here, and {script.name} of the oneCCL bindings needs it", "install bash")
         path = os.environ.get("PATH", os.defpath)
         base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LISTS, BASE)}
         out = self.work / "variables"
@@ -306,7 +280,7 @@ class Fill:
         line = f". {shlex.quote(str(script))} >&2 && env -0 >{shlex.quote(str(out))}"
         code, text = run([bash, "--noprofile", "--norc", "-c", line], base, str(self.work))
         if code:
-            raise Failed(f"{script.name} of the oneCCL bindings failed (exit code {code}): {text.strip()[-500:]}")
+            raise failure(f"{script.name} of the oneCCL bindings failed (exit code {code}): {text.strip()[-500:]}")
         pairs = [item.split("=", 1) for item in out.read_text().split("\0") if "=" in item]
         sets, lists = {}, {}
         for name, value in pairs:
@@ -365,29 +339,21 @@ class Fill:
             fresh.replace(record)
 
 
-def stop(*_: object) -> None:
-    raise Stopped
-
-
-def main() -> int:
-    signal.signal(signal.SIGTERM, stop)
-    order = json.loads(Path(sys.argv[1]).read_text())
-    filler, why = Fill(order), None
+def main(order_file: str) -> int:
+    stop_on_signals()
+    order = json.loads(Path(order_file).read_text())
+    filler, error = Fill(order), None
     try:
         filler.fill()
-    except Failed as failed:
-        why = failed
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = filler.no_room(quota=error.errno == errno.EDQUOT) if full else None
-        why = why or Failed(f"{error.filename or order['home']}: {error.strerror}")
+    except AgentError as failed:
+        error = failed
+    except OSError as failed:
+        full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
+        error = filler.no_room(quota=failed.errno == errno.EDQUOT) if full else None
+        error = error or failure(f"{failed.filename or order['home']}: {failed.strerror}")
     except Stopped:
-        return 143
-    if why:
+        return EXIT_CODE
+    if error:
         shutil.rmtree(order["aside"], ignore_errors=True)  # there may be no room for the answer otherwise
-    Path(order["answer"]).write_text(json.dumps({"reason": why.reason, "fix": why.fix} if why else {}))
+    Path(order["answer"]).write_text(json.dumps({"reason": error.reason, "fix": error.fix} if error else {}))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

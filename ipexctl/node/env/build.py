@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -18,39 +17,18 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, BinaryIO, Callable, Dict, Iterator
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.archive import agent_argv
+from ipexctl.node.common.stop import answer_until_stopped, check_reader, emit_step
+from ipexctl.node.env.child import end_with_parent
+
+Json = Dict[str, Any]
 
 BEAT = 3.0
 STALE = 30.0
 """Seconds without a heartbeat after which a builder on another machine counts as gone."""
-
-
-class Failed(Exception):
-    """Why there is no environment now, and what to do about it."""
-
-    def __init__(self, reason: str, fix: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
-
-
-class Stopped(BaseException):
-    """Told to stop, or nobody listens any more."""
-
-
-def say(**event: Any) -> None:
-    try:
-        print(json.dumps(event), flush=True)  # noqa: T201
-    except BrokenPipeError:
-        raise Stopped from None
-
-
-def listening() -> None:
-    """Raises where nobody reads what we say any more: the connection is gone."""
-    poller = select.poll()
-    poller.register(1, 0)
-    if poller.poll(0):
-        raise Stopped
 
 
 def wipe(path: Path) -> None:
@@ -86,7 +64,7 @@ class Place:
     def __init__(self, home: str) -> None:
         self.home = Path(home).expanduser()
         if not self.home.is_absolute():
-            raise Failed(f"{home} is no absolute path", "give --home an absolute path")
+            raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
         self.envs, self.tmp, self.store = self.home / "envs", self.home / "tmp", self.home / "wheels"
         self.token = os.urandom(6).hex()
         self.work, self.aside = self.tmp / f"build-{self.token}", self.envs / f".build-{self.token}"
@@ -98,7 +76,7 @@ class Place:
         if flags & os.ST_RDONLY:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.home))
         if flags & getattr(os, "ST_NOEXEC", 8):
-            raise Failed(
+            raise AgentError(
                 f"{self.home} is on a filesystem mounted noexec: no program can be run from there",
                 "give --home a directory on a filesystem that lets programs run",
             )
@@ -183,9 +161,9 @@ class Place:
                 self._take_away(lock, holder)
                 continue
             if pause == 0.05:
-                say(event="step", what="waiting for another install of the same environment")
+                emit_step("waiting for another install of the same environment")
             time.sleep(pause)
-            listening()
+            check_reader()
             pause = min(1.0, pause * 1.5)
         try:
             yield
@@ -211,20 +189,6 @@ def _target(link: Path) -> str | None:
         return None
 
 
-try:
-    import ctypes
-
-    PRCTL: Any = ctypes.CDLL(None).prctl
-except (ImportError, OSError, AttributeError):  # a Python without ctypes, a kernel that isn't Linux
-    PRCTL = None
-
-
-def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone."""
-    if PRCTL is not None:
-        PRCTL(1, signal.SIGTERM)
-
-
 class Build:
     """One environment: there already, or made, then named."""
 
@@ -239,7 +203,7 @@ class Build:
         self.final = self.place.envs / self.name
         for word in [self.name, *self.links]:
             if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", word):
-                raise Failed(f"{word!r} can't be the name of an environment", "use letters, digits, . _ - and +")
+                raise AgentError(f"{word!r} can't be the name of an environment", "use letters, digits, . _ - and +")
 
     def is_there(self) -> bool:
         try:
@@ -286,20 +250,19 @@ class Build:
             wipe(old)
             with contextlib.suppress(FileNotFoundError):
                 self.final.rename(old)
-        raise Failed(f"{self.final} is being changed by somebody else", "run ipexctl install again")
+        raise AgentError(f"{self.final} is being changed by somebody else", "run ipexctl install again")
 
     def _fill(self) -> None:
         """Have the environment made aside, by a process of its own, which speaks on our stdout."""
         answer = self.place.work / "filled.json"
         order = {**self.request, "aside": str(self.place.aside), "work": str(self.place.work)}
         order.update(final=str(self.final), token=self.place.token, home=str(self.place.home), answer=str(answer))
-        program = order.pop("programs")["fill"]
         (self.place.work / "order.json").write_text(json.dumps(order))
         child = subprocess.Popen(
-            [sys.executable, "-I", "-c", program, str(self.place.work / "order.json")],
+            agent_argv(sys.executable, "env.fill", str(self.place.work / "order.json")),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            preexec_fn=end_with_parent,
+            preexec_fn=end_with_parent(signal.SIGTERM),
         )
         try:
             _, complaint = child.communicate()
@@ -311,21 +274,21 @@ class Build:
                 except subprocess.TimeoutExpired:
                     child.kill()
                     child.wait()
-        listening()
+        check_reader()
         try:
             said = json.loads(answer.read_text())
         except (OSError, ValueError):
             last = complaint.decode(errors="replace").strip().splitlines()[-1:]
             cause = last[0] if last else f"exit code {child.returncode}"
-            raise Failed(f"the environment could not be made: {cause}", "run ipexctl install again") from None
+            raise AgentError(f"the environment could not be made: {cause}", "run ipexctl install again") from None
         if "reason" in said:
-            raise Failed(said["reason"], said["fix"])
+            raise AgentError(said["reason"], said["fix"])
 
     def _check_links(self) -> None:
         for name in self.links:
             link = self.place.envs / name
             if name == self.name or (link.exists() and not link.is_symlink()):
-                raise Failed(
+                raise AgentError(
                     f"{link} is an environment itself, so {name} can't become a name for another",
                     f"choose another --env, or remove it: ipexctl envs --remove {name}",
                 )
@@ -346,40 +309,23 @@ class Build:
             wipe(self.place.store / file["sha256"])
 
 
-def explained(error: OSError, home: str) -> Failed:
+def explained(error: OSError, home: str) -> AgentError:
     where = error.filename or home
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         why = "is on a read-only filesystem" if error.errno == errno.EROFS else "can't be written to by this account"
-        return Failed(f"{where} {why}", "give --home a directory that can be written to")
+        return AgentError(f"{where} {why}", "give --home a directory that can be written to")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "the quota of this account is used up" if error.errno == errno.EDQUOT else "the disk is full"
-        return Failed(f"{what}: {where}", "make room there, or give --home a directory with more")
-    return Failed(f"{where}: {error.strerror or error}", "run ipexctl install again")
+        return AgentError(f"{what}: {where}", "make room there, or give --home a directory with more")
+    return AgentError(f"{where}: {error.strerror or error}", "run ipexctl install again")
 
 
-def stop(*_: object) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    raise Stopped
-
-
-def main() -> int:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
-    home = ""
+def build(request: Json, _: BinaryIO) -> Json:
     try:
-        request = json.loads(sys.stdin.readline())
-        home = request["home"]
-        say(event="done", **Build(request).work())
+        return Build(request).work()
     except OSError as error:
-        failed = explained(error, home)
-        say(event="failed", reason=failed.reason, fix=failed.fix)
-    except Failed as failed:
-        say(event="failed", reason=failed.reason, fix=failed.fix)
-    except Stopped:
-        return 143
-    return 0
+        raise explained(error, request["home"]) from None
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(action: str) -> int:
+    return answer_until_stopped({"build": build}[action])

@@ -18,43 +18,28 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, BinaryIO, Callable, Dict, Sequence
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.archive import agent_argv
+from ipexctl.node.common.stop import Stopped, answer_until_stopped, emit_step
+from ipexctl.node.env.child import end_with_parent
+
+Json = Dict[str, Any]
 
 HEAD, TAIL = 2048, 4096
 MARK = "@ipexctl-rank "
 
 
-class Failed(Exception):
-    def __init__(self, reason: str, fix: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
+def own_group() -> Callable[[], None]:
+    """A preexec_fn for a process group of its own, which the kernel begins to end when this process is gone."""
+    ask_kernel = end_with_parent(signal.SIGTERM)
 
+    def prepare() -> None:
+        os.setpgid(0, 0)
+        ask_kernel()
 
-class Stopped(BaseException):
-    """Told to stop, or nobody listens any more."""
-
-
-def say(**event: Any) -> None:
-    try:
-        print(json.dumps(event), flush=True)  # noqa: T201
-    except BrokenPipeError:
-        raise Stopped from None
-
-
-try:
-    import ctypes
-
-    PRCTL: Any = ctypes.CDLL(None).prctl
-except (ImportError, OSError, AttributeError):  # a Python without ctypes, a kernel that isn't Linux
-    PRCTL = None
-
-
-def own_group() -> None:
-    """A process group of its own, which the kernel begins to end when we are gone."""
-    os.setpgid(0, 0)
-    if PRCTL is not None:
-        PRCTL(1, signal.SIGTERM)
+    return prepare
 
 
 class Child:
@@ -74,10 +59,10 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=env,
                 pass_fds=[pipe[1]] if pipe else [],
-                preexec_fn=own_group,
+                preexec_fn=own_group(),
             )
         except OSError as error:
-            raise Failed(f"{argv[0]} can't be run: {error.strerror}", "see: ipexctl doctor") from None
+            raise AgentError(f"{argv[0]} can't be run: {error.strerror}", "see: ipexctl doctor") from None
         finally:
             if pipe:
                 os.close(pipe[1])
@@ -152,7 +137,6 @@ def watch(children: Sequence[Child], timeout: float) -> bool:
 class Verify:
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
-        self.programs: dict[str, str] = request["programs"]
         self.python: str = request.get("python") or sys.executable
         self.timeout = float(request.get("timeout") or 300)
         self.module: str | None = request.get("module")
@@ -188,7 +172,7 @@ class Verify:
         self._steps(steps)
         good = {phase["name"] for phase in self.phases if phase["ok"]}
         if "torch" in good and ("bindings" in good or backend != "ccl"):
-            say(event="step", what="adding up over two ranks")
+            emit_step("adding up over two ranks")
             if not self._allreduce(backend) and "EADDRINUSE" in self.phases[-1]["text"]:
                 self.phases.pop()
                 self._allreduce(backend)
@@ -199,7 +183,7 @@ class Verify:
     def _start_steps(self, order: dict[str, Any]) -> tuple[Child, bool]:
         pipe = os.pipe()
         order = {**order, "fd": pipe[1], "module": self.module}
-        child = Child([self.python, "-s", "-c", self.programs["steps"], json.dumps(order)], self.env, pipe)
+        child = Child(agent_argv(self.python, "env.verify_steps", json.dumps(order), isolated=False), self.env, pipe)
         return child, watch([child], self.timeout)
 
     def _look(self) -> dict[str, Any]:
@@ -208,14 +192,14 @@ class Verify:
             found: dict[str, Any] = json.loads(child.report)["found"]
         except (ValueError, KeyError):
             last = child.text.splitlines()[-1:] or [f"exit code {child.process.returncode}"]
-            raise Failed(f"{self.python} doesn't run: {last[0]}", "see: ipexctl doctor") from None
+            raise AgentError(f"{self.python} doesn't run: {last[0]}", "see: ipexctl doctor") from None
         return found
 
     def _steps(self, steps: list[str]) -> None:
         """Each part is imported and used, in one process as long as none fails; behind a failure in a new one."""
         pending = list(steps)
         while pending:
-            say(event="step", what=f"verifying {pending[0]}")
+            emit_step(f"verifying {pending[0]}")
             child, in_time = self._start_steps({"steps": pending})
             began = None
             for line in child.report.decode(errors="replace").splitlines():
@@ -255,7 +239,7 @@ class Verify:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
             env.pop(name, None)
         env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
-        rank = [self.python, "-s", "-c", self.programs["rank"], json.dumps(order)]
+        rank = agent_argv(self.python, "env.verify_rank", json.dumps(order), isolated=False)
         mpirun = self._mpirun()
         if mpirun:
             env.update(I_MPI_PIN="0", I_MPI_THREAD_YIELD="2", CCL_YIELD="sched_yield", CCL_WORKER_COUNT="1")
@@ -307,7 +291,7 @@ def sourced(setup: str, env: dict[str, str]) -> dict[str, str]:
     """The environment a file of the user leaves behind, in bash."""
     bash = shutil.which("bash")
     if bash is None:
-        raise Failed(f"there is no bash here to source {setup} with", "install bash")
+        raise AgentError(f"there is no bash here to source {setup} with", "install bash")
     # As at a prompt: $0 is bash, since oneAPI's scripts refuse where it is themselves, and there are no arguments.
     line = f". {shlex.quote(setup)} >&2; code=$?; env -0; exit $code"
     done = subprocess.run(
@@ -315,7 +299,7 @@ def sourced(setup: str, env: dict[str, str]) -> dict[str, str]:
     )
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()[-400:]
-        raise Failed(
+        raise AgentError(
             f"{setup} failed in bash (exit code {done.returncode}): {said}", "mend the file, or leave --setup out"
         )
     pairs = (item.split("=", 1) for item in done.stdout.decode(errors="surrogateescape").split("\0") if "=" in item)
@@ -339,29 +323,14 @@ def keep(path: str, answer: dict[str, Any]) -> None:
         aside.replace(target)
 
 
-def stop(*_: object) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    raise Stopped
-
-
-def main() -> int:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
+def verify(request: Json, _: BinaryIO) -> Json:
     began = time.monotonic()
-    try:
-        request = json.loads(sys.stdin.readline())
-        answer = Verify(request).work()
-        answer["seconds"] = round(time.monotonic() - began, 3)
-        if answer["ok"] and request.get("keep"):
-            keep(request["keep"], answer)
-        say(event="done", **answer)
-    except Failed as failed:
-        say(event="failed", reason=failed.reason, fix=failed.fix)
-    except Stopped:
-        return 143
-    return 0
+    result = Verify(request).work()
+    result["seconds"] = round(time.monotonic() - began, 3)
+    if result["ok"] and request.get("keep"):
+        keep(request["keep"], result)
+    return result
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(action: str) -> int:
+    return answer_until_stopped({"verify": verify}[action])

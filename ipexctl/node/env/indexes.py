@@ -14,7 +14,6 @@ import os
 import re
 import socket
 import ssl
-import sys
 import threading
 import time
 import urllib.error
@@ -22,8 +21,10 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable
+from typing import Any, BinaryIO, Callable, Dict, Iterable
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
+
+from ipexctl.node.common.answer import answer
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 PAGE = 64 << 20
@@ -326,7 +327,7 @@ class Asking:
             self.first.set()
 
 
-def ask(request: Json) -> Json:
+def ask(request: Json, _: BinaryIO) -> Json:
     timeout = float(request.get("timeout") or 5)
     web = Web(request.get("settings") or {})
     projects = [normal(project) for project in request["projects"]]
@@ -352,13 +353,7 @@ def ask(request: Json) -> Json:
     return {"candidates": candidates, "answered": answered, "silent": silent, "logins": web.logins}
 
 
-def main() -> None:
-    answer = ask(json.loads(sys.stdin.readline()))
-    sys.stdout.write(json.dumps({"event": "done", **answer}) + "\n")
-    sys.stdout.flush()
+def main(action: str) -> int:
+    code = answer({"ask": ask}[action])
     # Threads that still wait for a source that was given up are not waited for.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+    os._exit(code)

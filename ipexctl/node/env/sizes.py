@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
-import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, BinaryIO, Dict
 from urllib.parse import urlsplit
+
+from ipexctl.node.common.answer import answer
 
 AT_ONCE = 8
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
@@ -68,18 +68,16 @@ def size_of(web: Web, url: str, timeout: float) -> int | None:
     return None
 
 
-def main() -> None:
-    request = json.loads(sys.stdin.readline())
-    sizes: dict[str, int] = {}
+def sizes(request: Json, _: BinaryIO) -> Json:
+    timeout = float(request.get("timeout") or 5)
     try:
         web = Web(request)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = pool.map(lambda url: size_of(web, url, float(request.get("timeout") or 5)), request["urls"])
-            sizes = {url: size for url, size in zip(request["urls"], found) if size is not None}
-    except OSError:
-        pass  # certificates that can't be read: then sizes stay unknown
-    sys.stdout.write(json.dumps({"event": "done", "sizes": sizes}) + "\n")
+    except OSError:  # certificates that can't be read: the sizes stay unknown
+        return {"sizes": {}}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(lambda url: size_of(web, url, timeout), request["urls"])
+        return {"sizes": {url: size for url, size in zip(request["urls"], found) if size is not None}}
 
 
-if __name__ == "__main__":
-    main()
+def main(action: str) -> int:
+    return answer({"read": sizes}[action])

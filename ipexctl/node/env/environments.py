@@ -11,22 +11,17 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, BinaryIO, Callable, Dict
+
+from ipexctl.node.common.answer import AgentError, answer
+
+Json = Dict[str, Any]
 
 RECORD = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
 """What env.json must say for the environment to be used."""
-
-
-class Failed(Exception):
-    def __init__(self, reason: str, fix: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
 
 
 def normal(name: str) -> str:
@@ -51,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
 def home_of(request: dict[str, Any]) -> Path:
     home = Path(request["home"]).expanduser()
     if not home.is_absolute():
-        raise Failed(f"{home} is no absolute path", "give --home an absolute path")
+        raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
     return home
 
 
@@ -59,7 +54,7 @@ def env_of(request: dict[str, Any]) -> Path:
     """The directory of the environment with that name: its own, or one that points at it."""
     envs, name = home_of(request) / "envs", str(request["name"])
     if not name or "/" in name or name.startswith("."):
-        raise Failed(f"{name!r} is no name of an environment", "see: ipexctl envs")
+        raise AgentError(f"{name!r} is no name of an environment", "see: ipexctl envs")
     return envs / (target(envs / name) or name)
 
 
@@ -246,7 +241,7 @@ def remove(request: dict[str, Any]) -> dict[str, Any]:
     for name in request["names"]:
         try:
             gone = remove_one(home_of(request), env_of({**request, "name": name}), str(name))
-        except Failed as error:
+        except AgentError as error:
             failed[name] = error.reason
         except OSError as error:
             failed[name] = f"{error.filename}: {error.strerror}"
@@ -263,12 +258,12 @@ def remove_one(home: Path, env: Path, name: str) -> list[str]:
     if env.is_dir():
         pids = users_of([str(env), os.path.realpath(str(env)), *map(str, links)])
         if pids:
-            raise Failed(f"{env.name} is in use by process {', '.join(map(str, pids[:5]))}; end it first")
+            raise AgentError(f"{env.name} is in use by process {', '.join(map(str, pids[:5]))}; end it first")
         aside = env.with_name(f".build-{os.urandom(6).hex()}+removed")
         env.rename(aside)  # gone at once; where we die now, the next build clears the rest
         shutil.rmtree(str(aside), ignore_errors=True)
     elif not links:
-        raise Failed(f"there is no environment {name}")
+        raise AgentError(f"there is no environment {name}")
     for link in links:
         link.unlink()
     return sorted({name, env.name, *(link.name for link in links)})
@@ -305,13 +300,13 @@ def link(request: dict[str, Any]) -> dict[str, Any]:
     """Make a name point at an environment."""
     envs, env = home_of(request) / "envs", env_of(request)
     if not env.is_dir():
-        raise Failed(f"there is no environment {request['name']}", "see: ipexctl envs")
+        raise AgentError(f"there is no environment {request['name']}", "see: ipexctl envs")
     for name in request["links"]:
         if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", name):
-            raise Failed(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
+            raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
         place, aside = envs / name, envs / f".link-{os.urandom(6).hex()}"
         if place.exists() and not place.is_symlink():
-            raise Failed(f"{place} is an environment itself", f"remove it: ipexctl envs --remove {name}")
+            raise AgentError(f"{place} is an environment itself", f"remove it: ipexctl envs --remove {name}")
         if target(place) != env.name:
             aside.symlink_to(env.name)
             aside.replace(place)
@@ -324,7 +319,7 @@ def note(request: dict[str, Any]) -> dict[str, Any]:
     record = read(env / "env.json")
     asked = record.get("requests")
     if not isinstance(asked, list):
-        raise Failed(f"{env / 'env.json'} is missing or broken", "ipexctl install makes the environment anew")
+        raise AgentError(f"{env / 'env.json'} is missing or broken", "ipexctl install makes the environment anew")
     if request["request"] not in asked:
         record["requests"] = [*asked, request["request"]]
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
@@ -344,17 +339,11 @@ ACTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def main() -> int:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        said = {"event": "done", **ACTIONS[sys.argv[-1]](json.loads(sys.stdin.readline()))}
-    except Failed as failed:
-        said = {"event": "failed", "reason": failed.reason, "fix": failed.fix}
-    except OSError as error:
-        said = {"event": "failed", "reason": f"{error.filename}: {error.strerror}", "fix": "see: ipexctl doctor"}
-    print(json.dumps(said), flush=True)  # noqa: T201
-    return 0
+def main(action: str) -> int:
+    def act(request: Json, _: BinaryIO) -> Json:
+        try:
+            return ACTIONS[action](request)
+        except OSError as error:
+            raise AgentError(f"{error.filename}: {error.strerror}", "see: ipexctl doctor") from None
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return answer(act, private=False)

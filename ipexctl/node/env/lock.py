@@ -10,29 +10,22 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, NoReturn
+from typing import Any, BinaryIO, Dict
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.stop import answer_until_stopped
 
 KEPT = 16384
 STALE = 86400
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 Json = Dict[str, Any]
-
-
-class Failed(Exception):
-    """What a person is told, and what to do about it."""
-
-    def __init__(self, reason: str, fix: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
 
 
 class Work:
@@ -47,13 +40,10 @@ class Work:
         self.place = Path(tempfile.mkdtemp(prefix="lock-", dir=str(tmp)))
         self.process: subprocess.Popen[str] | None = None
 
-    def stop(self, *_: object) -> NoReturn:
-        self.clear()
-        os._exit(143)
-
     def clear(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
+            self.process.wait()
         shutil.rmtree(str(self.place), ignore_errors=True)
 
 
@@ -67,7 +57,7 @@ def binary(uv: Any, place: Path) -> str:
         with zipfile.ZipFile(str(kept)) as wheel:
             inside = [name for name in wheel.namelist() if name.endswith(".data/scripts/uv")]
             if not inside:
-                raise Failed(f"there is no uv in {uv['name']}")
+                raise AgentError(f"there is no uv in {uv['name']}")
             with wheel.open(inside[0]) as source, made.open("wb") as target:
                 shutil.copyfileobj(source, target)
     else:
@@ -189,13 +179,13 @@ def compile_lock(request: Json, work: Work) -> Json:
         )
         text, said = work.process.communicate(timeout=request.get("timeout") or 300)
     except subprocess.TimeoutExpired:
-        raise Failed("uv found no answer in time", "an index is very slow: leave it out") from None
+        raise AgentError("uv found no answer in time", "an index is very slow: leave it out") from None
     except PermissionError:
-        raise Failed(
+        raise AgentError(
             f"uv can't be run in {place}: no programs may be run there (noexec)", "--home DIR elsewhere"
         ) from None
     except OSError as error:
-        raise Failed(f"uv can't be run ({error.strerror or error})") from None
+        raise AgentError(f"uv can't be run ({error.strerror or error})") from None
     if work.process.returncode:
         return {"pylock": None, "said": said[-KEPT:].replace(str(place) + "/", "")}
     return {"pylock": text, "said": said[-KEPT:], "on_disk": on_disk(text)}
@@ -215,29 +205,19 @@ def on_disk(text: str) -> Json:
     return found
 
 
-def main() -> None:
-    request = json.loads(sys.stdin.readline())
+def compile_request(request: Json, _: BinaryIO) -> Json:
     work = None
     try:
         work = Work(request["home"])
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, work.stop)
-        last = {"event": "done", **compile_lock(request, work)}
-    except Failed as failed:
-        last = {"event": "failed", "reason": failed.reason, "fix": failed.fix}
+        return compile_lock(request, work)
     except OSError as error:
-        last = {
-            "event": "failed",
-            "reason": f"{error.strerror or error}: {error.filename or request['home']}",
-            "fix": "",
-        }
+        raise AgentError(f"{error.strerror or error}: {error.filename or request['home']}") from None
     except zipfile.BadZipFile:
-        last = {"event": "failed", "reason": "uv's wheel is damaged", "fix": ""}
+        raise AgentError("uv's wheel is damaged") from None
     finally:
         if work is not None:
             work.clear()
-    sys.stdout.write(json.dumps(last) + "\n")
 
 
-if __name__ == "__main__":
-    main()
+def main(action: str) -> int:
+    return answer_until_stopped({"compile": compile_request}[action])
