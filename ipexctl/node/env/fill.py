@@ -26,6 +26,7 @@ from typing import Any
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
 from ipexctl.node.env.child import end_with_parent
+from ipexctl.node.env.uv import unpack_uv
 
 MARGIN = 32 << 20
 FOREIGN = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
@@ -187,7 +188,7 @@ class Fill:
         python = str(self.aside / "bin" / "python")
         places = ["--no-index", "--no-deps", "--require-hashes", "--find-links", str(self.work / "wheels")]
         if self.order.get("installer"):
-            uv = [self._uv(), "--no-config", "--offline", "--quiet"]
+            uv = [unpack_uv(self.store, self.order["installer"], self.work), "--no-config", "--offline", "--quiet"]
             make = [*uv, "venv", "--no-project", "--python", self.order["python"], "--prompt", self.order["name"]]
             self._step(*make, str(self.aside))
             pip = [*uv, "pip", "install", "--python", python, "--link-mode", "hardlink"]
@@ -223,24 +224,6 @@ class Fill:
                         stat = os.lstat(os.path.join(directory, name))  # noqa: PTH118
                         seen[stat.st_ino] = stat.st_size
         return sum(seen.values())
-
-    def _uv(self) -> str:
-        """uv itself, out of its wheel where it is one."""
-        file, uv = self.order["installer"], self.work / "uv"
-        source = self.store / file["sha256"] / file["name"]
-        if not source.is_file():
-            raise failure(f"{file['name']} is not in {self.store}")
-        if not file["name"].endswith(".whl"):
-            shutil.copyfile(str(source), str(uv))
-        else:
-            with zipfile.ZipFile(str(source)) as wheel:
-                member = next((name for name in wheel.namelist() if name.endswith(".data/scripts/uv")), None)
-                if member is None:
-                    raise failure(f"{file['name']} holds no uv", "give a wheel of uv for Linux")
-                with wheel.open(member) as packed, uv.open("wb") as unpacked:
-                    shutil.copyfileobj(packed, unpacked, 1 << 20)
-        uv.chmod(0o755)
-        return str(uv)
 
     def _variables(self, site: Path) -> tuple[dict[str, str], list[str]]:
         """What a rank needs set: from the package's own script where it has one, else from where the files are."""

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.stop import answer_until_stopped
+from ipexctl.node.env.uv import unpack_uv
 
 KEPT = 16384
 STALE = 86400
@@ -45,25 +46,6 @@ class Work:
             self.process.kill()
             self.process.wait()
         shutil.rmtree(str(self.place), ignore_errors=True)
-
-
-def binary(uv: Any, place: Path) -> str:
-    """uv's own path; out of the store it comes as a wheel or as the binary itself, and is made executable."""
-    if isinstance(uv, str):
-        return uv
-    kept = Path(uv["store"]).expanduser() / uv["sha256"] / uv["name"]
-    made = place / "uv"
-    if uv["name"].endswith(".whl"):
-        with zipfile.ZipFile(str(kept)) as wheel:
-            inside = [name for name in wheel.namelist() if name.endswith(".data/scripts/uv")]
-            if not inside:
-                raise AgentError(f"there is no uv in {uv['name']}")
-            with wheel.open(inside[0]) as source, made.open("wb") as target:
-                shutil.copyfileobj(source, target)
-    else:
-        shutil.copyfile(str(kept), str(made))
-    made.chmod(0o700)
-    return str(made)
 
 
 def readable(source: Json, place: Path) -> Json:
@@ -139,7 +121,9 @@ def configuration(request: Json, env: dict[str, str]) -> str:
 def compile_lock(request: Json, work: Work) -> Json:
     place = work.place
     settings = request.get("settings") or {}
-    uv = binary(request["uv"], place)
+    uv = request["uv"]
+    if not isinstance(uv, str):
+        uv = unpack_uv(Path(uv["store"]).expanduser(), uv, place)
     if request.get("kept"):
         (place / "links").mkdir()
         for file in request["kept"]["files"]:

@@ -1,0 +1,258 @@
+"""HTTP client for package indexes, with the proxies, certificates and logins that pip would use on this host.
+
+`HttpClient.open` raises an OSError, an HTTPException or a ValueError, which `explain` says in words, and an AgentError
+when the certificates can't be used.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import netrc
+import os
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from ipexctl.node.common.answer import AgentError
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+_CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
+"""Of Debian, Red Hat, SUSE. A Python from conda brings its own authorities, which lack those of a company."""
+_SCHEMES = ("http", "https", "file")
+
+
+class HttpSettings(NamedTuple):
+    """What pip is set to; what is left empty here is taken from the environment."""
+
+    proxies: Mapping[str, str] = {}
+    """Scheme → address."""
+    cafile: str = ""
+    """Certificate authorities: a file or a directory."""
+    client_cert: str = ""
+    trusted_hosts: tuple[str, ...] = ()
+    """`host` or `host:port`, whose certificates are not verified."""
+    logins: Mapping[str, str] = {}
+    """Origin → the value of Authorization."""
+
+
+def read_settings(settings: Mapping[str, Any], logins: Mapping[str, str] | None = None) -> HttpSettings:
+    """pip's settings as they come with a request."""
+    proxy = settings.get("proxy")
+    return HttpSettings(
+        {"http": proxy, "https": proxy} if proxy else {},
+        settings.get("cert") or "",
+        settings.get("client_cert") or "",
+        tuple(settings.get("trusted_hosts") or ()),
+        logins or {},
+    )
+
+
+class RefusedRedirect(ValueError):
+    """A redirect that is not followed."""
+
+
+class HttpClient:
+    """Safe to use from several threads."""
+
+    def __init__(self, settings: HttpSettings, *, allow_plain_redirects: bool = False) -> None:
+        """`allow_plain_redirects`: https may redirect to http, for files whose hash is known."""
+        self.logins: dict[str, str] = dict(settings.logins)
+        self._settings = settings
+        self._contexts: dict[bool, ssl.SSLContext] = {}
+        self._lock = threading.Lock()
+        self._opener = urllib.request.OpenerDirector()
+        for handler in (
+            urllib.request.ProxyHandler(_proxies(settings)),
+            urllib.request.HTTPHandler(),
+            _HttpsHandler(self._context_for),
+            urllib.request.FileHandler(),
+            urllib.request.UnknownHandler(),
+            urllib.request.HTTPDefaultErrorHandler(),
+            urllib.request.HTTPErrorProcessor(),
+            _RedirectHandler(allow_plain_redirects),
+        ):
+            self._opener.add_handler(handler)
+
+    def open(self, url: str, *, timeout: float, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
+        """The response. Credentials in the URL, else known logins, else ~/.netrc go along, to that origin only."""
+        parts = urlsplit(url)
+        if parts.scheme not in _SCHEMES:
+            raise ValueError("only http, https and file addresses can be fetched")
+        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+        fields = {"User-Agent": "ipexctl", **(headers or {})}
+        named = [fields.pop(name) for name in list(fields) if name.lower() == "authorization"]
+        login = named[0] if named else self._login(parts)
+        request = urllib.request.Request(bare, headers=fields, method=method)  # noqa: S310 - looked at above
+        if login:
+            request.add_unredirected_header("Authorization", login)
+        return self._opener.open(request, timeout=timeout)
+
+    def load_certificates(self) -> None:
+        """Raise an AgentError now rather than at the first request over https."""
+        self._context_for("https://")
+
+    def _login(self, parts: SplitResult) -> str:
+        known = origin_of(parts.geturl())
+        user, at, _ = parts.netloc.rpartition("@")
+        if at:
+            name, _, password = user.partition(":")
+            self.logins[known] = _basic(unquote(name), unquote(password))
+        elif known not in self.logins and parts.hostname:
+            login = _netrc_login(parts.hostname)
+            if login:
+                self.logins[known] = login
+        return self.logins.get(known, "")
+
+    def _context_for(self, url: str) -> ssl.SSLContext:
+        verify = not self._is_trusted(urlsplit(url))
+        with self._lock:  # to read all authorities takes a while, and all threads begin at once
+            if verify not in self._contexts:
+                self._contexts[verify] = self._new_context(verify)
+            return self._contexts[verify]
+
+    def _is_trusted(self, parts: SplitResult) -> bool:
+        for word in self._settings.trusted_hosts:
+            trusted = urlsplit("//" + word.rpartition("//")[2])
+            if trusted.hostname == parts.hostname and trusted.port in (None, parts.port or 443):
+                return True
+        return False
+
+    def _new_context(self, verify: bool) -> ssl.SSLContext:
+        named = [self._settings.cafile, *(os.environ.get(name) for name in _CA_VARIABLES)]
+        bundle = next((path for path in named if path), None)
+        try:
+            if not verify:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            elif bundle:
+                is_directory = Path(bundle).is_dir()
+                context = ssl.create_default_context(
+                    cafile=None if is_directory else bundle, capath=bundle if is_directory else None
+                )
+            else:
+                context = ssl.create_default_context()
+                for path in _CA_BUNDLES:
+                    if Path(path).exists():
+                        context.load_verify_locations(cafile=path)
+            if self._settings.client_cert:
+                context.load_cert_chain(self._settings.client_cert)
+        except OSError as error:
+            why = f"the certificates can't be used: {error.strerror or error}"
+            raise AgentError(why, "SSL_CERT_FILE, PIP_CERT name others") from None
+        return context
+
+
+class _HttpsHandler(urllib.request.AbstractHTTPHandler):
+    """Chooses the certificates for each host, also for one that a redirect leads to."""
+
+    def __init__(self, context_for: Callable[[str], ssl.SSLContext]) -> None:
+        super().__init__()
+        self._context_for = context_for
+
+    def https_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(http.client.HTTPSConnection, request, context=self._context_for(request.full_url))
+
+    https_request = urllib.request.AbstractHTTPHandler.do_request_
+
+
+class _RedirectHandler(urllib.request.HTTPRedirectHandler):
+    """A login goes along on the same origin only."""
+
+    def __init__(self, allow_plain: bool) -> None:
+        self._allow_plain = allow_plain
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
+        if new not in ("http", "https") or (old == "https" and new == "http" and not self._allow_plain):
+            raise RefusedRedirect(f"it redirects from {old} to something else")
+        made = super().redirect_request(req, fp, 307 if code == 308 else code, msg, headers, newurl)
+        if made is None:
+            return None
+        login = req.unredirected_hdrs.get("Authorization")
+        if origin_of(newurl) != origin_of(req.full_url):
+            made.headers.pop("Cookie", None)
+        elif login:
+            made.add_unredirected_header("Authorization", login)
+        return made
+
+    http_error_308 = urllib.request.HTTPRedirectHandler.http_error_302  # Python knows it from 3.11 on
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
+
+
+def without_login(url: str) -> str:
+    """A URL as it may be shown: neither credentials nor a query, which may be signed."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def is_final(error: Exception) -> bool:
+    """Whether the same request would end the same way."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code < 500 and error.code not in (408, 416, 429)
+    return isinstance(_cause(error), (ssl.SSLCertVerificationError, FileNotFoundError, RefusedRedirect))
+
+
+def explain(error: Exception, timeout: float | None = None) -> str:
+    """Why a request failed, in words."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the server says {error.code} {error.reason}"
+    cause = _cause(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate can't be verified ({cause.verify_message}); SSL_CERT_FILE names the authority's"
+    if isinstance(cause, (socket.timeout, TimeoutError)) or "timed out" in str(cause):
+        return "no answer in time" if timeout is None else f"silent for {timeout:g} s"
+    if isinstance(cause, ssl.SSLError):
+        return f"no TLS connection ({cause.reason or cause})"
+    if isinstance(cause, socket.gaierror):
+        return "its name can't be resolved"
+    if isinstance(cause, ConnectionRefusedError):
+        return "the connection is refused"
+    if isinstance(cause, http.client.IncompleteRead):
+        return "the connection broke off"
+    if isinstance(cause, http.client.HTTPException):
+        return f"it doesn't answer in HTTP ({type(cause).__name__})"
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause) or type(cause).__name__
+
+
+def _cause(error: Exception) -> object:
+    return error.reason if isinstance(error, urllib.error.URLError) else error
+
+
+def _proxies(settings: HttpSettings) -> dict[str, str]:
+    proxies = dict(settings.proxies) or urllib.request.getproxies()
+    other = proxies.get("all", "")
+    if other and other.partition("://")[0].lower() not in ("socks4", "socks5", "socks5h"):
+        proxies = {"http": other, "https": other, **proxies}
+    return proxies
+
+
+def _basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+def _netrc_login(host: str) -> str:
+    named = os.environ.get("NETRC")
+    for path in [named] if named else ["~/.netrc", "~/_netrc"]:
+        try:
+            found = netrc.netrc(str(Path(path).expanduser())).authenticators(host)
+        except (OSError, netrc.NetrcParseError, RuntimeError, ValueError):
+            continue
+        if found:
+            return _basic(found[0] or "", found[2] or "")
+    return ""
