@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ipexctl.remote.node_call import call
-from ipexctl.remote.node_script import run_script, text_of
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -135,7 +134,6 @@ def fetch(
         return Fetched((), {})
     web = web or Web()
     request = {
-        "library": text_of("store"),
         "store": place.store,
         "files": [{**item.blob.to_json(), "url": item.url, "headers": dict(item.headers or {})} for item in downloads],
         "proxies": dict(web.proxies) if web.proxies is not None else None,
@@ -144,12 +142,12 @@ def fetch(
         "trusted_hosts": list(web.trusted_hosts),
         "timeout": web.silence,
     }
-    answer = run_script(
+    answer = call(
         session,
-        place.python,
-        "fetch",
+        "files.download",
         "fetch",
         request,
+        python=place.python,
         on_event=Heard(on_bytes, on_got),
         timeout=timeout,
         cancel=cancel,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from agent_helpers import agent_argv
-from ipexctl.remote.node_script import text_of
 
 _PYENV = Path.home() / ".pyenv" / "versions"
 
@@ -52,14 +51,11 @@ END = b'{"end": true}\n'
 
 
 def argv(script: str, action: str, python: str = sys.executable) -> list[str]:
-    if script == "fetch":
-        return [python, "-I", "-c", text_of(script), action]
     return agent_argv(python, f"files.{script}", action)
 
 
 def first_line(script: str, request: dict[str, Any]) -> bytes:
-    more = {"library": text_of("store")} if script == "fetch" else {}
-    return json.dumps({**more, **request}).encode() + b"\n"
+    return json.dumps(request).encode() + b"\n"
 
 
 def run(

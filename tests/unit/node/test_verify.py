@@ -232,6 +232,20 @@ def test_the_bindings_own_setvars_can_be_the_setup_file(ccl: Home) -> None:
     assert (result.ok, result.backend) == (True, "ccl")
 
 
+def test_pythonpath_of_a_setup_file_reaches_what_is_verified(gloo: Home, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('the torch of PYTHONPATH')\n")
+    setup = tmp_path / "setup.sh"
+    setup.write_text(f"export PYTHONPATH={tmp_path}\n")
+    result = verified(gloo, setup=str(setup))
+    assert result.failed is not None
+    assert "the torch of PYTHONPATH" in result.failed.text
+
+
+def test_a_python_that_is_not_there_is_not_replaced_by_another(gloo: Home) -> None:
+    failed = said(start("env.verify", "verify", request(gloo, python="/nowhere/python")))
+    assert "/nowhere/python" in failed["reason"]
+
+
 def test_ipex_that_has_to_be_there_and_isn_t(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.add_stack(tmp_path / "source", ipex=None)

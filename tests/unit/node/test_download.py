@@ -6,7 +6,6 @@ import base64
 import os
 import random
 import ssl
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from node_store_helpers import content_of, file_of, other_pythons, run, start
+
+from tls_helpers import write_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,7 +185,7 @@ def item(url: str, mode: str, content: bytes = BODY, name: str = "a.whl", **more
 
 
 def fetch(store: Path, *items: dict[str, Any], env: dict[str, str] | None = None, **request: Any) -> dict[str, Any]:
-    said = run("fetch", "fetch", {"store": str(store), "files": list(items), **request}, env=env)
+    said = run("download", "fetch", {"store": str(store), "files": list(items), **request}, env=env)
     assert said.last["event"] == "done", said
     return said.last
 
@@ -227,7 +228,7 @@ def test_what_broke_off_goes_on_where_it_was(server: str, tmp_path: Path) -> Non
 def test_every_python_fetches(server: str, tmp_path: Path, python: str) -> None:
     (tmp_path / "b.whl").write_bytes(b"local")
     files = [item(server, "dead-halfway"), {**file_of(b"local", "b.whl"), "url": f"file://{tmp_path}/b.whl"}]
-    said = run("fetch", "fetch", {"store": str(tmp_path / "store"), "files": files}, python=python)
+    said = run("download", "fetch", {"store": str(tmp_path / "store"), "files": files}, python=python)
     assert sorted(content_of(tmp_path / "store").values()) == sorted([BODY, b"local"]), said
 
 
@@ -301,14 +302,9 @@ def test_a_proxy_is_used_where_the_environment_or_the_request_names_one(server: 
 
 
 def test_certificates_are_checked_against_the_authority_that_is_named(tmp_path: Path) -> None:
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    line = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=index"
-    argv = [*line.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    made = subprocess.run(argv, capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("no openssl to make a certificate with")
+    cert = write_certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
+    context.load_cert_chain(cert)
     with _serving(context) as at:
         wanted = item(f"https://{at}", "good")
         assert "certificate can't be verified" in why_not(tmp_path / "none", wanted)
@@ -316,7 +312,7 @@ def test_certificates_are_checked_against_the_authority_that_is_named(tmp_path: 
             assert fetch(tmp_path / name, wanted, env={name: str(cert)})["failed"] == []
         assert fetch(tmp_path / "asked", wanted, cafile=str(cert))["failed"] == []
         assert fetch(tmp_path / "trusted", wanted, trusted_hosts=["127.0.0.1"])["failed"] == []
-    said = run("fetch", "fetch", {"store": str(tmp_path), "files": [wanted], "cafile": "/nowhere.pem"})
+    said = run("download", "fetch", {"store": str(tmp_path), "files": [wanted], "cafile": "/nowhere.pem"})
     assert "the certificates can't be used" in said.reason
 
 
@@ -324,7 +320,7 @@ def test_killed_at_any_moment_a_rerun_ends_whole(server: str, tmp_path: Path) ->
     files = [item(server, "slow", name=f"{index}.whl") for index in range(3)]
     request = {"store": str(tmp_path), "files": files}
     for _ in range(4):
-        process = start("fetch", "fetch", request)
+        process = start("download", "fetch", request)
         time.sleep(random.uniform(0.1, 0.5))
         process.kill()
         process.communicate()
