@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -76,8 +77,8 @@ def test_one_host_has_nobody_to_try(names: list[str]) -> None:
 def test_a_station_that_listens_and_one_that_cant() -> None:
     assert read_ready("ready 43211 0 1 python3") == Station(43211, False, True, "python3")
     assert read_ready("ready 23571 1 1 openbsd") == Station(23571, True, True, "openbsd")
-    told = read_ready("ready - 1 0 sh it has none of python3, perl, nc")
-    assert told == Station(None, True, False, "sh", "it has none of python3, perl, nc")
+    told = read_ready("ready - 1 0 sh REASON, in words")
+    assert told == Station(None, True, False, "sh", "REASON, in words")
 
 
 def test_results() -> None:
@@ -196,8 +197,8 @@ def test_somebody_else_at_the_address() -> None:
 
 
 def test_what_wasnt_tested_is_said_and_is_no_failure() -> None:
-    none = "it has none of python3, perl, nc, ncat, socat and busybox"
-    (found,) = ports.findings({}, {"a": none, "c": none}, (), INTERNAL, {})
+    (found,) = ports.findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {})
+    assert "REASON" in found.message
     assert (found.id, found.level, found.hosts) == ("network.port_untested", "info", ("a", "c"))
     (mute,) = ports.findings({("a", "b"): Result("mute")}, {}, (), INTERNAL, {})
     assert (mute.level, mute.hosts) == ("info", ("b",))
@@ -210,7 +211,7 @@ def test_logins_make_one_finding_whatever_the_reasons() -> None:
     (one,) = login_findings({"a": Why("no key", "ipexctl trust"), "b": Why("no key", "ipexctl trust")})
     assert (one.id, one.level, one.hosts, one.fix) == ("network.login", "fail", ("a", "b"), "ipexctl trust")
     (two,) = login_findings({f"n{i}": Why("no key" if i % 2 else "no route", f"fix {i % 2}") for i in range(4)})
-    assert "n[0,2]: no route; n[1,3]: no key" in two.message
+    assert re.findall(r"n\[[0-9,]+\]|no route|no key", two.message) == ["n[0,2]", "no route", "n[1,3]", "no key"]
     assert two.fix == "fix 0; fix 1"
 
 
@@ -218,24 +219,24 @@ def a_host(**changes: object) -> Seen:
     return replace(unseen(Host("x", "x")), **changes)  # type: ignore[arg-type]
 
 
-def reason(login: Login, node0: Seen | None, there: Seen | None = None) -> str:
+def fix(login: Login, node0: Seen | None, there: Seen | None = None) -> str:
     why = why_not("b", login, node0, there, "10.1.0.2")
-    return "" if why is None else why.reason
+    return "" if why is None else why.fix
 
 
 def test_before_trust_has_been_there_it_is_what_is_missing() -> None:
-    assert "host key" in reason(Login(255, "Host key verification failed."), a_host())
-    assert "no key of node0's" in reason(Login(255, "x@b: Permission denied (publickey)."), a_host())
-    assert reason(Login(255, "ssh: connect to host b port 22: Connection refused"), a_host()) == ""
+    for said in ("Host key verification failed.", "x@b: Permission denied (publickey)."):
+        assert "ipexctl trust" in fix(Login(255, said), a_host())
+    assert fix(Login(255, "ssh: connect to host b port 22: Connection refused"), a_host()) == ""
 
 
 def test_after_trust_the_difference_is_told() -> None:
     config = "Host b\n  HostName b\n\nHost *\n  BatchMode yes\n"
     node0 = a_host(config=config, key="ssh-ed25519 AAAAkey")
     denied = Login(255, "Permission denied (publickey).")
-    assert "any more" in reason(denied, node0, a_host(keys=b"ssh-rsa other\n"))
-    assert reason(denied, node0, a_host(keys=b"ssh-ed25519 AAAAkey ipexctl\n")) == ""
-    assert "joined since" in reason(denied, a_host(config=config.replace("Host b\n", "Host c\n")))
+    assert "ipexctl trust" in fix(denied, node0, a_host(keys=b"ssh-rsa other\n"))
+    assert fix(denied, node0, a_host(keys=b"ssh-ed25519 AAAAkey ipexctl\n")) == ""
+    assert "ipexctl trust" in fix(denied, a_host(config=config.replace("Host b\n", "Host c\n")))
 
 
 def test_silence_of_the_network_is_told_from_a_slow_login() -> None:
@@ -243,7 +244,7 @@ def test_silence_of_the_network_is_told_from_a_slow_login() -> None:
     assert without_answer(Login(255, "ssh: connect to host b port 22: No route to host"))
     assert not without_answer(Login(255, "ssh: connect to host b port 22: Connection refused"))
     assert not without_answer(Login(124, ""))
-    assert "not through" in reason(Login(124, ""), None)
+    assert "sshd" in fix(Login(124, ""), None)
 
 
 # ── within its time ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -380,7 +381,7 @@ def test_a_shell_alone_can_connect_and_says_why_it_doesnt_listen(
     other, poor = make("127.0.0.1", ["python3"]), make("127.0.0.1", [*SH_NEEDS, "bash"])
     assert poor.station.port is None
     assert poor.station.connects
-    assert poor.station.why.startswith("it has none of python3, perl")
+    assert {"python3", "perl"} <= set(re.findall(r"\w+", poor.station.why))
     targets = [("127.0.0.1", other.token, other.station), ("127.0.0.1", "another", other.station)]
     assert poor.tries([*targets, ("127.0.0.1", "x", Station(_free_port()))]) == ["ok", "wrong", "refused"]
 

@@ -176,7 +176,8 @@ def test_a_system_nothing_runs_on_has_one_finding() -> None:
 def test_the_interface_to_use_is_the_one_the_others_know() -> None:
     two = {"nics": (nic("docker0", "172.17.0.1", kind="docker"), nic("eno1", "192.168.0.1"), nic("ib0", "10.8.0.1"))}
     finding = found(alone(healthy(network=two), internal="10.8.0.1"), "network.bridges")
-    assert finding.message.endswith("The one to use: ib0")
+    assert "ib0" in finding.message
+    assert "eno1" not in finding.message
     assert "FI_TCP_IFACE=ib0" in finding.fix
 
 
@@ -195,7 +196,7 @@ def test_inside_a_job_what_the_scheduler_granted_is_no_warning() -> None:
 def test_the_weakest_tier_decides_the_precision_and_is_named() -> None:
     finding = found(together(healthy(1), healthy(2), recorded("lab-icelake-sp")), "cluster.mixed_tiers")
     assert finding.hosts == ("node3",)
-    assert "avx512 here, amx elsewhere" in finding.message
+    assert re.findall(r"avx512|amx", finding.message)[:2] == ["avx512", "amx"]
     assert "float32" in finding.message
 
 
@@ -251,5 +252,5 @@ def test_what_the_third_differs_in_names_the_third() -> None:
 def test_what_was_replaced_since_it_was_installed_is_drift() -> None:
     assert "env.drift" not in {finding.id for finding in changed(software={"envs": (replaced(numpy="2.3.0"),)})}
     drift = found(changed(software={"envs": (replaced(numpy="1.26.4"),)}), "env.drift")
-    assert "numpy is 1.26.4, installed was 2.3.0" in drift.message
+    assert re.findall(r"numpy|\d+\.\d+\.\d+", drift.message) == ["numpy", "1.26.4", "2.3.0"]
     assert drift.level == "warn"

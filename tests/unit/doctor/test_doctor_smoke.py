@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from statistics import median
@@ -55,7 +56,7 @@ def test_one_slow_host_among_its_peers_is_found() -> None:
     hosts = cluster({"a": 100e9, "b": 98e9, "c": 70e9, "d": 103e9})
     slow = next(f for f in findings(hosts, (), dict.fromkeys("abcd", facts())) if f.id == "smoke.slow")
     assert (slow.level, slow.hosts) == ("warn", ("c",))
-    assert "fp32 matrix products 30 % slower (70 GFLOP/s)" in slow.message
+    assert re.findall(r"fp32|\d+ %|\d+ GFLOP/s", slow.message) == ["fp32", "30 %", "70 GFLOP/s"]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,8 @@ def test_a_link_at_a_tenth_is_found() -> None:
     links = [LinkSmoke(name, 5e-5, bits) for name, bits in {"b": 9.4e9, "c": 9.3e9, "d": 0.94e9, "e": 9.4e9}.items()]
     (slow, measured) = findings((), links, {})
     assert (slow.id, slow.level, slow.hosts) == ("smoke.slow_link", "warn", ("d",))
-    assert "d 0.94 Gbit/s; the others 9.4 Gbit/s" in slow.message
-    assert "0.94 to 9.4 Gbit/s" in measured.message
+    assert re.findall(r"\bd\b|[\d.]+ Gbit/s", slow.message) == ["d", "0.94 Gbit/s", "9.4 Gbit/s"]
+    assert re.findall(r"\d+\.\d+", measured.message) == ["0.94", "9.4"]
 
 
 def test_what_wasnt_measured_is_grouped_by_its_reason() -> None:

@@ -1,0 +1,83 @@
+"""Compares messages with a golden file of their area, and rewrites it where IPEXCTL_GOLDEN=write.
+
+Every other test asserts ids, names, numbers and commands, so that a rewritten sentence changes a golden file only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ipexctl.doctor.finding import Finding
+
+
+class Case(NamedTuple):
+    """One message of the program; `name` is an id, or the name of a test case."""
+
+    name: str
+    message: str
+    fix: str = ""
+
+
+def refusal(name: str, call: Callable[[], object], *paths: object) -> Case:
+    """The case of a call that raises a UserError. `paths` are directories of this test run: left out of the text."""
+    with pytest.raises(UserError) as caught:
+        call()
+    return Case(name, without(caught.value.message, *paths), without(caught.value.fix, *paths))
+
+
+def finding_cases(findings: Iterable[Finding], prefix: str = "") -> list[Case]:
+    return [Case(f"{prefix}{finding.id} ({finding.level})", finding.message, finding.fix) for finding in findings]
+
+
+def without(text: str, *paths: object) -> str:
+    """The text with each of these directories written as DIR."""
+    for path in paths:
+        text = text.replace(str(path), "DIR")
+    return text
+
+
+def render(cases: Iterable[Case]) -> str:
+    """Each distinct case once, in the order given: its name, its message and its fix."""
+    cases = list(dict.fromkeys(cases))
+    repeated = {name for name, count in Counter(case.name for case in cases).items() if count > 1}
+    seen: Counter[str] = Counter()
+    entries = []
+    for name, message, fix in cases:
+        seen[name] += 1
+        lines = [f"{name} #{seen[name]}" if name in repeated else name, *_indented("", message)]
+        if fix:
+            lines += _indented("fix: ", fix)
+        entries.append("\n".join(lines) + "\n")
+    return "\n".join(entries)
+
+
+def _indented(prefix: str, text: str) -> list[str]:
+    return [f"  {line}" if line else "" for line in f"{prefix}{text}".split("\n")]
+
+
+def check(area: str, cases: Iterable[Case], directory: Path = Path(__file__).parent) -> None:
+    """Fails with a diff where the area's golden file differs in anything."""
+    file = directory / f"{area}.txt"
+    rendered = render(cases)
+    if os.environ.get("IPEXCTL_GOLDEN") == "write":
+        file.write_text(rendered, encoding="utf-8")
+        return
+    kept = file.read_text(encoding="utf-8") if file.exists() else ""
+    if rendered != kept:
+        diff = difflib.unified_diff(
+            kept.splitlines(), rendered.splitlines(), f"golden/{area}.txt", "as rendered now", lineterm=""
+        )
+        pytest.fail(
+            "\n".join([*diff, "", "if this is meant: IPEXCTL_GOLDEN=write pytest tests/unit/golden"]), pytrace=False
+        )

@@ -1,0 +1,86 @@
+"""The texts of doctor's findings, logins and measurements."""
+
+from __future__ import annotations
+
+from doctor_rules_helpers import alone, healthy, nic, recorded, together
+from doctor_rules_scenes import MORE, SCENES
+from golden_file import Case, check, finding_cases
+from test_doctor_network import INTERNAL, a_host, facts_with, outcome
+from test_doctor_smoke import cluster
+from test_doctor_smoke import facts as smoke_facts
+
+from ipexctl.doctor import ports
+from ipexctl.doctor.logins import login_findings, why_not
+from ipexctl.doctor.ports import Result
+from ipexctl.doctor.smoke import HostSmoke, LinkSmoke
+from ipexctl.doctor.smoke import findings as smoke_findings
+from ipexctl.trust.explain import Login, Why
+
+
+def rules() -> list[Case]:
+    two = {"nics": (nic("docker0", "172.17.0.1", kind="docker"), nic("eno1", "192.168.0.1"), nic("ib0", "10.8.0.1"))}
+    scenes = [(id_, scene()) for id_, scene in (*SCENES.items(), *MORE)]
+    scenes += [
+        ("network.bridges", alone(healthy(network=two), internal="10.8.0.1")),
+        ("cluster.mixed_tiers", together(healthy(1), healthy(2), recorded("lab-icelake-sp"))),
+    ]
+    scenes.sort(key=lambda scene: scene[0])
+    return finding_cases(finding for id_, findings in scenes for finding in findings if finding.id == id_)
+
+
+def network() -> list[Case]:
+    blocked, open_ = outcome("abc", lambda a, b: b == "b"), outcome("abc", lambda a, b: False)
+    racks = outcome("abcd", lambda a, b: (a in "ab") != (b in "ab"))
+    four = {**INTERNAL, "d": "10.1.0.4"}
+    found = [
+        *(
+            finding
+            for kind in ("", "ufw", "firewalld", "iptables")
+            for finding in ports.findings(
+                blocked, {}, (), INTERNAL, {"b": facts_with("10.1.0.2", 24, *([kind] if kind else []))}
+            )
+        ),
+        *ports.findings(outcome("abc", lambda a, b: a == "c"), {}, (), INTERNAL, {}),
+        *ports.findings(racks, {}, (), four, {}),
+        *ports.findings(blocked, {}, {"b"}, INTERNAL, {}),
+        *ports.findings(open_ | {("a", "b"): Result("wrong", "'SSH-2.0'")}, {}, (), INTERNAL, {}),
+        *ports.findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {}),
+        *ports.findings({("a", "b"): Result("mute")}, {}, (), INTERNAL, {}),
+        *ports.findings({("a", "b"): Result("error", "Too many open files")}, {}, (), INTERNAL, {}),
+        *login_findings({f"n{i}": Why(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}),
+    ]
+    return finding_cases(found)
+
+
+def logins() -> list[Case]:
+    config = "Host b\n  HostName b\n\nHost *\n  BatchMode yes\n"
+    node0 = a_host(config=config, key="ssh-ed25519 AAAAkey")
+    denied = Login(255, "Permission denied (publickey).")
+    reasons = {
+        "host key before trust": why_not("b", Login(255, "Host key verification failed."), a_host(), None, "10.1.0.2"),
+        "key before trust": why_not("b", denied, a_host(), None, "10.1.0.2"),
+        "the key is gone": why_not("b", denied, node0, a_host(keys=b"ssh-rsa other\n"), "10.1.0.2"),
+        "the host is new": why_not(
+            "b", denied, a_host(config=config.replace("Host b\n", "Host c\n")), None, "10.1.0.2"
+        ),
+        "a slow login": why_not("b", Login(124, ""), None, None, "10.1.0.2"),
+    }
+    assert all(reasons.values())
+    return [Case(f"login: {name}", why.reason, why.fix) for name, why in reasons.items() if why]
+
+
+def smoke() -> list[Case]:
+    hosts = cluster({"a": 100e9, "b": 98e9, "c": 70e9, "d": 103e9})
+    links = [LinkSmoke(name, 5e-5, bits) for name, bits in {"b": 9.4e9, "c": 9.3e9, "d": 0.94e9, "e": 9.4e9}.items()]
+    failed = [HostSmoke(name, {}, ("REASON",)) for name in "ab"]
+    return finding_cases(
+        [
+            *smoke_findings(hosts, (), dict.fromkeys("abcd", smoke_facts())),
+            *smoke_findings((), links, {}),
+            *smoke_findings(failed, [LinkSmoke("b", reason="Connection refused")], {}),
+        ]
+    )
+
+
+def test_doctor() -> None:
+    check("doctor", [*rules(), *network(), *logins(), *smoke()])

@@ -1,0 +1,38 @@
+"""The comparison itself: any difference fails and is shown, and writing makes it equal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from golden_file import Case, check, render
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CASES = [Case("home.full", "200 MB left\non node1", "make room"), Case("tmp", "a"), Case("tmp", "b")]
+
+
+def test_each_distinct_case_is_rendered_once() -> None:
+    assert render([*CASES, CASES[0]]) == (
+        "home.full\n  200 MB left\n  on node1\n  fix: make room\n\ntmp #1\n  a\n\ntmp #2\n  b\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "cases", [CASES[:2], [*CASES, Case("new", "c")], CASES[::-1], [*CASES[:2], Case("tmp", "b ")]], ids=str
+)
+def test_any_difference_fails_with_a_diff(cases: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPEXCTL_GOLDEN", "write")
+    check("area", CASES, tmp_path)
+    monkeypatch.delenv("IPEXCTL_GOLDEN")
+    check("area", CASES, tmp_path)
+    with pytest.raises(pytest.fail.Exception, match=r"(?m)^[+-]  ?\w") as caught:
+        check("area", cases, tmp_path)
+    assert "golden/area.txt" in str(caught.value)
+
+
+def test_without_its_file_an_area_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("IPEXCTL_GOLDEN", raising=False)
+    with pytest.raises(pytest.fail.Exception):
+        check("area", CASES, tmp_path)
