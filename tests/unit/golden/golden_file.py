@@ -9,7 +9,7 @@ import difflib
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -29,11 +29,11 @@ class Case(NamedTuple):
     fix: str = ""
 
 
-def refusal(name: str, call: Callable[[], object], *paths: object) -> Case:
-    """The case of a call that raises a UserError. `paths` are directories of this test run: left out of the text."""
+def refusal(name: str, call: Callable[..., object], *arguments: Any, at: object = None) -> Case:
+    """The case of a call that raises a UserError. `at` is a directory of this test run: left out of the text."""
     with pytest.raises(UserError) as caught:
-        call()
-    return Case(name, without(caught.value.message, *paths), without(caught.value.fix, *paths))
+        call(*arguments)
+    return Case(name, without(caught.value.message, at), without(caught.value.fix, at))
 
 
 def finding_cases(findings: Iterable[Finding], prefix: str = "") -> list[Case]:
@@ -43,7 +43,7 @@ def finding_cases(findings: Iterable[Finding], prefix: str = "") -> list[Case]:
 def without(text: str, *paths: object) -> str:
     """The text with each of these directories written as DIR."""
     for path in paths:
-        text = text.replace(str(path), "DIR")
+        text = text.replace(str(path or "\0"), "DIR")
     return text
 
 
@@ -81,3 +81,9 @@ def check(area: str, cases: Iterable[Case], directory: Path = Path(__file__).par
         pytest.fail(
             "\n".join([*diff, "", "if this is meant: IPEXCTL_GOLDEN=write pytest tests/unit/golden"]), pytrace=False
         )
+
+
+def rows_of(test: Callable[..., object]) -> list[Any]:
+    """The table a test is parametrized with."""
+    (mark,) = (mark for mark in vars(test)["pytestmark"] if mark.name == "parametrize")
+    return list(mark.args[1])

@@ -114,5 +114,5 @@ def test_a_wheelhouse_is_read_without_asking_anyone(tmp_path: Path) -> None:
 
 
 def test_a_wheelhouse_that_is_none_is_the_calls_fault(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="can't be read: No such file or directory"):
+    with pytest.raises(UserError, match=r"none.*No such file"):
         wheelhouse(tmp_path / "none")

