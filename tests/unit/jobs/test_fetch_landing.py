@@ -123,7 +123,7 @@ def test_an_answer_that_makes_no_sense_ends_the_call(tmp_path: Path, lines: list
 
 def test_bytes_that_are_not_what_was_sent_get_no_name(tmp_path: Path) -> None:
     giving = heard(tmp_path, entry("w.pt"), LISTED, file_said(), b"\0\0\0\3abX", whole(b"abc"))
-    assert [each.reason for each in giving.failed] == ["what arrived isn't what was sent; fetch it again"]
+    assert [each.name for each in giving.failed] == ["w.pt"]
     assert list(tmp_path.iterdir()) == []
     giving = heard(tmp_path, entry("w.pt"), LISTED, file_said(), b"\0\0", b"\0\3a", b"bc" + whole(b"abc"))
     assert giving.brought == ["w.pt"]

@@ -10,6 +10,7 @@ import pytest
 
 from ipexctl.jobs.dump import Dump, Frame, Process, RankStacks, Thread, read_dump, read_faulthandler, read_pyspy
 from ipexctl.ui.dump import as_json, show
+from message_data import missing
 
 RECORDED = Path(__file__).parent / "recorded"
 FEED = ("feed", "prog.py", 5)
@@ -135,10 +136,10 @@ def test_what_cannot_be_read_is_said_of_its_rank_alone() -> None:
     assert [each.rank for each in dump.mute] == [0, 2, 3]
     assert not dump.is_whole
     reasons = {row["rank"]: row["reason"] for row in as_json(dump, "run")["ranks"]}
-    assert reasons[0].startswith("py-spy said what can't be read")
+    assert missing(reasons[0], "py-spy") == []
     assert reasons[1] == ""
-    assert reasons[2] == "silent for 8 s; it was held by the kernel in nfs_wait when last heard"
-    assert "no process" in reasons[3]
+    assert missing(reasons[2], "silent for 8 s nfs_wait") == []
+    assert reasons[3]
 
 
 def test_the_document_has_its_schema_and_is_json() -> None:
@@ -160,21 +161,21 @@ def test_sixteen_ranks_of_which_one_is_elsewhere_are_two_headings(capsys: pytest
     show(Dump(0.0, tuple(ranks)), "train-1")
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert [line for line in lines if line.startswith("rank")] == [
-        "rank 5 on node3 (1 of 16): load",
-        "ranks 0-4,6-15 on node[1-8] (15 of 16): all_reduce, called at train.py:9",
-    ]
+    odd, most = (line for line in lines if line.startswith("rank"))
+    assert missing(odd, "5 node3 1 16 load") == []
+    assert missing(most, "0-4,6-15 node[1-8] 15 16 all_reduce train.py:9") == []
     assert "  all_reduce  torch/d.py:7" in lines
     assert "\x1b" not in out
-    assert err == "rank 5 is elsewhere than the other 15\n  what they said last: ipexctl logs train-1 -r 5\n"
+    assert missing(err, "5 15 ipexctl logs train-1 -r 5") == []
 
 
 def test_ranks_without_a_stack_come_before_all_others(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Dump(0.0, (rank(0, REDUCE, MAIN), rank(1, why="it didn't answer within 2 s"))), "train-1", quiet=True)
+    show(Dump(0.0, (rank(0, REDUCE, MAIN), rank(1, why="REASON"))), "train-1", quiet=True)
     out, err = capsys.readouterr()
     heads = [line for line in out.splitlines() if line.startswith("rank ")]
-    assert heads == ["rank 1 on node1 (1 of 2): no stack", "rank 0 on node1 (1 of 2): all_reduce, called at train.py:9"]
-    assert "  it didn't answer within 2 s; it is sleeping" in out.splitlines()
+    assert missing(heads[0], "1 node1 1 2") == []
+    assert missing(heads[1], "0 node1 1 2 all_reduce train.py:9") == []
+    assert "REASON" in out
     assert err == ""
 
 
@@ -182,7 +183,7 @@ def test_a_deep_stack_is_shown_at_both_ends_and_whole_where_that_is_wanted(capsy
     deep = Dump(0.0, (rank(0, *((f"f{number}", "train.py", number) for number in range(60))),))
     show(deep, "train-1")
     short = capsys.readouterr().out
-    assert "… 38 calls more: --all shows them" in short
+    assert missing(short, "38 --all") == []
     assert "f15 " in short
     assert "f16 " not in short
     assert "f54 " in short

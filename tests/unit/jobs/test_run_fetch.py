@@ -21,6 +21,7 @@ from ipexctl.jobs.record import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,8 +171,8 @@ def test_what_is_not_there_is_told_with_what_is(there: Path, out: Path) -> None:
     put(there / "checkpoints/1.pt")
     with pytest.raises(HostError) as caught:
         bring(there, "chekpoints/", out)
-    assert caught.value.reason == f"there is no {there}/chekpoints"
-    assert caught.value.fix == f"in {there} there is: checkpoints"
+    assert missing(caught.value.reason, f"{there}/chekpoints") == []
+    assert missing(caught.value.fix, f"{there} checkpoints") == []
     assert not out.exists()
 
 
@@ -266,7 +267,8 @@ def test_two_at_once_do_not_write_into_one_another(there: Path, out: Path) -> No
     with part.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         done = bring(there, "w.pt", f"{out}/")
-    assert [each.reason for each in done.failed] == ["another fetch is bringing it to the same place"]
+    assert [each.name for each in done.failed] == ["w.pt"]
+    assert "another fetch" in done.failed[0].reason
     assert part.stat().st_size == begun
     assert bring(there, "w.pt", f"{out}/").resumed == ("w.pt",)
     assert (out / "w.pt").read_bytes() == content
@@ -312,7 +314,7 @@ def test_nothing_is_written_through_a_link_that_lies_in_the_way(there: Path, out
     done = bring(there, ".", out)
     assert done.exit_code == 1
     assert {each.name for each in done.failed} == {"sub", "sub/a.pt"}
-    assert "nothing is written through a link" in done.failed[0].reason
+    assert "link" in done.failed[0].reason
     assert list(elsewhere.iterdir()) == []
     assert (out / "b.pt").exists()
 
@@ -330,7 +332,7 @@ def test_pipes_are_left_out_and_what_may_not_be_read_is_told(there: Path, out: P
     os.mkfifo(there / "pipe")
     done = bring(there, ".", out)
     assert done.exit_code == 0
-    assert [(each.name, each.reason) for each in done.left_out] == [("pipe", "it is no file, and no directory")]
+    assert [each.name for each in done.left_out] == ["pipe"]
     assert sorted(each.name for each in out.iterdir()) == ["good.pt"]
 
 
@@ -387,7 +389,7 @@ def test_a_host_is_one_of_the_calls() -> None:
     host = Host("node2", "10.0.0.2", user="me")
     for word in ("node2", "me@node2", "10.0.0.2"):
         assert order_of_host(Source(word, "x"), ".", [host], "~/.ipexctl").host == host
-    with pytest.raises(UserError, match="no run of this machine's and no host"):
+    with pytest.raises(UserError, match="node3"):
         order_of_host(Source("node3", "x"), ".", [host], "~/.ipexctl")
 
 

@@ -67,14 +67,14 @@ def test_how_a_followed_run_ended_is_known_without_its_node0(tmp_path: Path) -> 
 
 def test_what_a_command_has_no_option_for_is_not_advised() -> None:
     records = [RunRecord("a", Host("node0", "node0"), "/home/me/.ipexctl", sys.executable)]
-    refused = Unreachable("no answer", "is it on?", option="--connect-timeout gives it longer")
+    refused = Unreachable("REASON", "FIX?", option="--option gives it longer")
 
     def open_session(_: RunRecord) -> LocalSession:
         raise refused
 
     (run,) = look(records, open_session, Cancel())
-    assert run.fix == "is it on?"
-    assert refused.fix == "is it on? --connect-timeout gives it longer"
+    assert run.fix == "FIX?"
+    assert refused.fix == "FIX? --option gives it longer"
 
 
 def test_a_host_that_was_not_reached_is_not_dialled_again() -> None:

@@ -12,6 +12,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.begin.project import left_elsewhere
 from ipexctl.jobs.record import Register, RunRecord, new_id
+from message_data import missing
 
 NODE0 = Host("node1", "10.0.0.1", user="me", port=2222, internal="10.1.0.1", ssh_config=Path("/etc/cfg"))
 RUN = RunRecord(
@@ -44,14 +45,14 @@ def test_last_is_the_newest_and_a_prefix_must_mean_one(register: Register) -> No
     assert register.find("last").id == "train-2"
     assert register.find("train-1").id == "train-1"  # whole, although another begins so
     assert register.find("train-12").id == "train-12"
-    with pytest.raises(UserError, match="3 runs begin with 'tr'"):
+    with pytest.raises(UserError, match=r"3.*'tr'"):
         register.find("tr")
-    with pytest.raises(UserError, match="there is no run 'x'"):
+    with pytest.raises(UserError, match="'x'"):
         register.find("x")
 
 
 def test_with_no_run_at_all_it_says_how_to_start_one(register: Register) -> None:
-    with pytest.raises(UserError, match="no run was started") as caught:
+    with pytest.raises(UserError) as caught:
         register.find("last")
     assert "ipexctl run" in caught.value.fix
 
@@ -71,11 +72,9 @@ def test_a_run_whose_record_is_damaged_is_not_taken_for_another_nor_for_none(
     register.save(RUN)
     (tmp_path / "runs" / "train-2.json").write_text("{")
     for word in ("last", "train-2", "train", "tr"):
-        with pytest.raises(
-            UserError, match=r"record of run train-2 can't be read: .*train-2\.json: Expecting"
-        ) as caught:
+        with pytest.raises(UserError, match=r"train-2.*train-2\.json: Expecting") as caught:
             register.find(word)
-        assert caught.value.fix.startswith("to forget that run: rm /")
+        assert f"rm {tmp_path}" in caught.value.fix
         assert register.knows(word)
     assert register.find("train-1") == RUN
     assert not register.knows("x")
@@ -92,7 +91,7 @@ def test_a_run_that_is_back_in_the_first_tree_is_told_where_the_last_one_wrote()
     code = "/home/me/.ipexctl/code"
     beside = replace(RUN, id="train-2", cwd=f"{code}/p-1.gen2/sub")
     said = left_elsewhere(f"{code}/p-1", "sub", [RUN, beside])
-    assert said.startswith(f"this run begins in {code}/p-1, which is free again; what train-2 wrote is in {beside.cwd}")
+    assert missing(said, f"{code}/p-1 train-2 {beside.cwd}") == []
     assert "ipexctl fetch train-2:PATH ." in said
     assert left_elsewhere(f"{code}/p-1.gen2", "sub", [beside]) == ""
     assert left_elsewhere(f"{code}/p-1.gen3", "sub", [beside]) == "", "sync says it when it goes beside"

@@ -14,6 +14,7 @@ from ipexctl.jobs.begin.refused import Refused
 from ipexctl.jobs.begin.wishes import RunWishes, check_ranks, check_wishes
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.launch.request import Export, LaunchOptions
+from message_data import missing
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
 OK = {"kind": "ok", "text": ""}
@@ -32,8 +33,7 @@ def test_a_login_that_fails_is_told_before_ports_and_says_trust() -> None:
     said = ways.judge("a", ADDRESSES, {"b": {"kind": "back", "text": "x"}, "c": {"kind": "login", "text": "denied"}})
     assert said is not None
     assert said.hosts == ("c",)
-    assert "node0 (a) can't log into c" in said.reason
-    assert said.reason.endswith("denied")
+    assert missing(said.reason, "a c denied") == []
     assert said.fix.startswith("ipexctl trust")
 
 
@@ -41,11 +41,11 @@ def test_closed_ports_name_who_closes_them_and_where_to() -> None:
     shut = {"kind": "back", "text": "no answer on port 4000"}
     back = ways.judge("a", ADDRESSES, {"b": shut, "c": shut})
     assert back is not None
-    assert back.reason.startswith("b,c can't connect to a at 10.0.0.1: no answer on port 4000")
+    assert missing(back.reason, "b,c a 10.0.0.1 4000") == []
     there = ways.judge("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "refused on port 5000"}})
     assert there is not None
-    assert there.reason.startswith("a can't connect to c at 10.0.0.3: refused on port 5000")
-    assert "open those between the nodes" in there.fix
+    assert missing(there.reason, "a c 10.0.0.3 5000") == []
+    assert there.fix
 
 
 def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> None:
@@ -65,11 +65,11 @@ def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> 
 @pytest.mark.parametrize(
     ("answers", "hosts", "words"),
     [
-        ({"a": "python it is not there\n", "b": "python it is not there\n"}, ("a", "b"), "on a,b: it is not there"),
-        ({"a": found(), "b": "python no such library\n"}, ("b",), "on b: no such library"),
-        ({"a": found(), "b": found(version="3.12.1")}, ("b",), "has python 3.11 on a and 3.12 on b"),
-        ({"a": found(), "b": found(packages={})}, ("b",), "has torch 2.13.0 on a and not at all on b"),
-        ({"a": found(version="3.6.8")}, ("a",), "on a is Python 3.6.8"),
+        ({"a": "python it is not there\n", "b": "python it is not there\n"}, ("a", "b"), "a,b"),
+        ({"a": found(), "b": "python no such library\n"}, ("b",), "b no such library"),
+        ({"a": found(), "b": found(version="3.12.1")}, ("b",), "3.11 a 3.12 b"),
+        ({"a": found(), "b": found(packages={})}, ("b",), "torch 2.13.0 a b"),
+        ({"a": found(version="3.6.8")}, ("a",), "a 3.6.8"),
     ],
 )
 def test_a_python_that_will_not_do_is_named_with_its_hosts(
@@ -78,13 +78,13 @@ def test_a_python_that_will_not_do_is_named_with_its_hosts(
     said = places.judge(answers, "/v/bin/python")
     assert isinstance(said, Refused)
     assert said.hosts == hosts
-    assert words in said.reason
+    assert missing(said.reason, f"/v/bin/python {words}") == []
 
 
 def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> None:
     said = places.judge({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
     assert isinstance(said, Refused)
-    assert said.reason == "--data /d is not there on b,c"
+    assert missing(said.reason, "--data /d b,c") == []
     assert places.judge({"a": "", "b": ""}, None) == places.Places()
 
 
@@ -106,27 +106,28 @@ def test_what_can_not_be_is_refused_before_any_host_is_touched(wrong: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("options", "ranks", "said"),
+    ("options", "ranks", "data"),
     [
-        (LaunchOptions(n=7, ppn=2), "all", "-n 7 with --ppn 2 takes 4 hosts, not 3"),
-        (LaunchOptions(n=3), "3", "the run has no such rank"),
-        (LaunchOptions(ppn=2), "6-9", "the run has no such rank"),
+        (LaunchOptions(n=7, ppn=2), "all", "-n 7 --ppn 2 4 3"),
+        (LaunchOptions(n=3), "3", "--ranks 3"),
+        (LaunchOptions(ppn=2), "6-9", "--ranks 6-9"),
     ],
 )
 def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
-    options: LaunchOptions, ranks: str, said: str
+    options: LaunchOptions, ranks: str, data: str
 ) -> None:
     hosts = [Host(name, name) for name in ADDRESSES]
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError) as caught:
         check_ranks(RunWishes("script", ("train.py",), options, ranks=parse_ranks(ranks)), hosts)
+    assert missing(caught.value.message, data) == []
     check_ranks(RunWishes("script", ("train.py",), LaunchOptions(), ranks=parse_ranks("9")), hosts)
 
 
 def test_a_project_that_is_not_brought_has_to_be_there() -> None:
     said = places.judge({"a": "", "b": "--no-sync /data/p/train.py\n"}, None)
     assert isinstance(said, Refused)
-    assert said.reason == "--no-sync, and /data/p/train.py is not there on b"
-    assert said.fix.startswith("without --no-sync it is brought there")
+    assert missing(said.reason, "--no-sync /data/p/train.py b") == []
+    assert missing(said.fix, "--no-sync") == []
 
 
 def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere() -> None:
@@ -137,15 +138,13 @@ def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere
     assert (said.mpi.path, said.mpi.flavor, said.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
     other = places.judge({"a": ours, "b": ours.replace("5.0.11", "4.1.6")}, None)
     assert isinstance(other, Refused)
-    assert "is openmpi 5.0.11 on a and openmpi 4.1.6 on b" in other.reason
+    assert missing(other.reason, "openmpi 5.0.11 a 4.1.6 b") == []
     lacking = places.judge({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
     assert isinstance(lacking, Refused)
-    assert lacking.reason == "--mpi /o/bin/mpirun is not there on b"
+    assert missing(lacking.reason, "--mpi /o/bin/mpirun b") == []
 
 
 def test_what_to_type_next_is_for_the_same_hosts() -> None:
-    said = Refused("no way", "ipexctl install --env x makes it, or run --install; ipexctl ps shows the runs")
-    assert said.on(" -H 'my hosts' -l a").fix == (
-        "ipexctl install -H 'my hosts' -l a --env x makes it, or run --install; ipexctl ps shows the runs"
-    )
+    said = Refused("REASON", "ipexctl install --env x; ipexctl ps")
+    assert said.on(" -H 'my hosts' -l a").fix == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
     assert said.on("") == said

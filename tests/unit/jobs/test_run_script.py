@@ -14,6 +14,7 @@ from ipexctl.jobs.begin.needs import needs_of_module, needs_of_script
 from ipexctl.jobs.begin.refused import Refused
 from ipexctl.jobs.begin.script import Import, Script, read_script
 from ipexctl.stack.env.existing import EnvRecord
+from message_data import missing
 
 TRAIN = """\
 import os, torch.nn as nn
@@ -35,21 +36,21 @@ def later():
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said", "fix"),
+    ("name", "data", "fix"),
     [
-        ("train", b"\x7fELF\x02\x01\0\0", "'train' is a program, not Python", "ipexctl run -- ./train"),
-        ("data.bin", b"abc\0def", "is a binary file", "-- ./data.bin"),
-        ("go.sh", b"#!/bin/sh\nls\n", "is for sh, as its first line says", "-- sh ./go.sh"),
-        ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n", "is for bash", "-- bash bin/go"),
-        ("go.pl", b"#! /usr/bin/perl -w\n1;", "is for perl", "-- perl ./go.pl"),
-        ("plain.sh", b"for each in 1 2; do echo $each; done\n", "is a shell script", "-- bash ./plain.sh"),
-        ("a.ipynb", b'{"cells": []}', "is a notebook", "nbconvert"),
+        ("train", b"\x7fELF\x02\x01\0\0", "ipexctl run -- ./train"),
+        ("data.bin", b"abc\0def", "-- ./data.bin"),
+        ("go.sh", b"#!/bin/sh\nls\n", "-- sh ./go.sh"),
+        ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n", "-- bash bin/go"),
+        ("go.pl", b"#! /usr/bin/perl -w\n1;", "-- perl ./go.pl"),
+        ("plain.sh", b"for each in 1 2; do echo $each; done\n", "-- bash ./plain.sh"),
+        ("a.ipynb", b'{"cells": []}', "nbconvert"),
     ],
 )
-def test_what_is_no_python_is_refused_and_told_how_to_run_it(name: str, data: bytes, said: str, fix: str) -> None:
+def test_what_is_no_python_is_refused_and_told_how_to_run_it(name: str, data: bytes, fix: str) -> None:
     with pytest.raises(UserError) as refused:
         read_script(name, data)
-    assert said in refused.value.message
+    assert missing(refused.value.message, name) == []
     assert fix in refused.value.fix
 
 
@@ -92,9 +93,7 @@ def test_only_what_the_script_cannot_begin_without_is_needed() -> None:
     ],
 )
 def test_who_changes_where_python_looks_is_in_doubt(line: str) -> None:
-    assert (
-        "line 2" in read_script("train.py", f"import os, sys, site, subprocess\n{line}\nimport tqdm\n".encode()).doubt
-    )
+    assert missing(read_script("train.py", f"import os, sys, site\n{line}\nimport tqdm\n".encode()).doubt, "2") == []
 
 
 def test_a_word_about_pip_is_no_doubt() -> None:
@@ -128,7 +127,7 @@ def test_a_module_is_found_in_the_project_or_asked_of_the_hosts(tmp_path: Path) 
     assert theirs is not None
     said = judge_modules(theirs, {"a": ["torch"]})
     assert isinstance(said, Refused)
-    assert said.reason == "a lacks the module torch that -m names"
+    assert missing(said.reason, "a torch -m") == []
     assert needs_of_module("pkg.made_later", tmp_path) is None
 
 
@@ -140,11 +139,11 @@ def needs(*modules: str, **more: Any) -> Needs:
 def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> None:
     said = judge_modules(needs("tqdm", "yaml", install="ipexctl install --torch 2.13"), {"n1": [], "n3": ["tqdm"]})
     assert isinstance(said, Refused)
-    assert said.reason == "n3 lacks the module tqdm that train.py imports (line 4)"
+    assert missing(said.reason, "n3 tqdm train.py 4") == []
     assert said.fix == "ipexctl install --torch 2.13 --with tqdm"
     both = judge_modules(needs("tqdm", "yaml"), {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]})
     assert isinstance(both, Refused)
-    assert both.reason == "n[1-2] lack the modules tqdm and yaml that train.py imports (lines 4 and 5)"
+    assert missing(both.reason, "n[1-2] tqdm yaml train.py 4 5") == []
     assert both.fix == "ipexctl install --with tqdm --with pyyaml"
     assert judge_modules(needs("tqdm"), {"n1": [], "n2": []}) == ""
 
@@ -153,7 +152,7 @@ def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> Non
     ("wanted", "fix"),
     [
         (needs("intel_extension_for_pytorch"), "ipexctl install --stack ipex"),
-        (needs("tomllib" if sys.version_info >= (3, 11) else "distutils"), "came with Python"),
+        (needs("tomllib" if sys.version_info >= (3, 11) else "distutils"), "Python"),
         (needs("cv2", own=False), "-m pip install opencv-python-headless"),
     ],
 )
@@ -164,8 +163,9 @@ def test_what_no_package_would_bring_is_said_otherwise(wanted: Needs, fix: str) 
 
 
 def test_in_doubt_it_is_said_and_not_refused() -> None:
-    said = judge_modules(needs("tqdm", doubt="PYTHONPATH is exported"), {"a": ["tqdm"]})
-    assert said == "a lacks the module tqdm that train.py imports (line 4); PYTHONPATH is exported, so it may be found"
+    said = judge_modules(needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]})
+    assert isinstance(said, str)
+    assert missing(said, "a tqdm train.py 4 DOUBT") == []
 
 
 def test_wrong_syntax_is_shown_as_a_hostfiles_wrong_line_is() -> None:
@@ -194,5 +194,5 @@ def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", denied)
-    with pytest.raises(UserError, match=r"the script 'train.py' can't be read: Permission denied"):
+    with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
         needs_of_script("train.py", tmp_path / "train.py", tmp_path)

@@ -17,9 +17,12 @@ from ipexctl.jobs.why.blame import TABLE
 from ipexctl.jobs.why.verdict import LINES, judge, lasted
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import verdict as supervisors
+from message_data import missing
 
 if TYPE_CHECKING:
     from known_texts import Text
+
+    from ipexctl.jobs.why.verdict import Verdict
 
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -84,7 +87,7 @@ def test_the_page_of_known_texts_is_the_table() -> None:
 def test_a_package_is_added_to_the_environment_as_it_was_asked_for(plan: dict[str, Any], said: str) -> None:
     verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)], plan=plan)
     assert verdict.cause is not None
-    assert f"a package: {said} frobnicate;" in verdict.cause.fix
+    assert f"{said} frobnicate" in verdict.cause.fix
 
 
 @pytest.mark.parametrize("state", ["ok", "running", "stopped"])
@@ -172,9 +175,9 @@ def test_a_module_missing_on_some_hosts_is_told_from_one_nobody_has() -> None:
     nobody = judged([(FAILED, NO_MODULE)] * 3)
     assert some.cause is not None
     assert nobody.cause is not None
-    assert some.cause.sentence.startswith("node2 has no Python module named frobnicate; node[1,3] didn't say so")
+    assert missing(some.cause.sentence, "node2 frobnicate node[1,3]") == []
     assert "import frobnicate" in some.cause.fix
-    assert nobody.cause.sentence == "no node of this run has a Python module named frobnicate"
+    assert missing(nobody.cause.sentence, "frobnicate node1 node2 node3") == ["node1", "node2", "node3"]
 
 
 def test_the_exception_of_the_script_is_named_with_its_line() -> None:
@@ -185,9 +188,8 @@ def test_the_exception_of_the_script_is_named_with_its_line() -> None:
     )
     cause = judged([(STOPPED, ""), (FAILED, said)]).cause
     assert cause is not None
-    assert cause.sentence == (
-        "the script raised RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x10 and 20x5) (train.py, line 12)"
-    )
+    assert said.splitlines()[-1] in cause.sentence
+    assert missing(cause.sentence, "train.py 12") == []
 
 
 def test_a_shell_that_makes_128_and_n_of_a_signal_hides_it_from_nobody() -> None:
@@ -205,12 +207,10 @@ def test_ranks_that_printed_the_same_are_folded_and_the_rest_is_told_of() -> Non
         (STOPPED, ""),
         (STOPPED, ""),
     ]
-    said = [each.sentence for each in judged(rows).others]
-    assert said == [
-        "ranks 0,2 on node[1,3] printed the same",
-        "rank 3 on node1 ended well",
-        "ranks 4-5 on node[2-3] ran until ipexctl ended the rest",
-    ]
+    others = judged(rows).others
+    assert [each.ranks for each in others] == [(0, 2), (3,), (4, 5)]
+    for each, data in zip(others, ("0,2 node[1,3]", "3 node1", "4-5 node[2-3]"), strict=True):
+        assert missing(each.sentence, data) == []
 
 
 def test_of_both_streams_thirty_lines_are_kept_and_known_apart() -> None:
@@ -224,62 +224,60 @@ def test_of_both_streams_thirty_lines_are_kept_and_known_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "said"),
+    ("first", "data"),
     [
-        ({"exit_code": 3}, "rank 1 on node2 ended with exit code 3"),
-        ({"signal": 9, "exit_code": 137}, "rank 1 on node2 was ended by SIGKILL, by no one of ours"),
-        ({"signal": 11, "exit_code": 139}, "rank 1 on node2 crashed (SIGSEGV, a segmentation fault)"),
-        ({"signal": 9, "kind": "oom"}, "rank 1 on node2 was killed by the kernel: out of memory"),
-        (
-            {"signal": 9, "oom": {"by": "cgroup", "limit": None}},
-            "rank 1 on node2 was killed by the kernel: out of memory",
-        ),
-        ({"signal": 64, "exit_code": 192}, "rank 1 on node2 was ended by SIGRTMAX"),
-        ({"exit_code": None, "kind": "lost"}, "node2 is not heard any more (rank 1)"),
-        ({"exit_code": None}, "rank 1 on node2 is not heard any more"),
+        ({"exit_code": 3}, "3"),
+        ({"signal": 9, "exit_code": 137}, "SIGKILL"),
+        ({"signal": 11, "exit_code": 139}, "SIGSEGV"),
+        ({"signal": 9, "kind": "oom"}, "memory"),
+        ({"signal": 9, "oom": {"by": "cgroup", "limit": None}}, "memory"),
+        ({"signal": 64, "exit_code": 192}, "SIGRTMAX"),
+        ({"exit_code": None, "kind": "lost"}, ""),
+        ({"exit_code": None}, ""),
     ],
 )
-def test_the_first_line_says_who_where_how_and_when(first: dict[str, Any], said: str) -> None:
+def test_the_first_line_says_who_where_how_and_when(first: dict[str, Any], data: str) -> None:
+    assert missing(headline_of(first), f"train-1 13 1 node2 {data}") == []
+
+
+def headline_of(first: dict[str, Any]) -> str:
     reason = "node2 is not heard any more (rank 1)" if first.get("kind") == "lost" else ""
-    verdict = judged([(STOPPED, ""), (FAILED, "")], first={**FIRST, **first}, reason=reason)
-    assert verdict.headline == f"run train-1 failed after 13 s: {said}"
+    return judged([(STOPPED, ""), (FAILED, "")], first={**FIRST, **first}, reason=reason).headline
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "data"),
     [
-        ({"state": "ok", "status": {"exit_code": 0}}, "run train-1 ended well after 13 s: 2 ranks on 2 nodes"),
-        ({"state": "stopped", "status": {"exit_code": 130}}, "run train-1 was stopped after 13 s, by Ctrl-C"),
-        (
-            {"state": "stopped", "status": {"exit_code": 143}},
-            "run train-1 was stopped after 13 s, by ipexctl stop, or SIGTERM",
-        ),
-        ({"state": "running", "status": {"ended": None}}, "run train-1 is running, 8 min: 2 ranks on 2 nodes"),
+        ({"state": "ok", "status": {"exit_code": 0}}, "13 2"),
+        ({"state": "stopped", "status": {"exit_code": 130}}, "13 Ctrl-C"),
+        ({"state": "stopped", "status": {"exit_code": 143}}, "13 ipexctl stop SIGTERM"),
+        ({"state": "running", "status": {"ended": None}}, "8 2"),
         (
             {"state": "running", "status": {"ended": None}, "silent": {"since": 860.0, "after": 600.0, "ranks": []}},
-            "run train-1 is running, 8 min: 2 ranks on 2 nodes; no rank has said anything for 11 min",
+            "8 2 11",
         ),
-        (
-            {"reason": "the time limit of 60 s is over", "status": {"exit_code": 124}},
-            "run train-1 was ended after 13 s: the time limit of 60 s is over",
-        ),
+        ({"reason": "the time limit of 60 s is over", "status": {"exit_code": 124}}, "13 60"),
         (
             {"reason": "mpirun ended (exit code 255) before ranks 0-1 on node1, node2 began", "mpirun": ["hm"]},
-            "run train-1 failed after 13 s: mpirun ended (exit code 255) before ranks 0-1 on node1, node2 began",
+            "13 mpirun 255 0-1 node1 node2",
         ),
     ],
 )
-def test_a_run_without_a_rank_to_blame_says_how_it_stands(more: dict[str, Any], said: str) -> None:
-    verdict = judged([({"state": more.get("state", "stopped")}, "")] * 2, first=None, **more)
-    assert verdict.headline == said
+def test_a_run_without_a_rank_to_blame_says_how_it_stands(more: dict[str, Any], data: str) -> None:
+    verdict = without_blame(more)
+    assert missing(verdict.headline, f"train-1 {data}") == []
     assert verdict.next
+
+
+def without_blame(more: dict[str, Any]) -> Verdict:
+    return judged([({"state": more.get("state", "stopped")}, "")] * 2, first=None, **more)
 
 
 def test_a_lost_run_tells_whether_its_node0_was_started_anew() -> None:
     killed = judged([({"state": "lost"}, "")], state="lost", first=None, boot=10.0)
     anew = judged([({"state": "lost"}, "")], state="lost", first=None, boot=1200.0)
-    assert "its supervisor on node0 (node1) died" in killed.headline
-    assert "node0 (node1) was started anew" in anew.headline
+    assert missing(killed.headline, "node1") == missing(anew.headline, "node1") == []
+    assert killed.headline != anew.headline
 
 
 def test_a_silent_run_tells_what_each_rank_was_at() -> None:
@@ -289,10 +287,9 @@ def test_a_silent_run_tells_what_each_rank_was_at() -> None:
     ]
     silent = {"since": 860.0, "after": 600.0, "ranks": rows}
     verdict = judged([({"state": "running"}, "")] * 3, state="running", first=None, silent=silent)
-    assert [each.sentence for each in verdict.others] == [
-        "ranks 0-1 on node[1-2] (busy) said last: epoch 3",
-        "rank 2 on node3 (asleep in futex_wait) said last: epoch 3",
-    ]
+    assert [each.ranks for each in verdict.others] == [(0, 1), (2,)]
+    assert missing(verdict.others[0].sentence, "0-1 node[1-2] epoch 3") == []
+    assert missing(verdict.others[1].sentence, "2 node3 futex_wait epoch 3") == []
     assert verdict.next[0] == "ipexctl dump train-1"
 
 
@@ -305,25 +302,30 @@ def test_a_run_that_was_silent_when_it_was_ended_says_so(ended: dict[str, Any]) 
     ended = {**ended, "status": {"exit_code": 124, **ended.get("status", {})}}
     silent = {"since": 1001.0, "after": 5.0, "ranks": rows}
     verdict = judged([({"state": "stopped"}, "")], first=None, silent=silent, **ended)
-    assert verdict.notes[0].startswith("no rank had said anything for 12 s when it was ended")
-    assert "ipexctl dump last" in verdict.notes[0]
-    assert [each.sentence for each in verdict.others] == ["rank 0 on node1 (asleep in futex_wait) said last: epoch 3"]
+    assert missing(verdict.notes[0], "12 ipexctl dump last") == []
+    (other,) = verdict.others
+    assert missing(other.sentence, "0 node1 futex_wait epoch 3") == []
     talked = judged([({"state": "stopped"}, "")], first=None, silent=None, **ended)
-    assert not any("hung" in note for note in talked.notes)
+    assert not any("ipexctl dump" in note for note in talked.notes)
+
+
+def notes_of_a_run() -> tuple[str, ...]:
+    """Started anew once, with lost output and events, and one rank on other cores."""
+    rows = [(STOPPED, ""), ({**FAILED, "lost": 12345, "mismatch": ["only core 1 may be used here"]}, "")]
+    events = [{"event": "restart", "attempt": 1, "after": "rank 0 on node1 failed: exit code 3"}]
+    return judged(rows, events=events, status={"unwritten_events": 2}).notes
+
+
+def note_of_attempts() -> str:
+    attempts = [{"attempt": 0, "reason": "REASON"}, {"attempt": 1, "reason": "REASON"}]
+    return judged([(STOPPED, ""), (FAILED, "")], status={"attempts": attempts}).notes[0]
 
 
 def test_attempts_lost_output_and_odd_placing_are_told() -> None:
-    rows = [(STOPPED, ""), ({**FAILED, "lost": 12345, "mismatch": ["only core 1 may be used here"]}, "")]
-    events = [{"event": "restart", "attempt": 1, "after": "rank 0 on node1 failed: exit code 3"}]
-    notes = judged(rows, events=events, status={"unwritten_events": 2}).notes
-    assert notes == (
-        "it had been started again once before, after: rank 0 on node1 failed: exit code 3",
-        "12,345 bytes of the output of rank 1 are missing: a disk was full; the place is marked in the log",
-        "2 events are missing from node0's record: its disk was full",
-        "rank 1 on node2: only core 1 may be used here",
-    )
-    attempts = [{"attempt": 0, "reason": "a"}, {"attempt": 1, "reason": "a"}]
-    assert judged(rows, status={"attempts": attempts}).notes[0].endswith("started again 2 times before, after: a")
+    wanted = ("0 node1 3", "12,345 1", "2 node0's", "1 node2 only core 1 may be used here")
+    for note, data in zip(notes_of_a_run(), wanted, strict=True):
+        assert missing(note, data) == []
+    assert missing(note_of_attempts(), "2 REASON") == []
 
 
 def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
@@ -371,7 +373,7 @@ def supervisors_sentences() -> dict[str, str]:
 
 def test_the_supervisors_own_sentences_are_understood() -> None:
     said = supervisors_sentences()
-    assert "mpirun was ended by SIGKILL while" in said["mpi.ended"]
+    assert missing(said["mpi.ended"], "mpirun SIGKILL") == []
     for id_ in ("mpi.ended", "node.wrapper_killed"):
         kind = "mpirun" if id_ == "mpi.ended" else "lost"
         first = {**FIRST, "exit_code": None, "kind": kind, "rank": 1 if kind == "lost" else None}

@@ -1,0 +1,73 @@
+"""The texts of fetch, and of finding a run by its id."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import test_run_fetch as fetching
+from golden_file import Case, check, refusal, rows_of, without
+from test_run_record import RUN
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.begin.project import left_elsewhere
+from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
+from ipexctl.jobs.fetch.fetched import Source, parse_source
+from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def sources() -> list[Case]:
+    first, second = Host("a", "10.0.0.1"), Host("b", "10.0.0.2")
+    record = RunRecord("r-1", first, "/h", "python3", hosts=("a", "b"), world_size=2, nodes=(first, second))
+
+    def of_run(rank: int | None, host: str | None) -> None:
+        order_of_run(record, "x", ".", rank=rank, host=host, others=())
+
+    return [
+        *(
+            refusal(f"source {text!r}", parse_source, text)
+            for text in rows_of(fetching.test_a_source_without_one_is_a_wrong_call)
+        ),
+        refusal("source of an unknown host", order_of_host, Source("node3", "x"), ".", [first], "~/.ipexctl"),
+        refusal("source of an unknown rank", of_run, 4, None),
+        refusal("source of a host outside the run", of_run, None, "c"),
+    ]
+
+
+def runs(tmp_path: Path) -> list[Case]:
+    register = Register(tmp_path / "runs")
+    cases = [refusal("no run at all", register.find, "last")]
+    for number in (1, 2, 12):
+        register.save(replace(RUN, id=f"train-{number}", started=float(number)))
+    cases += [refusal("several runs", register.find, "tr"), refusal("no such run", register.find, "x")]
+    (tmp_path / "runs" / "train-3.json").write_text("{")
+    cases.append(refusal("a damaged record", register.find, "train-3", at=tmp_path))
+    beside = replace(RUN, id="train-2", cwd="/code/p-1.gen2/sub")
+    return [*cases, Case("left elsewhere", left_elsewhere("/code/p-1", "sub", [RUN, beside]))]
+
+
+def files(tmp_path: Path) -> list[Case]:
+    there, out = tmp_path / "there", tmp_path / "out"
+    there.mkdir()
+    fetching.put(there / "checkpoints/1.pt")
+    with pytest.raises(HostError) as caught:
+        fetching.bring(there, "chekpoints/", out)
+    cases = [Case("nothing is there", without(caught.value.reason, tmp_path), without(caught.value.fix, tmp_path))]
+    fetching.put(there / "sub/a.pt")
+    fetching.put(there / "w.pt")
+    fetching.put(out / "w.pt/mine")
+    (tmp_path / "elsewhere").mkdir()
+    (out / "sub").symlink_to(tmp_path / "elsewhere")
+    (there / "pipe").symlink_to("/dev/null")
+    done = fetching.bring(there, ".", out)
+    kept = sorted((*done.failed, *done.left_out), key=lambda each: each.name)
+    return [*cases, *(Case(f"not brought: {each.name}", without(each.reason, tmp_path)) for each in kept)]
+
+
+def test_fetch(tmp_path: Path) -> None:
+    check("fetch", [*sources(), *runs(tmp_path), *files(tmp_path)])

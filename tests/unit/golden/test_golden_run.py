@@ -1,0 +1,115 @@
+"""The texts that keep a run from beginning, and those of a run that is silent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import test_run_ranks
+import test_run_refusals as refusals
+import test_run_script as scripts
+import test_run_silence as silence
+from golden_file import Case, check, refusal, rows_of
+from test_run_refusals import ADDRESSES, OK, found
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.begin import places, ways
+from ipexctl.jobs.begin.modules import judge_modules, judge_syntax
+from ipexctl.jobs.begin.needs import needs_of_script
+from ipexctl.jobs.begin.refused import Refused
+from ipexctl.jobs.begin.script import Script, read_script
+from ipexctl.jobs.begin.wishes import RunWishes, check_ranks, check_wishes
+from ipexctl.jobs.events import Silence, SilentRank
+from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.jobs.silence import doing, silence_lines
+from ipexctl.launch.request import LaunchOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def refused(name: str, given: object) -> Case:
+    assert isinstance(given, Refused), given
+    return Case(name, given.reason, given.fix)
+
+
+def between_hosts() -> list[Case]:
+    shut = {"kind": "back", "text": "TEXT"}
+    mpi = "mpi /o/bin/mpirun mpirun (Open MPI) 5.0.11|\n"
+    answers: list[dict[str, str]] = [
+        *(row[0] for row in rows_of(refusals.test_a_python_that_will_not_do_is_named_with_its_hosts)),
+        {"a": found(), "b": "--data /d\n", "c": "--data /d\n"},
+        {"a": found(), "b": "--no-sync /data/p/train.py\n"},
+    ]
+    return [
+        refused("ways: login", ways.judge("a", ADDRESSES, {"b": OK, "c": {"kind": "login", "text": "TEXT"}})),
+        refused("ways: back", ways.judge("a", ADDRESSES, {"b": shut, "c": shut})),
+        refused("ways: there", ways.judge("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "TEXT"}})),
+        *(refused("places", places.judge(each, "/v/bin/python")) for each in answers),
+        refused("places: two MPIs", places.judge({"a": mpi, "b": mpi.replace("5.0.11", "4.1.6")}, None)),
+        refused("places: MPI is lacking", places.judge({"a": mpi, "b": "--mpi /o/bin/mpirun\n"}, None)),
+    ]
+
+
+def wishes(**more: Any) -> RunWishes:
+    return RunWishes(kind="script", words=("train.py",), **{"options": LaunchOptions(), **more})
+
+
+def calls() -> list[Case]:
+    hosts = [Host(name, name) for name in ADDRESSES]
+    wrong = rows_of(refusals.test_what_can_not_be_is_refused_before_any_host_is_touched)
+    ranks = rows_of(refusals.test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched)
+    texts = rows_of(test_run_ranks.test_what_is_no_set_of_ranks_is_refused_with_what_is)
+    return [
+        *(refusal("wishes", check_wishes, wishes(**each)) for each in wrong),
+        *(
+            refusal("ranks of these hosts", check_ranks, wishes(options=options, ranks=parse_ranks(text)), hosts)
+            for options, text, _ in ranks
+        ),
+        *(refusal(f"--ranks {text!r}", parse_ranks, text) for text, *_ in texts),
+        refusal("--ranks 8-9 of 4", parse_ranks("8-9").within, 4),
+    ]
+
+
+def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
+    rows = rows_of(scripts.test_what_is_no_python_is_refused_and_told_how_to_run_it)
+    cases = [refusal(f"script {name}", read_script, name, data) for name, data, _ in rows]
+    lines = rows_of(scripts.test_who_changes_where_python_looks_is_in_doubt)
+    for line in lines:
+        script = read_script("train.py", f"import os, sys, site, subprocess\n{line}\nimport tqdm\n".encode())
+        cases.append(Case(f"doubt: {line}", script.doubt))
+    lacking = scripts.needs("tqdm", "yaml", install="ipexctl install --torch 2.13")
+    both = {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]}
+    cases += [
+        refused("modules: one host", judge_modules(lacking, {"n1": [], "n3": ["tqdm"]})),
+        refused("modules: two", judge_modules(scripts.needs("tqdm", "yaml"), both)),
+        Case("modules: doubt", str(judge_modules(scripts.needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]}))),
+    ]
+    for wanted in (scripts.needs("intel_extension_for_pytorch"), scripts.needs("cv2", own=False)):
+        cases.append(refused("modules: another fix", judge_modules(wanted, {"a": [wanted.modules[0].module]})))
+    fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
+    cases.append(refusal("syntax", judge_syntax, Script("train.py", "x = 1\ndef f(:\n"), fault))
+    directory = tmp_path / "train.py"
+    directory.mkdir()
+    monkeypatch.chdir(tmp_path)
+    return [
+        *cases,
+        refusal("a script that can't be read", needs_of_script, "train.py", directory, tmp_path, at=tmp_path),
+    ]
+
+
+def of_silence() -> list[Case]:
+    waiting = [SilentRank(rank, f"node{rank // 2 + 1}", "step 7", 0.0, "S", "do_epoll_wait") for rank in (0, 1, 2)]
+    odd = SilentRank(3, "node2", "step 6", 0.0, "D", "nfs_wait_bit_killable")
+    many = tuple(SilentRank(rank, "a", f"step {rank}") for rank in range(20))
+    rows = rows_of(silence.test_what_the_kernel_says_of_a_process_in_words)
+    return [
+        *(Case(f"doing: {rank.process} {rank.waits_in}", doing(rank)) for rank, _ in rows),
+        Case("silence", "\n".join(silence_lines("run1", Silence(0.0, 600.0, (*waiting, odd))))),
+        Case("silence of many", "\n".join(silence_lines("run1", Silence(0.0, 90.0, many)))),
+    ]
+
+
+def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check("run", [*between_hosts(), *calls(), *of_scripts(tmp_path, monkeypatch), *of_silence()])

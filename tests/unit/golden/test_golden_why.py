@@ -1,0 +1,69 @@
+"""The texts of why: the sentence of every known cause, headlines, what other ranks did, and the notes below."""
+
+from __future__ import annotations
+
+import test_run_why as runs
+from golden_file import Case, check, rows_of
+from known_texts import TEXTS, verdict_of
+from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
+
+from ipexctl.ui.why import end_words, lines_of
+
+BUSY = "Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"
+RAISED = 'Traceback (most recent call last):\n  File "/p/a.py", line 7, in f\nKeyError: 1'
+
+
+def causes() -> list[Case]:
+    found = [verdict.cause for verdict in map(verdict_of, TEXTS)]
+    found += [
+        judged([(FAILED, NO_MODULE)] * 3).cause,
+        judged([(STOPPED, ""), (FAILED, NO_MODULE)], plan={"install": "", "python": "/opt/py"}).cause,
+        judged(
+            [(STOPPED, ""), (FAILED, 'Traceback (most recent call last):\n  File "/p/a.py", line 7\nKeyError: 1')]
+        ).cause,
+    ]
+    return [Case(cause.id, cause.sentence, cause.fix) for cause in found if cause]
+
+
+def headlines() -> list[Case]:
+    cases = [
+        Case(f"headline, {first}", runs.headline_of(first))
+        for first, _ in rows_of(runs.test_the_first_line_says_who_where_how_and_when)
+    ]
+    for more, _ in rows_of(runs.test_a_run_without_a_rank_to_blame_says_how_it_stands):
+        verdict = runs.without_blame(more)
+        cases.append(Case(f"headline, {more}", verdict.headline, "\n".join(verdict.next)))
+    for boot in (10.0, 1200.0):
+        verdict = judged([({"state": "lost"}, "")], state="lost", first=None, boot=boot)
+        cases.append(Case(f"headline, lost, boot={boot}", verdict.headline, "\n".join(verdict.next)))
+    return cases
+
+
+def others_and_notes() -> list[Case]:
+    rows = [(FAILED, BUSY), (FAILED, BUSY), (FAILED, BUSY), ({"state": "ok"}, ""), (STOPPED, ""), (STOPPED, "")]
+    at = [
+        {"rank": 0, "host": "node1", "last": "epoch 3", "cpu": 99.0, "waits_in": None},
+        {"rank": 1, "host": "node2", "last": "epoch 3", "cpu": 0.0, "waits_in": "futex_wait"},
+    ]
+    running = {"since": 860.0, "after": 600.0, "ranks": at}
+    silent = judged([({"state": "running"}, "")] * 2, state="running", first=None, silent=running)
+    ended = {"state": "stopped", "status": {"exit_code": 143}, "silent": {"since": 1001.0, "after": 5.0, "ranks": at}}
+    stopped = judged([({"state": "stopped"}, "")] * 2, first=None, **ended)
+    verdicts = (judged(rows), silent, stopped)
+    return [
+        *(Case("other ranks", each.sentence) for verdict in verdicts for each in verdict.others),
+        *(Case("note", note) for note in (*stopped.notes, *runs.notes_of_a_run(), runs.note_of_attempts())),
+    ]
+
+
+def shown() -> list[Case]:
+    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE), (STOPPED, "")])
+    return [
+        Case("the whole answer", "\n".join(lines_of(answer(verdict), 80))),
+        Case("at the end of a followed run", "\n".join(end_words("train-1", verdict.cause))),
+        Case("at the end of a followed run without a cause", "\n".join(end_words("train-1", None))),
+    ]
+
+
+def test_why() -> None:
+    check("why", [*causes(), *headlines(), *others_and_notes(), *shown()])
