@@ -12,6 +12,7 @@ from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_host_list, read_hostfile
+from message_data import missing
 
 MIXED = """\
 \ufeff# our cluster
@@ -146,93 +147,93 @@ def test_a_host_that_is_said_in_two_ways_is_an_error_naming_the_first_line(secon
     first = "x@a port=22 address=b1 internal=10.0.0.1 identity=k1 known_hosts=g ssh_config=d"
     error = file_error(read_hostfile, f"{first}\n\n  {second}")
     assert (error.line, error.column) == (3, 3)
-    assert "in line 1" in error.what
+    assert missing(error.what, "1") == []
 
 
 def test_more_slots_by_repeats_than_the_limit_allows_is_an_error() -> None:
     error = file_error(read_hostfile, "b\na slots=2 max_slots=2\na")
     assert error.line == 2
-    assert "add up to 3" in error.what
+    assert missing(error.what, "3 2") == []
 
 
 @pytest.mark.parametrize(
     ("line", "column", "what", "fix"),
     [
-        ("node1,node2", 6, "comma", "line of its own"),
-        ("node1, node2", 8, "one line names one host", "line of its own"),
-        ("n[1-2],m", 7, "comma", "line of its own"),
-        ("node1 node2", 7, "second name", "line of its own"),
-        ("node1 4", 7, "alone says nothing", "node1:4, or node1 slots=4"),
-        ("node1 slots=four", 13, "whole number, not 'four'", "such as 4"),
-        ("node1 slots=\N{ARABIC-INDIC DIGIT THREE}", 13, "whole number", ""),
-        ("node1 slots=-1", 13, "whole number", ""),
-        ("node1 slots=0", 13, "from 1 to", "to leave the host out"),
-        ("node1:0", 7, "from 1 to", "to leave the host out"),
-        ("node1:x", 7, "whole number", "such as 4"),
-        ("node1:", 7, "nothing stands behind", "node1:4"),
-        ("node1:9999999999", 7, "whole number", ""),
-        ("node1 slots=", 13, "says nothing", ""),
-        ("node1 =4", 7, "no key", "slots=4"),
-        ("node1 slots=2 slots=2", 15, "twice", ""),
-        ("node1:4 slots=2", 9, "both 4 and 2", ""),
-        ("node1 slots=4 max_slots=2", 15, "more than max_slots", ""),
-        ("node1 slotz=4", 7, "unknown key 'slotz'", "did you mean slots="),
-        ("node1 Slots=4", 7, "unknown key", "did you mean slots="),
-        ("node1 ifhn=ib0", 7, "unknown key", "did you mean internal="),
-        ("node1 qwertz=4", 7, "unknown key", "known are slots"),
-        ("node1 port=70000", 12, "from 1 to 65535", ""),
-        ("node1 user=-x", 12, "begin with '-'", ""),
-        ("me@node1 user=you", 10, "both 'me' and 'you'", ""),
-        ("node[1-", 5, "never closed", "node[1-4]"),
-        ("\tnode[1-", 6, "never closed", "node[1-4]"),
-        ("me@node[1-", 8, "never closed", ""),
-        ("node[1-999999999]", 6, "999,999,999 hosts", "digit too many"),
-        ("node[1:4]", 6, "written with '-'", ""),
+        ("node1,node2", 6, "", ""),
+        ("node1, node2", 8, "", ""),
+        ("n[1-2],m", 7, "", ""),
+        ("node1 node2", 7, "", ""),
+        ("node1 4", 7, "", "node1:4 node1 slots=4"),
+        ("node1 slots=four", 13, "four", "4"),
+        ("node1 slots=\N{ARABIC-INDIC DIGIT THREE}", 13, "", ""),
+        ("node1 slots=-1", 13, "", ""),
+        ("node1 slots=0", 13, "1", ""),
+        ("node1:0", 7, "1", ""),
+        ("node1:x", 7, "", "4"),
+        ("node1:", 7, "", "node1:4"),
+        ("node1:9999999999", 7, "", ""),
+        ("node1 slots=", 13, "", ""),
+        ("node1 =4", 7, "", "slots=4"),
+        ("node1 slots=2 slots=2", 15, "", ""),
+        ("node1:4 slots=2", 9, "4 2", ""),
+        ("node1 slots=4 max_slots=2", 15, "max_slots", ""),
+        ("node1 slotz=4", 7, "slotz", "slots="),
+        ("node1 Slots=4", 7, "Slots", "slots="),
+        ("node1 ifhn=ib0", 7, "ifhn", "internal="),
+        ("node1 qwertz=4", 7, "", "slots"),
+        ("node1 port=70000", 12, "1 65535", ""),
+        ("node1 user=-x", 12, "-", ""),
+        ("me@node1 user=you", 10, "me you", ""),
+        ("node[1-", 5, "", "node[1-4]"),
+        ("\tnode[1-", 6, "", "node[1-4]"),
+        ("me@node[1-", 8, "", ""),
+        ("node[1-999999999]", 6, "999,999,999", ""),
+        ("node[1:4]", 6, "-", ""),
         ("ssh://me@node1:2222", 1, "URL", "me@node1 port=2222"),
         ("ssh://node1", 1, "URL", "user@host"),
-        ("me@", 4, "no host stands behind", "me@node1"),
-        ("@node1", 1, "user's name is missing", ""),
-        ("-oProxyCommand=x", 1, "begin with '-'", ""),
-        ("me@-oProxyCommand", 4, "begin with '-'", ""),
-        ("-x@node1", 1, "begin with '-'", ""),
-        ("node1 address=-oX", 15, "begin with '-'", ""),
-        ("node1 internal=-oX", 16, "begin with '-'", ""),
+        ("me@", 4, "", "me@node1"),
+        ("@node1", 1, "", ""),
+        ("-oProxyCommand=x", 1, "-", ""),
+        ("me@-oProxyCommand", 4, "-", ""),
+        ("-x@node1", 1, "-", ""),
+        ("node1 address=-oX", 15, "-", ""),
+        ("node1 internal=-oX", 16, "-", ""),
         ("no$de", 3, "'$'", ""),
         ("n;reboot", 2, "';'", ""),
         ("n`id`", 2, "'`'", ""),
         ("n[1-2];x", 7, "';'", ""),
         ("me;x@node1", 3, "';'", ""),
-        ("no\x07de", 3, "U+0007", "delete"),
-        ("no\x1b[31mde", 3, "U+001B", "delete"),
-        ("node1\xa0slots=4", 6, "NO-BREAK SPACE", "plain blank"),
-        ("node\u200b1", 5, "ZERO WIDTH SPACE", "delete"),
+        ("no\x07de", 3, "U+0007", ""),
+        ("no\x1b[31mde", 3, "U+001B", ""),
+        ("node1\xa0slots=4", 6, "NO-BREAK SPACE", ""),
+        ("node\u200b1", 5, "ZERO WIDTH SPACE", ""),
         ("nöde", 2, "'ö'", "ASCII"),
-        ("10.0.0.256", 1, "not an IPv4 address", "0 to 255"),
-        ("10.0.0.01", 1, "not an IPv4 address", "leading zeros"),
-        ("10.0.0", 1, "not an IPv4 address", ""),
-        ("12", 1, "is a number", ""),
-        ("fe80:::2", 1, "not an IPv6 address", ""),
-        ("node1:4:5", 1, "not an IPv6 address", ""),
-        ("fe80::2%", 9, "network interface", ""),
-        ("[fe80::2]2", 10, "only :N", ""),
-        ("[fe80::2]:", 10, "only :N", ""),
-        ("[fe80:::2]:1", 2, "not an IPv6", ""),
-        ("n[1-4] internal=10.0.0.1", 17, "gives 1 of the 4", "node set"),
-        ("n address=a[1-2]", 11, "2 addresses for 1 host", ""),
-        ("n identity='x", 12, "never closed", ""),
-        ("n identity=~nobody-here/x", 12, "home", ""),
+        ("10.0.0.256", 1, "IPv4", "0 255"),
+        ("10.0.0.01", 1, "IPv4", ""),
+        ("10.0.0", 1, "IPv4", ""),
+        ("12", 1, "", ""),
+        ("fe80:::2", 1, "IPv6", ""),
+        ("node1:4:5", 1, "IPv6", ""),
+        ("fe80::2%", 9, "", ""),
+        ("[fe80::2]2", 10, "", ""),
+        ("[fe80::2]:", 10, "", ""),
+        ("[fe80:::2]:1", 2, "IPv6", ""),
+        ("n[1-4] internal=10.0.0.1", 17, "1 4", ""),
+        ("n address=a[1-2]", 11, "2 1", ""),
+        ("n identity='x", 12, "", ""),
+        ("n identity=~nobody-here/x", 12, "", ""),
         ("10.0.0.1 node1 node1.site", 10, "/etc/hosts", "node1 address=10.0.0.1"),
-        ("Host node1", 6, "ssh configuration", "--ssh-config"),
-        ("[gpu]", 1, "Ansible group", ".ini"),
+        ("Host node1", 6, "", "--ssh-config"),
+        ("[gpu]", 1, "", ".ini"),
         ("all:", 1, "YAML", ".yml"),
-        ("x" * 254, 1, "at most 253", ""),
+        ("x" * 254, 1, "253", ""),
     ],
 )
 def test_a_line_that_cannot_be_read_says_what_where_and_what_to_do(line: str, column: int, what: str, fix: str) -> None:
     error = file_error(read_hostfile, f"node0\n{line}\nnode9\n")
     assert (error.line, error.column) == (2, column)
-    assert what in error.what
-    assert fix in error.fix
+    assert missing(error.what, what) == []
+    assert missing(error.fix, fix) == []
 
 
 def test_the_error_shows_tabs_and_control_characters_one_for_one() -> None:
@@ -250,7 +251,7 @@ def test_a_line_too_long_to_show_is_cut_around_the_place() -> None:
 def test_a_file_of_too_many_hosts_is_refused_before_memory_is_full() -> None:
     error = file_error(read_hostfile, "\n".join(f"h{n}x[1-100000]" for n in range(11)))
     assert error.line == 11
-    assert "1,000,000 hosts" in error.what
+    assert missing(error.what, "1,000,000") == []
 
 
 def test_a_list_of_hosts_has_the_grammar_of_a_lines_first_word() -> None:
@@ -269,22 +270,21 @@ def test_a_list_of_hosts_has_the_grammar_of_a_lines_first_word() -> None:
 @pytest.mark.parametrize(
     ("spec", "what", "fix"),
     [
-        ("", "names no host", "node[1-4]"),
-        (" , ", "names no host", ""),
-        ("node1 node2", "a blank", "commas"),
+        ("", "", "node[1-4]"),
+        (" , ", "", ""),
+        ("node1 node2", "", ""),
         ("a,node[1-", "'node[1-'", "node[1-4]"),
         ("./hosts/all", "'./hosts/all'", "-H ./hosts/all"),
         ("a,-oX", "'-oX'", ""),
-        ("x@a,y@a", "user 'y' here and 'x' before", ""),
-        ("a:0", "from 1 to", ""),
+        ("x@a,y@a", "y x", ""),
+        ("a:0", "1", ""),
     ],
 )
 def test_a_list_of_hosts_that_cannot_be_read_names_the_item(spec: str, what: str, fix: str) -> None:
     with pytest.raises(UserError) as caught:
         read_host_list(spec)
-    assert what in caught.value.message
-    assert caught.value.message.startswith("--hosts")
-    assert fix in caught.value.fix
+    assert missing(caught.value.message, f"--hosts {what}") == []
+    assert missing(caught.value.fix, fix) == []
 
 
 @given(any_text)

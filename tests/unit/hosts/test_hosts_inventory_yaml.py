@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
 from ipexctl.hosts.inventory_yaml import read_inventory_yaml
+from message_data import missing
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
@@ -102,51 +103,51 @@ TEXT_BOMB = f"all:\n  hosts: {{n: }}\n  vars:\n    a: &a {'x' * 100_000}\n    b:
 @pytest.mark.parametrize(
     ("text", "line", "column", "what", "fix"),
     [
-        ("- node1", 1, 1, "mapping of groups, not a list", "plain hostfile"),
-        ("node1", 1, 1, "mapping of groups, not 'node1'", "plain hostfile"),
-        ("a:\n  host: {n: }", 2, 3, "unknown key 'host'", "did you mean hosts?"),
-        ("a:\n  n1: {}", 2, 3, "unknown key 'n1'", "under hosts:"),
-        ("a:\n  hosts: [n]", 2, 10, "not a list", "`node1:`"),
-        ("a:\n  hosts: n", 2, 10, "hosts must be a mapping", ""),
-        ("a: {children: [b]}", 1, 15, "not a list", "`gpu:`"),
-        ("a: {vars: [b]}", 1, 11, "vars must be a mapping", ""),
-        ("a: n", 1, 4, "group 'a' must be a mapping", ""),
-        ("a: {hosts: {n: 4}}", 1, 16, "host 'n' must be a mapping", ""),
-        ("a:\n  hosts:\n    n:\n    n:", 4, 5, "'n' is there twice", "together"),
-        ("a:\na:", 2, 1, "'a' is there twice", ""),
-        ("a b:", 1, 1, "group's name", ""),
-        ("? [a]\n: b", 1, 3, "one plain word", ""),
-        ("a: {hosts: {n: {ansible_host: [a]}}}", 1, 31, "must be one value, not a list", ""),
+        ("- node1", 1, 1, "", ""),
+        ("node1", 1, 1, "node1", ""),
+        ("a:\n  host: {n: }", 2, 3, "host", "hosts"),
+        ("a:\n  n1: {}", 2, 3, "n1", ""),
+        ("a:\n  hosts: [n]", 2, 10, "", "`node1:`"),
+        ("a:\n  hosts: n", 2, 10, "", ""),
+        ("a: {children: [b]}", 1, 15, "", "`gpu:`"),
+        ("a: {vars: [b]}", 1, 11, "", ""),
+        ("a: n", 1, 4, "a", ""),
+        ("a: {hosts: {n: 4}}", 1, 16, "n", ""),
+        ("a:\n  hosts:\n    n:\n    n:", 4, 5, "n", ""),
+        ("a:\na:", 2, 1, "a", ""),
+        ("a b:", 1, 1, "", ""),
+        ("? [a]\n: b", 1, 3, "", ""),
+        ("a: {hosts: {n: {ansible_host: [a]}}}", 1, 31, "", ""),
         ("a: {hosts: {n: {ansible_host: '{{ x }}'}}}", 1, 31, "Jinja", ""),
         ("a: {hosts: {n: {ansible_user: !vault x}}}", 1, 31, "!vault", ""),
-        ("a: {hosts: {n: {ansible_port: x}}}", 1, 31, "port must be", ""),
-        ("a: {hosts: {n: {slots: 0}}}", 1, 24, "from 1 to", ""),
-        ("a: {hosts: {-oX: }}", 1, 13, "begin with '-'", ""),
+        ("a: {hosts: {n: {ansible_port: x}}}", 1, 31, "", ""),
+        ("a: {hosts: {n: {slots: 0}}}", 1, 24, "1", ""),
+        ("a: {hosts: {-oX: }}", 1, 13, "-", ""),
         ("a: {hosts: {'n;x': }}", 1, 14, "';'", ""),
-        ("a: {children: {b: {children: {a: }}}}", 1, 31, "a > b > a", ""),
-        ("a: {children: {all: }}", 1, 16, "'all' holds", ""),
-        ("a: &a {children: {b: *a}}", 1, 18, "inside itself", ""),
-        ("a: &a {<<: *a}", 1, 4, "inside itself", ""),
-        ("all: {hosts: {n: }, vars: {x: &x [*x]}}", 1, 31, "inside itself", ""),
-        (BOMB, 1, 5, "aliases", ""),
-        (TEXT_BOMB, 4, 8, "aliases", ""),
-        ("[" * 10_000, 1, 81, "100 deep", ""),
-        ("a: *x", 1, 4, "alias", ""),
-        ("a: b: c", 1, 5, "mapping values", "quotes"),
-        ("a:\n\thosts:", 2, 1, "YAML", "blanks"),
-        ("a:\n---\nb:", 2, 1, "another document", "one document"),
+        ("a: {children: {b: {children: {a: }}}}", 1, 31, "b", ""),
+        ("a: {children: {all: }}", 1, 16, "all", ""),
+        ("a: &a {children: {b: *a}}", 1, 18, "", ""),
+        ("a: &a {<<: *a}", 1, 4, "", ""),
+        ("all: {hosts: {n: }, vars: {x: &x [*x]}}", 1, 31, "", ""),
+        (BOMB, 1, 5, "", ""),
+        (TEXT_BOMB, 4, 8, "", ""),
+        ("[" * 10_000, 1, 81, "100", ""),
+        ("a: *x", 1, 4, "", ""),
+        ("a: b: c", 1, 5, "", ""),
+        ("a:\n\thosts:", 2, 1, "YAML", ""),
+        ("a:\n---\nb:", 2, 1, "", ""),
         ("a: \x07", 1, 4, "U+0007", ""),
-        ("a:\n\ud800", 2, 1, "can't stand in YAML", ""),
-        ('{"_meta": {"hostvars": {}}}', 1, 2, "inventory script", "ansible-inventory"),
+        ("a:\n\ud800", 2, 1, "", ""),
+        ('{"_meta": {"hostvars": {}}}', 1, 2, "", "ansible-inventory"),
     ],
 )
 def test_what_cannot_be_read_says_what_where_and_what_to_do(
     text: str, line: int, column: int, what: str, fix: str
 ) -> None:
     error = file_error(read_inventory_yaml, text)
-    assert what in error.what
+    assert missing(error.what, what) == []
     assert (error.line, error.column) == (line, column)
-    assert fix in error.fix
+    assert missing(error.fix, fix) == []
 
 
 def test_no_object_a_file_asks_for_is_built(tmp_path: Path) -> None:

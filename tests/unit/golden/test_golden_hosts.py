@@ -1,0 +1,90 @@
+"""The texts of hostfiles, inventories, node sets, limits and allocations that can't be read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from golden_file import Case, check, refusal, rows_of
+
+import test_hosts_detect as detect
+import test_hosts_hostfile as hostfile
+import test_hosts_inventory_ini as ini
+import test_hosts_inventory_yaml as yaml
+import test_hosts_limit as limit
+import test_hosts_nodeset as nodeset
+import test_hosts_select as select
+from ipexctl.hosts.allocation import allocated_hosts
+from ipexctl.hosts.detect import read_hosts_file
+from ipexctl.hosts.hostfile import read_host_list, read_hostfile
+from ipexctl.hosts.inventory_ini import read_inventory_ini
+from ipexctl.hosts.inventory_yaml import read_inventory_yaml
+from ipexctl.hosts.limit import limit_hosts
+from ipexctl.hosts.names import WordError
+from ipexctl.hosts.nodeset import expand
+from ipexctl.hosts.select import select_hosts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def short(text: object) -> str:
+    return repr(text)[:80]
+
+
+def files(tmp_path: Path) -> list[Case]:
+    path = tmp_path / "hosts"
+    cases = []
+    for data, *_ in rows_of(detect.test_a_file_that_is_no_list_of_hosts_says_what_to_do):
+        path.write_bytes(data)
+        cases.append(refusal(f"file {short(data)}", read_hosts_file, path, at=tmp_path))
+    cases += [
+        refusal(f"file {name!r}", read_hosts_file, tmp_path / name, at=tmp_path) for name in ("missing", ".", "a\0b")
+    ]
+    path.write_bytes(b"n1\nJ\xfcrgen\n")
+    cases.append(refusal("file in Latin-1", read_hosts_file, path, at=tmp_path))
+    readers: list[tuple[str, Any, Any]] = [
+        ("inventory", read_inventory_ini, ini.test_a_line_that_cannot_be_read_says_what_where_and_what_to_do),
+        ("yaml", read_inventory_yaml, yaml.test_what_cannot_be_read_says_what_where_and_what_to_do),
+    ]
+    lines = rows_of(hostfile.test_a_line_that_cannot_be_read_says_what_where_and_what_to_do)
+    cases += [refusal(f"hostfile {short(line)}", read_hostfile, line, "FILE") for line, *_ in lines]
+    for second in rows_of(hostfile.test_a_host_that_is_said_in_two_ways_is_an_error_naming_the_first_line):
+        first = "x@a port=22 address=b1 internal=10.0.0.1 identity=k1 known_hosts=g ssh_config=d"
+        cases.append(refusal(f"hostfile, two ways: {second}", read_hostfile, f"{first}\n{second}", "FILE"))
+    more = ("b\na slots=2 max_slots=2\na", "\n".join(f"h{n}x[1-100000]" for n in range(11)))
+    cases += [refusal(f"hostfile {short(text)}", read_hostfile, text, "FILE") for text in more]
+    for name, read, test in readers:
+        cases += [refusal(f"{name} {short(text)}", read, text, "FILE") for text, *_ in rows_of(test)]
+    return cases
+
+
+def words() -> list[Case]:
+    specs = rows_of(hostfile.test_a_list_of_hosts_that_cannot_be_read_names_the_item)
+    cases = [refusal(f"--hosts {short(spec)}", read_host_list, spec) for spec, *_ in specs]
+    limits = rows_of(limit.test_a_limit_that_fits_nothing_names_what_would)
+    cases += [refusal(f"--limit {short(spec)}", limit_hosts, limit.HOSTS, spec) for spec, *_ in limits]
+    for text, *_ in rows_of(nodeset.test_what_is_no_node_set_is_refused_at_its_place):
+        with pytest.raises(WordError) as caught:
+            expand(text)
+        cases.append(Case(f"node set {short(text)}", caught.value.message))
+    return cases
+
+
+def sources(tmp_path: Path) -> list[Case]:
+    def chosen(request: Any, environ: dict[str, str]) -> object:
+        return select_hosts(request, environ=environ, cwd=tmp_path)
+
+    rows = rows_of(select.test_a_source_that_cannot_be_used_is_named)
+    of_step = {"SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NODELIST": "n[1-2]"}
+    (tmp_path / "empty").touch()
+    return [
+        *(refusal(f"source {environ}", chosen, request, environ, at=tmp_path) for request, environ, _ in rows),
+        refusal("step of a job", allocated_hosts, {"SLURM_JOB_NODELIST": "n[1-2]", **of_step}),
+        refusal("srun", allocated_hosts, {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_NUM_TASKS": "4"}),
+        refusal("an empty PBS file", allocated_hosts, {"PBS_NODEFILE": str(tmp_path / "empty")}, at=tmp_path),
+    ]
+
+
+def test_hosts(tmp_path: Path) -> None:
+    check("hosts", [*files(tmp_path), *words(), *sources(tmp_path)])
