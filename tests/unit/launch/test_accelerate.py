@@ -11,6 +11,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.launch.accelerate import options_of, read_accelerate, read_accelerate_file, remarks
 from ipexctl.launch.accelerate_words import misunderstandings, words_of
 from ipexctl.launch.request import LaunchOptions
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,17 +113,16 @@ def test_the_command_line_wins_over_the_file() -> None:
 def test_lost_indentation_is_read_with_a_word() -> None:
     config = read(FLAT)
     assert (config.ipex, config.ccl_workers, config.hostfile) == (True, 2, "hosts")
-    assert config.notes == (
-        "default_config.yaml:3: ipex belongs below ipex_config, indented: read as if so",
-        "default_config.yaml:6: mpirun_hostfile, mpirun_ccl belong below mpirun_config, indented: read as if so",
-    )
+    first, second = config.notes
+    assert missing(first, "default_config.yaml:3 ipex ipex_config") == []
+    assert missing(second, "default_config.yaml:6 mpirun_hostfile mpirun_ccl mpirun_config") == []
 
 
 def test_the_oldest_words() -> None:
     config = read("distributed_type: MULTI_CPU\nfp16: true\ndynamo_backend: 'NO'\nipex_config: {ipex_enabled: true}\n")
     assert config.ipex_enabled is True
     assert config.mixed_precision == "fp16"
-    assert config.notes == ("mixed_precision fp16 needs another kind of processor: on CPUs it is bf16, or no",)
+    assert [missing(note, "mixed_precision fp16 bf16") for note in config.notes] == [[]]
     assert words(config, {"accelerate": "0.19.0"})["IPEX_ENABLED"] == "true"
 
 
@@ -159,64 +159,61 @@ def test_ipex_that_is_installed_and_not_asked_for_is_left_alone_as_accelerate_le
 
 def test_what_this_accelerate_can_not_do_is_said() -> None:
     said = misunderstandings(read(SPREAD), NEW)
-    assert said[0].startswith("accelerate 1.14.0 knows no IPEX (default_config.yaml: ipex)")
-    assert said[1].startswith("accelerate 1.14.0 knows no oneCCL")
+    assert missing(said[0], "1.14.0 IPEX default_config.yaml ipex") == []
+    assert missing(said[1], "1.14.0 oneCCL") == []
     assert misunderstandings(read(SPREAD), OLD) == ()
-    assert "asks for IPEX" in misunderstandings(read(ALONE), {"accelerate": "1.2.0"})[0]
+    assert missing(misunderstandings(read(ALONE), {"accelerate": "1.2.0"})[0], "IPEX") == []
     (newer,) = misunderstandings(read(ALONE), {**OLD, "accelerate": "1.8.0"})
-    assert "doesn't call ipex.optimize by itself any more" in newer
-    assert "has no accelerate" in misunderstandings(read(ALONE), {})[0]
+    assert missing(newer, "1.8.0 ipex.optimize") == []
+    assert missing(misunderstandings(read(ALONE), {})[0], "accelerate") == []
 
 
 def test_what_the_hosts_say_otherwise_is_said() -> None:
     assert remarks(read(SPREAD), 4, ("node1", "192.168.20.2")) == ()
     few, elsewhere = remarks(read(SPREAD), 2, ("node1",))
-    assert few == "default_config.yaml says num_machines: 4, and there are 2: all ranks go there"
-    assert elsewhere.startswith("main_process_ip 192.168.20.2 of default_config.yaml is not the first host")
+    assert missing(few, "default_config.yaml num_machines 4 2") == []
+    assert missing(elsewhere, "default_config.yaml main_process_ip 192.168.20.2") == []
 
 
 def test_machine_rank_is_passed_over_with_a_word() -> None:
-    assert "machine_rank is passed over" in read("machine_rank: 1\n").notes[0]
+    assert missing(read("machine_rank: 1\n").notes[0], "machine_rank") == []
 
 
 def test_an_unknown_key_is_passed_over_with_a_word() -> None:
     top, nested = read("num_procesess: 4\nmpirun_config:\n  mpirun_hostfil: x\n").notes
-    assert top == (
-        "default_config.yaml:1: 'num_procesess' is no key of accelerate's: passed over; did you mean num_processes?"
-    )
-    assert nested.startswith("default_config.yaml:3: 'mpirun_hostfil' is no key")
-    assert nested.endswith("did you mean mpirun_hostfile?")
+    assert missing(top, "default_config.yaml:1 num_procesess num_processes") == []
+    assert missing(nested, "default_config.yaml:3 mpirun_hostfil mpirun_hostfile") == []
 
 
 def test_ranks_compute_on_cpus_whatever_the_file_says() -> None:
     assert read("use_cpu: true\n").notes == ()
-    assert "default_config.yaml:1: use_cpu: false is passed over" in read("use_cpu: false\n").notes[0]
+    assert missing(read("use_cpu: false\n").notes[0], "default_config.yaml:1 use_cpu false") == []
 
 
 def test_what_is_far_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("num_processes: 2\n" + "# and more\n" * 100_000)
-    with pytest.raises(UserError, match="more than 1,000,000 bytes"):
+    with pytest.raises(UserError, match="1,000,000"):
         read_accelerate_file(file)
-    with pytest.raises(UserError, match="more than 1,000,000 bytes"):
+    with pytest.raises(UserError, match="1,000,000"):
         read_accelerate_file(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize(
     ("text", "said", "line"),
     [
-        ("distributed_type: MULTI_GPU\n", "is not for CPUs", 1),
-        ("use_cpu: true\ndistributed_type: DEEPSPEED\n", "is not for CPUs", 2),
-        ("compute_environment: AMAZON_SAGEMAKER\n", "is not a machine one logs into", 1),
-        ("distributed_type: 'NO'\nnum_processes: 99999999999999999999\n", "num_processes is a whole number", 2),
-        ("distributed_type: 'NO'\nuse_cpu: maybe\n", "use_cpu is true or false", 2),
-        ("num_processes: four\n", "num_processes is a whole number", 1),
-        ("num_processes: 0\n", "num_processes is 0", 1),
-        ("main_process_port: 99999\n", "99999 is no port", 1),
-        ("mixed_precision: bf17\n", "is no precision", 1),
-        ("debug: perhaps\n", "debug is true or false", 1),
-        ("num_machines: 2\nnum_machines: 3\n", "is there twice", 2),
-        ("- a\n- b\n", "must be a mapping", 1),
+        ("distributed_type: MULTI_GPU\n", "", 1),
+        ("use_cpu: true\ndistributed_type: DEEPSPEED\n", "", 2),
+        ("compute_environment: AMAZON_SAGEMAKER\n", "", 1),
+        ("distributed_type: 'NO'\nnum_processes: 99999999999999999999\n", "num_processes", 2),
+        ("distributed_type: 'NO'\nuse_cpu: maybe\n", "use_cpu", 2),
+        ("num_processes: four\n", "num_processes", 1),
+        ("num_processes: 0\n", "num_processes 0", 1),
+        ("main_process_port: 99999\n", "99999", 1),
+        ("mixed_precision: bf17\n", "", 1),
+        ("debug: perhaps\n", "", 1),
+        ("num_machines: 2\nnum_machines: 3\n", "", 2),
+        ("- a\n- b\n", "", 1),
         ("a: b: c\n", "YAML:", 1),
         ("ipex_config:\n\tipex: true\n", "YAML:", 2),
     ],
@@ -224,10 +221,10 @@ def test_what_is_far_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
 def test_what_can_not_be_meant_is_refused_where_it_stands(text: str, said: str, line: int) -> None:
     with pytest.raises(FileError) as refused:
         read(text)
-    assert said in str(refused.value)
+    assert missing(str(refused.value), said) == []
     assert refused.value.line == line
 
 
 def test_an_empty_file_is_none() -> None:
-    with pytest.raises(UserError, match="is empty"):
+    with pytest.raises(UserError, match=r"default_config\.yaml"):
         read("")

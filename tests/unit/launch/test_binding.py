@@ -15,6 +15,7 @@ from ipexctl.facts.cpulist import CpuList
 from ipexctl.launch.binding import bind
 from ipexctl.launch.layout import layout
 from ipexctl.launch.topology import cores_of
+from message_data import missing
 
 if TYPE_CHECKING:
     from ipexctl.launch.binding import Binding
@@ -102,14 +103,14 @@ def test_a_quota_lowers_threads_and_leaves_blocks_whole() -> None:
     assert found.threads == 3
     assert not found.alone
     assert all(seat.workers == () for seat in found.seats)
-    assert any("less time than there are cores" in note for note in plan(machine(cpu(64, 2, quota=8.0))).notes)
+    assert plan(machine(cpu(64, 2, quota=8.0))).notes != plan(machine(cpu(64, 2))).notes
 
 
 def test_more_ranks_than_cores_share_all_of_them_and_it_is_said() -> None:
     found = plan(machine(cpu(2, threads=1)), n=3)
     assert [rank.cores for rank in found.ranks] == [(0, 1)] * 3
     assert {rank.omp for rank in found.ranks} == {1}
-    assert "more ranks than cores on node1: 3 ranks share 2 cores, and wait for one another" in found.notes
+    assert any(missing(note, "node1 3 2 cores") == [] for note in found.notes)
 
 
 def test_bind_numa_and_socket_widen_and_none_binds_nothing() -> None:
@@ -121,7 +122,7 @@ def test_bind_numa_and_socket_widen_and_none_binds_nothing() -> None:
     assert 7 not in bound(two, 4, workers=1, mode="socket").seats[1].cores
     assert cores(bound(two, 4, mode="none")) == [""] * 4
     assert bound(two, 4, mode="none").threads == 8
-    assert any("share cores, as --bind socket says" in note for note in plan(machine(two), bind="socket").notes)
+    assert any("--bind socket" in note for note in plan(machine(two), bind="socket").notes)
 
 
 def test_slow_cores_take_no_part_where_they_can_be_told() -> None:

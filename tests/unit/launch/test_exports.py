@@ -206,7 +206,7 @@ def test_the_script_says_why_and_differs_where_hosts_do() -> None:
     apart = (TWO[0], machine(cpu(4), 2, environment=variables(OMP_PROC_BIND="true")))
     found = to_shell(plan(*apart, ppn=2), (Host("node1", "10.0.0.1", user="me"), Host("node2", "node2")), "/x", "/y")
     syntax_of("sh", found.text)
-    assert "# a line is seen when it is printed, not when a block is full\nexport PYTHONUNBUFFERED=1" in found.text
+    assert re.search(r"\n# .+\nexport PYTHONUNBUFFERED=1", found.text)
     assert "ssh -T -o BatchMode=yes me@10.0.0.1" in found.text
     for rank in range(4):
         assert f"export RANK={rank} LOCAL_RANK={rank % 2}" in found.text

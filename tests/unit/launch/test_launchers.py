@@ -10,6 +10,7 @@ from ipexctl.errors import UserError
 from ipexctl.launch.accelerate import AccelerateConfig
 from ipexctl.launch.launchers import config_of, of_torchrun, unwrap, without_launcher
 from ipexctl.launch.request import LaunchOptions
+from message_data import missing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +63,7 @@ def test_torchruns_ranks_are_ours_where_we_are_not_told_otherwise() -> None:
     automatic = unwrapped("torchrun --nproc-per-node auto t.py")
     assert of_torchrun(automatic, LaunchOptions()) == LaunchOptions()
     wrong = unwrapped("torchrun --nproc-per-node many t.py")
-    with pytest.raises(UserError, match="is no number"):
+    with pytest.raises(UserError, match="many"):
         of_torchrun(wrong, LaunchOptions())
 
 
@@ -76,7 +77,7 @@ def test_accelerates_options_win_over_its_file() -> None:
 
 def test_what_is_not_for_cpus_is_refused() -> None:
     found = unwrapped("accelerate launch --multi_gpu t.py")
-    with pytest.raises(UserError, match="is not for CPUs"):
+    with pytest.raises(UserError, match=r"(?i)multi_gpu"):
         config_of(found, None)
 
 
@@ -95,7 +96,7 @@ def test_the_file_that_accelerate_was_given_is_read(tmp_path: Path) -> None:
     asked = without_launcher("command", words, LaunchOptions(), None, {})
     assert asked.config is not None
     assert (asked.kind, asked.words, asked.config.processes) == ("script", ("t.py",), 8)
-    assert asked.note.startswith("accelerate launch is left out")
+    assert missing(asked.note, "accelerate launch") == []
     with pytest.raises(UserError, match="No such file"):
         without_launcher(
             "command", ("accelerate", "launch", "--config_file", "/none", "t.py"), LaunchOptions(), None, {}
@@ -136,5 +137,5 @@ def test_accelerates_threads_are_the_ranks() -> None:
     asked = without_launcher("command", words, LaunchOptions(), None, {})
     assert (asked.options.omp, asked.words) == (3, ("t.py", "--cpu"))
     assert without_launcher("command", words, LaunchOptions(omp=2), None, {}).options.omp == 2
-    with pytest.raises(UserError, match="is no number"):
+    with pytest.raises(UserError, match="some"):
         without_launcher("command", (*words[:3], "some", "t.py"), LaunchOptions(), None, {})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.playbook.modules.run_by import runner
 from ipexctl.playbook.report import Told
 from ipexctl.playbook.result import Result
+from message_data import missing
 from playbook_helpers import HOSTS, play_of, played
 
 if TYPE_CHECKING:
@@ -69,9 +70,8 @@ def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: P
     assert seen(report, "after") == seen(report, "next") == {}
     assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 0), (1, 1, 1), (1, 0, 0)]
     assert report.exit_code == 1
-    assert [event.text for event in events if isinstance(event, Told)] == [
-        "any_errors_fatal: the play ends here, for all hosts"
-    ]
+    (told,) = [event.text for event in events if isinstance(event, Told)]
+    assert missing(told, "any_errors_fatal") == []
 
 
 def test_what_failed_once_for_all_is_rescued_without_a_count_below_zero(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_run_is_refused_where_hosts_have_left_the_play(tmp_path: Path, monkeyp
     report, _ = played(tmp_path, play_of(text))
     assert job.ran == []
     said = report.tasks[-1].hosts["node1"]
-    assert said.reason == "it would be on node[1,3] alone: node2 failed at broken"
+    assert missing(said.reason, "node[1,3] node2 broken") == []
     assert "fewer: true" in said.fix
     assert seen(report, "train") == {"node1": "failed", "node3": "failed"}
     # In a play of its own after that one, too.
@@ -167,7 +167,7 @@ def test_a_run_whose_options_differ_between_hosts_is_none(tmp_path: Path, monkey
     )
     assert job.ran == []
     said = report.tasks[0].hosts["node1"]
-    assert said.reason == "run is one for all hosts, and ppn is 1 on node1, 1 on node2, 2 on node3"
+    assert missing(said.reason, "run ppn node1 node2 node3 1 2") == []
 
 
 def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

