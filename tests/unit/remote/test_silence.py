@@ -126,19 +126,19 @@ def test_a_server_that_talks_is_heard(key: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "error", "said"),
+    ("step", "error"),
     [
-        ("banner", Unreachable, "accepts connections but says nothing"),
-        ("kex", Unreachable, "accepts connections but says nothing"),
-        ("auth", Unreachable, "takes too long over the login"),
-        ("channel", TimedOut, "not finished within 1 s"),
-        ("exec", TimedOut, "not finished within 1 s"),
-        ("status", TimedOut, "not finished within 1 s"),
+        ("banner", Unreachable),
+        ("kex", Unreachable),
+        ("auth", Unreachable),
+        ("channel", TimedOut),
+        ("exec", TimedOut),
+        ("status", TimedOut),
     ],
 )
-def test_silence_costs_its_own_timeout(key: Path, step: Step, error: type[HostError], said: str) -> None:
+def test_silence_costs_its_own_timeout(key: Path, step: Step, error: type[HostError]) -> None:
     started = time.monotonic()
-    with server(step) as port, pytest.raises(error, match=said):
+    with server(step) as port, pytest.raises(error, match="1 s" if error is TimedOut else ""):
         reach_it(port, key, Cancel(), connect_timeout=1.5, timeout=1)
     assert time.monotonic() - started < 12  # 1.5 to connect, 1 to run, and what ending the processes may take
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.ui.ps import show
+from message_data import missing
 
 if TYPE_CHECKING:
     import pytest
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 def test_nothing_that_goes_on_is_not_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     show([], hidden=3)
-    assert capsys.readouterr().err == "no run goes on; ipexctl ps shows the 3 runs that ended\n"
+    assert missing(capsys.readouterr().err, "ipexctl ps 3") == []
     show([])
-    assert capsys.readouterr().err == "no runs; ipexctl run SCRIPT.py starts one\n"
+    assert missing(capsys.readouterr().err, "ipexctl run SCRIPT.py") == []
     show([], hidden=3, quiet=True)
     assert capsys.readouterr().err == ""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.ui.run_controls import Controls, read_keys
+from message_data import missing
 
 
 @pytest.mark.parametrize("key", ["d", "q"])
@@ -38,7 +39,7 @@ def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_corrected() -> No
     controls = Controls(parse_ranks("1"))
     for key in ["/", "-", "enter"]:
         controls.press(key)
-    assert controls.complaint == "ranks '1-': 1- has no end (such as 0, 0-3,8 or all)"
+    assert missing(controls.complaint, "1-") == []
     assert controls.mode == "filtering"
     controls.press("escape")
     assert controls.ranks == parse_ranks("1")

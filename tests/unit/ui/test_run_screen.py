@@ -14,6 +14,7 @@ from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.ui.run_controls import Controls
 from ipexctl.ui.run_screen import RunScreen, shown_rows
 from ipexctl.ui.run_stream import Folded, bare, colored
+from message_data import missing
 
 if TYPE_CHECKING:
     from ipexctl.jobs.events import Event, State
@@ -98,7 +99,7 @@ def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
     screen.controls.stopping = True
     lines = plain(screen)
     assert "stopping" in lines[0]
-    assert lines[-1] == "every rank is told to end; Ctrl-C once more leaves at once"
+    assert missing(lines[-1], "Ctrl-C") == []
 
 
 def test_who_is_far_behind_the_run_is_told_so_until_it_isnt_true_any_more() -> None:
@@ -169,10 +170,10 @@ def test_a_filter_holds_for_rows_and_lines() -> None:
     screen = RunScreen(status(4), Controls(parse_ranks("2")))
     for rank in range(4):
         screen.feed(Chunk(rank, "stdout", b"all\nrank %d\n" % rank))
-    screen.feed(Said("a word of ours"))
+    screen.feed(Said("a message"))
     text = plain(screen)
     assert [line[:4].strip() for line in text if line.startswith("   ")] == ["2"]
-    assert stream(screen) == ["[0-3] all", "[2] rank 2", "ipexctl: a word of ours"]
+    assert stream(screen) == ["[0-3] all", "[2] rank 2", "ipexctl: a message"]
 
 
 def test_lines_that_are_held_stay_while_others_come() -> None:

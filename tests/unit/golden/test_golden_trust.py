@@ -1,0 +1,60 @@
+"""The texts of trust: what ssh said on node0, what is shown at the end, and addresses without a common network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import test_trust_explain as explaining
+import test_trust_ui as shown
+from golden_file import Case, check, rows_of
+from test_trust_internal import A, B, C, at, internal_addresses
+from test_trust_plan import LINE, OWNER, SEEN
+
+from ipexctl.hosts.internal import NoCommonNetwork
+from ipexctl.trust.plan import keys_to_add, keys_to_remove
+from ipexctl.trust.seen import Permissions
+from ipexctl.ui.trust import show
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def logins() -> list[Case]:
+    texts = [(text, 255) for text, *_ in rows_of(explaining.test_what_ssh_says_is_translated)]
+    texts += [(text, 0) for text in explaining.ELSEWHERE]
+    texts += [("", 124), ("sh: 1: ssh: not found", 127), ("strange\x1b[31m\n", 9)]
+    changes: dict[str, dict[str, object]] = {
+        "a home others may write to": {"home_mode": Permissions("drwxrwxr-x", 1000)},
+        "another's .ssh": {"ssh_mode": Permissions("drwx------", 7)},
+        "no keys": {"keys": None},
+        "root": {"user": "root"},
+    }
+    return [
+        *(Case(f"login, {code}: {' '.join(text.split())}", *explaining.why(text, code)) for text, code in texts),
+        *(Case(f"denied, {name}", *explaining.why(explaining.DENIED, **change)) for name, change in changes.items()),
+    ]
+
+
+def networks() -> list[Case]:
+    ifaces = {"a": at("eth0=10.1.0.1/24", "ib0=10.9.0.1/24"), "b": at("eth0=10.1.0.2/24", "ib1=10.9.1.2/24")}
+    apart = {"a": at("e=10.0.0.1/24"), "b": at("e=10.0.0.2/24"), "c": at("e=10.0.7.3/24")}
+    found = [internal_addresses(ifaces, [A, B], "ib0"), internal_addresses(apart, [A, B, C])]
+    return [Case("no common network", each.reason, each.fix) for each in found if isinstance(each, NoCommonNetwork)]
+
+
+def edits() -> list[Case]:
+    edit = keys_to_add(SEEN, LINE, OWNER)
+    assert edit
+    back = keys_to_remove(explaining.replace(SEEN, keys=edit.new), OWNER)
+    assert back
+    return [Case("a line added", edit.summary), Case("a line removed", back.summary)]
+
+
+def test_trust(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [*logins(), *networks(), *edits()]
+    reports = [shown.REPORT, *(report for report, _ in rows_of(shown.test_what_to_do_next))]
+    for report in reports:
+        show(report, options=" -H hosts")
+        out, err = capsys.readouterr()
+        cases += [Case("stdout", out), Case("stderr", err)]
+    check("trust", cases)

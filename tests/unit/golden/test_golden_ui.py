@@ -1,0 +1,55 @@
+"""The texts that are shown around results: ps, install, the end of a run, its live view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import test_run_summary as summary
+import test_ui_install as install
+from golden_file import Case, check, rows_of
+from test_run_screen import RunScreen, plain, status
+
+from ipexctl.jobs.events import Failure, RankStatus, Status
+from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.stack.choice.plan import Refusal
+from ipexctl.stack.report import InstallReport
+from ipexctl.ui import install as install_ui
+from ipexctl.ui import ps
+from ipexctl.ui.run_controls import Controls
+from ipexctl.ui.run_summary import end_lines
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def ends() -> list[Case]:
+    failures = [
+        (failure, reason) for failure, reason, *_ in rows_of(summary.test_a_run_that_failed_says_why_and_where_to_look)
+    ]
+    failures.append((Failure(3, "node2", None, 9), ""))
+    ended = [Status("run1", "failed", world_size=6, nodes=3, first_failure=each, reason=why) for each, why in failures]
+    ranks = (RankStatus(0, "a", lost=1000), RankStatus(1, "a"), RankStatus(2, "b", lost=234))
+    ended.append(Status("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3))
+    ended += [Status("run1", "ok", world_size=3, nodes=2), Status("run1", "stopped", world_size=3, nodes=2)]
+    cases = [Case("end of a run", "\n".join(end_lines(each, each.state != "ok"))) for each in ended]
+    screen = RunScreen(status(2))
+    screen.controls.stopping = True
+    controls = Controls(parse_ranks("1"))
+    for key in ["/", "-", "enter"]:
+        controls.press(key)
+    return [*cases, Case("live view, stopping", plain(screen)[-1]), Case("live view, filter", controls.complaint)]
+
+
+def test_ui(capfd: pytest.CaptureFixture[str]) -> None:
+    cases = ends()
+    for hidden in (0, 3):
+        ps.show([], hidden=hidden)
+        cases.append(Case(f"ps, {hidden} hidden", capfd.readouterr().err))
+    good, bad = install.host("n1", verify=install.PROOF), install.host("n2", "failed", "REASON", fix="FIX")
+    refused = InstallReport((bad,), 1.0, refusal=Refusal("REASON", "FIX", ("n2",)))
+    unchanged = install.report(install.host("n1", "ok", verify=install.PROOF))
+    for report in (install.report(good), install.report(good, bad), unchanged, refused):
+        install_ui.show(report)
+        out, err = capfd.readouterr()
+        cases += [Case("install, stdout", out), Case("install, stderr", err)]
+    check("ui", cases)
