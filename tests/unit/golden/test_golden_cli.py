@@ -37,5 +37,6 @@ def test_cli_help() -> None:
 
 def test_cli() -> None:
     rows = rows_of(calls.test_a_wrong_call_is_2_and_says_what_is_wrong)
-    done = [(args, calls.call(*args)) for args, _ in rows if args != ["exec"]]  # that shows its help
+    # exec alone shows its help, and the labs are those of this machine
+    done = [(args, calls.call(*args)) for args, _ in rows if args != ["exec"] and args[0] != "lab"]
     check("cli", [Case(" ".join(args), each.stderr) for args, each in done])

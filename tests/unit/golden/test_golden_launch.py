@@ -11,7 +11,7 @@ from golden_file import Case, check, rows_of
 from golden_file import refusal as refused
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
 from test_launchers import unwrapped
-from test_mpirun import BARE, OPEN, RankEnv
+from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
 
 from ipexctl.export.mpijob import to_mpijob
@@ -20,7 +20,7 @@ from ipexctl.launch.accelerate import remarks
 from ipexctl.launch.accelerate_words import misunderstandings
 from ipexctl.launch.launchers import config_of, of_torchrun, without_launcher
 from ipexctl.launch.plan import LaunchRefusal
-from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 from ipexctl.launch.share import share_ranks
 from ipexctl.ui.launch_plan import plan_lines
 

@@ -13,7 +13,7 @@ import test_play_templates as templates
 from ipexctl.errors import UserError
 from ipexctl.playbook.report import Told
 from ipexctl.playbook.templater import Templater
-from playbook_helpers import play_of, played
+from playbook_helpers import book, play_of, played
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def mistakes(tmp_path: Path) -> list[Case]:
     for name, text in texts:
         (tmp_path / "site.yml").write_text(text)
         with pytest.raises(UserError) as caught:
-            reading.book(tmp_path, text)
+            book(tmp_path, text)
         cases.append(Case(repr(name), without(caught.value.message, tmp_path), without(caught.value.fix, tmp_path)))
     return cases
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import test_trust_explain as explaining
 import test_trust_ui as shown
 from golden_file import Case, check, rows_of
-from test_trust_internal import A, B, C, at, internal_addresses
+from test_trust_internal import A, B, C, at
 from test_trust_plan import LINE, OWNER, SEEN
 
-from ipexctl.hosts.internal import NoCommonNetwork
+from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
 from ipexctl.trust.plan import keys_to_add, keys_to_remove
 from ipexctl.trust.seen import Permissions
 from ipexctl.ui.trust import show
@@ -23,7 +24,7 @@ def logins() -> list[Case]:
     texts = [(text, 255) for text, *_ in rows_of(explaining.test_what_ssh_says_is_translated)]
     texts += [(text, 0) for text in explaining.ELSEWHERE]
     texts += [("", 124), ("sh: 1: ssh: not found", 127), ("strange\x1b[31m\n", 9)]
-    changes: dict[str, dict[str, object]] = {
+    changes: dict[str, dict[str, Any]] = {
         "a home others may write to": {"home_mode": Permissions("drwxrwxr-x", 1000)},
         "another's .ssh": {"ssh_mode": Permissions("drwx------", 7)},
         "no keys": {"keys": None},
@@ -45,7 +46,7 @@ def networks() -> list[Case]:
 def edits() -> list[Case]:
     edit = keys_to_add(SEEN, LINE, OWNER)
     assert edit
-    back = keys_to_remove(explaining.replace(SEEN, keys=edit.new), OWNER)
+    back = keys_to_remove(replace(SEEN, keys=edit.new), OWNER)
     assert back
     return [Case("a line added", edit.summary), Case("a line removed", back.summary)]
 

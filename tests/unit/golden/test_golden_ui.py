@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import test_run_summary as summary
 import test_ui_install as install
 from golden_file import Case, check, rows_of
-from test_run_screen import RunScreen, plain, status
+from test_run_screen import plain, status
 
 from ipexctl.jobs.events import Failure, RankStatus, Status
 from ipexctl.jobs.ranks import parse_ranks
@@ -16,6 +16,7 @@ from ipexctl.stack.report import InstallReport
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps
 from ipexctl.ui.run_controls import Controls
+from ipexctl.ui.run_screen import RunScreen
 from ipexctl.ui.run_summary import end_lines
 
 if TYPE_CHECKING:

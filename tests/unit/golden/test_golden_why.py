@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import test_run_why as runs
 from golden_file import Case, check, rows_of
 from known_texts import TEXTS, verdict_of
@@ -40,7 +42,14 @@ def headlines() -> list[Case]:
 
 
 def others_and_notes() -> list[Case]:
-    rows = [(FAILED, BUSY), (FAILED, BUSY), (FAILED, BUSY), ({"state": "ok"}, ""), (STOPPED, ""), (STOPPED, "")]
+    rows: list[tuple[dict[str, Any], str]] = [
+        (FAILED, BUSY),
+        (FAILED, BUSY),
+        (FAILED, BUSY),
+        ({"state": "ok"}, ""),
+        (STOPPED, ""),
+        (STOPPED, ""),
+    ]
     at = [
         {"rank": 0, "host": "node1", "last": "epoch 3", "cpu": 99.0, "waits_in": None},
         {"rank": 1, "host": "node2", "last": "epoch 3", "cpu": 0.0, "waits_in": "futex_wait"},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from env_helpers import MINOR, Home
+from message_data import missing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,18 +35,19 @@ def test_packages_a_user_added_are_no_error(home: Home) -> None:
 
 def test_a_package_that_replaced_a_locked_one_is_named(home: Home) -> None:
     (site(home) / "torch-2.8.0.dist-info").rename(site(home) / "torch-2.9.0.dist-info")
-    assert home.envs("check", name="default")["wrong"] == ["torch is 2.9.0, the lock says 2.8.0"]
+    (wrong,) = home.envs("check", name="default")["wrong"]
+    assert missing(wrong, "torch 2.9.0 2.8.0") == []
 
 
 def test_a_file_of_another_size_is_named(home: Home) -> None:
     (site(home) / "numpy.py").write_text("")
-    assert home.envs("check", name="default")["wrong"] == ["numpy: numpy.py is changed"]
+    assert home.envs("check", name="default")["wrong"][0].startswith("numpy: numpy.py ")
 
 
 def test_a_python_that_is_gone_is_named(home: Home) -> None:
     (home.env / "bin" / "python").unlink()
     (home.env / "bin" / "python").symlink_to("/usr/bin/python3.99")
-    assert "its Python doesn't run: /usr/bin/python3.99" in home.envs("check", name="default")["wrong"][0]
+    assert "/usr/bin/python3.99" in home.envs("check", name="default")["wrong"][0]
 
 
 @pytest.mark.parametrize("key", ["variables", "prepended", "packages", "backend", "build", "digest"])
@@ -55,7 +57,7 @@ def test_a_record_that_lacks_something_is_named_and_made_anew(home: Home, key: s
     build = said.get("build")
     record.write_text(json.dumps({other: value for other, value in said.items() if other != key}))
     checked = home.envs("check", name="default")
-    assert checked["wrong"] == [f"{record} is missing or broken"]
+    assert [missing(wrong, str(record)) for wrong in checked["wrong"]] == [[]]
     home.build(replace=checked["build"])
     assert home.envs("check", name="default")["ok"]
     assert json.loads(record.read_text())["build"] != build

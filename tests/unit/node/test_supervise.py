@@ -17,6 +17,8 @@ import pytest
 from node_store_helpers import other_pythons
 from run_helpers import alive, processes_with, runs_in
 
+from message_data import missing
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -108,7 +110,7 @@ def test_the_time_limit_ends_the_run_and_no_rank_has_an_exit_code_to_hand_on(mak
     run = make(FOR_EVER, go={"time_limit": 2}).start()
     status = run.wait()
     assert (status["state"], status["exit_code"]) == ("failed", 1)
-    assert "time limit of 2 s" in status["reason"]
+    assert missing(status["reason"], "2") == []
     assert run.left() == []
 
 
@@ -119,7 +121,7 @@ def test_mpirun_that_ends_before_any_rank_began_is_quoted(make: Callable[..., Ru
     assert (status["state"], status["exit_code"]) == ("failed", 1)
     first = status["first_failure"]
     assert (first["kind"], first["rank"], first["host"], first["ranks"]) == ("not-begun", None, None, [0, 1])
-    assert status["reason"] == "mpirun ended (exit code 255) before ranks 0-1 on here began"
+    assert missing(status["reason"], "mpirun 255 0-1 here") == []
     assert status["mpirun"]["tail"] == ["Error: Unable to run bstrap_proxy on node2"]
 
 
@@ -127,7 +129,7 @@ def test_a_rank_that_never_comes_is_missed_by_name(make: Callable[..., Run]) -> 
     alone = [sys.executable, "-c", "import os, sys; os.environ['PMI_RANK'] = '0'; os.execv(sys.argv[1], sys.argv[1:])"]
     run = make(FOR_EVER, launch=alone, go={"begin_within": 2}).start()
     status = run.wait()
-    assert (status["state"], status["reason"]) == ("failed", "rank 1 on here did not begin within 2 s")
+    assert (status["state"], missing(status["reason"], "1 here 2")) == ("failed", [])
     assert run.left() == []
 
 
@@ -156,7 +158,7 @@ def test_mpirun_killed_ends_every_rank(make: Callable[..., Run]) -> None:
     os.kill(run.status["mpirun"]["pid"], signal.SIGKILL)
     status = run.wait()
     assert status["state"] == "failed"
-    assert status["reason"] == "mpirun was ended by SIGKILL while ranks 0-1 on here ran"
+    assert missing(status["reason"], "mpirun SIGKILL 0-1 here") == []
     assert (status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("mpirun", None)
     assert run.left() == []
 

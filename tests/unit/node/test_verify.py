@@ -14,6 +14,7 @@ import pytest
 from env_helpers import Home, other_pythons, said, session_of, start
 from ipexctl.stack.env.environment import verify_result
 from ipexctl.stack.env.explain import explain
+from message_data import missing
 from tiny_wheels import write_ipex, write_oneccl
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def test_ended_itself_it_leaves_no_rank_behind(gloo: Home, how: signal.Signals |
 def test_a_wrong_sum_is_no_success(gloo: Home) -> None:
     result = verified(gloo, variables={"TINY_WRONG_SUM": "1"})
     assert result.failed is not None
-    assert "the sum over 2 ranks is 4" in result.failed.text
+    assert missing(result.failed.text, "2 4") == []
 
 
 def test_without_mpirun_two_processes_do_and_it_says_so(gloo: Home) -> None:
@@ -180,7 +181,7 @@ def test_ipex_for_another_torch_is_translated(tmp_path: Path) -> None:
     assert phases(result) == {"torch": True, "ipex": False, "allreduce": True}
     told = explain(result, env="e")
     assert told is not None
-    assert "built for torch 2.8, and torch 2.13.0 is there" in told[0]
+    assert missing(told[0], "2.8 2.13.0") == []
 
 
 def test_bindings_for_another_torch_are_translated(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_ipex_that_has_to_be_there_and_isn_t(tmp_path: Path) -> None:
     result = verified(home, ipex=True)
     told = explain(result, env="e")
     assert told is not None
-    assert "IPEX (intel-extension-for-pytorch) is not installed" in told[0]
+    assert missing(told[0], "IPEX intel-extension-for-pytorch") == []
 
 
 def test_a_good_result_is_noted_beside_the_environment(gloo: Home) -> None:
