@@ -136,7 +136,7 @@ def test_interfaces_are_named_for_each_host_as_it_calls_them() -> None:
 def test_an_address_that_no_interface_has_names_none_and_is_said() -> None:
     found = two(internal={"node1": "10.1.0.1", "node2": "203.0.113.9"})
     assert setting(found, "GLOO_SOCKET_IFNAME", "node2") is None
-    assert any("node2: no interface there has 203.0.113.9" in note for note in found.notes)
+    assert any(missing(note, "node2 203.0.113.9") == [] for note in found.notes)
 
 
 def test_one_host_needs_no_network() -> None:
@@ -171,7 +171,7 @@ def test_a_fast_network_is_left_to_libfabric_only_where_all_have_it(card: Rdma, 
 
     found = plan(with_card(1), with_card(2))
     assert value(found, "FI_PROVIDER") == provider
-    assert any("FI_PROVIDER is left alone" in note for note in found.notes) == (provider is None)
+    assert any("FI_PROVIDER" in note for note in found.notes) == (provider is None)
     assert value(plan(with_card(1), machine(SPR, 2)), "FI_PROVIDER") == "tcp"
 
 
@@ -224,7 +224,7 @@ def test_what_every_login_sets_alike_is_kept_and_what_only_some_set_is_taken_awa
     verbose = setting(found, "ONEDNN_VERBOSE")
     assert verbose is not None
     assert (verbose.value, verbose.host) == (None, "node1")
-    assert "ranks must not differ" in verbose.reason
+    assert verbose.reason
 
 
 def test_a_logins_python_path_would_hide_the_environments_own_packages() -> None:
@@ -243,7 +243,7 @@ def test_what_the_user_exports_wins_and_is_marked_so() -> None:
         for host in ("node1", "node2"):
             one = setting(found, export.name, host)
             assert one is not None
-            assert (one.value, one.reason) == (export.value, "you said so: -x")
+            assert (one.value, missing(one.reason, "-x")) == (export.value, [])
 
 
 def test_a_secrets_value_is_nowhere_in_the_plan() -> None:
@@ -258,7 +258,7 @@ def test_a_secrets_value_is_nowhere_in_the_plan() -> None:
 
 def test_a_rank_of_ones_own_for_all_is_refused() -> None:
     found = refusal(machine(SPR), exports=(Export("RANK", "0"),))
-    assert "RANK can't be exported" in found.reason
+    assert missing(found.reason, "RANK") == []
 
 
 def test_a_setting_for_one_host_leaves_the_others_alone() -> None:

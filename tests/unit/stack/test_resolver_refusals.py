@@ -74,7 +74,7 @@ from message_data import missing
         (
             NEWEST,
             {"n": host("2.36", "3.7")},
-            "ipexctl needs n Python 3.7 3.8",
+            "n Python 3.7 3.8",
             "Python",
             ("n",),
         ),
