@@ -11,6 +11,7 @@ import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import WHO, Cluster, by_rank, lab_with_mpi, said_by, session_dir
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,51 +41,52 @@ def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nosuch.py"], "the script 'nosuch.py' is not there"),
-        (["."], "the script '.' is a directory"),
-        (["-n", "0", "who.py"], "-n 0 is not possible"),
-        (["--mpi", "lam", "who.py"], "--mpi lam is no MPI we know"),
-        (["--ranks", "0..3", "who.py"], "a range is written with '-'"),
-        (["--python", "python3", "who.py"], "no absolute path"),
-        (["-x", "RANK=0", "who.py"], "RANK can't be exported"),
-        (["--env-file", "nosuch.env", "who.py"], "No such file"),
-        ([], "run what?"),
+        (["nosuch.py"], "nosuch.py"),
+        (["."], "'.'"),
+        (["-n", "0", "who.py"], "-n 0"),
+        (["--mpi", "lam", "who.py"], "--mpi lam"),
+        (["--ranks", "0..3", "who.py"], "0..3"),
+        (["--python", "python3", "who.py"], "--python"),
+        (["-x", "RANK=0", "who.py"], "RANK"),
+        (["--env-file", "nosuch.env", "who.py"], "nosuch.env No such file"),
+        ([], "run"),
     ],
 )
 def test_a_call_that_is_wrong_touches_no_host(cluster: Cluster, words: list[str], said: str) -> None:
     nowhere = cluster.project / "nowhere"
     nowhere.write_text("192.0.2.1\n")
-    assert said in Cluster(cluster.lab, cluster.project, cluster.state, hostfile=nowhere).refused(*words, rc=2)
+    refused = Cluster(cluster.lab, cluster.project, cluster.state, hostfile=nowhere).refused(*words, rc=2)
+    assert missing(refused, said) == []
 
 
 @pytest.mark.parametrize(
     ("words", "said", "rc"),
     [
-        (["--env", "other", "who.py"], "there is no environment other on node[1-3]", 1),
-        (["--mpi", "/nonexistent", "who.py"], "--mpi /nonexistent is not there on node[1-3]", 1),
-        (["--mpi", "/bin/true", "who.py"], "--mpi /bin/true is none of Intel MPI, Open MPI and MPICH", 1),
-        (["--python", "/no/python", "who.py"], "--python /no/python on node[1-3]: it is not there", 1),
-        (["--python", "/etc/passwd", "who.py"], "--python /etc/passwd on node[1-3]: ", 1),
-        (["--setup", "/no/setup", "who.py"], "--setup /no/setup is not there on node[1-3]", 1),
-        (["--data", "/no/data", "who.py"], "--data /no/data is not there on node[1-3]", 1),
-        (["--iface", "eth7", "who.py"], "node[1-3] has no address on --iface eth7", 1),
-        (["--backend", "ccl", "who.py"], "has no oneCCL bindings", 1),
-        (["--ppn", "1", "--ranks", "7", "who.py"], "the run has no such rank", 2),
-        (["-n", "9", "--ppn", "2", "who.py"], "-n 9 with --ppn 2 takes 5 hosts, not 3", 2),
-        (["--no-sync", "who.py"], "who.py is not there on node[1-3]", 1),
+        (["--env", "other", "who.py"], "other node[1-3]", 1),
+        (["--mpi", "/nonexistent", "who.py"], "--mpi /nonexistent node[1-3]", 1),
+        (["--mpi", "/bin/true", "who.py"], "--mpi /bin/true MPICH", 1),
+        (["--python", "/no/python", "who.py"], "--python /no/python node[1-3]", 1),
+        (["--python", "/etc/passwd", "who.py"], "--python /etc/passwd node[1-3]", 1),
+        (["--setup", "/no/setup", "who.py"], "--setup /no/setup node[1-3]", 1),
+        (["--data", "/no/data", "who.py"], "--data /no/data node[1-3]", 1),
+        (["--iface", "eth7", "who.py"], "node[1-3] --iface eth7", 1),
+        (["--backend", "ccl", "who.py"], "oneCCL", 1),
+        (["--ppn", "1", "--ranks", "7", "who.py"], "--ranks 7", 2),
+        (["-n", "9", "--ppn", "2", "who.py"], "-n 9 --ppn 2 5 3", 2),
+        (["--no-sync", "who.py"], "who.py node[1-3]", 1),
     ],
 )
 def test_what_the_hosts_cannot_do_is_refused_with_nothing_copied(
     cluster: Cluster, words: list[str], said: str, rc: int
 ) -> None:
-    assert said in cluster.refused(*words, rc=rc)
+    assert missing(cluster.refused(*words, rc=rc), said) == []
     assert cluster.project.name not in cluster.on(0, "ls .ipexctl/code 2>/dev/null; true").split()
 
 
 def test_a_host_that_cannot_be_reached_keeps_all_from_beginning(cluster: Cluster) -> None:
     break_host(cluster.lab.hosts[2], "sshd-dead")
     said = cluster.refused("who.py", rc=3)
-    assert "node3: port 22 refuses connections" in said
+    assert missing(said, "node3 22") == []
     assert "-l '!node3'" in said
     assert len(said_by(cluster.run("--ppn", "1", "-l", "!node3", "who.py"))) == 2
 
@@ -95,7 +97,7 @@ def test_an_environment_that_one_host_lacks_names_it(cluster: Cluster) -> None:
         said = cluster.refused("who.py")
     finally:
         cluster.on(1, "mv .ipexctl/envs.away .ipexctl/envs")
-    assert "there is no environment default on node2" in said
+    assert missing(said, "default node2") == []
     assert "ipexctl install" in said
 
 
@@ -108,7 +110,7 @@ def test_environments_that_differ_name_both(cluster: Cluster) -> None:
         said = cluster.refused("who.py")
     finally:
         cluster.on(2, f"{back}; ln -sfn {name} default")
-    assert f"default is {name} on node1 and torch-2.13-0000 on node3" in said
+    assert missing(said, f"default {name} node1 torch-2.13-0000 node3") == []
     assert "ipexctl install" in said
 
 
@@ -118,21 +120,20 @@ def test_without_a_way_from_node0_it_says_trust(cluster: Cluster) -> None:
         said = cluster.refused("--ppn", "1", "who.py")
     finally:
         cluster.on(0, "mv .ipexctl/ssh.away .ipexctl/ssh")
-    assert "node0 (node1) can't log into node[2-3]" in said
+    assert missing(said, "node1 node[2-3]") == []
     assert "ipexctl trust" in said
 
 
 @pytest.mark.parametrize(
     ("at", "words"),
-    [(0, "node[2-3] can't connect to node1 at {}: no answer"), (1, "node1 can't connect to node2 at {}: no answer")],
+    [(0, "node[2-3] node1 {}"), (1, "node1 node2 {}")],
 )
 def test_a_firewall_between_nodes_is_named_before_anything_hangs(cluster: Cluster, at: int, words: str) -> None:
     break_host(cluster.lab.hosts[at], "firewall")
     began = time.monotonic()
     said = cluster.refused("--ppn", "1", "who.py")
     assert time.monotonic() - began < 60
-    assert words.format(cluster.lab.hosts[at].address) in said
-    assert "open those between the nodes" in said
+    assert missing(said, words.format(cluster.lab.hosts[at].address)) == []
 
 
 def test_interfaces_may_be_called_otherwise_on_each_host(cluster: Cluster) -> None:
@@ -152,10 +153,10 @@ def test_interfaces_may_be_called_otherwise_on_each_host(cluster: Cluster) -> No
     ("name", "text", "said"),
     [
         ("bad.py", "x = 1\ndef f(:\n", "bad.py:2: invalid syntax\n  def f(:\n        ^\n"),
-        ("old.py", "print 'so'\n", "old.py:1: SyntaxError: Missing parentheses in call to 'print'"),
-        ("prog", b"\x7fELF\x02\x01\0", "the script 'prog' is a program, not Python"),
+        ("old.py", "print 'so'\n", "old.py:1: SyntaxError: "),
+        ("prog", b"\x7fELF\x02\x01\0", "-- ./prog"),
         ("go.sh", "#!/bin/sh\nls\n", "-- sh ./go.sh"),
-        ("notes.ipynb", "{}", "is a notebook"),
+        ("notes.ipynb", "{}", "notes.ipynb"),
     ],
 )
 def test_a_script_python_cannot_run_is_refused_and_nothing_copied(
@@ -172,24 +173,24 @@ def test_a_module_that_one_node_lacks_is_named_with_that_node_and_the_line(clust
         cluster.on(index, f"echo 'NAME = 1' >{place}/only_there.py")
     cluster.write("train.py", "import os\n\nimport only_there\nprint('it began')\n")
     said = cluster.refused("--ppn", "1", "train.py")
-    assert "node2 lacks the module only_there that train.py imports (line 3)" in said
+    assert missing(said, "node2 only_there train.py 3") == []
     assert re.search(r"  ipexctl install -H \S+ --stack torch --with only_there$", said, re.MULTILINE)
-    assert "node2 lacks the module only_there" in cluster.refused("--ppn", "1", "-l", "node2", "train.py")
+    assert missing(cluster.refused("--ppn", "1", "-l", "node2", "train.py"), "node2 only_there") == []
     cluster.write("pkg/__main__.py", "import only_there\n")
-    assert "that pkg/__main__.py imports (line 1)" in cluster.refused("--ppn", "1", "-m", "pkg")
-    assert "node[1-3] lack the module nowhere that -m names" in cluster.refused("--ppn", "1", "-m", "nowhere.at_all")
+    assert missing(cluster.refused("--ppn", "1", "-m", "pkg"), "pkg/__main__.py 1") == []
+    assert missing(cluster.refused("--ppn", "1", "-m", "nowhere.at_all"), "node[1-3] nowhere -m") == []
     assert sorted(by_rank(cluster.run("--ppn", "1", "-l", "!node2", "train.py").out)) == [0, 1]
 
 
 def test_a_module_that_may_be_found_all_the_same_is_said_and_the_run_begins(cluster: Cluster) -> None:
     cluster.write("lib/only_here.py", "NAME = 'found'\n")
     cluster.write("train.py", "import only_here\nprint(only_here.NAME)\n")
-    assert "node[1-3] lack the module only_here" in cluster.refused("--ppn", "1", "train.py")
+    assert missing(cluster.refused("--ppn", "1", "train.py"), "node[1-3] only_here") == []
     ran = cluster.run("--ppn", "1", "-x", "PYTHONPATH=lib", "train.py")
     assert by_rank(ran.out) == {rank: ["found"] for rank in range(3)}
-    assert "PYTHONPATH is exported, so it may be found" in ran.err
+    assert missing(ran.err, "only_here PYTHONPATH") == []
     cluster.write("train.py", "import sys\nsys.path.append('lib')\nimport only_here\nprint(only_here.NAME)\n")
-    assert "it changes where Python looks (line 2)" in cluster.run("--ppn", "1", "train.py").err
+    assert missing(cluster.run("--ppn", "1", "train.py").err, "only_here 2") == []
 
 
 @pytest.mark.parametrize(("words", "code"), [(["nosuchcommand"], 127), (["/etc/passwd"], 126)])

@@ -11,6 +11,7 @@ import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import WAITS, Cluster, lab_with_mpi, session_dir
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ def fail(cluster: Cluster, body: str, *options: str, rc: int) -> dict[str, Any]:
     """Run that on every rank until it fails; returns what why says of it, as JSON."""
     cluster.write("train.py", BEGINS + body + ENDS)
     ran = cluster.run("--plain", *options, "train.py", rc=rc)
-    assert "why, and what to do: ipexctl why train-" in ran.err
+    assert "ipexctl why train-" in ran.err
     said = asked(cluster)
     if said["cause"]:
         assert f"{said['cause']['confidence']} cause: {said['cause']['sentence']}" in ran.err
@@ -80,13 +81,12 @@ def test_a_rank_that_raises_is_named_with_its_last_words(cluster: Cluster) -> No
     )
     assert {"rank": 1, "host": "node2", "exit_code": 1, "signal": None}.items() <= said["first_failure"].items()
     assert said["cause"]["id"] == "script.raised"
-    assert said["cause"]["sentence"].endswith("(train.py, line 3)")
+    assert missing(said["cause"]["sentence"], "train.py 3") == []
     assert {"stream": "stdout", "text": "rank 1 begins"} in said["lines"]
     assert said["lines"][-1]["text"].startswith("ValueError: the loss is gone")
     assert [each["ranks"] for each in said["others"]] == [[0, 2]]
     text = cluster.call("why", "last")
-    assert text.out.startswith(f"run {said['run']['id']} failed after ")
-    assert "rank 1 on node2 ended with exit code 1" in text.out.splitlines()[0]
+    assert missing(text.out.splitlines()[0], f"{said['run']['id']} 1 node2") == []
     assert "\x1b" not in text.out
     assert text.err == ""
 
@@ -96,10 +96,10 @@ def test_a_module_that_one_node_lacks_is_told_from_one_that_all_lack(cluster: Cl
     late = node3 + "__import__('frobnicate')  # where nobody sees it before it runs\n"
     said = fail(cluster, late, rc=1)
     assert said["cause"]["id"] == "script.no_module"
-    assert said["cause"]["sentence"].startswith("node3 has no Python module named frobnicate")
+    assert missing(said["cause"]["sentence"], "node3 frobnicate") == []
     assert "import frobnicate" in said["cause"]["fix"]
     said = fail(cluster, TOGETHER + late.removeprefix(node3), rc=1)
-    assert said["cause"]["sentence"] == "no node of this run has a Python module named frobnicate"
+    assert missing(said["cause"]["sentence"], "frobnicate node3") == ["node3"]
 
 
 def test_a_rank_that_leaves_with_a_code_of_its_own_chose_it(cluster: Cluster) -> None:
@@ -111,7 +111,7 @@ def test_a_rank_that_leaves_with_a_code_of_its_own_chose_it(cluster: Cluster) ->
 def test_a_rank_that_is_killed_was_killed_by_no_one_of_ours(cluster: Cluster) -> None:
     said = fail(cluster, "if os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n", rc=137)
     assert said["first_failure"]["signal"] == 9
-    assert "ended by SIGKILL, by no one of ours" in said["headline"]
+    assert missing(said["headline"], "SIGKILL") == []
     assert said["cause"]["id"] == "memory.killed"
 
 
@@ -153,7 +153,7 @@ def test_an_mpirun_that_could_not_start_a_node_names_it(cluster: Cluster) -> Non
         ran = cluster.run("--plain", "train.py", rc=1)
     finally:
         cluster.on(2, f"cd {BIN} && for it in {names}; do mv $it.away $it; done")
-    assert "likely cause: MPI isn't at its path on node3" in ran.err
+    assert missing(ran.err, "MPI node3") == []
     said = asked(cluster)
     assert said["cause"]["id"] == "mpi.not_there"
     assert {line["stream"] for line in said["lines"]} == {"mpirun"}
@@ -203,7 +203,7 @@ def test_a_node0_out_of_reach_leaves_the_copy_of_a_run_that_was_followed(cluster
     assert followed["cause"]["id"] == "script.raised"
     assert any("this is from the copy here" in note for note in followed["notes"])
     assert detached["state"] == "unknown"
-    assert "is not known here: node0 (node1) can't be reached" in words.out
+    assert missing(words.out, f"{unseen} node1") == []
     assert cluster.call("stop", unseen).rc == 0
 
 
