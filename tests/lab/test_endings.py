@@ -15,6 +15,7 @@ from faults.rounds import chosen, possible, rounds
 from faults.stage import Stage
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,8 +116,8 @@ time.sleep(0.5)
     assert [line.split()[1] for line in lines if line.startswith("found")] == ["nothing", "0", "1"]
     assert len({line.split()[3] for line in lines if line.startswith("found")}) == 3
     assert len(lines) == 3, "our own words are no rank's"
-    assert "\nrestart 1 of 3 after: rank 2 on node3 failed: ended by SIGKILL\n" in ran.err
-    assert "begun 3 times" in ran.err
+    assert missing(next(line for line in ran.err.splitlines() if "1 of 3" in line), "2 node3 SIGKILL") == []
+    assert "2 of 3" in ran.err
     for index in range(3):
         assert cluster.on(index, "ls .ipexctl/runs/*/job.json 2>/dev/null; true") == ""
 
@@ -126,5 +127,5 @@ def test_who_watches_is_told_that_nobody_speaks_and_where_all_are(cluster: Clust
     began = time.monotonic()
     ran = cluster.run("--ppn", "1", "--hang-after", "3", "quiet.py")
     assert time.monotonic() - began < 60
-    assert ran.err.count("no rank has printed anything for 3 s: ipexctl dump") == 1
-    assert "ranks 0-2 on 3 hosts: waits in a sleep; last line: step 1" in ran.err
+    assert ran.err.count("ipexctl dump") == 1
+    assert missing(ran.err, "0-2 3 hosts sleep step 1") == []

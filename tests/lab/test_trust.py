@@ -110,7 +110,7 @@ def test_a_host_that_is_down_is_done_when_it_is_back_and_undone_too(clean: Lab) 
     break_host(node, "sshd-dead")
     revoked = ipexctl("trust", "-H", clean.hostfile, "--revoke")
     assert revoked.rc == 3
-    assert "when they are well again: ipexctl trust --revoke" in revoked.err
+    assert "ipexctl trust --revoke" in revoked.err
     mend_host(node)
     assert "ipexctl:" in keys_of(node)
     assert trust(clean.hostfile, "--revoke").status("node3") == "changed"
