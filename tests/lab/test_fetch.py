@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_what_has_come_and_nothing_running_there(scene: Scene) -> 
     assert b"the same command goes on from there" in err
     assert b"Traceback" not in err
     assert out == b""
-    assert processes_with(scene.lab, "hand_over") == []
+    assert processes_with(scene.lab, "file_sender") == []
     assert ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", env=scene.env).rc == 0
     assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
 
@@ -128,7 +128,7 @@ def test_a_connection_that_is_cut_is_made_again(scene: Scene) -> None:
     fetching = scene.begin("last:ck/big.pt", f"{scene.out}/", "--json")
     scene.part_beyond(50_000_000)
     # The sshd of this one connection: its children are the sessions.
-    cut = "kill -9 $(ps -o ppid= -p $(pgrep -f hand_over | head -1) | tr -d ' ')"
+    cut = "kill -9 $(ps -o ppid= -p $(pgrep -f file_sender | head -1) | tr -d ' ')"
     ask(scene.lab.hosts[0], cut, as_root=True)
     out, err = fetching.communicate(timeout=60)
     said = json.loads(out)

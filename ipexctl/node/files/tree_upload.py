@@ -139,8 +139,8 @@ class Plan:
         return found
 
 
-class Placing:
-    """Carries a plan out: contents first, all of them, and then one thing after the other."""
+class TreeUpdate:
+    """Carries a plan out: first all contents into the stage, then one path after the other."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.tree = plan, plan.tree
@@ -173,9 +173,9 @@ class Placing:
             os.unlink(aside)
         return False
 
-    def go(self, digest: str) -> None:
+    def apply(self, digest: str) -> None:
         tree, plan = self.tree, self.plan
-        # Where we are killed, what is in place by then is known for ours by this.
+        # After a kill, the next sync knows by this which files in place come from sync.
         journal = [row[:5] for row in plan.make]
         write_json_atomically(
             tree.state_directory + b"/pending.json", {"rows": [*tree.pending, *journal]}, durable=False
@@ -198,7 +198,7 @@ class Placing:
         try:
             os.rmdir(place)
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody has just written there
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a run has just written there
                 raise
 
     def _make(self, row: Row, left: dict[str, int]) -> None:
@@ -258,7 +258,7 @@ def frames(stream: BinaryIO) -> Iterator[tuple[str, int]]:
         yield header["sha256"], int(header["size"])
 
 
-def take_in(stage: bytes, stream: BinaryIO) -> None:
+def receive_contents(stage: bytes, stream: BinaryIO) -> None:
     """Contents from a stream into the stage, each whole and with its hash or not at all."""
     for sha256, size in frames(stream):
         digest, left = hashlib.sha256(), size
@@ -277,14 +277,14 @@ def take_in(stage: bytes, stream: BinaryIO) -> None:
         os.replace(aside, stage + b"/" + sha256.encode())
 
 
-def move_in(stage: bytes, place: bytes) -> None:
-    """A content that lies in a store of ours under its hash, or a parcel of many."""
+def stage_from_store(stage: bytes, place: bytes) -> None:
+    """Link or copy a content from the content store, or unpack a parcel of many."""
     sha256, name = place.split(b"/")[-2:]
     if not os.path.exists(place):
         return
     if name == b"parcel":
         with open(place, "rb") as file:
-            take_in(stage, file)
+            receive_contents(stage, file)
         return
     try:
         os.link(place, stage + b"/" + sha256)  # it stays in the store, too, for those who get it from here
@@ -296,8 +296,8 @@ def move_in(stage: bytes, place: bytes) -> None:
         os.replace(aside, stage + b"/" + sha256)
 
 
-def wanted_rows(request: Json, stream: BinaryIO) -> list[Row]:
-    """The manifest; none of its paths may lead out of the tree, or to what is ours."""
+def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:
+    """The manifest; none of its paths may lead out of the tree or into the state directory."""
     packed = stream.read(int(request["manifest"]))
     if len(packed) != int(request["manifest"]):
         raise AgentError("the connection broke off while the list of files came", "run it again")
@@ -316,18 +316,18 @@ def put(request: Json, stream: BinaryIO) -> Json:
     tree = next((tree for tree in trees if tree.generation == number), None)
     tree = tree or Tree(home, request["project"], number)
     others = [other for other in trees if other.generation != number]
-    rows = wanted_rows(request, stream)
+    rows = read_manifest(request, stream)
     if request.get("dry_run"):
-        return said_of(Plan(tree, rows), dry_run=True)
+        return report_of(Plan(tree, rows), dry_run=True)
     with tree.lock():
         make_private_directory(tree.stage)
         try:
             for place in request.get("blobs", []):
-                move_in(tree.stage, os.fsencode(place))
-            take_in(tree.stage, stream)
+                stage_from_store(tree.stage, os.fsencode(place))
+            receive_contents(tree.stage, stream)
             plan = Plan(tree, rows)
-            placing = Placing(plan)
-            if lacking := placing.lacking(others):
+            update = TreeUpdate(plan)
+            if lacking := update.lacking(others):
                 return {"need": lacking}
         except OSError:
             shutil.rmtree(tree.stage, ignore_errors=True)  # nothing is in place yet, and the room may be needed
@@ -338,12 +338,12 @@ def put(request: Json, stream: BinaryIO) -> Json:
             other.release(mine)
         for run in [*ended, *(run for run in tree.runs() if has_ended(tree, run))]:
             tree.release(run)
-        placing.go(request["digest"])
+        update.apply(request["digest"])
         tree.lease(mine)
-        return said_of(plan)
+        return report_of(plan)
 
 
-def said_of(plan: Plan, *, dry_run: bool = False) -> Json:
+def report_of(plan: Plan, *, dry_run: bool = False) -> Json:
     files = [row[0] for row in plan.make if row[1] != "d"]
     gone = [path for path in plan.remove if any(row[1] != "d" for row in plan.old[path])]
     return {
