@@ -3,45 +3,49 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import test_verdict
 from golden_file import Case, check, rows_of
 from test_verdict import NOW, cluster, verdict
 
+if TYPE_CHECKING:
+    from test_verdict import Record
+
 
 def test_node() -> None:
     cases = []
 
-    def note(name: str, status: dict[str, object]) -> None:
-        cases.append(Case(name, str(status["reason"])))
+    def note(name: str, record: Record) -> None:
+        cases.append(Case(name, record.status.reason))
 
     for exit_ in (
         {"code": 3, "signal": None, "own": True},
         {"code": 139, "signal": 11, "own": True},
         {"code": 137, "signal": 9, "own": True, "oom": {"by": "cgroup", "limit": 2 << 30}},
     ):
-        judge, status = verdict()
+        judge, record = verdict()
         judge.exited(cluster()[3], exit_)
-        note(f"exited: {exit_}", status)
+        note(f"exited: {exit_}", record)
     for quiet, *_ in rows_of(test_verdict.test_a_node_that_falls_silent_is_named_with_its_ranks):
-        judge, status = verdict()
+        judge, record = verdict()
         peers = cluster()
         for rank, seconds in quiet.items():
             peers[rank].quiet = seconds
         judge.lost([peers[rank] for rank, seconds in quiet.items() if seconds > 25], peers, NOW)
-        note(f"silent: {sorted(quiet)}", status)
-    judge, status = verdict()
+        note(f"silent: {sorted(quiet)}", record)
+    judge, record = verdict()
     peers = cluster()
     peers[3].hung_up, peers[3].gone_at, peers[3].lost_at = True, 995.0, 995.0
     judge.lost([peers[3]], peers, NOW)
-    note("hung up", status)
-    judge, status = verdict()
+    note("hung up", record)
+    judge, record = verdict()
     peers = cluster()
     judge.told(peers[3], 15)
     judge.who_told(time.monotonic() + 2, peers, False)
-    note("told by a stranger", status)
+    note("told by a stranger", record)
     for ending in ((137, 9), (255, None)):
-        judge, status = verdict()
+        judge, record = verdict()
         judge.without_mpirun(cluster(), ending)
-        note(f"without mpirun: {ending}", status)
+        note(f"without mpirun: {ending}", record)
     check("node", cases)

@@ -9,7 +9,7 @@ import test_ui_install as install
 from golden_file import Case, check, rows_of
 from test_run_screen import plain, status
 
-from ipexctl.jobs.events import Failure, RankStatus, Status
+from ipexctl.jobs.events import Failure, RankStatus, RunStatus
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.stack.choice.plan import Refusal
 from ipexctl.stack.report import InstallReport
@@ -28,10 +28,12 @@ def ends() -> list[Case]:
         (failure, reason) for failure, reason, *_ in rows_of(summary.test_a_run_that_failed_says_why_and_where_to_look)
     ]
     failures.append((Failure(3, "node2", None, 9), ""))
-    ended = [Status("run1", "failed", world_size=6, nodes=3, first_failure=each, reason=why) for each, why in failures]
+    ended = [
+        RunStatus("run1", "failed", world_size=6, nodes=3, first_failure=each, reason=why) for each, why in failures
+    ]
     ranks = (RankStatus(0, "a", lost=1000), RankStatus(1, "a"), RankStatus(2, "b", lost=234))
-    ended.append(Status("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3))
-    ended += [Status("run1", "ok", world_size=3, nodes=2), Status("run1", "stopped", world_size=3, nodes=2)]
+    ended.append(RunStatus("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3))
+    ended += [RunStatus("run1", "ok", world_size=3, nodes=2), RunStatus("run1", "stopped", world_size=3, nodes=2)]
     cases = [Case("end of a run", "\n".join(end_lines(each, each.state != "ok"))) for each in ended]
     screen = RunScreen(status(2))
     screen.controls.stopping = True
