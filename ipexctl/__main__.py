@@ -23,18 +23,18 @@ def main() -> None:
 
         app(prog_name="ipexctl")
     except UserError as error:
-        from ipexctl.ui.say import say_user_error
-        from ipexctl.ui.unanswered import show_wrong_call
+        from ipexctl.ui.json_errors import show_wrong_call
+        from ipexctl.ui.messages import print_user_error
 
-        say_user_error(error)
+        print_user_error(error)
         show_wrong_call(error)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except Interrupted as error:
-        from ipexctl.ui.unanswered import show_unanswered
+        from ipexctl.ui.json_errors import print_json_error
 
-        show_unanswered("interrupted", fix="the same call again", status="interrupted")
+        print_json_error("interrupted", fix="the same call again", status="interrupted")
         sys.exit(error.code)
     except OutputError as error:
         sys.exit(_cannot_write(error.cause))
@@ -70,17 +70,17 @@ def _cannot_write(error: OSError) -> int:
 
 def _unexpected_in_thread(args: threading.ExceptHookArgs) -> None:
     if isinstance(args.exc_value, Exception):
-        from ipexctl.ui.unexpected import say_unexpected
+        from ipexctl.ui.crash_report import report_crash
 
-        say_unexpected(args.exc_value)
+        report_crash(args.exc_value)
 
 
 def _unexpected(error: Exception) -> NoReturn:
-    from ipexctl.ui.unanswered import show_unanswered
-    from ipexctl.ui.unexpected import say_unexpected
+    from ipexctl.ui.crash_report import report_crash
+    from ipexctl.ui.json_errors import print_json_error
 
-    say_unexpected(error)
-    show_unanswered(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more")
+    report_crash(error)
+    print_json_error(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more")
     sys.exit(1)
 
 

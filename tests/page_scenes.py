@@ -178,19 +178,19 @@ SCENES = (
 
 
 def scenes(*stages: str) -> pytest.MarkDecorator:
-    wanted = [scene for scene in SCENES if scene.stage in stages]
-    return pytest.mark.parametrize("scene", wanted, ids=lambda scene: scene.page)
+    wanted = [context for context in SCENES if context.stage in stages]
+    return pytest.mark.parametrize("scene", wanted, ids=lambda context: context.page)
 
 
-def play(scene: Scene, shell: Shell) -> None:
+def play(context: Scene, shell: Shell) -> None:
     """All of a page, also what comes after a lie: one look tells all that is to be mended."""
-    for name, text in scene.files().items():
+    for name, text in context.files().items():
         shell.write(name, text)
-    for number, block in scene.wanted():
-        for line in scene.before.get(number, ()):
+    for number, block in context.wanted():
+        for line in context.before.get(number, ()):
             shell.type(line)
         shell.follow(block)
-    for line in scene.after:
+    for line in context.after:
         shell.type(line)
     print(*(f"{seconds:6.1f} s  {line}" for line, seconds in shell.seconds.items()), sep="\n")
     assert not shell.lies, "\n\n".join(shell.lies)

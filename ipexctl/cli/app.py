@@ -80,9 +80,9 @@ class _Commands(TyperGroup):
         except BrokenPipeError as error:  # typer would say 1
             raise OutputError(error) from None
         except UsageError as error:
-            from ipexctl.ui.unanswered import show_unanswered
+            from ipexctl.ui.json_errors import print_json_error
 
-            show_unanswered(error.format_message())
+            print_json_error(error.format_message())
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -28,12 +28,12 @@ def attach_command(
     """
     from ipexctl.cli.watch import View, watch_run
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.jobs.record import Register
+    from ipexctl.jobs.registry import RunRegistry
 
     if plain and live:
         raise UserError("--plain and --live are two views", fix="one of them")
     if output.json:
         raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")
-    record = Register().find(run)
+    record = RunRegistry().find(run)
     chosen = parse_ranks(ranks).within(record.world_size)
     raise typer.Exit(watch_run(record, View(plain, live, chosen, output.no_color, output.quiet)))

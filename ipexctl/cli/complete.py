@@ -80,10 +80,10 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
 
 def _records() -> list[Path]:
     """The register's files, the newest first."""
-    from ipexctl.jobs.record import Register
+    from ipexctl.jobs.registry import RunRegistry
 
     try:
-        dated = [(path.stat().st_mtime, path) for path in Register().directory.glob("*.json")]
+        dated = [(path.stat().st_mtime, path) for path in RunRegistry().directory.glob("*.json")]
     except OSError:
         return []
     return [path for _, path in sorted(dated, reverse=True)][:NEWEST]

@@ -44,17 +44,17 @@ def doctor(
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.doctor.examine import Wishes, examine
-    from ipexctl.jobs.record import Register
+    from ipexctl.doctor.run import DoctorRequest, run_doctor
+    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.crew import Crew
-    from ipexctl.remote.reach import Reach
-    from ipexctl.stack.rows.user_rows import known_rows
+    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.ui.doctor import show_doctor, show_json
 
     hosts = choose_hosts(targets)
     cancel = Cancel()
-    wishes = Wishes(
+    wishes = DoctorRequest(
         home=check_home(home),
         iface=home.iface,
         require=None if require is None else require.value,
@@ -62,15 +62,15 @@ def doctor(
         smoke=smoke,
         timeout=targets.timeout,
         rows=known_rows(os.environ),
-        node0_of=Register().node0_of,
+        node0_of=RunRegistry().node0_of,
     )
 
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets, output)) as reach,
-        Crew(reach, cancel, forks=targets.forks) as crew,
+        Connector(reach_options(targets, output)) as connector,
+        SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
-        report = examine(hosts, wishes, crew)
+        report = run_doctor(hosts, wishes, pool)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)
     if output.json:

@@ -27,21 +27,21 @@ def dump_command(
     Example: ipexctl dump last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.reached import host_failed, reach_of
-    from ipexctl.jobs.dump import Over, dump
+    from ipexctl.cli.run_hosts import connector_of, host_failed
+    from ipexctl.jobs.dump import RunOver, dump
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.jobs.record import Register
+    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
     from ipexctl.ui.dump import show, show_json, show_over
 
-    record = Register().find(run)
+    record = RunRegistry().find(run)
     chosen = parse_ranks(ranks).within(record.world_size)
     wanted = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
     cancel = Cancel()
-    with cancelling(cancel) as interrupt, reach_of(record, output) as reach:
+    with cancelling(cancel) as interrupt, connector_of(record, output) as connector:
         try:
-            session = reach.open(record.node0, cancel)
+            session = connector.open(record.node0, cancel)
             try:
                 found = dump(session, record, wanted, cancel)
             finally:
@@ -50,7 +50,7 @@ def dump_command(
             if output.json:
                 show_json(None, record.id, f"{record.node0.name}: {error.reason}")
             raise typer.Exit(interrupt.code or host_failed(record, error)) from None
-    if isinstance(found, Over):
+    if isinstance(found, RunOver):
         if output.json:
             show_json(None, record.id, f"the run has ended: {found.status.state}")
         show_over(found, record.id)

@@ -52,8 +52,8 @@ def envs_command(
     from ipexctl.cli.hosts import check_home, choose_hosts, reach_options, same_hosts
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.crew import Crew
-    from ipexctl.remote.reach import Reach
+    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.env import envs
     from ipexctl.ui.envs import show, show_json
 
@@ -71,18 +71,18 @@ def envs_command(
     cancel = Cancel()
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets, output)) as reach,
-        Crew(reach, cancel, forks=targets.forks) as crew,
+        Connector(reach_options(targets, output)) as connector,
+        SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
         if remove:
-            report = envs.remove_envs(hosts, crew, remove, home=where, timeout=targets.timeout)
+            report = envs.remove_envs(hosts, pool, remove, home=where, timeout=targets.timeout)
         elif prune:
-            report = envs.prune_envs(hosts, crew, home=where, timeout=targets.timeout)
+            report = envs.prune_envs(hosts, pool, home=where, timeout=targets.timeout)
         elif verify:
             subject = envs.Subject(env, python, setup)
-            report = envs.verify_envs(hosts, crew, subject, home=where, timeout=targets.timeout)
+            report = envs.verify_envs(hosts, pool, subject, home=where, timeout=targets.timeout)
         else:
-            report = envs.list_envs(hosts, crew, home=where, timeout=targets.timeout)
+            report = envs.list_envs(hosts, pool, home=where, timeout=targets.timeout)
     if output.json:
         show_json(report)
     else:

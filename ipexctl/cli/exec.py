@@ -52,10 +52,10 @@ def exec_command(
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
+    from ipexctl.remote.connector import Connector
     from ipexctl.remote.execute import ExecReport, execute
-    from ipexctl.remote.reach import Reach
     from ipexctl.ui.exec import HeldOutput, LiveOutput, Problems, show_gathered, show_json
-    from ipexctl.ui.say import say
+    from ipexctl.ui.messages import print_message
 
     if bool(command) == bool(shell):
         raise UserError("exec needs a command: -- CMD ARGS…, or --shell 'LINE' (one of the two)")
@@ -68,16 +68,16 @@ def exec_command(
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         if output.verbose:
-            say(f"{host.name}: {step if output.verbose > 1 else step.split(' ')[0]} ({seconds:.3f} s)")
+            print_message(f"{host.name}: {step if output.verbose > 1 else step.split(' ')[0]} ({seconds:.3f} s)")
 
     started = time.monotonic()
     problems = Problems()
     ended = {}
-    with cancelling(cancel) as interrupt, Reach(reach_options(targets)) as reach:
+    with cancelling(cancel) as interrupt, Connector(reach_options(targets)) as connector:
         for done in execute(
             hosts,
             wanted,
-            reach=reach,
+            connector=connector,
             cancel=cancel,
             sink_for=shown.sink_for,
             forks=targets.forks,

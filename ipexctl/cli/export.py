@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipexctl.cli.launch_options import Launch, Script, ScriptCommand, understand
+from ipexctl.cli.launch_options import LaunchOptionsGroup, Script, ScriptCommand, read_launch_call
 from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -20,10 +20,10 @@ from ipexctl.hosts.names import quoted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.cli.launch_options import Asked
+    from ipexctl.cli.launch_options import LaunchCall
     from ipexctl.export.common import Exported
-    from ipexctl.jobs.begin.run import Planned
-    from ipexctl.jobs.begin.wishes import RunWishes
+    from ipexctl.jobs.submit.pipeline import PlannedRun
+    from ipexctl.jobs.submit.request import RunRequest
 
 app = typer.Typer(
     help="Print the plan of a run for another launcher.\n\n\b\n"
@@ -50,11 +50,11 @@ class SlurmLauncher(str, Enum):
 
 
 @app.command("accelerate", cls=ScriptCommand, context_settings=SETTINGS)
-@shared(Script, Launch, Targets, Home, Output)
+@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
 def accelerate(
     ctx: typer.Context,
     script: Script,
-    launch: Launch,
+    launch: LaunchOptionsGroup,
     targets: Targets,
     home: Home,
     output: Output,
@@ -68,7 +68,7 @@ def accelerate(
     Example: ipexctl export accelerate -H hostfile train.py > config.yaml
     """
 
-    def render(_: Asked, planned: Planned) -> Exported:
+    def render(_: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.accelerate import to_accelerate
 
         named = mpirun_hostfile or str(targets.hostfile.absolute() if targets.hostfile else Path("hostfile").absolute())
@@ -78,11 +78,11 @@ def accelerate(
 
 
 @app.command("slurm", cls=ScriptCommand, context_settings=SETTINGS)
-@shared(Script, Launch, Targets, Home, Output)
+@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
 def slurm(
     ctx: typer.Context,
     script: Script,
-    launch: Launch,
+    launch: LaunchOptionsGroup,
     targets: Targets,
     home: Home,
     output: Output,
@@ -96,7 +96,7 @@ def slurm(
     Example: ipexctl export slurm -H hostfile train.py > train.sbatch
     """
 
-    def render(asked: Asked, planned: Planned) -> Exported:
+    def render(asked: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.slurm import to_slurm
 
         cwd, name, iface = str(asked.place.root / asked.place.below), Path(asked.wishes.script).stem, asked.wishes.iface
@@ -107,11 +107,11 @@ def slurm(
 
 
 @app.command("mpijob", cls=ScriptCommand, context_settings=SETTINGS)
-@shared(Script, Launch, Targets, Home, Output)
+@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
 def mpijob(
     ctx: typer.Context,
     script: Script,
-    launch: Launch,
+    launch: LaunchOptionsGroup,
     targets: Targets,
     home: Home,
     output: Output,
@@ -128,7 +128,7 @@ def mpijob(
     if not image or any(character.isspace() for character in image):
         raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
 
-    def render(asked: Asked, planned: Planned) -> Exported:
+    def render(asked: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.mpijob import to_mpijob
 
         cpus = [planned.known.facts[host.name].cpu for host in planned.plan.hosts]
@@ -140,15 +140,17 @@ def mpijob(
 
 
 @app.command("shell", cls=ScriptCommand, context_settings=SETTINGS)
-@shared(Script, Launch, Targets, Home, Output)
-def shell(ctx: typer.Context, script: Script, launch: Launch, targets: Targets, home: Home, output: Output) -> None:
+@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
+def shell(
+    ctx: typer.Context, script: Script, launch: LaunchOptionsGroup, targets: Targets, home: Home, output: Output
+) -> None:
     """A readable shell script that does by hand what run does.
 
     \b
     Example: ipexctl export shell -H hostfile train.py > train.sh
     """
 
-    def render(asked: Asked, planned: Planned) -> Exported:
+    def render(asked: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.shell import to_shell
 
         tree = planned.plan.cwd.removesuffix(f"/{asked.place.below}")
@@ -176,38 +178,38 @@ def ansible(targets: Targets, home: Home, output: Output) -> None:
 def _export(
     ctx: typer.Context,
     script: Script,
-    launch: Launch,
+    launch: LaunchOptionsGroup,
     targets: Targets,
     home: Home,
     output: Output,
-    render: Callable[[Asked, Planned], Exported],
+    render: Callable[[LaunchCall, PlannedRun], Exported],
 ) -> None:
     """Plan as a dry run does, and print that."""
     from ipexctl.cli.hosts import reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.jobs.begin import run as verb
-    from ipexctl.jobs.begin.refused import Refused
+    from ipexctl.jobs.submit import pipeline as verb
+    from ipexctl.jobs.submit.failure import PreflightFailure
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.crew import Crew
-    from ipexctl.remote.reach import Reach
+    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.ui.launch_plan import show_refused_json
-    from ipexctl.ui.say import say, say_refused
+    from ipexctl.ui.messages import print_message, print_refusal
 
     def tell(text: str) -> None:
         if not output.quiet:
-            say(text)
+            print_message(text)
 
-    asked = understand(ctx, script, launch, targets, home)
+    asked = read_launch_call(ctx, script, launch, targets, home)
     cancel = Cancel()
     with (
-        Reach(reach_options(targets, output)) as reach,
+        Connector(reach_options(targets, output)) as connector,
         cancelling(cancel) as interrupt,
-        Crew(reach, cancel, forks=targets.forks) as crew,
+        SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
-        planned = verb.plan_run(asked.hosts, asked.wishes, crew, asked.place, run="by-hand", say=tell, dry_run=True)
-    if isinstance(planned, Refused):
+        planned = verb.plan_run(asked.hosts, asked.wishes, pool, asked.place, run="by-hand", say=tell, dry_run=True)
+    if isinstance(planned, PreflightFailure):
         planned = planned.on(asked.again)
-        say_refused(planned.reason, planned.fix)
+        print_refusal(planned.reason, planned.fix)
         if output.json:
             show_refused_json(planned, SCHEMA)
         raise typer.Exit(interrupt.code if interrupt.code is not None else planned.exit_code)
@@ -215,7 +217,7 @@ def _export(
     _print(replace(exported, notes=(*exported.notes, *_lost(str(ctx.info_name), asked.wishes))), output)
 
 
-def _lost(what: str, wishes: RunWishes) -> list[str]:
+def _lost(what: str, wishes: RunRequest) -> list[str]:
     limit = wishes.options.time_limit
     said = {
         "--include": " ".join(map(shlex.quote, wishes.includes)) or None,
@@ -231,7 +233,7 @@ def _lost(what: str, wishes: RunWishes) -> list[str]:
 
 
 def _print(exported: Exported, output: Output) -> None:
-    from ipexctl.ui.say import say
+    from ipexctl.ui.messages import print_message
 
     if output.json:
         said = {"schema": SCHEMA, "text": exported.text, "notes": list(exported.notes)}
@@ -239,4 +241,4 @@ def _print(exported: Exported, output: Output) -> None:
         return
     sys.stdout.write(exported.text)
     for note in exported.notes if not output.quiet else ():
-        say(f"note: {note}")
+        print_message(f"note: {note}")

@@ -13,10 +13,10 @@ from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.fetch.fetch import Order
-    from ipexctl.jobs.fetch.fetched import Source
-    from ipexctl.jobs.record import RunRecord
-    from ipexctl.remote.reach import Reach
+    from ipexctl.jobs.fetch.fetch import FetchRequest
+    from ipexctl.jobs.fetch.manifest import Source
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.remote.connector import Connector
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -57,7 +57,7 @@ def fetch_command(
     from ipexctl.cli.hosts import check_home
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.jobs.fetch.fetch import fetch
-    from ipexctl.jobs.fetch.fetched import parse_source
+    from ipexctl.jobs.fetch.manifest import parse_source
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
     from ipexctl.ui.fetch import FetchView, say_failed, show, show_json
@@ -66,12 +66,12 @@ def fetch_command(
         raise UserError("-r and --from both name the host", fix="one of them")
     wanted = parse_source(source)
     given = ctx.get_parameter_source("connect_timeout")
-    called = Called(targets, output, check_home(home), patience=given is not None and given.name == "COMMANDLINE")
+    called = FetchCall(targets, output, check_home(home), patience=given is not None and given.name == "COMMANDLINE")
     order, ways = _order(wanted, dest, rank, host, called)
     cancel = Cancel()
-    with cancelling(cancel) as interrupt, ways as reach, FetchView(quiet=output.quiet or output.json) as view:
+    with cancelling(cancel) as interrupt, ways as connector, FetchView(quiet=output.quiet or output.json) as view:
         try:
-            done = fetch(order, lambda: reach.open(order.host, cancel), view.watch, cancel, targets.timeout)
+            done = fetch(order, lambda: connector.open(order.host, cancel), view.watch, cancel, targets.timeout)
         except Cancelled:
             view.stop()
             stopped = HostError("stopped", "the same command goes on from there")
@@ -90,7 +90,7 @@ def fetch_command(
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class FetchCall:
     """What the call says of hosts."""
 
     targets: Targets
@@ -100,17 +100,19 @@ class Called:
     """Whether it names a --connect-timeout."""
 
 
-def _order(source: Source, dest: str, rank: int | None, host: str | None, called: Called) -> tuple[Order, Reach]:
+def _order(
+    source: Source, dest: str, rank: int | None, host: str | None, called: FetchCall
+) -> tuple[FetchRequest, Connector]:
     """What the word before the colon is: a run of this machine's, unless the call names hosts and one is called so."""
     from ipexctl.cli.hosts import choose_hosts, reach_options
     from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
-    from ipexctl.jobs.record import Register
-    from ipexctl.remote.reach import Reach
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.remote.connector import Connector
 
     targets = called.targets
     names_hosts = targets.hosts is not None or targets.hostfile is not None
     of_run = rank is not None or host is not None or source.path is None
-    register = Register()
+    register = RunRegistry()
     if not (of_run or (not names_hosts and register.knows(source.word))):
         try:
             order = order_of_host(source, dest, choose_hosts(targets), called.home)
@@ -118,7 +120,7 @@ def _order(source: Source, dest: str, rank: int | None, host: str | None, called
             if not register.knows(source.word):
                 raise
         else:
-            return order, Reach(reach_options(targets, called.output))
+            return order, Connector(reach_options(targets, called.output))
     if targets.limit is not None and not names_hosts:
         fix = "--from HOST, or -r RANK, says from which"
         raise UserError("-l chooses among the hosts of a call, and a run has its own", fix=fix)
@@ -128,14 +130,14 @@ def _order(source: Source, dest: str, rank: int | None, host: str | None, called
     return _as_called(order, record, called)
 
 
-def _as_called(order: Order, record: RunRecord, called: Called) -> tuple[Order, Reach]:
+def _as_called(order: FetchRequest, record: RunRecord, called: FetchCall) -> tuple[FetchRequest, Connector]:
     """A host of a run is reached as its record remembers, but for what the call says itself."""
     from ipexctl.cli.hosts import as_called
-    from ipexctl.cli.reached import reach_of
+    from ipexctl.cli.run_hosts import connector_of
 
     targets = called.targets
     if targets.host_keys is not None:
         record = replace(record, host_keys=targets.host_keys.value)
     if called.patience:
         record = replace(record, connect_timeout=targets.connect_timeout)
-    return replace(order, host=as_called(order.host, targets)), reach_of(record, called.output)
+    return replace(order, host=as_called(order.host, targets)), connector_of(record, called.output)

@@ -12,15 +12,15 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, overridden, select_hosts
-from ipexctl.remote.reach import ReachOptions
-from ipexctl.remote.this_machine import with_own_address
+from ipexctl.remote.connector import ConnectOptions
+from ipexctl.remote.control_machine import with_own_address
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
     from ipexctl.remote.command import Command
-    from ipexctl.remote.reach import OnStep
+    from ipexctl.remote.connector import OnStep
 
 
 LONGEST = 10_000_000
@@ -95,9 +95,9 @@ def check_home(home: Home) -> str:
     return home_on_nodes(home.home, os.environ)
 
 
-def reach_options(targets: Targets, output: Output | None = None) -> ReachOptions:
+def reach_options(targets: Targets, output: Output | None = None) -> ConnectOptions:
     """With `output`, each step is told where it asks for that."""
-    return ReachOptions(
+    return ConnectOptions(
         connect_timeout=targets.connect_timeout,
         host_keys=None if targets.host_keys is None else targets.host_keys.value,
         on_step=steps(output),
@@ -111,13 +111,13 @@ def steps(output: Output | None) -> OnStep | None:
     commands = output.verbose > 1
 
     def tell(host: Host, command: Command | None, seconds: float) -> None:
-        from ipexctl.ui.say import say
+        from ipexctl.ui.messages import print_message
 
         said = "connected" if command is None else command.label
-        say(f"{printable(host.name)}: {printable(said)} ({seconds:.3f} s)")
+        print_message(f"{printable(host.name)}: {printable(said)} ({seconds:.3f} s)")
         if commands and command is not None:
             script = printable(command.script)
             more = f"… ({len(script):,} characters)" if len(script) > _SHOWN else ""
-            say(f"  {script[:_SHOWN]}{more}")
+            print_message(f"  {script[:_SHOWN]}{more}")
 
     return tell

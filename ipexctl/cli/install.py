@@ -79,14 +79,14 @@ def install_command(
     from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.crew import Crew
-    from ipexctl.remote.reach import Reach
-    from ipexctl.stack.choice.request import EnvRequest, StackRequest
-    from ipexctl.stack.course import Wishes
+    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.env.names import check_env_name
     from ipexctl.stack.install import install
-    from ipexctl.stack.lock.wanted import check_request, sources_of, wanted_packages
-    from ipexctl.stack.rows.user_rows import known_rows
+    from ipexctl.stack.install_context import InstallRequest
+    from ipexctl.stack.lock.request import check_request, sources_of, wanted_packages
+    from ipexctl.stack.resolve.request import EnvRequest, StackRequest
     from ipexctl.ui.install import show, show_json
     from ipexctl.ui.install_view import InstallView
 
@@ -95,7 +95,7 @@ def install_command(
     asked = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
     rows = known_rows(os.environ)
     check_request(asked, rows)
-    wishes = Wishes(
+    wishes = InstallRequest(
         env=EnvRequest(
             StackRequest(torch, stack, ipex, oneccl, python, require_oneccl), wanted.lines, wanted.constraints
         ),
@@ -122,16 +122,16 @@ def install_command(
     view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets, output if output.verbose > 1 else None)) as reach,
-        Crew(reach, cancel, forks=targets.forks) as crew,
+        Connector(reach_options(targets, output if output.verbose > 1 else None)) as connector,
+        SessionPool(connector, cancel, forks=targets.forks) as pool,
         view,
     ):
         if download_only is not None:
             from ipexctl.stack.download import download
 
-            report = download(hosts, wishes, crew, download_only, view.watch)
+            report = download(hosts, wishes, pool, download_only, view.watch)
         else:
-            report = install(hosts, wishes, crew, view.watch)
+            report = install(hosts, wishes, pool, view.watch)
     if output.json:
         show_json(report)
     else:

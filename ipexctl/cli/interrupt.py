@@ -42,11 +42,11 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
         if came.code is None:
             came.code = 128 + number
             cancel.throw()
-            whisper("stopping on every host (once more to leave at once)\n")
+            write_to_terminal("stopping on every host (once more to leave at once)\n")
         else:
             leave("left without waiting: something may still be running on the hosts\n")
 
-    with heeding(handle):
+    with handling_signals(handle):
         try:
             yield came
         except Cancelled:
@@ -56,7 +56,7 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
 
 
 @contextmanager
-def heeding(handle: Callable[[int, Leave], None]) -> Iterator[None]:
+def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
     """While inside, Ctrl-C and friends go to `handle`, which may `leave` as the signal would have it, with a word.
 
     Who was told to live through a closed terminal (nohup) does.
@@ -66,7 +66,7 @@ def heeding(handle: Callable[[int, Leave], None]) -> Iterator[None]:
         def leave(text: str) -> None:
             signal.signal(number, signal.SIG_DFL)
             _restore(terminal)
-            whisper(text)
+            write_to_terminal(text)
             signal.raise_signal(number)
 
         handle(number, leave)
@@ -86,7 +86,7 @@ def _is_ignored(number: int) -> bool:
     return signal.getsignal(number) is signal.SIG_IGN
 
 
-def whisper(text: str) -> None:
+def write_to_terminal(text: str) -> None:
     """Straight to the descriptor: the handler may have interrupted whoever holds a lock or a buffer of stderr's.
 
     A reader that doesn't read must not hold us up either.

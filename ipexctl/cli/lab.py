@@ -58,7 +58,7 @@ def up(
     from ipexctl.ui import lab as ui
 
     if cpu == "list":
-        ui.show_costumes(json=output.json)
+        ui.show_cpu_profiles(json=output.json)
         return
     from ipexctl.lab import LabSpec
     from ipexctl.lab import up as make

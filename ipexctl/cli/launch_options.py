@@ -17,9 +17,9 @@ from ipexctl.errors import UserError
 if TYPE_CHECKING:
     from ipexctl.cli.options import Home, Targets
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.begin.project import Place
-    from ipexctl.jobs.begin.wishes import Exports, RunWishes
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.jobs.submit.project import ProjectLocation
+    from ipexctl.jobs.submit.request import Exports, RunRequest
     from ipexctl.launch.request import CommandKind
 
 
@@ -71,7 +71,7 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchOptionsGroup:
     """How it is to be launched."""
 
     n: Annotated[int | None, typer.Option("-n", metavar="N", help="How many ranks in all.")] = None
@@ -140,12 +140,12 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Asked:
+class LaunchCall:
     """A call, understood: nothing of it has touched a host."""
 
     hosts: tuple[Host, ...]
-    wishes: RunWishes
-    place: Place
+    wishes: RunRequest
+    place: ProjectLocation
     exports: Exports
     note: str
     """What is to be said of it."""
@@ -153,19 +153,24 @@ class Asked:
     """The options that choose the same hosts."""
 
 
-def understand(
-    ctx: typer.Context, script: Script, launch: Launch, targets: Targets, home: Home, ranks: RankSet | None = None
-) -> Asked:
+def read_launch_call(
+    ctx: typer.Context,
+    script: Script,
+    launch: LaunchOptionsGroup,
+    targets: Targets,
+    home: Home,
+    ranks: RankSet | None = None,
+) -> LaunchCall:
     """Refuses what can't be meant, before any host is touched."""
     from ipexctl.cli.hosts import choose_hosts, same_hosts
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
-    from ipexctl.jobs.begin.project import find_place
-    from ipexctl.jobs.begin.wishes import RunWishes, check_ranks, check_wishes, read_exports
     from ipexctl.jobs.ranks import EVERY_RANK
-    from ipexctl.launch.accelerate import options_of, read_accelerate_file
-    from ipexctl.launch.launchers import without_launcher
+    from ipexctl.jobs.submit.project import locate_project
+    from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request, read_exports
+    from ipexctl.launch.accelerate_config import options_of, read_accelerate_file
     from ipexctl.launch.request import LaunchOptions
+    from ipexctl.launch.wrapped_launchers import without_launcher
 
     if script.module is None and not script.words:
         raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
@@ -191,7 +196,7 @@ def understand(
         if asked.config
         else choose_hosts(targets)
     )
-    wishes = RunWishes(
+    wishes = RunRequest(
         kind=asked.kind,
         words=asked.words,
         options=options_of(asked.config, asked.options, len(hosts)),
@@ -216,7 +221,7 @@ def understand(
     )
     if home.iface is not None:
         InterfaceChoice(home.iface)
-    check_wishes(wishes)
+    check_request(wishes)
     check_ranks(wishes, hosts)
     again = same_hosts(targets, home, asked.config.hostfile if asked.config else None)
-    return Asked(hosts, wishes, find_place(wishes, Path.cwd()), exports, asked.note, again)
+    return LaunchCall(hosts, wishes, locate_project(wishes, Path.cwd()), exports, asked.note, again)

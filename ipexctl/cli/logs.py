@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.interrupt import Leave
     from ipexctl.jobs.events import Event, Stream, Watch
-    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
 
@@ -38,18 +38,18 @@ def logs_command(
     \b
     Example: ipexctl logs last -r 0 -f
     """
-    from ipexctl.cli.interrupt import heeding
-    from ipexctl.cli.reached import reach_of
+    from ipexctl.cli.interrupt import handling_signals
+    from ipexctl.cli.run_hosts import connector_of
     from ipexctl.jobs.follow import Follower
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.jobs.record import Register
+    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
-    from ipexctl.ui.run_plain import PlainRun
+    from ipexctl.ui.run.plain import PlainRun
 
     if output.json:
         raise UserError("logs has no --json", fix="ipexctl ps --json says how runs are")
-    record = Register().find(run)
+    record = RunRegistry().find(run)
     chosen = parse_ranks(ranks).within(record.world_size)
     wanted = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
     streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
@@ -63,12 +63,12 @@ def logs_command(
         code = 128 + number
         cancel.throw()
 
-    with heeding(heed), reach_of(record, output) as reach:
+    with handling_signals(heed), connector_of(record, output) as connector:
         shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet)
         watch = _lines_only(shown.watch, stderr, follow)
         follower = Follower(
             record,
-            lambda cancel: reach.open(record.node0, cancel),
+            lambda cancel: connector.open(record.node0, cancel),
             watch,
             cancel,
             ranks=wanted,
@@ -97,18 +97,18 @@ def _from_copy(
     streams: Sequence[Stream],
 ) -> int:
     """What was kept here while the run was followed; node0's own exit code where that isn't all."""
-    from ipexctl.cli.reached import host_failed
-    from ipexctl.jobs.copies import read_copy
-    from ipexctl.jobs.events import Said
-    from ipexctl.jobs.record import Register
+    from ipexctl.cli.run_hosts import host_failed
+    from ipexctl.jobs.events import RunNotice
+    from ipexctl.jobs.local_copy import read_copy
+    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import Unreachable
 
-    copy = read_copy(Register().directory / record.id)
+    copy = read_copy(RunRegistry().directory / record.id)
     if copy is None:
         return host_failed(record, error)
     seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
     part = "" if copy.is_whole else f", as far as the run was followed: until {seen}"
-    watch(Said(f"{record.node0.name}: {error.reason}; from the copy on this machine{part}", not copy.is_whole))
+    watch(RunNotice(f"{record.node0.name}: {error.reason}; from the copy on this machine{part}", not copy.is_whole))
     for chunk in copy.chunks(ranks, streams):
         if cancel.thrown:
             break
@@ -120,12 +120,12 @@ def _lines_only(watch: Watch, stderr: bool, follow: bool) -> Watch:
     """With --stderr its lines are the answer, so they go to stdout; a look at a run that goes on has no end to tell."""
     from dataclasses import replace
 
-    from ipexctl.jobs.events import Chunk, Ended
+    from ipexctl.jobs.events import Chunk, RunEnded
 
     def watched(event: Event) -> None:
         if isinstance(event, Chunk) and stderr:
             event = replace(event, stream="stdout")
-        if follow or not isinstance(event, Ended):
+        if follow or not isinstance(event, RunEnded):
             watch(event)
 
     return watched

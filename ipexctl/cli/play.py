@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.tree import Task
+    from ipexctl.playbook.model import Task
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -76,9 +76,9 @@ def play_command(
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
-    from ipexctl.playbook.choice import Choice, unknown_tags
-    from ipexctl.playbook.places import templates_in
+    from ipexctl.playbook.positions import templates_in
     from ipexctl.playbook.prepare import check_facts, check_projects, prepare, read
+    from ipexctl.playbook.task_selection import TaskSelection, unknown_tags
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.vars_dirs import read_vars_dirs
     from ipexctl.remote.cancel import Cancel
@@ -88,7 +88,7 @@ def play_command(
         InterfaceChoice(home.iface)
     targets = _with_inventory(targets, inventory)
     where = home_on_nodes(home.home, os.environ)
-    choice = Choice(_words(tags), _words(skip_tags), start_at)
+    choice = TaskSelection(_words(tags), _words(skip_tags), start_at)
     if step and not sys.stdin.isatty():
         raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
     cwd = Path.cwd()
@@ -130,24 +130,26 @@ def play_command(
             "vars_dirs": dirs,
         }
         from ipexctl.playbook.retry import note_failed
-        from ipexctl.remote.crew import Crew
-        from ipexctl.remote.reach import Reach
+        from ipexctl.remote.connector import Connector
+        from ipexctl.remote.session_pool import SessionPool
 
         shown = view.PlayView(
             json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
         )
         with (
             cancelling(cancel) as interrupt,
-            Reach(reach_options(targets)) as reach,
-            Crew(reach, cancel, forks=targets.forks) as crew,
+            Connector(reach_options(targets)) as connector,
+            SessionPool(connector, cancel, forks=targets.forks) as pool,
         ):
-            crew.warm(_first_hosts(ready.hosts, limited))
+            pool.warm(_first_hosts(ready.hosts, limited))
             from ipexctl.playbook.engine import Engine  # while the hosts answer
-            from ipexctl.playbook.world import Options, World
+            from ipexctl.playbook.play_context import Options, PlayContext
 
-            world = World(crew, reach, cancel, templater, Options(**options), shown.watch, limited, cwd, every=every)
+            context = PlayContext(
+                pool, connector, cancel, templater, Options(**options), shown.watch, limited, cwd, every=every
+            )
             ask = _asker(shown) if step else None
-            report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, world, ask).run()
+            report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context, ask).run()
         if not check:
             report = replace(report, retry_file=note_failed(ready.playbook.path, report))
     shown.end(report, interrupted=interrupt.code is not None)
@@ -196,7 +198,7 @@ def _extra(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, An
     import json
 
     from ipexctl.hosts.names import quoted
-    from ipexctl.playbook.places import templates_in
+    from ipexctl.playbook.positions import templates_in
     from ipexctl.playbook.read import read_variables
 
     found: list[dict[str, Any]] = []

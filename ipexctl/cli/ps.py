@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.keep import Keep
     from ipexctl.jobs.ps import KnownRun
-    from ipexctl.jobs.record import Register, RunRecord
+    from ipexctl.jobs.registry import RunRecord, RunRegistry
+    from ipexctl.jobs.retention import RetentionLimits
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -47,28 +47,28 @@ def ps_command(
     Example: ipexctl ps
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.reached import reach_of
-    from ipexctl.jobs.begin.under_way import abandoned
-    from ipexctl.jobs.keep import read_keep
-    from ipexctl.jobs.ps import forgettable, look, with_copies
-    from ipexctl.jobs.record import Register
+    from ipexctl.cli.run_hosts import connector_of
+    from ipexctl.jobs.ps import forgettable, query_runs, with_copies
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.jobs.retention import read_limits
+    from ipexctl.jobs.submit.pending import abandoned_runs
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.ui.messages import print_user_error
     from ipexctl.ui.ps import show, show_json
-    from ipexctl.ui.say import say_user_error
 
     if dry_run and not prune:
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
-    keep = read_keep(os.environ)
-    register = Register()
-    abandoned(register.directory)
+    keep = read_limits(os.environ)
+    register = RunRegistry()
+    abandoned_runs(register.directory)
     records, damaged = register.read()
     cancel = Cancel()
     with cancelling(cancel) as interrupt, ExitStack() as ways:
 
         def open_session(record: RunRecord, host: Host | None = None) -> Session:
-            return ways.enter_context(reach_of(record, output)).open(host or record.node0, cancel)
+            return ways.enter_context(connector_of(record, output)).open(host or record.node0, cancel)
 
-        runs = look(records, open_session, cancel)
+        runs = query_runs(records, open_session, cancel)
         if prune:
             code = _prune(register, runs, keep, open_session, cancel, output, dry_run=dry_run)
             raise typer.Exit(interrupt.code or code)
@@ -80,16 +80,16 @@ def ps_command(
     else:
         show(runs, hidden=len(records) - len(runs), quiet=output.quiet, no_color=output.no_color)
     for each in damaged:
-        say_user_error(each.error())
+        print_user_error(each.error())
     for run in forgettable(runs, keep.days, time.time()):
         register.remove(run)
     raise typer.Exit(interrupt.code or 0)
 
 
 def _prune(
-    register: Register,
+    register: RunRegistry,
     runs: Sequence[KnownRun],
-    keep: Keep,
+    keep: RetentionLimits,
     open_session: Callable[[RunRecord, Host], Session],
     cancel: Cancel,
     output: Output,
@@ -100,13 +100,13 @@ def _prune(
     import sys
 
     from ipexctl.jobs.events import FINAL
-    from ipexctl.jobs.keep import prune_here, prune_nodes
+    from ipexctl.jobs.retention import prune_local, prune_nodes
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.ps import pruned_json, show_pruned
 
     nodes = prune_nodes([run.record for run in runs], keep, open_session, cancel, dry_run=dry_run)
     over = {run.record.id for run in runs if run.state in FINAL or run.is_gone}
-    here = prune_here(register, keep, over=over, dry_run=dry_run)
+    here = prune_local(register, keep, over=over, dry_run=dry_run)
     if output.json:
         sys.stdout.write(json.dumps(pruned_json(nodes, here, dry_run=dry_run), indent=2) + "\n")
     else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ipexctl.cli.launch_options import Launch, Script, ScriptCommand, understand
+from ipexctl.cli.launch_options import LaunchOptionsGroup, Script, ScriptCommand, read_launch_call
 from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import UserError
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.begin.refused import Refused
-    from ipexctl.jobs.begin.run import Planned
-    from ipexctl.jobs.begin.wishes import RunWishes
-    from ipexctl.jobs.record import RunRecord
-    from ipexctl.remote.crew import Crew
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.submit.failure import PreflightFailure
+    from ipexctl.jobs.submit.pipeline import PlannedRun
+    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.remote.session_pool import SessionPool
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -36,11 +36,11 @@ GOES_ON: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 
 
 @app.command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
-@shared(Script, Launch, Targets, Home, Output)
+@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
 def run_command(
     ctx: typer.Context,
     script: Script,
-    launch: Launch,
+    launch: LaunchOptionsGroup,
     targets: Targets,
     home: Home,
     output: Output,
@@ -69,53 +69,55 @@ def run_command(
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.crew import Crew
-    from ipexctl.remote.reach import Reach
-    from ipexctl.ui.say import say
+    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.ui.messages import print_message
 
     _refuse_idle(launch, output, install=install, detach=detach, dry_run=dry_run, summary=summary)
     if live:
         _check_live(plain=plain)
-    asked = understand(ctx, script, launch, targets, home, parse_ranks(ranks))
+    asked = read_launch_call(ctx, script, launch, targets, home, parse_ranks(ranks))
     hosts, wishes, place, exports = asked.hosts, asked.wishes, asked.place, asked.exports
     cancel = Cancel()
 
     def tell(text: str) -> None:
         if not output.quiet:
-            say(text)
+            print_message(text)
 
     if asked.note:
         tell(f"note: {asked.note}")
     began = time.monotonic()
     reaching = reach_options(targets, output)
     # To the very end: a Ctrl-C between the start of a run and the first look at it stops that run.
-    with Reach(reaching) as reach, cancelling(cancel) as interrupt:
-        with Crew(reach, cancel, forks=targets.forks) as crew:
-            crew.warm(hosts)
-            from ipexctl.jobs.begin.ahead import ask_ahead
+    with Connector(reaching) as connector, cancelling(cancel) as interrupt:
+        with SessionPool(connector, cancel, forks=targets.forks) as pool:
+            pool.warm(hosts)
+            from ipexctl.jobs.submit.gather import start_gathering
 
-            if install and not dry_run and (code := _install_first(wishes, hosts, crew, output)):
+            if install and not dry_run and (code := _install_first(wishes, hosts, pool, output)):
                 raise typer.Exit(interrupt.code if interrupt.code is not None else code)
-            ahead = ask_ahead(hosts, wishes, crew, place, run="RUN" if dry_run else None, dry_run=dry_run)
-            from ipexctl.jobs.begin import run as verb  # a tenth of a second, while the hosts answer
-            from ipexctl.jobs.begin.refused import Refused
-            from ipexctl.jobs.begin.under_way import noted
-            from ipexctl.jobs.record import Register
+            gathered = start_gathering(hosts, wishes, pool, place, run="RUN" if dry_run else None, dry_run=dry_run)
+            from ipexctl.jobs.registry import RunRegistry
+            from ipexctl.jobs.submit import pipeline as verb  # a tenth of a second, while the hosts answer
+            from ipexctl.jobs.submit.failure import PreflightFailure
+            from ipexctl.jobs.submit.pending import mark_pending
 
             if dry_run:
-                planned = verb.plan_run(hosts, wishes, crew, place, run="RUN", say=tell, dry_run=True, ahead=ahead)
+                planned = verb.plan_run(
+                    hosts, wishes, pool, place, run="RUN", say=tell, dry_run=True, gathered=gathered
+                )
                 raise typer.Exit(_show_plan(planned, output, asked.again))
-            way = verb.Way(reaching.host_keys, reaching.connect_timeout, asked.again)
-            with noted(Register().directory, ahead.run):
-                begun = verb.begin(hosts, wishes, crew, place, exports.secrets, way, say=tell, ahead=ahead)
-            if isinstance(begun, Refused):
+            way = verb.ConnectSettings(reaching.host_keys, reaching.connect_timeout, asked.again)
+            with mark_pending(RunRegistry().directory, gathered.run):
+                begun = verb.submit_run(hosts, wishes, pool, place, exports.secrets, way, say=tell, gathered=gathered)
+            if isinstance(begun, PreflightFailure):
                 raise typer.Exit(
                     _say_not_begun(begun.on(asked.again), interrupt.code, summary, time.monotonic() - began)
                 )
             from ipexctl.cli.watch import View, watch_run  # while the ranks are being started
-            from ipexctl.ui.run_summary import counted
+            from ipexctl.ui.run.summary import counted
 
-            session = None if detach else crew.hand_over(begun.record.node0)
+            session = None if detach else pool.hand_over(begun.record.node0)
         for note in begun.notes:
             tell(f"note: {note}")
         run = begun.record.id
@@ -134,7 +136,7 @@ def run_command(
 
 
 def _refuse_idle(
-    launch: Launch, output: Output, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
+    launch: LaunchOptionsGroup, output: Output, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
 ) -> None:
     """What would be passed over in silence."""
     if output.json and not dry_run:
@@ -151,7 +153,7 @@ def _refuse_idle(
 
 def _check_live(*, plain: bool) -> None:
     """Before anything is started."""
-    from ipexctl.ui.run_live import check_terminal
+    from ipexctl.ui.run.live import check_terminal
 
     if plain:
         raise UserError("--plain and --live are two views", fix="one of them")
@@ -168,14 +170,16 @@ def _unwritable(path: Path) -> str:
     return ""
 
 
-def _say_not_begun(refused: Refused, interrupted: int | None, summary: Path | None = None, seconds: float = 0.0) -> int:
+def _say_not_begun(
+    refused: PreflightFailure, interrupted: int | None, summary: Path | None = None, seconds: float = 0.0
+) -> int:
     """What the hosts had not come to when it was interrupted is nobody's fault; the exit code."""
-    from ipexctl.ui.say import say, say_refused
+    from ipexctl.ui.messages import print_message, print_refusal
 
     if interrupted is None or refused.unsure:
-        say_refused(refused.reason, refused.fix)
+        print_refusal(refused.reason, refused.fix)
     else:
-        say("interrupted before it began: nothing was started")
+        print_message("interrupted before it began: nothing was started")
     code = refused.exit_code if interrupted is None else interrupted
     if summary is not None:
         _write_summary(summary, None, code, seconds)
@@ -184,25 +188,25 @@ def _say_not_begun(refused: Refused, interrupted: int | None, summary: Path | No
 
 def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:
     from ipexctl.cli.hosts import reach_options
-    from ipexctl.jobs.begin.run import clear_away
+    from ipexctl.jobs.submit.pipeline import remove_job_files
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.crew import Crew
-    from ipexctl.remote.reach import Reach
+    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.session_pool import SessionPool
 
     if code in GOES_ON:
         return
-    with Reach(reach_options(targets)) as reach, Crew(reach, Cancel(), forks=targets.forks) as crew:
-        clear_away(hosts, record, crew)
+    with Connector(reach_options(targets)) as connector, SessionPool(connector, Cancel(), forks=targets.forks) as pool:
+        remove_job_files(hosts, record, pool)
 
 
-def _show_plan(planned: Planned | Refused, output: Output, again: str) -> int:
-    from ipexctl.jobs.begin.refused import Refused
+def _show_plan(planned: PlannedRun | PreflightFailure, output: Output, again: str) -> int:
+    from ipexctl.jobs.submit.failure import PreflightFailure
     from ipexctl.ui import launch_plan
-    from ipexctl.ui.say import say_refused
+    from ipexctl.ui.messages import print_refusal
 
-    if isinstance(planned, Refused):
+    if isinstance(planned, PreflightFailure):
         planned = planned.on(again)
-        say_refused(planned.reason, planned.fix)
+        print_refusal(planned.reason, planned.fix)
         if output.json:
             launch_plan.show_refused_json(planned)
         return planned.exit_code
@@ -215,7 +219,7 @@ def _show_plan(planned: Planned | Refused, output: Output, again: str) -> int:
 
 def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:
     """The outcome for a script: which run, and how it ended; without an id none began. Whether it could be written."""
-    from ipexctl.ui.say import say
+    from ipexctl.ui.messages import print_message
 
     said = {
         "schema": "ipexctl.run/1",
@@ -228,15 +232,15 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
     try:
         path.write_text(json.dumps(said, indent=2) + "\n")
     except OSError as error:
-        say(f"--summary {path}: {error.strerror or error}; it is not written")
+        print_message(f"--summary {path}: {error.strerror or error}; it is not written")
         return False
     return True
 
 
 def _install_first(
-    wishes: RunWishes,
+    wishes: RunRequest,
     hosts: Sequence[Host],
-    crew: Crew,
+    pool: SessionPool,
     output: Output,
 ) -> int:
     """What `ipexctl install` does where a host lacks the environment, said as it says it; the exit code if it failed.
@@ -244,13 +248,13 @@ def _install_first(
     Without --stack and --torch it is to be like the one that other hosts have.
     """
     from ipexctl.facts.gather import gather
-    from ipexctl.jobs.begin.prepare import asked_before
-    from ipexctl.stack.choice.request import EnvRequest, Sources, StackRequest
-    from ipexctl.stack.course import Wishes
+    from ipexctl.jobs.submit.context import requested_before
+    from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.env.names import check_env_name
     from ipexctl.stack.install import install
-    from ipexctl.stack.lock.wanted import check_request
-    from ipexctl.stack.rows.user_rows import known_rows
+    from ipexctl.stack.install_context import InstallRequest
+    from ipexctl.stack.lock.request import check_request
+    from ipexctl.stack.resolve.request import EnvRequest, Sources, StackRequest
     from ipexctl.ui.install import show
     from ipexctl.ui.install_view import InstallView
 
@@ -258,11 +262,11 @@ def _install_first(
     request = EnvRequest(StackRequest(wishes.torch, wishes.stack))
     check_request(request.stack, rows)
     if wishes.torch is None and wishes.stack is None:
-        before, everywhere = asked_before(gather(hosts, crew, home=wishes.home, timeout=wishes.timeout), wishes.env)
+        before, everywhere = requested_before(gather(hosts, pool, home=wishes.home, timeout=wishes.timeout), wishes.env)
         if everywhere:
             return 0
         request = before or request
-    wanted = Wishes(
+    wanted = InstallRequest(
         env=request,
         sources=Sources(),
         rows=rows,
@@ -272,7 +276,7 @@ def _install_first(
         timeout=wishes.timeout,
     )
     with InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-        report = install(hosts, wanted, crew, view.watch)
+        report = install(hosts, wanted, pool, view.watch)
     if report.exit_code or not all(host.status == "ok" for host in report.hosts):
         with redirect_stdout(sys.stderr):  # stdout is the ranks'
             show(report, quiet=output.quiet, no_color=output.no_color)

@@ -22,8 +22,8 @@ def stop_command(
     Example: ipexctl stop last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.reached import host_failed, reach_of
-    from ipexctl.jobs.record import Register
+    from ipexctl.cli.run_hosts import connector_of, host_failed
+    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.stop import stop
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
@@ -31,11 +31,11 @@ def stop_command(
 
     if output.json:
         raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")
-    record = Register().find(run)
+    record = RunRegistry().find(run)
     cancel = Cancel()
-    with cancelling(cancel) as interrupt, reach_of(record, output) as reach:
+    with cancelling(cancel) as interrupt, connector_of(record, output) as connector:
         try:
-            session = reach.open(record.node0, cancel)
+            session = connector.open(record.node0, cancel)
             try:
                 stopped = stop(session, record, cancel=cancel)
             finally:

@@ -57,11 +57,11 @@ def sync_command(
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.jobs.begin.under_way import abandoned
-    from ipexctl.jobs.record import Register
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.jobs.submit.pending import abandoned_runs
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.crew import Crew
-    from ipexctl.remote.reach import Reach
+    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import data_patterns, read_project
     from ipexctl.sync.sync import sync_project
     from ipexctl.ui.sync import SyncView, show, show_json
@@ -75,19 +75,19 @@ def sync_command(
     view = SyncView(quiet=output.quiet, verbose=output.verbose > 0)
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets, output if output.verbose > 1 else None)) as reach,
-        Crew(reach, cancel, forks=targets.forks) as crew,
+        Connector(reach_options(targets, output if output.verbose > 1 else None)) as connector,
+        SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
         report = sync_project(
             project,
             hosts,
-            crew,
+            pool,
             home=where,
             iface=home.iface,
             watch=view.watch,
             timeout=targets.timeout,
             dry_run=dry_run,
-            ended=abandoned(Register().directory),
+            ended=abandoned_runs(RunRegistry().directory),
         )
     if output.json:
         show_json(report)

@@ -34,10 +34,10 @@ def trust_command(
     from ipexctl.cli.hosts import check_home, choose_hosts, reach_options, same_hosts
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reach import Reach
-    from ipexctl.trust import verb
-    from ipexctl.trust.crew import Crew
-    from ipexctl.ui.say import say
+    from ipexctl.remote.connector import Connector
+    from ipexctl.trust import setup as verb
+    from ipexctl.trust.host_steps import TrustSteps
+    from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import show, show_json
 
     where = check_home(home)
@@ -46,15 +46,15 @@ def trust_command(
 
     with (
         cancelling(cancel) as interrupt,
-        Reach(reach_options(targets, output)) as reach,
-        Crew(hosts, reach, cancel, forks=targets.forks, timeout=targets.timeout) as crew,
+        Connector(reach_options(targets, output)) as connector,
+        TrustSteps(hosts, connector, cancel, forks=targets.forks, timeout=targets.timeout) as pool,
     ):
         if revoke:
-            report = verb.revoke(crew, home=where, dry_run=dry_run)
+            report = verb.revoke(pool, home=where, dry_run=dry_run)
         else:
-            report = verb.trust(crew, home=where, iface=home.iface, dry_run=dry_run)
+            report = verb.trust(pool, home=where, iface=home.iface, dry_run=dry_run)
     if targets.host_keys is HostKeyPolicy.off and report.by == "config":
-        say("note: with --host-keys off nobody has checked the host keys that node0 was given")
+        print_message("note: with --host-keys off nobody has checked the host keys that node0 was given")
     if output.json:
         show_json(report)
     else:

@@ -12,7 +12,7 @@ from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
-    from ipexctl.stack.choice.request import StackRequest
+    from ipexctl.stack.resolve.request import StackRequest
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -47,8 +47,8 @@ def versions(
     \b
     Example: ipexctl versions --torch 2.7
     """
-    from ipexctl.stack.choice.request import StackRequest
-    from ipexctl.stack.rows.user_rows import known_rows
+    from ipexctl.stack.catalog.user_table import known_rows
+    from ipexctl.stack.resolve.request import StackRequest
     from ipexctl.stack.versions import versions as by_the_table
     from ipexctl.ui.versions import show_json, show_versions
 
@@ -61,8 +61,8 @@ def versions(
         from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
         from ipexctl.cli.interrupt import cancelling
         from ipexctl.remote.cancel import Cancel
-        from ipexctl.remote.crew import Crew
-        from ipexctl.remote.reach import Reach
+        from ipexctl.remote.connector import Connector
+        from ipexctl.remote.session_pool import SessionPool
         from ipexctl.stack.versions import versions_for
 
         hosts = choose_hosts(targets)
@@ -70,10 +70,10 @@ def versions(
         cancel = Cancel()
         with (
             cancelling(cancel) as interrupt,
-            Reach(reach_options(targets, output)) as reach,
-            Crew(reach, cancel, forks=targets.forks) as crew,
+            Connector(reach_options(targets, output)) as connector,
+            SessionPool(connector, cancel, forks=targets.forks) as pool,
         ):
-            report = versions_for(hosts, request, rows, crew, home=where, timeout=targets.timeout)
+            report = versions_for(hosts, request, rows, pool, home=where, timeout=targets.timeout)
         code = interrupt.code
     if code is not None:
         raise Interrupted(code)

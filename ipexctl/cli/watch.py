@@ -9,27 +9,27 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.cli.interrupt import heeding, whisper
-from ipexctl.cli.reached import host_failed, reach_of
+from ipexctl.cli.interrupt import handling_signals, write_to_terminal
+from ipexctl.cli.run_hosts import connector_of, host_failed
 from ipexctl.errors import OutputError
-from ipexctl.jobs.copies import Copy, read_copy
-from ipexctl.jobs.events import Ended, RunStatus, Said
+from ipexctl.jobs.events import RunEnded, RunNotice, RunStatus
 from ipexctl.jobs.follow import Follower, run_exit_code
+from ipexctl.jobs.local_copy import LocalCopy, read_copy
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.jobs.record import Register
+from ipexctl.jobs.registry import RunRegistry
 from ipexctl.jobs.stop import stop
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.reach import Reach
-from ipexctl.ui.run_live import LiveRun, wants_live
-from ipexctl.ui.run_plain import PlainRun
-from ipexctl.ui.run_summary import cut_short_lines, left_lines, not_stopped_lines
-from ipexctl.ui.say import say
+from ipexctl.ui.messages import print_message
+from ipexctl.ui.run.live import LiveRun, wants_live
+from ipexctl.ui.run.plain import PlainRun
+from ipexctl.ui.run.summary import cut_short_lines, left_lines, not_stopped_lines
 
 if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt, Leave
     from ipexctl.jobs.events import Event
-    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session import Session
 
 _PATIENCE: Final = 8.0
@@ -54,8 +54,8 @@ def watch_run(record: RunRecord, view: View, *, session: Session | None = None, 
 
     `session` is one that is open to node0 already; it is closed here. `came`: what heeded signals until now.
     """
-    with reach_of(record) as reach:
-        watching = _Watching(record, reach, view, session)
+    with connector_of(record) as connector:
+        watching = _Watching(record, connector, view, session)
         try:
             return watching.run(came)
         except HostError as error:
@@ -66,10 +66,10 @@ def watch_run(record: RunRecord, view: View, *, session: Session | None = None, 
 class _Watching:
     """`code` is the exit code that a signal asked for."""
 
-    def __init__(self, record: RunRecord, reach: Reach, view: View, session: Session | None) -> None:
+    def __init__(self, record: RunRecord, connector: Connector, view: View, session: Session | None) -> None:
         self.code: int | None = None
         self._record = record
-        self._reach = reach
+        self._reach = connector
         self._session = session
         self._cancel = Cancel()
         self._asked = threading.Event()
@@ -91,21 +91,23 @@ class _Watching:
             self._shown = LiveRun(first, self._asked.set, self._cancel.throw, ranks=view.ranks, no_color=view.no_color)
         else:
             self._shown = PlainRun(self._cancel, ranks=view.ranks, no_color=view.no_color, quiet=view.quiet)
-        self._place = Register().directory / record.id
+        self._place = RunRegistry().directory / record.id
         self._follower = Follower(
             record,
             self._open,
             self._watch,
             self._cancel,
-            copy=Copy(self._place),  # of all ranks, whichever are shown: brought afterwards, they would hold up the end
+            copy=LocalCopy(
+                self._place
+            ),  # of all ranks, whichever are shown: brought afterwards, they would hold up the end
             figures=0.5 if isinstance(self._shown, LiveRun) else _SELDOM,
         )
 
     def run(self, came: Interrupt | None = None) -> int:
         threading.Thread(target=self._stop_when_asked, name="stop", daemon=True).start()
-        with heeding(self._heed), self._shown:
+        with handling_signals(self._heed), self._shown:
             if came is not None and came.code is not None:
-                self._heed(came.code - 128, whisper)
+                self._heed(came.code - 128, write_to_terminal)
             ended = self._follow()
             if self.code is not None:  # a reader that doesn't read keeps nobody who wants to leave
                 last = threading.Timer(_PATIENCE, self._cancel.throw)
@@ -113,7 +115,7 @@ class _Watching:
                 last.start()
         return self._say_after(ended)
 
-    def _follow(self) -> Ended | None:
+    def _follow(self) -> RunEnded | None:
         """How the run ended; None where it was left before."""
         try:
             return self._follower.follow()
@@ -124,26 +126,26 @@ class _Watching:
         finally:
             self._over.set()
 
-    def _show_copy(self, error: HostError) -> Ended:
+    def _show_copy(self, error: HostError) -> RunEnded:
         """For a run that is over, whose node0 is out of reach or has forgotten it."""
         copy = read_copy(self._place)
         if self._follower.status is not None or copy is None or not copy.is_whole:
             raise error
-        self._watch(Said(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
+        self._watch(RunNotice(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
         for chunk in copy.chunks(None, ("stdout", "stderr")):
             self._watch(chunk)
-        ended = Ended(run_exit_code(copy.status), copy.status)
+        ended = RunEnded(run_exit_code(copy.status), copy.status)
         self._watch(ended)
         return ended
 
-    def _say_after(self, ended: Ended | None) -> int:
+    def _say_after(self, ended: RunEnded | None) -> int:
         run = self._record.id
         if ended is None and self._not_stopped:
-            say("\n".join(not_stopped_lines(run, self._not_stopped)))
+            print_message("\n".join(not_stopped_lines(run, self._not_stopped)))
         elif self.code not in (None, 128 + signal.SIGHUP) and (ended is None or self._is_cut_short):
-            say("\n".join(cut_short_lines(run)))
+            print_message("\n".join(cut_short_lines(run)))
         elif ended is None and (isinstance(self._shown, PlainRun) or not self._shown.detached):
-            say("\n".join(left_lines(run)))
+            print_message("\n".join(left_lines(run)))
         if self.code is not None:
             return self.code
         if ended is not None and ended.status is not None and ended.status.state == "failed":
@@ -160,7 +162,7 @@ class _Watching:
         from ipexctl.jobs.why.why import cause_from_copy
         from ipexctl.ui.why import end_words
 
-        say("\n".join(end_words(self._record.id, cause_from_copy(self._record, self._place.parent))))
+        print_message("\n".join(end_words(self._record.id, cause_from_copy(self._record, self._place.parent))))
 
     def _watch(self, event: Event) -> None:
         self._shown.watch(event)
@@ -182,7 +184,7 @@ class _Watching:
             if isinstance(self._shown, LiveRun):
                 self._shown.stopping()
             else:
-                whisper("stopping on every host (once more to leave at once)\n")
+                write_to_terminal("stopping on every host (once more to leave at once)\n")
         elif number != signal.SIGHUP:  # a terminal that is closed while the run is being stopped changes nothing
             if isinstance(self._shown, LiveRun):
                 self._shown.abandon()
@@ -218,6 +220,6 @@ class _Watching:
             self._not_stopped = reason
             self._cancel.throw()
         else:
-            self._watch(Said(f"it could not be stopped: {reason}", True))
+            self._watch(RunNotice(f"it could not be stopped: {reason}", True))
             if isinstance(self._shown, LiveRun):
                 self._shown.not_stopping()

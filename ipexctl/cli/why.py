@@ -21,17 +21,17 @@ def why_command(
     Example: ipexctl why last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.reached import reach_of
-    from ipexctl.jobs.record import Register
+    from ipexctl.cli.run_hosts import connector_of
+    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.why.why import why
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.why import show, show_json
 
-    register = Register()
+    register = RunRegistry()
     record = register.find(run)
     cancel = Cancel()
-    with cancelling(cancel), reach_of(record, output) as reach:
-        answer = why(record, lambda: reach.open(record.node0, cancel), register.directory, cancel)
+    with cancelling(cancel), connector_of(record, output) as connector:
+        answer = why(record, lambda: connector.open(record.node0, cancel), register.directory, cancel)
     if output.json:
         show_json(answer)
     else:

@@ -40,7 +40,7 @@ class Member:
 class Cluster:
     """The hosts that answered, in the file's order, and the addresses chosen for them."""
 
-    members: tuple[Member, ...]
+    nodes: tuple[Member, ...]
     addresses: Mapping[str, HostAddresses]
     iface: str | None = None
     """What the caller said of the network, if anything."""
@@ -50,19 +50,19 @@ class Cluster:
     @property
     def runnable(self) -> tuple[Member, ...]:
         """Those a rank could run on at all: a Mac in the list says nothing about the others' memory."""
-        return tuple(member for member in self.members if member.facts.system.kernel_name in (None, "Linux"))
+        return tuple(node for node in self.nodes if node.facts.system.kernel_name in (None, "Linux"))
 
 
 Rule = Callable[[Cluster], Iterator[Finding]]
 
 
-def groups(members: tuple[Member, ...], key: Callable[[Member], Key | None]) -> dict[Key, list[str]]:
+def groups(nodes: tuple[Member, ...], key: Callable[[Member], Key | None]) -> dict[Key, list[str]]:
     """Names by what they have, the most common first; who has None is in none."""
     found: defaultdict[Key, list[str]] = defaultdict(list)
-    for member in members:
-        value = key(member)
+    for node in nodes:
+        value = key(node)
         if value is not None:
-            found[value].append(member.name)
+            found[value].append(node.name)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 

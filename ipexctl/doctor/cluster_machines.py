@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.cluster_context import groups, odd_ones, span
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, heard, size, usable_cores
+from ipexctl.doctor.host_context import few, quoted_output, size, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
-from ipexctl.launch.layout import dtype
+from ipexctl.launch.defaults import dtype
 from ipexctl.launch.topology import numa_nodes
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 
 def same_machine(cluster: Cluster) -> Iterator[Finding]:
     """Where interfaces weren't heard, containers on one kernel can't be told apart, so nothing is said."""
-    found = groups(cluster.members, lambda member: member.facts.machine if heard(member.facts, "network") else None)
+    found = groups(cluster.nodes, lambda node: node.facts.machine if quoted_output(node.facts, "network") else None)
     for names in found.values():
         if len(names) > 1:
             yield Finding(
@@ -49,8 +49,8 @@ def same_machine(cluster: Cluster) -> Iterator[Finding]:
 
 def same_hostname(cluster: Cluster) -> Iterator[Finding]:
     """By that name MPI and oneCCL decide which ranks share a machine's memory."""
-    found = groups(cluster.members, lambda member: member.facts.network.hostname)
-    machines = {member.name: member.facts.machine for member in cluster.members}
+    found = groups(cluster.nodes, lambda node: node.facts.network.hostname)
+    machines = {node.name: node.facts.machine for node in cluster.nodes}
     for hostname, names in found.items():
         known = {machines[name] for name in names}
         if len(names) > 1 and None not in known and len(known) > 1:
@@ -65,7 +65,7 @@ def same_hostname(cluster: Cluster) -> Iterator[Finding]:
 
 
 def arch(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.members, lambda member: member.facts.cpu.arch)
+    found = groups(cluster.nodes, lambda node: node.facts.cpu.arch)
     if len({"x86_64" if kind in X86 else kind for kind in found}) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
@@ -80,7 +80,7 @@ def arch(cluster: Cluster) -> Iterator[Finding]:
 
 def tiers(cluster: Cluster) -> Iterator[Finding]:
     """A host without any tier has a finding of its own, and is no yardstick."""
-    found = groups(cluster.runnable, lambda member: member.facts.cpu.tier)
+    found = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
     found.pop("unsupported", None)
     if len(found) < 2:
         return
@@ -96,7 +96,7 @@ def tiers(cluster: Cluster) -> Iterator[Finding]:
 
 
 def cores(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda member: usable_cores(member.facts.cpu))
+    found = groups(cluster.runnable, lambda node: usable_cores(node.facts.cpu))
     if len(found) < 2:
         return
     most = max(found)
@@ -112,7 +112,7 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
 
 
 def numa(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda member: numa_nodes(member.facts.cpu) if member.facts.cpu.numa else None)
+    found = groups(cluster.runnable, lambda node: numa_nodes(node.facts.cpu) if node.facts.cpu.numa else None)
     if len(found) < 2:
         return
     usual, others, names = odd_ones(found)
@@ -143,7 +143,7 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
 
 
 def kernels(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda member: member.facts.system.kernel)
+    found = groups(cluster.runnable, lambda node: node.facts.system.kernel)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
@@ -159,7 +159,7 @@ def kernels(cluster: Cluster) -> Iterator[Finding]:
 def jobs(cluster: Cluster) -> Iterator[Finding]:
     found = groups(
         cluster.runnable,
-        lambda member: member.facts.batch.job or ("" if heard(member.facts, "kernel") else None),
+        lambda node: node.facts.batch.job or ("" if quoted_output(node.facts, "kernel") else None),
     )
     if len(found) < 2:
         return
@@ -178,7 +178,7 @@ def jobs(cluster: Cluster) -> Iterator[Finding]:
 
 
 def users(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.members, lambda member: member.facts.account.user)
+    found = groups(cluster.nodes, lambda node: node.facts.account.user)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(

@@ -49,16 +49,16 @@ def no_network(cluster: Cluster) -> Iterator[Finding]:
 
 def several_networks(cluster: Cluster) -> Iterator[Finding]:
     """Not where the caller chose; v6 beside v4 on the same wires is no second network."""
-    if cluster.refusal or cluster.iface or any(member.host.internal for member in cluster.members):
+    if cluster.refusal or cluster.iface or any(node.host.internal for node in cluster.nodes):
         return
     shared = common_networks(cluster.addresses)
     shared = tuple(network for network in shared if network.version == 4) or shared
-    first = cluster.members[0]
+    first = cluster.nodes[0]
     taken = next((network for network in shared if _speed_on(first, network, ours=True) is not None), None)
     if len(shared) < 2 or taken is None:
         return
     others = [network for network in shared if network != taken]
-    speeds = {network: min(_speed_on(member, network) or 0 for member in cluster.members) for network in shared}
+    speeds = {network: min(_speed_on(node, network) or 0 for node in cluster.nodes) for network in shared}
     faster = next((network for network in others if speeds[taken] and speeds[network] >= 2 * speeds[taken]), None)
     yield Finding(
         "cluster.several_networks",
@@ -66,13 +66,13 @@ def several_networks(cluster: Cluster) -> Iterator[Finding]:
         f"All hosts share {few([str(network) for network in shared], 3)}; training would use {taken}"
         + (f", which is slower than {faster}" if faster else ""),
         f"--iface {faster or others[0]} chooses another",
-        tuple(member.name for member in cluster.members),
+        tuple(node.name for node in cluster.nodes),
     )
 
 
-def _speed_on(member: Member, network: Network, *, ours: bool = False) -> int | None:
+def _speed_on(node: Member, network: Network, *, ours: bool = False) -> int | None:
     """The speed of the interface a host has there; with `ours`, of the one training would use. 0: not known."""
-    nics = [member.nic] if ours and member.nic else [] if ours else member.facts.network.nics
+    nics = [node.nic] if ours and node.nic else [] if ours else node.facts.network.nics
     for nic in nics:
         if any(address.network == network for address in joining(nic)):
             return nic.speed or 0
@@ -81,24 +81,24 @@ def _speed_on(member: Member, network: Network, *, ours: bool = False) -> int | 
 
 def same_address(cluster: Cluster) -> Iterator[Finding]:
     found: defaultdict[str, list[Member]] = defaultdict(list)
-    for member in cluster.members:
-        if member.context.internal:
-            found[member.context.internal].append(member)
-    for address, members in found.items():
-        machines = {member.facts.machine for member in members}
-        if len(members) > 1 and (len(machines) > 1 or None in machines):
+    for node in cluster.nodes:
+        if node.context.internal:
+            found[node.context.internal].append(node)
+    for address, nodes in found.items():
+        machines = {node.facts.machine for node in nodes}
+        if len(nodes) > 1 and (len(machines) > 1 or None in machines):
             yield Finding(
                 "cluster.same_address",
                 "fail",
                 f"Different hosts have the one address {address}: what is sent to one arrives at the other, and "
                 "ranks never meet",
                 "give each its own: ip addr on each, and internal=ADDRESS in the hostfile",
-                tuple(member.name for member in members),
+                tuple(node.name for node in nodes),
             )
 
 
 def iface_names(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.members, lambda member: member.nic.name if member.nic else None)
+    found = groups(cluster.nodes, lambda node: node.nic.name if node.nic else None)
     if len(found) > 1 and not cluster.refusal:
         usual, others, names = odd_ones(found)
         yield Finding(
@@ -112,10 +112,10 @@ def iface_names(cluster: Cluster) -> Iterator[Finding]:
 
 
 def mtu(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.members, lambda member: member.nic.mtu if member.nic else None)
+    found = groups(cluster.nodes, lambda node: node.nic.mtu if node.nic else None)
     if len(found) > 1 and not cluster.refusal:
         usual, others, names = odd_ones(found)
-        nics = {member.nic.name for member in cluster.members if member.name in names and member.nic}
+        nics = {node.nic.name for node in cluster.nodes if node.name in names and node.nic}
         yield Finding(
             "cluster.mixed_mtu",
             "warn",
@@ -128,10 +128,10 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
 
 
 def speed(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.members, lambda member: member.nic.speed if member.nic else None)
+    found = groups(cluster.nodes, lambda node: node.nic.speed if node.nic else None)
     if len(found) > 1 and not cluster.refusal:
         fastest, slowest = max(found), min(found)
-        slow = tuple(m.name for m in cluster.members for rate in found if rate < fastest and m.name in found[rate])
+        slow = tuple(m.name for m in cluster.nodes for rate in found if rate < fastest and m.name in found[rate])
         yield Finding(
             "cluster.mixed_speed",
             "warn",
@@ -147,8 +147,7 @@ def _rate(megabits: int) -> str:
 
 def rdma(cluster: Cluster) -> Iterator[Finding]:
     active = {
-        member.name: any(device.state == "active" for device in member.facts.network.rdma)
-        for member in cluster.runnable
+        node.name: any(device.state == "active" for device in node.facts.network.rdma) for node in cluster.runnable
     }
     without = tuple(name for name, has in active.items() if not has)
     if without and len(without) < len(active):
@@ -163,10 +162,10 @@ def rdma(cluster: Cluster) -> Iterator[Finding]:
 
 def names(cluster: Cluster) -> Iterator[Finding]:
     """What the hosts say of each other's names; of its own name a host says loopback, and that is judged alone."""
-    answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.members}
+    answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
     # Every host has an answer for every other, so this is done once.
-    for asker in cluster.members:
+    for asker in cluster.nodes:
         for name, addresses in asker.facts.network.peers.items():
             if name == asker.name or name not in answers:
                 continue
@@ -174,8 +173,8 @@ def names(cluster: Cluster) -> Iterator[Finding]:
                 answers[name][addresses].append(asker.name)
             else:
                 lost[asker.name].append(name)
-    owners = {address: member.name for member in cluster.members for address in _own_addresses(member)}
-    machines = {member.name: member.facts.machine or member.name for member in cluster.members}
+    owners = {address: node.name for node in cluster.nodes for address in _own_addresses(node)}
+    machines = {node.name: node.facts.machine or node.name for node in cluster.nodes}
     for name, found in answers.items():
         yield from _two_addresses(name, found)
         yield from _wrong(name, found, owners, machines)
@@ -212,8 +211,8 @@ def _wrong(
             )
 
 
-def _own_addresses(member: Member) -> frozenset[str]:
-    return frozenset(address.address for nic in member.facts.network.nics for address in joining(nic))
+def _own_addresses(node: Member) -> frozenset[str]:
+    return frozenset(address.address for nic in node.facts.network.nics for address in joining(nic))
 
 
 def _leads_astray(address: str, name: str, owners: Mapping[str, str], machines: Mapping[str, str]) -> bool:
@@ -240,9 +239,9 @@ def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
 def clocks(cluster: Cluster) -> Iterator[Finding]:
     """Against the middle one of all, so that our own clock doesn't matter."""
     known = [
-        (member.name, member.context.skew, member.context.uncertainty or 0.0)
-        for member in cluster.members
-        if member.context.skew is not None
+        (node.name, node.context.skew, node.context.uncertainty or 0.0)
+        for node in cluster.nodes
+        if node.context.skew is not None
     ]
     if len(known) < 2:
         return
@@ -251,12 +250,12 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     off = [(name, skew - middle) for name, skew, unsure in known if abs(skew - middle) - unsure - doubt > 1]
     if not off:
         return
-    worst = max((ahead for _, ahead in off), key=abs)
+    worst = max((gathered for _, gathered in off), key=abs)
     concerned = [name for name, _, _ in known] if len(known) == 2 else [name for name, _ in off]
     yield Finding(
         "cluster.clock_skew",
         "warn",
-        f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: logs can't "
+        f"{'These clocks differ' if len(known) == 2 else 'The deadline is off'} by {_duration(abs(worst))}: logs can't "
         "be put in order, files look newer than now, and certificates may fail",
         "as root: timedatectl set-ntp true, or chronyc makestep",
         tuple(concerned),

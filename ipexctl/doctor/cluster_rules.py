@@ -57,11 +57,11 @@ def _cluster(hosts: Sequence[tuple[Host, Facts]], contexts: Mapping[str, HostCon
         chosen = internal_addresses(addresses, [host for host, _, _ in known], iface)
     refusal = chosen if isinstance(chosen, NoCommonNetwork) else None
     internal = {} if isinstance(chosen, NoCommonNetwork) else chosen
-    members = []
+    nodes = []
     for host, facts, context in given:
         placed = replace(context, internal=context.internal or internal.get(host.name))
-        members.append(Member(host, facts, placed, main_nic(facts, placed)))
-    return Cluster(tuple(members), addresses, iface, refusal)
+        nodes.append(Member(host, facts, placed, main_nic(facts, placed)))
+    return Cluster(tuple(nodes), addresses, iface, refusal)
 
 
 def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

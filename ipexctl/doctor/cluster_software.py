@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.cluster_context import groups, odd_ones
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, heard, minor_of
+from ipexctl.doctor.host_context import few, minor_of, quoted_output
 from ipexctl.doctor.host_software import NEWER_GLIBC, usable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ IDS: Final[Mapping[str, str]] = {
 
 
 def homes(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda member: member.facts.home.path if member.facts.home else None)
+    found = groups(cluster.runnable, lambda node: node.facts.home.path if node.facts.home else None)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
@@ -42,7 +42,7 @@ def homes(cluster: Cluster) -> Iterator[Finding]:
 
 
 def shared_homes(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda member: member.facts.home.store if member.facts.home else None)
+    found = groups(cluster.runnable, lambda node: node.facts.home.store if node.facts.home else None)
     for names in found.values():
         if len(names) > 1:
             yield Finding(
@@ -58,8 +58,7 @@ def shared_homes(cluster: Cluster) -> Iterator[Finding]:
 def pythons(cluster: Cluster) -> Iterator[Finding]:
     """Hosts with no usable one have a finding of their own."""
     minors = {
-        member.name: frozenset(python.minor for python in usable(member.facts) if python.minor)
-        for member in cluster.runnable
+        node.name: frozenset(python.minor for python in usable(node.facts) if python.minor) for node in cluster.runnable
     }
     minors = {name: found for name, found in minors.items() if found}
     if len(set(minors.values())) < 2:
@@ -96,7 +95,7 @@ def _said(minor: tuple[int, int]) -> str:
 def libc(cluster: Cluster) -> Iterator[Finding]:
     found = groups(
         cluster.runnable,
-        lambda member: minor_of(member.facts.system.libc_version) if member.facts.system.libc == "glibc" else None,
+        lambda node: minor_of(node.facts.system.libc_version) if node.facts.system.libc == "glibc" else None,
     )
     if len(found) < 2:
         return
@@ -125,7 +124,7 @@ def libc(cluster: Cluster) -> Iterator[Finding]:
 
 
 def distros(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda member: member.facts.system.distro)
+    found = groups(cluster.runnable, lambda node: node.facts.system.distro)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
         yield Finding(
@@ -155,17 +154,17 @@ def _versions(env: Env) -> tuple[str | None, ...]:
 def _envs(cluster: Cluster) -> dict[str, dict[str, Env]]:
     """Environment's name → host → environment."""
     found: dict[str, dict[str, Env]] = {}
-    for member in cluster.runnable:
-        for env in member.facts.software.envs:
-            found.setdefault(env.name, {})[member.name] = env
+    for node in cluster.runnable:
+        for env in node.facts.software.envs:
+            found.setdefault(env.name, {})[node.name] = env
     return found
 
 
 def stacks(cluster: Cluster) -> Iterator[Finding]:
     envs = _envs(cluster)
     for name, by_host in envs.items():
-        having = tuple(member for member in cluster.runnable if member.name in by_host)
-        found = groups(having, lambda member, at=by_host: _versions(at[member.name]))  # type: ignore[misc]
+        having = tuple(node for node in cluster.runnable if node.name in by_host)
+        found = groups(having, lambda node, at=by_host: _versions(at[node.name]))  # type: ignore[misc]
         if len(found) < 2:
             continue
         usual, others, names = odd_ones(found)
@@ -182,9 +181,9 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
 
 
 def missing_envs(cluster: Cluster) -> Iterator[Finding]:
-    asked = tuple(member for member in cluster.runnable if heard(member.facts, "home"))
+    asked = tuple(node for node in cluster.runnable if quoted_output(node.facts, "home"))
     for name, by_host in _envs(cluster).items():
-        without = tuple(member.name for member in asked if member.name not in by_host)
+        without = tuple(node.name for node in asked if node.name not in by_host)
         if without:
             yield Finding(
                 "cluster.env_missing",
@@ -196,8 +195,8 @@ def missing_envs(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def _first_mpi(member: Member) -> tuple[str, str] | None:
-    first = next((mpi for mpi in member.facts.software.mpis if mpi.on_path and mpi.flavor != "unknown"), None)
+def _first_mpi(node: Member) -> tuple[str, str] | None:
+    first = next((mpi for mpi in node.facts.software.mpis if mpi.on_path and mpi.flavor != "unknown"), None)
     return (first.flavor, first.version or "") if first else None
 
 

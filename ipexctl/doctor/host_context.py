@@ -49,7 +49,7 @@ Rule = Callable[[Facts], Iterator[Finding]]
 RuleInContext = Callable[[Facts, HostContext], Iterator[Finding]]
 
 
-def heard(facts: Facts, part: str) -> bool:
+def quoted_output(facts: Facts, part: str) -> bool:
     """Whether the probe said all it had to say of a part: only then does nothing mean none."""
     return part not in facts.cut and (facts.complete or bool(facts.cut))
 

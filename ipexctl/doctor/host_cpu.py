@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import heard, plural, usable_cores
+from ipexctl.doctor.host_context import plural, quoted_output, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def governor(facts: Facts) -> Iterator[Finding]:
 
 
 def topology(facts: Facts) -> Iterator[Finding]:
-    if facts.system.is_linux and facts.cpu.online and not facts.cpu.siblings and heard(facts, "kernel"):
+    if facts.system.is_linux and facts.cpu.online and not facts.cpu.siblings and quoted_output(facts, "kernel"):
         yield Finding(
             "cpu.topology_hidden",
             "info",

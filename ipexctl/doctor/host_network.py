@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, heard, main_nic
+from ipexctl.doctor.host_context import few, main_nic, quoted_output
 from ipexctl.doctor.ports import open_ports
 from ipexctl.facts.internal import joining
 
@@ -64,7 +64,7 @@ def own_name(facts: Facts, context: HostContext) -> Iterator[Finding]:
             "and hang",
             f"{mend}, in place of {found[0]}{until}",
         )
-    elif own and not own & set(found) and heard(facts, "network"):
+    elif own and not own & set(found) and quoted_output(facts, "network"):
         yield Finding(
             "name.elsewhere",
             "warn",
@@ -116,7 +116,7 @@ def bridges(facts: Facts, context: HostContext) -> Iterator[Finding]:
 def internal_address(facts: Facts, context: HostContext) -> Iterator[Finding]:
     own = {address.address for nic in facts.network.nics for address in nic.addresses}
     given = context.internal
-    if given and own and given not in own and re.fullmatch(r"[0-9.]+|.*:.*", given) and heard(facts, "network"):
+    if given and own and given not in own and re.fullmatch(r"[0-9.]+|.*:.*", given) and quoted_output(facts, "network"):
         yield Finding(
             "network.not_its_address",
             "warn",
@@ -127,7 +127,12 @@ def internal_address(facts: Facts, context: HostContext) -> Iterator[Finding]:
 
 
 def default_route(facts: Facts) -> Iterator[Finding]:
-    if facts.system.is_linux and heard(facts, "kernel") and facts.network.nics and facts.network.default_route is None:
+    if (
+        facts.system.is_linux
+        and quoted_output(facts, "kernel")
+        and facts.network.nics
+        and facts.network.default_route is None
+    ):
         yield Finding(
             "network.no_default_route",
             "info",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor import host_cpu, host_environment, host_memory, host_network, host_places, host_software
+from ipexctl.doctor import host_cpu, host_environment, host_memory, host_network, host_software
+from ipexctl.doctor import host_system as host_places
 from ipexctl.doctor.finding import LEVELS
 from ipexctl.doctor.host_context import HostContext
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, heard, minor_of, package_command
-from ipexctl.stack.env.existing import read_record
+from ipexctl.doctor.host_context import few, minor_of, package_command, quoted_output
+from ipexctl.stack.env.reuse import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,7 +90,7 @@ def _running(facts: Facts) -> list[Python]:
 
 
 def pythons(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or facts.system.libc == "musl" or not heard(facts, "programs"):
+    if not facts.system.is_linux or facts.system.libc == "musl" or not quoted_output(facts, "programs"):
         return
     running = _running(facts)
     minors = sorted({python.minor for python in running if python.minor})
@@ -213,7 +213,7 @@ def _mpi_mismatch(env: Env) -> Finding | None:
 
 
 def dead_envs(facts: Facts) -> Iterator[Finding]:
-    if not heard(facts, "home"):
+    if not quoted_output(facts, "home"):
         return
     for env in facts.software.envs:
         if not env.runs:
@@ -227,7 +227,7 @@ def dead_envs(facts: Facts) -> Iterator[Finding]:
 
 
 def mpis(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or not heard(facts, "programs"):
+    if not facts.system.is_linux or not quoted_output(facts, "programs"):
         return
     found = facts.software.mpis
     if not found and not any(env.mpi for env in facts.software.envs):
@@ -249,7 +249,7 @@ def mpis(facts: Facts) -> Iterator[Finding]:
 
 
 def libraries(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or not heard(facts, "programs"):
+    if not facts.system.is_linux or not quoted_output(facts, "programs"):
         return
     have = facts.software.libraries
     with_ipex = [env.name for env in facts.software.envs if env.ipex and not env.version("intel-openmp")]
@@ -273,7 +273,7 @@ def libraries(facts: Facts) -> Iterator[Finding]:
 
 def tools(facts: Facts, context: HostContext) -> Iterator[Finding]:
     have = facts.environment.tools
-    if not facts.system.is_linux or not heard(facts, "programs") or not have:
+    if not facts.system.is_linux or not quoted_output(facts, "programs") or not have:
         return
     missing = [name for name in ("tar", "sha256sum") if name not in have]
     if missing:

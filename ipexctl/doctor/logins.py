@@ -15,30 +15,32 @@ from ipexctl.doctor.scripts import script
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import TimedOut
 from ipexctl.trust.config import names_in
-from ipexctl.trust.crew import Crew as TrustCrew
-from ipexctl.trust.explain import QUESTION, Login, Why
-from ipexctl.trust.seen import Seen
+from ipexctl.trust.host_state import HostState
+from ipexctl.trust.host_steps import TrustSteps as TrustCrew
+from ipexctl.trust.login_errors import QUESTION, LoginAttempt, Why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.crew import Crew
-    from ipexctl.remote.reach import Reach
+    from ipexctl.remote.connector import Connector
     from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session_pool import SessionPool
 
 _TRUST: Final = "ipexctl trust, with the same -H, --hosts and --limit"
 _ANSWER: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) ((?:[0-9a-f]{2})*)")
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
 
 
-def without_answer(login: Login) -> bool:
+def without_answer(login: LoginAttempt) -> bool:
     """Whether it was the network that gave none."""
     return login.code == 255 and bool(_NO_ANSWER.search(login.said))
 
 
-def why_not(name: str, login: Login, node0: Seen | None, there: Seen | None, address: str) -> Why | None:
+def why_not(
+    name: str, login: LoginAttempt, node0: HostState | None, there: HostState | None, address: str
+) -> Why | None:
     """Where trust hasn't been, or not for this node, or is undone in part; None where trust has the better words."""
     if login.code == 124:
         return Why(
@@ -78,9 +80,9 @@ def login_findings(whys: Mapping[str, Why]) -> tuple[Finding, ...]:
     return (Finding("network.login", "fail", message, fixes or _TRUST, tuple(whys)),)
 
 
-def unseen(host: Host) -> Seen:
+def unseen(host: Host) -> HostState:
     """A node of which we know nothing but its line in the file."""
-    return Seen(
+    return HostState(
         user=host.user or "this account",
         uid=-1,
         home="~",
@@ -100,28 +102,28 @@ def unseen(host: Host) -> Seen:
 class _KeptSessions:
     """For trust: what opens sessions. They are those the crew has."""
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, pool: SessionPool) -> None:
+        self._crew = pool
 
     def open(self, host: Host, cancel: Cancel) -> Session:  # noqa: ARG002
         return self._crew.session(host)
 
 
-def seen_there(crew: Crew, host: Host, home: str, *, timeout: float) -> Seen:
+def seen_there(pool: SessionPool, host: Host, home: str, *, timeout: float) -> HostState:
     """What trust wants to know of a host, asked over the session the crew has."""
-    reach = cast("Reach", _KeptSessions(crew))
-    with_ours = TrustCrew([host], reach, crew.cancel, forks=1, timeout=timeout)
+    connector = cast("Connector", _KeptSessions(pool))
+    with_ours = TrustCrew([host], connector, pool.cancel, forks=1, timeout=timeout)
     return with_ours.look_at(host, home)
 
 
 def log_in(
     session: Session, words: Mapping[str, str], config: str | None, *, seconds: float, cancel: Cancel
-) -> dict[str, Login]:
+) -> dict[str, LoginAttempt]:
     """From node0 into every node at once. Whoever isn't heard of in time has answered nothing."""
     names = list(words)
     connect = max(1, min(5, int(seconds) - 2))
     command = script("logins.sh", config or "", QUESTION, str(connect), *words.values(), label="log into the nodes")
-    logins = {name: Login(124, "") for name in names}
+    logins = {name: LoginAttempt(124, "") for name in names}
     heard = bytearray()
 
     def sink(stream: Stream, data: bytes) -> None:
@@ -136,9 +138,9 @@ def log_in(
     return logins
 
 
-def read_login(line: str, count: int) -> tuple[int, Login] | None:
+def read_login(line: str, count: int) -> tuple[int, LoginAttempt] | None:
     """`NUMBER CODE HEX`; None for any other line."""
     match = _ANSWER.fullmatch(line)
     if match is None or int(match[1]) >= count:
         return None
-    return int(match[1]), Login(int(match[2]), bytes.fromhex(match[3]).decode(errors="replace"))
+    return int(match[1]), LoginAttempt(int(match[2]), bytes.fromhex(match[3]).decode(errors="replace"))

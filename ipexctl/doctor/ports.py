@@ -46,7 +46,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Station:
+class PortListener:
     """What a host's script said of itself: where it listens, if it does, and whether it can connect."""
 
     port: int | None
@@ -58,14 +58,14 @@ class Station:
     """Why it doesn't listen."""
 
 
-def read_ready(line: str) -> Station | None:
+def read_ready(line: str) -> PortListener | None:
     """`ready PORT GAPS CONNECTS TOOL WHY…`; None for any other line."""
     words = line.split(" ", 5)
     if len(words) < 5 or words[0] != "ready":
         return None
     port = int(words[1]) if words[1].isascii() and words[1].isdigit() and len(words[1]) < 6 else None
     why = printable(words[5].strip()) if len(words) > 5 else ""
-    return Station(port, words[2] == "1", words[3] == "1", printable(words[4]), why)
+    return PortListener(port, words[2] == "1", words[3] == "1", printable(words[4]), why)
 
 
 def read_result(line: str) -> tuple[int, Result] | None:
@@ -88,7 +88,7 @@ def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:
     return tuple(dict.fromkeys(pair for a, b in [*star, *ring] for pair in ((a, b), (b, a))))
 
 
-def orders(targets: Sequence[tuple[str, str, Station]], seconds: float) -> str:
+def orders(targets: Sequence[tuple[str, str, PortListener]], seconds: float) -> str:
     """What a host is told: for each target its address, its token and its station; then for how long to try."""
     lines = [
         f"to {number} {address} {station.port} {token} {int(station.gaps)}\n"

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.launch.layout import common_layout, dtype
-from ipexctl.stack.choice.plan import Refusal
-from ipexctl.stack.choice.request import StackRequest
-from ipexctl.stack.choice.resolver import resolve
+from ipexctl.launch.defaults import common_layout, dtype
+from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.launch.layout import Dtype
-    from ipexctl.stack.rows.table import StackRow
+    from ipexctl.launch.defaults import Dtype
+    from ipexctl.stack.catalog.table import StackSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Recommendation:
 
 
 def recommend(
-    hosts: Mapping[str, Facts], internal: Mapping[str, str], rows: Sequence[StackRow] | None = None
+    hosts: Mapping[str, Facts], internal: Mapping[str, str], rows: Sequence[StackSpec] | None = None
 ) -> Recommendation | None:
     """For the hosts that answered; None where none did. The stack is what install takes, by the table alone."""
     if not hosts:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.scripts import Talk, Together, script, text_of
+from ipexctl.doctor.scripts import Concurrent, ScriptDialog, script, text_of
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.command import Command
-    from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
 
 What = Literal["memory", "fp32", "bf16"]
 _WHAT: Final[tuple[What, ...]] = ("memory", "fp32", "bf16")
@@ -80,7 +80,7 @@ class SmokeReport:
 
 
 def measure(
-    crew: Crew,
+    pool: SessionPool,
     hosts: Sequence[Host],
     internal: Mapping[str, str],
     facts: Mapping[str, Facts],
@@ -91,9 +91,9 @@ def measure(
     started = time.monotonic()
     cancel = Cancel()
     try:
-        with crew.cancel.waking(cancel.throw):
-            sessions, lost = _sessions(crew, hosts, started + budget * 0.25)
-            talk = Talk(cancel)
+        with pool.cancel.waking(cancel.throw):
+            sessions, lost = _sessions(pool, hosts, started + budget * 0.25)
+            talk = ScriptDialog(cancel)
             try:
                 tokens = {name: secrets.token_hex(8) for name in sessions}
                 if len(hosts) > 1:
@@ -226,11 +226,11 @@ def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> list[Fin
     return [Finding("smoke.not_measured", "info", message, hosts=tuple(names)) for message, names in grouped.items()]
 
 
-def _sessions(crew: Crew, hosts: Sequence[Host], until: float) -> tuple[dict[str, Session], dict[str, str]]:
+def _sessions(pool: SessionPool, hosts: Sequence[Host], until: float) -> tuple[dict[str, Session], dict[str, str]]:
     def opening(host: Host) -> Callable[[], Session]:
-        return lambda: crew.session(host)
+        return lambda: pool.session(host)
 
-    found = Together({host.name: opening(host) for host in hosts}).results(until)
+    found = Concurrent({host.name: opening(host) for host in hosts}).results(until)
     lost = {name: result.reason for name, result in found.items() if isinstance(result, HostError)}
     return {name: result for name, result in found.items() if not isinstance(result, HostError)}, lost
 
@@ -260,7 +260,7 @@ def _hosts(
     """What each host's own figures are, as far as they have come by then."""
     figures: dict[str, dict[What, Figure]] = {host.name: {} for host in hosts}
     missing: dict[str, list[str]] = {host.name: [lost[host.name]] if host.name in lost else [] for host in hosts}
-    talk = Talk(cancel)
+    talk = ScriptDialog(cancel)
     left = max(0.2, until - time.monotonic())
     for name, session in sessions.items():
         there = facts.get(name)
@@ -285,7 +285,7 @@ def _hosts(
 
 
 def _serve(
-    talk: Talk,
+    talk: ScriptDialog,
     hosts: Sequence[Host],
     sessions: Mapping[str, Session],
     internal: Mapping[str, str],
@@ -305,7 +305,7 @@ def _serve(
 
 
 def _links(
-    talk: Talk,
+    talk: ScriptDialog,
     hosts: Sequence[Host],
     internal: Mapping[str, str],
     tokens: Mapping[str, str],
@@ -337,7 +337,7 @@ def _links(
 
 
 def _ask(
-    talk: Talk,
+    talk: ScriptDialog,
     node0: str,
     names: Sequence[str],
     internal: Mapping[str, str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.export.common import Exported
-from ipexctl.launch.accelerate_words import (
+from ipexctl.launch.accelerate_env import (
     FIRST_IPEX,
     IPEX,
     PROJECT,

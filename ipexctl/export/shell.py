@@ -18,7 +18,7 @@ from ipexctl.export.common import (
     title,
     words,
 )
-from ipexctl.launch.flavours import RANK_WORDS
+from ipexctl.launch.mpi_commands import RANK_WORDS
 from ipexctl.sync.credentials import PATTERNS
 
 if TYPE_CHECKING:

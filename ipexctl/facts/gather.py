@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.crew import Crew
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session_pool import SessionPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Skew:
     uncertainty: float
 
 
-def skew(clock: float, sent: float, heard: float) -> Skew:
+def skew(deadline: float, sent: float, heard: float) -> Skew:
     """The host read its clock at some moment between our sending the question and our hearing its first word."""
     half = max(0.0, heard - sent) / 2
-    return Skew(clock - sent - half, half)
+    return Skew(deadline - sent - half, half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class HostFacts:
 
     @property
     def skew(self) -> Skew | None:
-        if self.facts is None or self.facts.clock is None or self.sent is None or self.heard is None:
+        if self.facts is None or self.facts.deadline is None or self.sent is None or self.heard is None:
             return None
-        return skew(self.facts.clock, self.sent, self.heard)
+        return skew(self.facts.deadline, self.sent, self.heard)
 
 
 class _Answer:
@@ -81,7 +81,7 @@ def _ignore_step(host: Host, step: str, seconds: float) -> None:
 
 def gather(
     hosts: Sequence[Host],
-    crew: Crew,
+    pool: SessionPool,
     *,
     home: str | None = None,
     timeout: float | None = None,
@@ -101,7 +101,7 @@ def gather(
         status: Status = "ok"
         reason = fix = ""
         try:
-            ended = session.run(command, answer.sink, timeout=timeout, cancel=crew.cancel)
+            ended = session.run(command, answer.sink, timeout=timeout, cancel=pool.cancel)
         except HostError as error:
             status, reason, fix = error.status, error.reason, error.fix
         else:
@@ -111,7 +111,7 @@ def gather(
         facts = parse(answer.text) if answer.pieces else None
         return HostFacts(host, status, time.monotonic() - began, facts, reason, fix, sent=sent, heard=answer.heard)
 
-    for done in crew.each(hosts, work):
+    for done in pool.each(hosts, work):
         if done.result is not None:
             yield done.result
         elif done.error is not None:

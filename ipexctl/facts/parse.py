@@ -49,7 +49,7 @@ def parse(text: str) -> Facts:
         security=parse_security(said),
         batch=parse_batch(said),
         activity=parse_activity(said),
-        clock=seconds(said.first("clock")),
+        deadline=seconds(said.first("clock")),
         complete="end" in said,
         cut=_cut(said),
     )

@@ -194,14 +194,14 @@ def _refusal(addresses: Mapping[str, HostAddresses]) -> NoCommonNetwork:
     """Name the hosts that stand apart from the subnet most of them share."""
     from ipexctl.hosts.nodeset import fold
 
-    members: dict[Network, list[str]] = {}
+    nodes: dict[Network, list[str]] = {}
     for name, host in addresses.items():
         for network in {nic.network for nic in host.nics if nic.joins_hosts}:
-            members.setdefault(network, []).append(name)
+            nodes.setdefault(network, []).append(name)
     fix = "give each host internal=ADDRESS in the hostfile, or --iface CIDR with a network that holds them all"
-    if not members:
+    if not nodes:
         return NoCommonNetwork("no host has an address that others could use", fix, tuple(addresses))
-    network, inside = max(members.items(), key=lambda item: len(item[1]))
+    network, inside = max(nodes.items(), key=lambda item: len(item[1]))
     outside = [name for name in addresses if name not in inside]
     if len(inside) == 1 or not outside:
         return NoCommonNetwork("the hosts share no network", fix, tuple(addresses))

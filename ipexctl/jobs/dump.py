@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.jobs.events import RunStatus
-    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -168,17 +168,19 @@ class Dump:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class RunOver:
     """There is nothing left to ask."""
 
     status: RunStatus
 
 
-def dump(session: Session, record: RunRecord, ranks: Sequence[int] | None, cancel: Cancel | None = None) -> Dump | Over:
+def dump(
+    session: Session, record: RunRecord, ranks: Sequence[int] | None, cancel: Cancel | None = None
+) -> Dump | RunOver:
     """Ask node0, which asks the ranks; raises a HostError."""
     answer = run_on_node0(session, record, "dump", {"ranks": ranks, "wait": WAIT}, cancel)
     if answer["dump"] is None:
-        return Over(read_status(answer["status"]))
+        return RunOver(read_status(answer["status"]))
     return read_dump(answer["dump"])
 
 

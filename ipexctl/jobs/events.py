@@ -24,13 +24,13 @@ from ipexctl.node.common.records import (
 __all__ = (
     "FINAL",
     "Chunk",
-    "Ended",
+    "RunEnded",
     "Event",
     "Failure",
     "OutOfMemory",
     "RankStatus",
     "RunStatus",
-    "Said",
+    "RunNotice",
     "Silence",
     "SilentRank",
     "State",
@@ -54,7 +54,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RunNotice:
     """A message of ipexctl's about the run: a link lost, a link found again, a log that has a gap."""
 
     text: str
@@ -62,12 +62,12 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """The run is over and all of its output has been told; nothing comes after this."""
 
     exit_code: int
     status: RunStatus | None = None
 
 
-Event = Chunk | RunStatus | Said | Ended
+Event = Chunk | RunStatus | RunNotice | RunEnded
 Watch = Callable[[Event], None]

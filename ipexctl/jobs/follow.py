@@ -11,18 +11,18 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from ipexctl.jobs.copies import SHORT
-from ipexctl.jobs.events import Chunk, Ended, Said, read_status
-from ipexctl.jobs.silence import silence_lines
+from ipexctl.jobs.events import Chunk, RunEnded, RunNotice, read_status
+from ipexctl.jobs.local_copy import SHORT
+from ipexctl.jobs.stall_report import silence_lines
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ipexctl.jobs.copies import Copy
     from ipexctl.jobs.events import RunStatus, Stream, Watch
-    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.local_copy import LocalCopy
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -49,7 +49,7 @@ class Follower:
         ranks: Sequence[int] | None = None,
         streams: Sequence[Stream] = ("stdout", "stderr"),
         begin: Literal["start", "end"] = "start",
-        copy: Copy | None = None,
+        copy: LocalCopy | None = None,
         figures: float = 0.5,
     ) -> None:
         self.offsets: dict[str, int] = {}
@@ -70,7 +70,7 @@ class Follower:
         """Since when, of the silence that has been told."""
         self._unpacker = zlib.decompressobj()
 
-    def follow(self, *, to_the_end: bool = True) -> Ended:
+    def follow(self, *, to_the_end: bool = True) -> RunEnded:
         """Until the run has ended, or for all it has said so far; the last event is returned and was watched.
 
         A lost connection is taken up again until that works or the switch is thrown. Raises a HostError where
@@ -87,7 +87,9 @@ class Follower:
                     raise
                 if failures == 1:
                     name = self._record.node0.name
-                    self._watch(Said(f"{name}: {error.reason}; the run goes on there, trying to reach it again", True))
+                    self._watch(
+                        RunNotice(f"{name}: {error.reason}; the run goes on there, trying to reach it again", True)
+                    )
                 self._rest(_WAITS[min(failures, len(_WAITS)) - 1])
             else:
                 if self._copy is not None:
@@ -96,11 +98,11 @@ class Follower:
                 self._watch(ended)
                 return ended
 
-    def _listen(self, to_the_end: bool) -> Ended:
+    def _listen(self, to_the_end: bool) -> RunEnded:
         session = self._open_session(self._cancel)
         try:
             if self.status is not None:
-                self._watch(Said(f"{self._record.node0.name} is reached again"))
+                self._watch(RunNotice(f"{self._record.node0.name} is reached again"))
             request = {
                 "home": self._record.home,
                 "id": self._record.id,
@@ -126,8 +128,8 @@ class Follower:
             session.close()
         status = self._take_in(last["status"])
         if status.state == "failed" and (tail := _mpirun_said(last["status"])):
-            self._watch(Said(tail, True))
-        return Ended(run_exit_code(status), status)
+            self._watch(RunNotice(tail, True))
+        return RunEnded(run_exit_code(status), status)
 
     def _hear(self, event: dict[str, Any]) -> None:
         self._heard = True
@@ -156,7 +158,7 @@ class Follower:
         self.status = status = read_status(document)
         goes_on = status.state in ("starting", "running")
         if goes_on and status.silent is not None and (self._silent is None or status.silent.since != self._silent):
-            self._watch(Said("\n".join(silence_lines(self._record.id, status.silent)), True))
+            self._watch(RunNotice("\n".join(silence_lines(self._record.id, status.silent)), True))
         self._silent = status.silent.since if status.silent is not None else None
         if self._copy is not None:
             self._copy.note(document)
@@ -168,7 +170,9 @@ class Follower:
         if self._copy is not None and self._copy.broken is not None:
             why = self._copy.broken.strerror or str(self._copy.broken)
             where, self._copy = self._copy.directory, None
-            self._watch(Said(f"the run's copy in {where} is not written any further: {why}; node0 has it all", True))
+            self._watch(
+                RunNotice(f"the run's copy in {where} is not written any further: {why}; node0 has it all", True)
+            )
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds

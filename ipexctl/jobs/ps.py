@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.jobs.copies import read_copy
 from ipexctl.jobs.events import read_status
+from ipexctl.jobs.local_copy import read_copy
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.events import RunStatus
-    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -40,7 +40,7 @@ class KnownRun:
         return "unknown" if self.status is None else self.status.state
 
 
-def look(
+def query_runs(
     records: Sequence[RunRecord],
     open_session: Callable[[RunRecord], Session],
     cancel: Cancel,

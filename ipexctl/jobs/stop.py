@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.jobs.events import RunStatus, State
-    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.lab import etc, system
+from ipexctl.lab import etc_files as etc
+from ipexctl.lab import system
 
 if TYPE_CHECKING:
     from ipexctl.lab.state import Lab, LabHost

@@ -25,7 +25,7 @@ def namespaces(lab: Lab) -> str:
 
 
 def netns_names(lab: Lab) -> tuple[str, ...]:
-    return (lab.switch, *(host.netns for host in lab.members))
+    return (lab.switch, *(host.netns for host in lab.nodes))
 
 
 def uplink(lab: Lab, *, v6: bool) -> str:
@@ -46,7 +46,7 @@ def switch(lab: Lab) -> str:
     commands = [f"link add {bridge} type bridge" for bridge in (FRONT, INNER)]
     commands += [f"link set {bridge} up" for bridge in (FRONT, INNER)]
     commands.append(f"link set {_UPLINK} master {FRONT} up")
-    for host in lab.members:
+    for host in lab.nodes:
         for interface, bridge in wires(host):
             port = port_name(host, interface)
             commands += [

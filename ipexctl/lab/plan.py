@@ -106,7 +106,7 @@ def _node(spec: LabSpec, name: str, block: int, index: int) -> LabHost:
         internal=f"{_INNER}.{block}.{number}" if spec.internal and not spec.bastion else None,
         user=user,
         home=_home(user, spec.homes[index % len(spec.homes)]),
-        costume=spec.cpus[index % len(spec.cpus)] if spec.cpus else None,
+        cpu_profile=spec.cpus[index % len(spec.cpus)] if spec.cpus else None,
         behind_bastion=spec.bastion,
     )
 

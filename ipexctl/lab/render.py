@@ -26,7 +26,7 @@ def _hostfile_line(host: LabHost) -> str:
 
 def ssh_config(lab: Lab) -> str:
     """For the plain client: `ssh -F ssh_config node1`. Paths are absolute, as ssh reads them from anywhere."""
-    sections = [_ssh_section(host) for host in lab.members]
+    sections = [_ssh_section(host) for host in lab.nodes]
     common = [
         "Host *",
         f"  IdentityFile {lab.key}",
@@ -49,7 +49,7 @@ def _ssh_section(host: LabHost) -> str:
 
 def known_hosts(lab: Lab, keys: Mapping[str, str]) -> str:
     """One line a host, under its name and every address it has; `keys` maps names to public keys."""
-    return "".join(f"{','.join(dict.fromkeys(_names(host)))} {_bare(keys[host.name])}\n" for host in lab.members)
+    return "".join(f"{','.join(dict.fromkeys(_names(host)))} {_bare(keys[host.name])}\n" for host in lab.nodes)
 
 
 def _names(host: LabHost) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.lab.costumes import find_costume
+from ipexctl.lab.cpu_profiles import find_cpu_profile
 
 MAX_HOSTS: Final = 200
 """Addresses .11 to .210 of one /24: more real sshd than a machine that needs a lab will carry."""
@@ -49,7 +49,7 @@ def check(spec: LabSpec) -> None:
     if spec.name is not None:
         check_name(spec.name)
     for cpu in spec.cpus:
-        find_costume(cpu)
+        find_cpu_profile(cpu)
     if not spec.users or not spec.homes:
         raise UserError("a lab needs at least one user and one home")
     if spec.shared_home and "root" in spec.users and len(set(spec.users)) > 1:

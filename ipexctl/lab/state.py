@@ -24,9 +24,9 @@ LINK_PREFIX: Final = "ipx"
 _FORMAT: Final = 1
 
 
-def netns_name(lab: str, member: str) -> str:
+def netns_name(lab: str, node: str) -> str:
     """Deterministic, so that `ip netns pids` finds every process of a host whatever else was lost."""
-    return f"{NETNS_PREFIX}{lab}-{member}"
+    return f"{NETNS_PREFIX}{lab}-{node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LabHost:
     """Its address on the second network, where the lab has one."""
     user: str
     home: str
-    costume: str | None = None
+    cpu_profile: str | None = None
     is_bastion: bool = False
     behind_bastion: bool = False
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -101,7 +101,7 @@ class Lab:
         return self.dir / "inventory.ini"
 
     @property
-    def members(self) -> tuple[LabHost, ...]:
+    def nodes(self) -> tuple[LabHost, ...]:
         """Every host, the bastion first where there is one."""
         return (self.bastion, *self.hosts) if self.bastion else self.hosts
 
@@ -115,7 +115,7 @@ class Lab:
         return netns_name(self.name, SWITCH)
 
     def host(self, name: str) -> LabHost | None:
-        return next((host for host in self.members if host.name == name), None)
+        return next((host for host in self.nodes if host.name == name), None)
 
     def with_host(self, changed: LabHost) -> Lab:
         """This lab with one host replaced by the one of the same name."""

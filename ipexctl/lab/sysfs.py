@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.lab.costumes import ARM, cpus
+from ipexctl.lab.cpu_profiles import ARM, cpus
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ipexctl.lab.costumes import Costume, Cpu
+    from ipexctl.lab.cpu_profiles import Cpu, CpuProfile
 
 # What many CPUs have alike is written once, out of the way of a `cpu*` glob, and linked to.
 _SHARED: Final = ".shared"
@@ -26,14 +26,14 @@ class Tree:
     links: dict[str, str] = field(default_factory=dict)
 
 
-def sysfs(costume: Costume, *, memory_kb: int) -> Tree:
+def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
     """The whole tree; the memory is this machine's own, divided among the nodes."""
     tree = Tree()
-    everyone = cpus(costume)
-    _whole(tree, costume)
-    _cpus(tree, costume, everyone)
-    _caches(tree, costume, everyone)
-    _nodes(tree, costume, everyone, memory_kb)
+    everyone = cpus(cpu_profile)
+    _whole(tree, cpu_profile)
+    _cpus(tree, cpu_profile, everyone)
+    _caches(tree, cpu_profile, everyone)
+    _nodes(tree, cpu_profile, everyone, memory_kb)
     return tree
 
 
@@ -59,9 +59,9 @@ def cpu_mask(numbers: Collection[int], width: int) -> str:
     return ",".join(reversed(groups))
 
 
-def _whole(tree: Tree, costume: Costume) -> None:
-    all_of_them = cpu_list(range(costume.cpus))
-    smt = costume.threads > 1
+def _whole(tree: Tree, cpu_profile: CpuProfile) -> None:
+    all_of_them = cpu_list(range(cpu_profile.cpus))
+    smt = cpu_profile.threads > 1
     for name in ("online", "present", "possible"):
         tree.files[f"cpu/{name}"] = f"{all_of_them}\n"
     tree.files["cpu/offline"] = "\n"
@@ -72,24 +72,24 @@ def _whole(tree: Tree, costume: Costume) -> None:
     for name, value in (
         ("scaling_governor", "performance"),
         ("scaling_available_governors", "performance powersave"),
-        ("scaling_driver", "acpi-cpufreq" if costume.vendor != "GenuineIntel" else "intel_pstate"),
-        ("cpuinfo_max_freq", costume.mhz * 1000),
+        ("scaling_driver", "acpi-cpufreq" if cpu_profile.vendor != "GenuineIntel" else "intel_pstate"),
+        ("cpuinfo_max_freq", cpu_profile.mhz * 1000),
         ("cpuinfo_min_freq", 800000),
-        ("scaling_max_freq", costume.mhz * 1000),
+        ("scaling_max_freq", cpu_profile.mhz * 1000),
         ("scaling_min_freq", 800000),
-        ("scaling_cur_freq", costume.mhz * 1000),
+        ("scaling_cur_freq", cpu_profile.mhz * 1000),
     ):
         tree.files[f"cpu/{_SHARED}/cpufreq/{name}"] = f"{value}\n"
 
 
-def _cpus(tree: Tree, costume: Costume, everyone: Collection[Cpu]) -> None:
+def _cpus(tree: Tree, cpu_profile: CpuProfile, everyone: Collection[Cpu]) -> None:
     by_core = defaultdict(list)
     by_socket = defaultdict(list)
     for cpu in everyone:
         by_core[cpu.socket, cpu.core].append(cpu.number)
         by_socket[cpu.socket].append(cpu.number)
-    core_sets = {key: _both(numbers, costume.cpus) for key, numbers in by_core.items()}
-    socket_sets = {key: _both(numbers, costume.cpus) for key, numbers in by_socket.items()}
+    core_sets = {key: _both(numbers, cpu_profile.cpus) for key, numbers in by_core.items()}
+    socket_sets = {key: _both(numbers, cpu_profile.cpus) for key, numbers in by_socket.items()}
     for cpu in everyone:
         at = f"cpu/cpu{cpu.number}"
         core_list, core_mask = core_sets[cpu.socket, cpu.core]
@@ -119,22 +119,22 @@ def _both(numbers: Collection[int], width: int) -> tuple[str, str]:
     return f"{cpu_list(numbers)}\n", f"{cpu_mask(numbers, width)}\n"
 
 
-def _caches(tree: Tree, costume: Costume, everyone: Collection[Cpu]) -> None:
+def _caches(tree: Tree, cpu_profile: CpuProfile, everyone: Collection[Cpu]) -> None:
     by_core = defaultdict(list)
     by_l3 = defaultdict(list)
-    share = costume.l3_cores or costume.cores
+    share = cpu_profile.l3_cores or cpu_profile.cores
     for cpu in everyone:
         by_core[cpu.socket, cpu.core].append(cpu.number)
         by_l3[cpu.socket, cpu.core // share].append(cpu.number)
-    own = ((0, 1, "Data", costume.l1d), (1, 1, "Instruction", costume.l1i), (2, 2, "Unified", costume.l2))
+    own = ((0, 1, "Data", cpu_profile.l1d), (1, 1, "Instruction", cpu_profile.l1i), (2, 2, "Unified", cpu_profile.l2))
     for number, ((socket, core), numbers) in enumerate(by_core.items()):
         base = f"cpu/{_SHARED}/core{socket}-{core}"
         for index, level, kind, size in own:
-            _cache(tree, f"{base}/index{index}", level, kind, size, _both(numbers, costume.cpus), number)
+            _cache(tree, f"{base}/index{index}", level, kind, size, _both(numbers, cpu_profile.cpus), number)
         tree.links[f"{base}/index3"] = f"../l3-{socket}-{core // share}"
     for number, ((socket, part), numbers) in enumerate(by_l3.items()):
         at = f"cpu/{_SHARED}/l3-{socket}-{part}"
-        _cache(tree, at, 3, "Unified", costume.l3, _both(numbers, costume.cpus), number)
+        _cache(tree, at, 3, "Unified", cpu_profile.l3, _both(numbers, cpu_profile.cpus), number)
 
 
 def _cache(tree: Tree, at: str, level: int, kind: str, size: int, shared: tuple[str, str], number: int) -> None:
@@ -150,16 +150,16 @@ def _cache(tree: Tree, at: str, level: int, kind: str, size: int, shared: tuple[
         tree.files[f"{at}/{name}"] = value
 
 
-def _nodes(tree: Tree, costume: Costume, everyone: Collection[Cpu], memory_kb: int) -> None:
-    all_of_them = cpu_list(range(costume.nodes))
+def _nodes(tree: Tree, cpu_profile: CpuProfile, everyone: Collection[Cpu], memory_kb: int) -> None:
+    all_of_them = cpu_list(range(cpu_profile.nodes))
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
         tree.files[f"node/{name}"] = f"{all_of_them}\n"
-    each = memory_kb // costume.nodes
-    for node in range(costume.nodes):
+    each = memory_kb // cpu_profile.nodes
+    for node in range(cpu_profile.nodes):
         at = f"node/node{node}"
         numbers = [cpu.number for cpu in everyone if cpu.node == node]
-        tree.files[f"{at}/cpulist"], tree.files[f"{at}/cpumap"] = _both(numbers, costume.cpus)
-        tree.files[f"{at}/distance"] = " ".join(_distances(costume, node)) + "\n"
+        tree.files[f"{at}/cpulist"], tree.files[f"{at}/cpumap"] = _both(numbers, cpu_profile.cpus)
+        tree.files[f"{at}/distance"] = " ".join(_distances(cpu_profile, node)) + "\n"
         tree.files[f"{at}/meminfo"] = "".join(
             f"Node {node} {name + ':':<15}{value:>9} kB\n"
             for name, value in (("MemTotal", each), ("MemFree", each // 10 * 9), ("MemUsed", each - each // 10 * 9))
@@ -168,21 +168,21 @@ def _nodes(tree: Tree, costume: Costume, everyone: Collection[Cpu], memory_kb: i
             tree.links[f"{at}/cpu{number}"] = f"../../cpu/cpu{number}"
 
 
-def _distances(costume: Costume, node: int) -> list[str]:
+def _distances(cpu_profile: CpuProfile, node: int) -> list[str]:
     def distance(other: int) -> int:
         if other == node:
             return 10
-        same_socket = other // costume.numa_per_socket == node // costume.numa_per_socket
-        return _SAME_SOCKET if same_socket else costume.far
+        same_socket = other // cpu_profile.numa_per_socket == node // cpu_profile.numa_per_socket
+        return _SAME_SOCKET if same_socket else cpu_profile.far
 
-    return [str(distance(other)) for other in range(costume.nodes)]
+    return [str(distance(other)) for other in range(cpu_profile.nodes)]
 
 
-def wrappers(costume: Costume) -> dict[str, str]:
+def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
     """Programs that ask the kernel itself for its architecture, taught the costume's; none on x86."""
-    if costume.arch != ARM:
+    if cpu_profile.arch != ARM:
         return {}
-    return {name: _wrapper(name, costume.arch) for name in ("uname", "arch", "lscpu")}
+    return {name: _wrapper(name, cpu_profile.arch) for name in ("uname", "arch", "lscpu")}
 
 
 def _wrapper(program: str, arch: str) -> str:

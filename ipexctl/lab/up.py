@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.lab import disk, dress, etc, network, render, state, system
+from ipexctl.lab import cpu_overlay as dress
+from ipexctl.lab import disk, network, render, state, system
+from ipexctl.lab import etc_files as etc
 from ipexctl.lab import spec as specs
 from ipexctl.lab.down import labs_of, remove
 from ipexctl.lab.locks import lab_lock, machine_lock
@@ -108,19 +110,19 @@ def _make(lab: Lab, tell: Callable[[LabEvent], None]) -> Lab:
     system.ip_batch(network.switch(lab), netns=lab.switch)
     _write_common(lab)
     shared = disk.make_shared_home(lab) if lab.shared_home else None
-    dress.wardrobe(lab)
+    dress.write_profiles(lab)
     tell(LabEvent("wired", lab))
     openssh = etc.openssh_version(_ssh_banner())
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
-        jobs = {pool.submit(_start, lab, host, shared, openssh, v6=v6): host for host in lab.members}
+        jobs = {pool.submit(_start, lab, host, shared, openssh, v6=v6): host for host in lab.nodes}
         for number, job in enumerate(as_completed(jobs), start=1):
             job.result()
             tell(LabEvent("host", lab, jobs[job].name, number))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     disk.let_go_of_shared_home(lab)
-    keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.members}
+    keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.nodes}
     lab.known_hosts.write_text(render.known_hosts(lab, keys))
     made = replace(lab, ready=True)
     state.save(made)
@@ -155,7 +157,7 @@ def _start(lab: Lab, host: LabHost, shared: Path | None, openssh: tuple[int, int
         "LOGIN": host.user,
         "HOME_DIR": host.home,
         "SHARED": str(shared or "") if not host.is_bastion else "",
-        "COSTUME": str(dress.costume_dir(lab, host.costume)) if host.costume else "",
+        "COSTUME": str(dress.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
         "SHELF": str(state.LABS.parent),
         "INIT": str(_NODE_SCRIPT.with_name("init.sh")),
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ipexctl.launch.layout import threads_of_rank
+from ipexctl.launch.defaults import threads_of_rank
 from ipexctl.launch.topology import cpus
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankSlot:
     """One rank's place on its host."""
 
     cores: tuple[int, ...] = ()
@@ -29,7 +29,7 @@ class Seat:
 class Binding:
     """All ranks of one host, seated."""
 
-    seats: tuple[Seat, ...]
+    seats: tuple[RankSlot, ...]
     threads: int
     """OpenMP's, for each rank."""
     formula: str
@@ -47,10 +47,10 @@ def bind(cores: Cores, ranks: int, workers: int, mode: Bind) -> Binding:
     apart = workers if cores.count // ranks > workers else 0
     crowded = ranks > cores.count
     if mode == "none" or not cores.each:
-        return Binding((Seat(),) * ranks, threads, formula, apart, alone=False, crowded=crowded)
+        return Binding((RankSlot(),) * ranks, threads, formula, apart, alone=False, crowded=crowded)
     if ranks > len(cores.each):
         # Pinned, two of three ranks on two cores would share one, and the third would wait: the kernel is fairer.
-        everything = Seat(cpus(cores.each))
+        everything = RankSlot(cpus(cores.each))
         return Binding((everything,) * ranks, threads, formula, 0, alone=False, crowded=True)
     blocks = _blocks(cores.each, ranks)
     # Under a quota others are on the same machine, and would choose the same first cores: workers stay free there.
@@ -60,8 +60,8 @@ def bind(cores: Cores, ranks: int, workers: int, mode: Bind) -> Binding:
     seats = []
     for block, own in zip(blocks, workers_of, strict=True):
         room = [core for core in _room(block, cores.each, mode) if core not in taken]
-        seats.append(Seat(cpus(room), cpus(own), _memory(room, cores)))
-    everyones = [number for seat in seats for number in seat.cores]
+        seats.append(RankSlot(cpus(room), cpus(own), _memory(room, cores)))
+    everyones = [number for slot in seats for number in slot.cores]
     alone = not cores.limited and len(everyones) == len(set(everyones))
     return Binding(tuple(seats), threads, formula, apart, alone, crowded)
 

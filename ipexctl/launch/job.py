@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.launch.surroundings import RANK_NAMES
+from ipexctl.launch.rank_env import RANK_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -37,21 +37,25 @@ class Launcher:
 
 def find_launcher(request: LaunchRequest, names: Sequence[str]) -> Launcher | LaunchRefusal:
     """For the hosts of those names. The MPI has to lie at one path on all: node0 starts its daemons by that."""
-    wish = request.options.mpi
-    if "/" in wish:
-        return _named(request, wish)
+    constraints = request.options.mpi
+    if "/" in constraints:
+        return _named(request, constraints)
     for found in (*_of_env(request), *_of_machines(request, names)):
-        if wish in ("auto", found.flavor):
+        if constraints in ("auto", found.flavor):
             return found
-    if wish in request.env.packages:
+    if constraints in request.env.packages:
         return LaunchRefusal(
-            f"the environment holds {wish} and another MPI, and such wheels write over one another's mpirun",
-            f"{wish} in an environment of its own, on every host: --mpi PATH; or --mpi auto",
+            f"the environment holds {constraints} and another MPI, and such wheels write over one another's mpirun",
+            f"{constraints} in an environment of its own, on every host: --mpi PATH; or --mpi auto",
         )
-    what = "mpirun" if wish == "auto" else {str(name): text for name, text in NAMES.items()}.get(wish, wish)
+    what = (
+        "mpirun"
+        if constraints == "auto"
+        else {str(name): text for name, text in NAMES.items()}.get(constraints, constraints)
+    )
     have = sorted({mpi.flavor for mpi in request.facts[names[0]].software.mpis if mpi.flavor in NAMES})
-    alone = [name for name in names if not any(mpi.flavor == wish for mpi in request.facts[name].software.mpis)]
-    lacking = tuple(alone) if wish != "auto" and 0 < len(alone) < len(names) else ()
+    alone = [name for name in names if not any(mpi.flavor == constraints for mpi in request.facts[name].software.mpis)]
+    lacking = tuple(alone) if constraints != "auto" and 0 < len(alone) < len(names) else ()
     seen = f"; {names[0]} has {', '.join(NAMES[one] for one in have)}" if have and not lacking else ""
     everywhere = f"on {names[0]}" if len(names) == 1 else "that all hosts have at one path"
     return LaunchRefusal(

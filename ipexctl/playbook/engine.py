@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.facts_hints import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, secrets_in, shown
-from ipexctl.playbook.places import templates_in
+from ipexctl.playbook.model import Block, Flush
+from ipexctl.playbook.positions import templates_in
 from ipexctl.playbook.report import (
     Counts,
     HostDone,
     PlayBegan,
+    PlayNotice,
     PlayReport,
     TaskBegan,
     TaskDone,
     TaskReport,
-    Told,
 )
 from ipexctl.playbook.result import Result
+from ipexctl.playbook.task_runner import TaskRunner
 from ipexctl.playbook.templater import Filled, Job
-from ipexctl.playbook.tree import Block, Flush
-from ipexctl.playbook.turn import Turn
 from ipexctl.playbook.variables import ansible_facts, tell_call, tell_hosts, tell_play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.places import Templated
-    from ipexctl.playbook.tree import Play, Playbook, Step, Task
-    from ipexctl.playbook.world import World
+    from ipexctl.playbook.model import Play, Playbook, Step, Task
+    from ipexctl.playbook.play_context import PlayContext
+    from ipexctl.playbook.positions import Templated
 
 _FACTS: Final = re.compile(rf"\b((ansible_)?facts|ansible_({'|'.join(ANSIBLE_FACTS)}))\b")
 GATHER: Final = "gather facts"
@@ -49,11 +49,11 @@ class Engine:
         hosts_of: Mapping[int, Sequence[Host]],
         tasks: frozenset[int],
         files: Mapping[int, Templated],
-        world: World,
+        context: PlayContext,
         ask: Callable[[Task], str] | None = None,
     ) -> None:
-        self.world = world
-        self.counts = {host.name: Counts() for host in world.hosts}
+        self.context = context
+        self.counts = {host.name: Counts() for host in context.hosts}
         self.gone: set[str] = set()
         """Unreachable."""
         self.out: set[str] = set()
@@ -77,9 +77,9 @@ class Engine:
         self._began = time.monotonic()
 
     def run(self) -> PlayReport:
-        tell_call(self.world, str(self._playbook.path.parent))
+        tell_call(self.context, str(self._playbook.path.parent))
         for number, play in enumerate(self._playbook.plays):
-            if self._over or self.world.cancel.thrown:
+            if self._over or self.context.cancel.thrown:
                 break
             self._play = play
             self._run_play(number, play)
@@ -88,13 +88,13 @@ class Engine:
             self.counts,
             tuple(self.reports),
             time.monotonic() - self._began,
-            check=self.world.options.check,
+            check=self.context.options.check,
             plays=tuple(play.name for play in self._playbook.plays),
         )
 
     def remember(self, host: str, values: Mapping[str, Any]) -> None:
         """What a task found out: for all later ones on that host."""
-        self.world.templater.add(f"own:{host}", values)
+        self.context.templater.add(f"own:{host}", values)
 
     # Plays
 
@@ -103,21 +103,23 @@ class Engine:
         hosts = [host for host in every if host.name not in self.gone | self.out]
         if not hosts:
             note = "none of its hosts is left" if every else "the limit leaves none of its hosts"
-            self.world.watch(PlayBegan(play.name, (), note))
+            self.context.watch(PlayBegan(play.name, (), note))
             return
-        tell_play(self.world, number, play)
+        tell_play(self.context, number, play)
         groups = batches(hosts, play.serial)
         for index, batch in enumerate(groups, 1):
-            if self._over or self.world.cancel.thrown:
+            if self._over or self.context.cancel.thrown:
                 break
             names = tuple(host.name for host in batch)
             note = f"{index} of {len(groups)}, serial" if len(groups) > 1 else ""
-            self.world.watch(PlayBegan(play.name, names, note))
-            tell_hosts(self.world, names, [host.name for host in hosts])
+            self.context.watch(PlayBegan(play.name, names, note))
+            tell_hosts(self.context, names, [host.name for host in hosts])
             self._whole = {host.name for host in every} - {host.name for host in hosts} | set(names)
             self._run_batch(play, batch)
             if index < len(groups) and not self._left(names):
-                self.world.watch(Told("serial: all of these failed, so the others are left alone", warning=True))
+                self.context.watch(
+                    PlayNotice("serial: all of these failed, so the others are left alone", warning=True)
+                )
                 self._over = True
 
     def _run_batch(self, play: Play, hosts: Sequence[Host]) -> None:
@@ -129,7 +131,7 @@ class Engine:
         self.out |= self._steps(play.steps, self._left(names))
         self.out |= self._handlers(play, self._left(names))
         if play.any_errors_fatal and not self._left(names):
-            self.world.watch(Told("any_errors_fatal: the play ends here, for all hosts", warning=True))
+            self.context.watch(PlayNotice("any_errors_fatal: the play ends here, for all hosts", warning=True))
             self._over = True
 
     def missing(self, hosts: Sequence[str]) -> dict[str, str]:
@@ -140,8 +142,8 @@ class Engine:
         return [name for name in names if name not in self.gone | self.out]
 
     def _uses_facts(self, play: Play) -> bool:
-        values: list[Any] = [dict(play.vars), list(play.file_vars), list(self.world.options.extra)]
-        values += self.world.options.vars_dirs.values()
+        values: list[Any] = [dict(play.vars), list(play.file_vars), list(self.context.options.extra)]
+        values += self.context.options.vars_dirs.values()
         for task in (*play.tasks, *play.handlers):
             if id(task) in self._tasks:
                 values += task_values(task)
@@ -157,8 +159,8 @@ class Engine:
         if not wanted:
             return
         report = self.begin(GATHER, "facts", "")
-        options = self.world.options
-        for answer in gather(wanted, self.world.crew, home=options.home, timeout=options.timeout):
+        options = self.context.options
+        for answer in gather(wanted, self.context.pool, home=options.home, timeout=options.timeout):
             name = answer.host.name
             if answer.facts is None or answer.status != "ok":
                 status: Any = "unreachable" if answer.status == "unreachable" else "failed"
@@ -173,7 +175,7 @@ class Engine:
                 "ansible_facts": {**facts, **named},
                 **{f"ansible_{k}": v for k, v in named.items()},
             }
-            self.world.templater.layer(f"facts:{name}", told, templated=False)
+            self.context.templater.layer(f"facts:{name}", told, templated=False)
             self.end(report, name, Result("ok"))
         self.finish(report)
 
@@ -201,7 +203,7 @@ class Engine:
         failed: set[str] = set()
         for step in steps:
             alive = [name for name in hosts if name not in failed | self.gone]
-            if not alive or self._over or self.world.cancel.thrown:
+            if not alive or self._over or self.context.cancel.thrown:
                 break
             if isinstance(step, Block):
                 failed |= self._block(step, alive)
@@ -233,7 +235,7 @@ class Engine:
         if self._ask is not None and not self._may(task):
             return set()
         report = self.begin(self._name(task, hosts[0]), task.spec.name, str(task.place), handler=handler)
-        failed = Turn(self, task, report, hosts).run()
+        failed = TaskRunner(self, task, report, hosts).run()
         self.finish(report)
         if self._play.any_errors_fatal and (failed or self.gone & set(hosts)):
             first = next(name for name in hosts if name in failed | self.gone)
@@ -246,10 +248,10 @@ class Engine:
         """As it reads on the first host; as it is written where that can't be known."""
         if isinstance(task.name, str):
             return task.name
-        local = [(values, True) for values in task.around.vars]
-        (found,) = self.world.templater.fill([Job(host, {"name": task.name}, local=local)])
+        local = [(values, True) for values in task.inherited.vars]
+        (found,) = self.context.templater.fill([Job(host, {"name": task.name}, local=local)])
         name = str(found.values["name"]) if isinstance(found, Filled) else task.called
-        return masked(name, self.world.templater.secrets)
+        return masked(name, self.context.templater.secrets)
 
     def _may(self, task: Task) -> bool:
         """--step: yes, no, or all the rest."""
@@ -264,7 +266,7 @@ class Engine:
     def begin(self, name: str, module: str, place: str, *, handler: bool = False) -> TaskReport:
         report = TaskReport(name, self._play.name, module, place, seconds=time.monotonic())
         self.reports.append(report)
-        self.world.watch(TaskBegan(name, module, place, handler))
+        self.context.watch(TaskBegan(name, module, place, handler))
         return report
 
     def end(
@@ -280,8 +282,8 @@ class Engine:
         """Count one host's outcome and tell it; nothing secret gets past here."""
         counts = self.counts[host]
         if no_log:
-            self.world.templater.secrets |= secrets_in(result)
-        seen = shown(result, self.world.templater.secrets, no_log=no_log)
+            self.context.templater.secrets |= secrets_in(result)
+        seen = shown(result, self.context.templater.secrets, no_log=no_log)
         report.hosts[host] = seen
         if ignored and result.status == "failed":
             report.ignored.add(host)
@@ -301,14 +303,14 @@ class Engine:
         else:
             counts.ok += 1
             counts.changed += result.status == "changed"
-        self.world.watch(HostDone(host, seen, ignored, loop, time.monotonic() - report.seconds))
+        self.context.watch(HostDone(host, seen, ignored, loop, time.monotonic() - report.seconds))
 
     def finish(self, report: TaskReport) -> None:
         report.seconds = time.monotonic() - report.seconds
-        self.world.watch(TaskDone())
+        self.context.watch(TaskDone())
 
     def host(self, name: str) -> Host | None:
-        return next((host for host in self.world.known() if name in (host.name, host.address)), None)
+        return next((host for host in self.context.known() if name in (host.name, host.address)), None)
 
     def file_of(self, task: Task) -> Templated | None:
         """The text of the file a template task fills."""
@@ -331,10 +333,10 @@ def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[
 
 def task_values(task: Task) -> list[Any]:
     """Everything of a task that may be a template."""
-    around, loop = task.around, task.loop
+    inherited, loop = task.inherited, task.loop
     found: list[Any] = [task.name, *(arg.value for arg in task.args.values())]
-    found += [list(around.when), list(around.vars), list(around.environment)]
-    found += [around.become_user, around.ignore_errors, around.delegate_to, list(task.until)]
+    found += [list(inherited.when), list(inherited.vars), list(inherited.environment)]
+    found += [inherited.become_user, inherited.ignore_errors, inherited.delegate_to, list(task.until)]
     found += [list(each) for each in (task.changed_when, task.failed_when) if isinstance(each, tuple)]
     if loop is not None:
         found += [loop.items, loop.label]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.playbook.places import did_you_mean
+from ipexctl.playbook.positions import did_you_mean
 from ipexctl.playbook.yaml_values import PlaybookFile
 
 if TYPE_CHECKING:
-    from ipexctl.playbook.places import Place
+    from ipexctl.playbook.positions import Place
 
 MOST: Final = 8_000_000
 _HERE: Final = Path(__file__).parents[2] / "playbooks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ipexctl.playbook.places import did_you_mean
+from ipexctl.playbook.positions import did_you_mean
 
 AROUND: Final = frozenset(
     [

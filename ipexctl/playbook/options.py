@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.hosts.names import quoted
-from ipexctl.playbook.places import Templated, did_you_mean, templates_in
+from ipexctl.playbook.positions import Templated, did_you_mean, templates_in
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ipexctl.playbook.places import Place, Value
-    from ipexctl.playbook.tree import Arg
+    from ipexctl.playbook.model import Arg
+    from ipexctl.playbook.positions import Place, Value
 
 Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "local", "any", "exprs"]
 Where = Literal["host", "here", "together"]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.places import Place
+    from ipexctl.playbook.positions import Place
 
 
 def hosts_of(pattern: str, place: Place, hosts: Sequence[Host], node0: str = "") -> tuple[Host, ...]:

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.playbook.choice import chosen
 from ipexctl.playbook.engine import task_values
 from ipexctl.playbook.facts_hints import ANSIBLE_FACTS, HINTS
 from ipexctl.playbook.files import MOST, find_playbook, size_of
 from ipexctl.playbook.options import converted, local_path, source_path
 from ipexctl.playbook.pattern import hosts_of
-from ipexctl.playbook.places import Place, Templated, did_you_mean, templates_in
+from ipexctl.playbook.play_context import HERE, LOCAL
+from ipexctl.playbook.positions import Place, Templated, did_you_mean, templates_in
 from ipexctl.playbook.read import read_playbook
-from ipexctl.playbook.world import HERE, LOCAL
+from ipexctl.playbook.task_selection import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.choice import Choice
+    from ipexctl.playbook.model import Playbook, Task
+    from ipexctl.playbook.task_selection import TaskSelection
     from ipexctl.playbook.templater import Templater
-    from ipexctl.playbook.tree import Playbook, Task
 
 _HERE: Final = re.compile(r"\{\{ *here *\}\}")
 
@@ -60,7 +60,7 @@ def check_facts(playbook: Playbook, files: Mapping[int, Templated], templater: T
     for play in playbook.plays:
         named |= {name for values in (play.vars, *play.file_vars) for name in values}
         for task in (*play.tasks, *play.handlers):
-            named |= {name for values in task.around.vars for name in values} | {task.register or ""}
+            named |= {name for values in task.inherited.vars for name in values} | {task.register or ""}
             named |= set(task.args) if task.spec.any_option else set()
             named |= {task.loop.var, task.loop.index_var or ""} if task.loop else set()
     hints = {name: hint for name, hint in HINTS.items() if name not in named and name[8:] not in ANSIBLE_FACTS}
@@ -71,7 +71,7 @@ def check_facts(playbook: Playbook, files: Mapping[int, Templated], templater: T
 def prepare(
     playbook: Playbook,
     files: Mapping[int, Templated],
-    choice: Choice,
+    choice: TaskSelection,
     every: Sequence[Host],
     limited: Sequence[Host],
     *,
@@ -104,8 +104,8 @@ def check_projects(ready: Prepared, cwd: Path) -> None:
 
 
 def _check_project(task: Task, cwd: Path) -> None:
-    from ipexctl.jobs.begin.project import project_fix
-    from ipexctl.playbook.modules.job import script_words
+    from ipexctl.jobs.submit.project import project_fix
+    from ipexctl.playbook.modules.run import script_words
     from ipexctl.sync.root import root_for, root_problem
 
     def known(name: str) -> Any:
@@ -176,7 +176,7 @@ def _file_text(path: Path, place: Place, shown: str) -> Templated:
 def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], here: Sequence[str]) -> None:
     names = {"node0", *here} | {name for host in hosts for name in (host.name, host.address)}
     for task in tasks:
-        to = task.around.delegate_to
+        to = task.inherited.delegate_to
         if to is None or task.spec.where == "here":  # on this machine anyway
             continue
         if task.spec.where != "host":

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
-from ipexctl.playbook.around import boolean, read_around, text, variables, variables_of_file
 from ipexctl.playbook.files import read_file
+from ipexctl.playbook.inherited_keywords import boolean, read_inherited, text, variables, variables_of_file
 from ipexctl.playbook.keywords import PLAY, advice
-from ipexctl.playbook.places import Templated, did_you_mean, raise_first
+from ipexctl.playbook.model import Block, Flush, InheritedKeywords, Play, Playbook, tasks_of
+from ipexctl.playbook.positions import Templated, did_you_mean, raise_first
 from ipexctl.playbook.read_tasks import Tasks
-from ipexctl.playbook.tree import Around, Block, Flush, Play, Playbook, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from ipexctl.hosts.yaml_tree import Entry, Node
-    from ipexctl.playbook.places import Value
-    from ipexctl.playbook.tree import Step, Task
+    from ipexctl.playbook.model import Step, Task
+    from ipexctl.playbook.positions import Value
     from ipexctl.playbook.yaml_values import PlaybookFile
 
 
@@ -89,12 +89,14 @@ class _Reader:
         if "strategy" in entries and str(entries["strategy"].value.value) not in ("linear", "ansible.builtin.linear"):
             raise file.error(entries["strategy"].value, "there is one strategy here: linear", fix="take it out")
         hosts, place = _hosts(file, entries["hosts"])
-        around = read_around(file, {key: entry for key, entry in entries.items() if key != "vars"}, Around())
+        inherited = read_inherited(
+            file, {key: entry for key, entry in entries.items() if key != "vars"}, InheritedKeywords()
+        )
         steps: list[Step] = []
         for key in ("pre_tasks", "tasks", "post_tasks"):
             if key in entries:
-                steps += self.tasks.steps(file, entries[key].value, around, quoted(key))
-        handlers = self._handlers(file, entries, around)
+                steps += self.tasks.steps(file, entries[key].value, inherited, quoted(key))
+        handlers = self._handlers(file, entries, inherited)
         play = Play(
             name=str(entries["name"].value.value) if "name" in entries else hosts,
             place=file.place(node),
@@ -130,10 +132,12 @@ class _Reader:
         finally:
             self.tasks.inside.pop()
 
-    def _handlers(self, file: PlaybookFile, entries: Mapping[str, Entry], around: Around) -> tuple[Task, ...]:
+    def _handlers(
+        self, file: PlaybookFile, entries: Mapping[str, Entry], inherited: InheritedKeywords
+    ) -> tuple[Task, ...]:
         if "handlers" not in entries:
             return ()
-        steps = self.tasks.steps(file, entries["handlers"].value, around, "'handlers'")
+        steps = self.tasks.steps(file, entries["handlers"].value, inherited, "'handlers'")
         for step in steps:
             if isinstance(step, Block):
                 raise step.place.error("a handler is a task, not a block")

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
-from ipexctl.playbook.around import (
+from ipexctl.playbook.files import read_file
+from ipexctl.playbook.inherited_keywords import (
     condition,
     conditions,
     name_of,
     number,
-    read_around,
+    read_inherited,
     text,
     truth,
     variables_of_file,
     whole,
     words,
 )
-from ipexctl.playbook.files import read_file
 from ipexctl.playbook.keywords import BLOCK, INCLUDE, INCLUDES, NOT_OPTIONS, NOT_OURS, TASK, advice
+from ipexctl.playbook.model import Arg, Block, Flush, Loop, Task
 from ipexctl.playbook.modules import MODULES, NOT_MODULES, module
 from ipexctl.playbook.options import check_args
-from ipexctl.playbook.places import Templated, did_you_mean
-from ipexctl.playbook.tree import Arg, Block, Flush, Loop, Task
+from ipexctl.playbook.positions import Templated, did_you_mean
 from ipexctl.playbook.yaml_values import JINJA
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.yaml_tree import Entry, Node
+    from ipexctl.playbook.model import InheritedKeywords, Step
     from ipexctl.playbook.options import Spec
-    from ipexctl.playbook.places import Place, Value
-    from ipexctl.playbook.tree import Around, Step
+    from ipexctl.playbook.positions import Place, Value
     from ipexctl.playbook.yaml_values import PlaybookFile
 
 MOST_TASKS: Final = 50_000
@@ -63,7 +63,9 @@ class Tasks:
     errors: list[FileError] = field(default_factory=list)
     """Of tasks that can't be read; those behind them are read all the same."""
 
-    def steps(self, file: PlaybookFile, node: Node, above: Around, what: str, depth: int = 0) -> tuple[Step, ...]:
+    def steps(
+        self, file: PlaybookFile, node: Node, above: InheritedKeywords, what: str, depth: int = 0
+    ) -> tuple[Step, ...]:
         if is_null(node):
             return ()
         if node.id != "sequence":
@@ -78,7 +80,7 @@ class Tasks:
                 self.errors.append(error)
         return tuple(found)
 
-    def _step(self, file: PlaybookFile, node: Node, above: Around, depth: int) -> Sequence[Step]:
+    def _step(self, file: PlaybookFile, node: Node, above: InheritedKeywords, depth: int) -> Sequence[Step]:
         if node.id != "mapping":
             raise file.error(node, f"a task is a mapping of `key: value` lines, not {kind(node)}")
         entries = {entry.key: entry for entry in file.tree.entries(node, "a task")}
@@ -90,11 +92,13 @@ class Tasks:
             return self._include(file, includes[0], entries, above, depth)
         return (self.task(file, node, entries, above),)
 
-    def _block(self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: Around, depth: int) -> Block:
+    def _block(
+        self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int
+    ) -> Block:
         for key, entry in entries.items():
             if key not in BLOCK:
                 raise file.error(entry.key_node, f"a block has no {quoted(key)}", fix=advice(key, BLOCK))
-        inner = read_around(file, entries, above)
+        inner = read_inherited(file, entries, above)
         parts = {
             key: self.steps(file, entries[key].value, inner, quoted(key), depth + 1)
             for key in ("block", "rescue", "always")
@@ -104,7 +108,7 @@ class Tasks:
         return Block(name, file.place(node), parts["block"], parts.get("rescue", ()), parts.get("always", ()))
 
     def _include(
-        self, file: PlaybookFile, include: Entry, entries: Mapping[str, Entry], above: Around, depth: int
+        self, file: PlaybookFile, include: Entry, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int
     ) -> tuple[Step, ...]:
         for key, entry in entries.items():
             if _bare(key) not in INCLUDE:
@@ -130,11 +134,13 @@ class Tasks:
         try:
             if inside.tree.root is None:
                 return ()
-            return self.steps(inside, inside.tree.root, read_around(file, entries, above), str(where.value), depth + 1)
+            return self.steps(
+                inside, inside.tree.root, read_inherited(file, entries, above), str(where.value), depth + 1
+            )
         finally:
             self.inside.pop()
 
-    def task(self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: Around) -> Task:
+    def task(self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords) -> Task:
         self.count += 1
         if self.count > MOST_TASKS:
             raise file.error(node, f"more than {MOST_TASKS:,} tasks in one playbook")
@@ -146,24 +152,24 @@ class Tasks:
             spec = module(_bare(called.key))
             args = _arguments(file, spec, called, entries.get("args"))
         check_args(spec, called.key, args, place)
-        around = read_around(file, entries, above)
+        inherited = read_inherited(file, entries, above)
         if _bare(called.key) == INCLUDE_VARS:  # they may need each other
-            around = replace(around, vars=(*around.vars, {name: arg.value for name, arg in args.items()}))
+            inherited = replace(inherited, vars=(*inherited.vars, {name: arg.value for name, arg in args.items()}))
         if spec.once:
-            around = replace(around, run_once=True)
-        if around.become and not spec.becomes and "become" in entries:
+            inherited = replace(inherited, run_once=True)
+        if inherited.become and not spec.becomes and "become" in entries:
             raise file.error(
                 entries["become"].key_node,
                 f"{called.key} does nothing as root",
                 fix="take become out: only what works on each host by itself can use it: exec, copy, file, tune …",
             )
-        own_name = called.key if around.no_log else _own_name(called, spec)
+        own_name = called.key if inherited.no_log else _own_name(called, spec)
         return Task(
             name=text(file, entries["name"]) if "name" in entries else own_name,
             spec=spec,
             args=args,
             place=place,
-            around=around,
+            inherited=inherited,
             base=file.base,
             **_rest(file, entries),
         )

@@ -65,7 +65,7 @@ class TaskDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlayNotice:
     """A sentence along the way."""
 
     text: str
@@ -79,7 +79,7 @@ class RankSaid:
     event: Any
 
 
-Event = PlayBegan | TaskBegan | ItemDone | HostDone | TaskDone | Told | RankSaid
+Event = PlayBegan | TaskBegan | ItemDone | HostDone | TaskDone | PlayNotice | RankSaid
 Watch = Callable[[Event], None]
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.tree import Task
+    from ipexctl.playbook.model import Task
 
 Status = Literal["ok", "changed", "failed", "skipped", "unreachable"]
 

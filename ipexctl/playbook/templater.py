@@ -14,12 +14,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import Source
-from ipexctl.playbook.places import Place, Templated, did_you_mean, raise_first, templates_in
+from ipexctl.playbook.positions import Place, Templated, did_you_mean, raise_first, templates_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ipexctl.playbook.places import PlaybookError, Value
+    from ipexctl.playbook.positions import PlaybookError, Value
 
 _PATIENCE: Final = 8.0
 """Seconds for one answer: the process's own clock is shorter, and is deaf only inside one step of Python."""

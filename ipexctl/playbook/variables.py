@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.source import Source
-from ipexctl.playbook.places import Place, Templated
+from ipexctl.playbook.positions import Place, Templated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.playbook.model import Play
+    from ipexctl.playbook.play_context import PlayContext
     from ipexctl.playbook.templater import Templater
-    from ipexctl.playbook.tree import Play
-    from ipexctl.playbook.world import World
 
 _FAMILIES: Final = {
     "Debian": ("debian", "ubuntu", "linuxmint", "raspbian"),
@@ -28,26 +28,26 @@ _FAMILIES: Final = {
 }
 
 
-def tell_call(world: World, playbook_dir: str) -> None:
+def tell_call(context: PlayContext, playbook_dir: str) -> None:
     """What holds for all plays."""
-    told, hosts = world.templater, world.known()
+    told, hosts = context.templater, context.known()
     groups: dict[str, list[str]] = {"all": [host.name for host in hosts]}
     for host in hosts:
         for group in host.groups:
             groups.setdefault(group, []).append(host.name)
-    for number, extra in enumerate(world.options.extra):
+    for number, extra in enumerate(context.options.extra):
         told.layer(f"extra{number}", extra, templated=True)
     magic = {
         "groups": groups,
-        "node0": world.hosts[0].name,
+        "node0": context.hosts[0].name,
         "playbook_dir": playbook_dir,
-        "here": str(world.cwd),
-        "ansible_check_mode": world.options.check,
-        "ansible_diff_mode": world.options.diff,
+        "here": str(context.cwd),
+        "ansible_check_mode": context.options.check,
+        "ansible_diff_mode": context.options.diff,
     }
     told.layer("magic", magic, templated=False)
-    _tell_files(told, "group_vars", world.options.vars_dirs.groups)
-    _tell_files(told, "host_vars", world.options.vars_dirs.hosts)
+    _tell_files(told, "group_vars", context.options.vars_dirs.groups)
+    _tell_files(told, "host_vars", context.options.vars_dirs.hosts)
     for host in hosts:
         own = {name: _of_inventory(host.name, name, text) for name, text in host.vars.items()}
         for which, names in (("groups", host.shared), ("inventory", own.keys() - host.shared)):
@@ -65,16 +65,16 @@ def tell_call(world: World, playbook_dir: str) -> None:
         )
 
 
-def tell_play(world: World, number: int, play: Play) -> None:
+def tell_play(context: PlayContext, number: int, play: Play) -> None:
     """Which variables each host has while this play runs: the later of a list win over the earlier."""
-    told = world.templater
+    told = context.templater
     told.layer("play", play.vars, templated=True)
     for index, values in enumerate(play.file_vars):
         told.layer(f"file{number}.{index}", values, templated=True)
     files = [f"file{number}.{index}" for index in range(len(play.file_vars))]
-    extra = [f"extra{index}" for index in range(len(world.options.extra))]
-    dirs = world.options.vars_dirs
-    for host in world.known():
+    extra = [f"extra{index}" for index in range(len(context.options.extra))]
+    dirs = context.options.vars_dirs
+    for host in context.known():
         name = host.name
         of_groups = [file for group in ("all", *host.groups) for file in _files("group_vars", group, dirs.groups)]
         own = [f"inventory:{name}", *_files("host_vars", name, dirs.hosts)]
@@ -92,13 +92,13 @@ def _files(kind: str, name: str, said: Mapping[str, Sequence[Mapping[str, Any]]]
     return [f"{kind}:{name}:{number}" for number in range(len(said.get(name, ())))]
 
 
-def tell_hosts(world: World, batch: Sequence[str], every: Sequence[str]) -> None:
+def tell_hosts(context: PlayContext, batch: Sequence[str], every: Sequence[str]) -> None:
     names = {
         "ansible_play_hosts": list(every),
         "ansible_play_hosts_all": list(every),
         "ansible_play_batch": list(batch),
     }
-    world.templater.layer("hosts", names, templated=False)
+    context.templater.layer("hosts", names, templated=False)
 
 
 def _of_inventory(host: str, name: str, text: str) -> Any:
@@ -137,7 +137,7 @@ def ansible_facts(facts: Mapping[str, Any], host: str) -> dict[str, Any]:
         "fqdn": facts["network"]["canonical"] or hostname,
         "distribution": {"rhel": "RedHat", "centos": "CentOS"}.get(distro, distro.title()),
         "distribution_version": system["distro_version"],
-        "os_family": next((name for name, members in _FAMILIES.items() if distro in members), distro.title()),
+        "os_family": next((name for name, nodes in _FAMILIES.items() if distro in nodes), distro.title()),
         "kernel": system["kernel"],
         "architecture": system["arch"],
         "processor_vcpus": facts["cpu"]["threads"],

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.places import Value
+    from ipexctl.playbook.positions import Value
 
 _ENDINGS: Final = (".yml", ".yaml", ".json", "")
 _VAULT: Final = b"$ANSIBLE_VAULT"

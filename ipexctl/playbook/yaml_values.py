@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import YamlTree, is_null, kind
-from ipexctl.playbook.places import Place, Templated
+from ipexctl.playbook.positions import Place, Templated
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.yaml_tree import Node
-    from ipexctl.playbook.places import PlaybookError, Value
+    from ipexctl.playbook.positions import PlaybookError, Value
 
 _TAG: Final = "tag:yaml.org,2002:"
 JINJA: Final = re.compile(r"\{\{|\{%|\{#")

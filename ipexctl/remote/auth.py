@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paramiko.auth_strategy import AuthSource
 
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.clock import Clock
+    from ipexctl.remote.deadline import Deadline
     from ipexctl.remote.ssh_config import Endpoint
 
 
@@ -45,11 +45,11 @@ class KeyRing:
         self._lock = threading.Lock()
         self._loaded: dict[Path, LoadedKey | None] = {}
 
-    def load(self, path: Path, clock: Clock) -> LoadedKey | None:
+    def load(self, path: Path, deadline: Deadline) -> LoadedKey | None:
         """The key in that file; None where there is no such file. While somebody types, the clock stands still."""
-        with clock.paused(), self._lock:
+        with deadline.paused(), self._lock:
             if path not in self._loaded:
-                self._loaded[path] = self._read(path, clock.cancel)
+                self._loaded[path] = self._read(path, deadline.cancel)
             return self._loaded[path]
 
     def _read(self, path: Path, cancel: Cancel) -> LoadedKey | None:
@@ -133,11 +133,11 @@ class _AgentKey(InMemoryPrivateKey):
 class Login(AuthStrategy):
     """The sources in ssh's order; remembers what it could not offer, for the message when nothing fits."""
 
-    def __init__(self, endpoint: Endpoint, ring: KeyRing, clock: Clock, *, named: Path | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, ring: KeyRing, deadline: Deadline, *, named: Path | None = None) -> None:
         super().__init__(ssh_config=paramiko.SSHConfig())
         self._endpoint = endpoint
         self._ring = ring
-        self._clock = clock
+        self._clock = deadline
         self._named = named
         self.begun = False
         self.problems: list[str] = []

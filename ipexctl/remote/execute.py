@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
+    from ipexctl.remote.connector import Connector
     from ipexctl.remote.outcome import Status
-    from ipexctl.remote.reach import Reach
     from ipexctl.remote.session import Ended, Stream
 
 
@@ -52,7 +52,7 @@ def execute(
     hosts: Sequence[Host],
     command: Command,
     *,
-    reach: Reach,
+    connector: Connector,
     cancel: Cancel,
     sink_for: Callable[[Host], Callable[[Stream, bytes], None]],
     forks: int = 32,
@@ -75,7 +75,7 @@ def execute(
 
     def on_one(host: Host) -> Ended:
         opening = time.monotonic()
-        session = reach.open(host, cancel)
+        session = connector.open(host, cancel)
         try:
             began = time.monotonic()
             on_step(host, "connected", began - opening)

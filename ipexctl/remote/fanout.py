@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
+class HostOutcome(Generic[T]):
     """One host's result, or the error that stands in its place."""
 
     host: Host
@@ -27,7 +27,9 @@ class Done(Generic[T]):
     error: HostError | None = None
 
 
-def fan_out(hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, cancel: Cancel) -> Iterator[Done[T]]:
+def fan_out(
+    hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, cancel: Cancel
+) -> Iterator[HostOutcome[T]]:
     """Yield each host's end as it comes. A HostError is that host's; any other exception is ours: the switch is
     thrown, the others are waited for, and it is raised.
 
@@ -36,7 +38,7 @@ def fan_out(hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, can
     waiting: queue.SimpleQueue[Host] = queue.SimpleQueue()
     for host in hosts:
         waiting.put(host)
-    finished: queue.SimpleQueue[Done[T] | BaseException] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[HostOutcome[T] | BaseException] = queue.SimpleQueue()
 
     def worker() -> None:
         while True:
@@ -47,9 +49,9 @@ def fan_out(hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, can
             try:
                 if cancel.thrown:
                     raise Cancelled("not started")
-                finished.put(Done(host, work(host)))
+                finished.put(HostOutcome(host, work(host)))
             except HostError as error:
-                finished.put(Done(host, None, error))
+                finished.put(HostOutcome(host, None, error))
             except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
                 finished.put(error)
 
@@ -58,7 +60,9 @@ def fan_out(hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, can
     yield from _collected(finished, len(hosts), cancel)
 
 
-def _collected(finished: queue.SimpleQueue[Done[T] | BaseException], count: int, cancel: Cancel) -> Iterator[Done[T]]:
+def _collected(
+    finished: queue.SimpleQueue[HostOutcome[T] | BaseException], count: int, cancel: Cancel
+) -> Iterator[HostOutcome[T]]:
     left, ours = count, None
     try:
         while left:

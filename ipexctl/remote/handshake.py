@@ -20,14 +20,14 @@ from paramiko.common import (
 )
 
 from ipexctl.remote.auth import Login, auth_refusal
-from ipexctl.remote.jump import ProxySocket, close_way
 from ipexctl.remote.outcome import Cancelled, Unreachable
+from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.ssh_config import by_hand
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.auth import KeyRing
-    from ipexctl.remote.clock import Clock
+    from ipexctl.remote.deadline import Deadline
     from ipexctl.remote.host_keys import HostKeys
     from ipexctl.remote.ssh_config import Endpoint
 
@@ -56,7 +56,7 @@ class Handshake:
     sock: socket.socket
     host_keys: HostKeys
     keys: KeyRing
-    clock: Clock
+    deadline: Deadline
 
 
 def connect(to: Handshake) -> fabric.Connection:
@@ -66,10 +66,10 @@ def connect(to: Handshake) -> fabric.Connection:
         with contextlib.suppress(OSError):
             to.sock.shutdown(socket.SHUT_RDWR)
 
-    login = Login(to.endpoint, to.keys, to.clock, named=to.host.identity)
+    login = Login(to.endpoint, to.keys, to.deadline, named=to.host.identity)
     connection = _connection(to, login)
     try:
-        with to.clock.closing(hang_up):
+        with to.deadline.closing(hang_up):
             connection.open()
         if not connection.client.get_transport().is_authenticated():
             raise Unreachable(
@@ -78,8 +78,8 @@ def connect(to: Handshake) -> fabric.Connection:
             )
     except BaseException as error:
         connection.close()
-        close_way(to.sock)
-        if to.clock.cancelled:
+        close_tunnel(to.sock)
+        if to.deadline.cancelled:
             raise Cancelled("stopped before it was connected") from None
         if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
             raise _why_not(error, to, login) from None
@@ -94,7 +94,7 @@ def _connection(to: Handshake, login: Login) -> fabric.Connection:
         return made
 
     # paramiko's own clocks, which know neither switch nor pause, must not end it before ours does.
-    long = (to.clock.seconds or 0) + 3600
+    long = (to.deadline.seconds or 0) + 3600
     connection = fabric.Connection(
         to.endpoint.hostname,
         user=to.endpoint.user,
@@ -194,8 +194,8 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 def _why_not(error: Exception, to: Handshake, login: Login) -> Unreachable:
     """What to tell the user of an error that paramiko words for programmers."""
     port, by_ourselves = to.endpoint.port, f"try by hand: {by_hand(to.host)}"
-    if to.clock.over:
-        waited = f"(waited {to.clock.seconds:g} s)"
+    if to.deadline.over:
+        waited = f"(waited {to.deadline.seconds:g} s)"
         if login.begun:
             return Unreachable(
                 f"sshd there takes too long over the login {waited}",

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ipexctl.remote.known_hosts import entries_for, fingerprint, hash_name, judge, known_types, parse
+from ipexctl.remote.known_hosts import check_key, entries_for, fingerprint, hash_name, known_types, parse
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import ssh_home
 
 if TYPE_CHECKING:
-    from ipexctl.remote.known_hosts import Entry, Judgement
+    from ipexctl.remote.known_hosts import Entry, KeyCheck
     from ipexctl.remote.ssh_config import Endpoint
 
 Policy = Literal["strict", "accept-new", "off"]
@@ -54,14 +54,14 @@ class HostKeys:
                 self._remember(endpoint, key_type, key)
                 return
             entries = self.entries(endpoint) or self._without_port(endpoint)
-        raise refusal(
+        raise rejected_key(
             judgement.verdict, judgement.entry, endpoint, key_type, key, by_authority=_only_authority(entries)
         )
 
-    def _judge(self, endpoint: Endpoint, key_type: str, key: bytes) -> Judgement:
-        judgement = judge(self.entries(endpoint), key_type, key)
+    def _judge(self, endpoint: Endpoint, key_type: str, key: bytes) -> KeyCheck:
+        judgement = check_key(self.entries(endpoint), key_type, key)
         if judgement.verdict == "unknown":
-            bare = judge(self._without_port(endpoint), key_type, key)
+            bare = check_key(self._without_port(endpoint), key_type, key)
             if bare.verdict in ("known", "revoked"):  # another key there may be that of the sshd on port 22
                 return bare
         return judgement
@@ -111,7 +111,7 @@ _HOST_KEY = {
 """Where sshd keeps its keys, unless it was told otherwise."""
 
 
-def refusal(
+def rejected_key(
     verdict: str, entry: Entry | None, endpoint: Endpoint, key_type: str, key: bytes, *, by_authority: bool = False
 ) -> Unreachable:
     """The sentence for a key that isn't trusted, and what to type; nothing that would add a changed key."""

@@ -59,7 +59,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class KeyCheck:
     """A verdict on a key that a host has shown, and the entry that decided it."""
 
     verdict: Verdict
@@ -98,7 +98,7 @@ def entries_for(entries: Iterable[Entry], name: str) -> tuple[Entry, ...]:
     )
 
 
-def judge(entries: Iterable[Entry], key_type: str, key: bytes) -> Judgement:
+def check_key(entries: Iterable[Entry], key_type: str, key: bytes) -> KeyCheck:
     """Whether the key a host shows is the one its entries promise.
 
     An entry with any other key means that the key has changed, also where its type is another one: the known types
@@ -108,7 +108,7 @@ def judge(entries: Iterable[Entry], key_type: str, key: bytes) -> Judgement:
     other: Entry | None = None
     for entry in entries:
         if entry.marker == "@revoked" and entry.key == key:
-            return Judgement("revoked", entry)
+            return KeyCheck("revoked", entry)
         if entry.marker:
             continue
         if entry.key == key:
@@ -116,8 +116,8 @@ def judge(entries: Iterable[Entry], key_type: str, key: bytes) -> Judgement:
         elif other is None or entry.key_type == key_type != other.key_type:
             other = entry
     if known:
-        return Judgement("known", known)
-    return Judgement("changed", other) if other else Judgement("unknown")
+        return KeyCheck("known", known)
+    return KeyCheck("changed", other) if other else KeyCheck("unknown")
 
 
 def known_types(entries: Iterable[Entry]) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO
 
-from ipexctl.remote.clock import Clock
 from ipexctl.remote.command import end_session_script
+from ipexctl.remote.deadline import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
-from ipexctl.remote.session import Ended, Telling
+from ipexctl.remote.session import CommandTimes, Ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ _GLANCE = 0.02
 _READ = 1 << 18
 
 
-class LocalSession(Telling):
+class LocalSession(CommandTimes):
     """This machine as a host."""
 
     def __init__(self, host: Host) -> None:
@@ -58,13 +58,13 @@ class LocalSession(Telling):
         timeout: float | None,
         cancel: Cancel | None,
     ) -> Ended:
-        clock = Clock(timeout, cancel)
-        if clock.cancelled:
+        deadline = Deadline(timeout, cancel)
+        if deadline.cancelled:
             raise Cancelled("stopped before it began")
         process = _start(command, stdin)
         try:
-            with _Wakeup() as wakeup, clock.cancel.waking(wakeup.wake):
-                return _follow(process, sink, wakeup, clock)
+            with _Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
+                return _follow(process, sink, wakeup, deadline)
         except BaseException:
             _end_processes(process)
             raise
@@ -127,7 +127,7 @@ class _Wakeup:
 
 
 def _follow(
-    process: subprocess.Popen[bytes], sink: Callable[[Stream, bytes], None], wakeup: _Wakeup, clock: Clock
+    process: subprocess.Popen[bytes], sink: Callable[[Stream, bytes], None], wakeup: _Wakeup, deadline: Deadline
 ) -> Ended:
     assert process.stdout is not None
     assert process.stderr is not None
@@ -137,11 +137,11 @@ def _follow(
             selector.register(descriptor, selectors.EVENT_READ)
         # The streams may end long before the command does, so both are waited for.
         while names or process.poll() is None:
-            if clock.cancelled:
+            if deadline.cancelled:
                 raise Cancelled("stopped")
-            if clock.over:
-                raise TimedOut(f"not finished within {clock.seconds:g} s", option="--timeout S gives it longer")
-            for key, _ in selector.select(clock.left(None if names else _GLANCE)):
+            if deadline.over:
+                raise TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
+            for key, _ in selector.select(deadline.left(None if names else _GLANCE)):
                 if key.fd not in names:
                     continue
                 if data := os.read(key.fd, _READ):

@@ -41,7 +41,7 @@ class Captured:
     stderr: bytes
 
 
-class Telling:
+class CommandTimes:
     """A session that can tell of each command once it has ended: the command, and the seconds it took."""
 
     on_command: Callable[[Command, float], None] | None = None

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import paramiko
 
-from ipexctl.remote import dial
-from ipexctl.remote.clock import Clock
+from ipexctl.remote import tcp as dial
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
-from ipexctl.remote.jump import close_way
+from ipexctl.remote.deadline import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import Ended, Telling
+from ipexctl.remote.proxy_jump import close_tunnel
+from ipexctl.remote.session import CommandTimes, Ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class _NoChannel(HostError):
     """sshd opens no further one on a connection that is well."""
 
 
-class SshSession(Telling):
+class SshSession(CommandTimes):
     """One connection to one host; each command is a channel of it."""
 
     def __init__(self, host: Host, connection: fabric.Connection) -> None:
@@ -84,19 +84,19 @@ class SshSession(Telling):
         timeout: float | None,
         cancel: Cancel | None,
     ) -> Ended:
-        clock = Clock(timeout, cancel)
-        if clock.cancelled:
+        deadline = Deadline(timeout, cancel)
+        if deadline.cancelled:
             raise Cancelled("stopped before it began")
         nonce = secrets.token_hex(8)
         line = login_line(command, nonce)
         if len(line) > MAX_LINE:
             size = len(line) // 1024
             raise HostError(f"the command is {size} KiB long; a host takes 128", "put it into a file and push that")
-        channel = self._opened(line, clock)
+        channel = self._opened(line, deadline)
         reader = _Reader(channel, sink, nonce)
         try:
             _feed(channel, stdin)
-            return self._until_end(reader, clock)
+            return self._until_end(reader, deadline)
         except (Cancelled, TimedOut) as early:
             raise type(early)(early.reason + self._end_processes(reader), early.advice, option=early.option) from None
         except HostError:
@@ -112,59 +112,59 @@ class SshSession(Telling):
                 self._ended_so_far += 1
                 self._turn.notify_all()
 
-    def _opened(self, line: str, clock: Clock) -> paramiko.Channel:
+    def _opened(self, line: str, deadline: Deadline) -> paramiko.Channel:
         """A channel that runs it; where sshd allows no more at a time (MaxSessions), once another of ours has ended."""
         alone = 0
         while True:
             ended = self._ended_so_far
             try:
-                channel = self._open_channel(line, clock)
+                channel = self._open_channel(line, deadline)
             except _NoChannel:
                 with self._turn:
                     alone += not self._at_work and ended == self._ended_so_far
                     if alone > _TRIES:
                         raise
-                    self._turn.wait(clock.left(_GLANCE))
-                if clock.cancelled:
+                    self._turn.wait(deadline.left(_GLANCE))
+                if deadline.cancelled:
                     raise Cancelled("stopped before it began") from None
-                if clock.over:
-                    raise _too_slow(clock) from None
+                if deadline.over:
+                    raise _too_slow(deadline) from None
             else:
                 with self._turn:
                     self._at_work += 1
                 return channel
 
-    def _open_channel(self, line: str, clock: Clock) -> paramiko.Channel:
+    def _open_channel(self, line: str, deadline: Deadline) -> paramiko.Channel:
         """Neither opening nor exec waits with a limit of its own; a sshd that doesn't answer loses the connection."""
-        limit = Clock(clock.left(dial.DEAD_AFTER), clock.cancel)
+        limit = Deadline(deadline.left(dial.DEAD_AFTER), deadline.cancel)
         channel = None
         try:
             with limit.closing(self._transport.close):
                 channel = self._transport.open_session(timeout=3600)
                 channel.exec_command(line.encode())
         except _BROKEN as error:
-            if clock.cancelled:
+            if deadline.cancelled:
                 raise Cancelled("stopped before it began") from None
-            if clock.over:
-                raise _too_slow(clock) from None
+            if deadline.over:
+                raise _too_slow(deadline) from None
             if self._transport.is_active() and isinstance(error, paramiko.SSHException):
                 raise _refused(opened=channel is not None) from None
             raise _lost(error) from None
         return channel
 
-    def _until_end(self, reader: _Reader, clock: Clock) -> Ended:
+    def _until_end(self, reader: _Reader, deadline: Deadline) -> Ended:
         pulse = _Pulse(self._transport)
-        with clock.cancel.waking(reader.wake.set):
+        with deadline.cancel.waking(reader.wake.set):
             while True:
-                if clock.cancelled:
+                if deadline.cancelled:
                     raise Cancelled("stopped")
-                if clock.over:
-                    raise _too_slow(clock)
+                if deadline.over:
+                    raise _too_slow(deadline)
                 if reader.read():
                     continue
                 if reader.at_end:
                     return self._ended(reader)
-                if not reader.wake.wait(clock.left(dial.DEAD_AFTER / 2)):
+                if not reader.wake.wait(deadline.left(dial.DEAD_AFTER / 2)):
                     pulse.feel()
 
     def _ended(self, reader: _Reader) -> Ended:
@@ -190,7 +190,7 @@ class SshSession(Telling):
         line = login_line(Command(end_session_script(reader.session_id, GRACE), "end"), nonce)
         answer = b""
         try:
-            with Clock(GRACE + _PATIENCE).closing(self._transport.close):
+            with Deadline(GRACE + _PATIENCE).closing(self._transport.close):
                 channel = self._transport.open_session(timeout=3600)
                 channel.exec_command(line.encode())
                 while data := channel.recv(4096):
@@ -206,7 +206,7 @@ class SshSession(Telling):
     def close(self) -> None:
         with contextlib.suppress(*_BROKEN):
             self._connection.close()
-        close_way(self._transport.sock)
+        close_tunnel(self._transport.sock)
 
 
 class _Reader:
@@ -293,8 +293,8 @@ def _pump(source: BinaryIO, channel: paramiko.Channel) -> None:
         channel.shutdown_write()
 
 
-def _too_slow(clock: Clock) -> TimedOut:
-    return TimedOut(f"not finished within {clock.seconds:g} s", option="--timeout S gives it longer")
+def _too_slow(deadline: Deadline) -> TimedOut:
+    return TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
 
 
 def _refused(*, opened: bool) -> HostError:

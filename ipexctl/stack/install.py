@@ -10,89 +10,99 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import capture
-from ipexctl.stack.choice.fit import interpreters_for, misfit
-from ipexctl.stack.choice.plan import Refusal
-from ipexctl.stack.choice.wish import stacks
-from ipexctl.stack.course import Course, Wishes
 from ipexctl.stack.env import environment
-from ipexctl.stack.env.existing import EnvFields, find_existing
+from ipexctl.stack.env.build import (
+    EnvSpec,
+    build_everywhere,
+    check_env,
+    find_obstacle,
+    is_named,
+    machine_token,
+    prove_only,
+)
 from ipexctl.stack.env.names import env_directory
-from ipexctl.stack.env.obstacles import homes_differ
-from ipexctl.stack.env.setup import Setup, check_env, find_obstacle, is_named, machine_token, prove_only, set_up
+from ipexctl.stack.env.preflight import homes_differ
+from ipexctl.stack.env.reuse import EnvFields, find_existing
+from ipexctl.stack.host_inspection import announce_sizes, inspect_hosts, summary_of
+from ipexctl.stack.install_context import InstallContext, InstallRequest
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.lock.locking import uv_for_node
-from ipexctl.stack.lock.supply import installer_of, supply
-from ipexctl.stack.look import look, say_how_much, summary_of
-from ipexctl.stack.progress import Said, unwatched
+from ipexctl.stack.lock.make_lock import uv_for_node
+from ipexctl.stack.lock.pipeline import installer_of, lock_stack
+from ipexctl.stack.progress import Notice, unwatched
 from ipexctl.stack.report import HostInstall, StackSummary
+from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
+from ipexctl.stack.resolve.constraints import stacks
+from ipexctl.stack.resolve.plan import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.crew import Crew
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.env.environment import CheckResult
-    from ipexctl.stack.env.existing import EnvRecord, Existing
-    from ipexctl.stack.lock.supply import Supplied
+    from ipexctl.stack.env.reuse import EnvRecord, Existing
+    from ipexctl.stack.lock.pipeline import LockedStack
     from ipexctl.stack.progress import Watch
     from ipexctl.stack.report import InstallReport
 
-__all__ = ["Wishes", "install"]
+__all__ = ["InstallRequest", "install"]
 
 
-def install(hosts: Sequence[Host], wishes: Wishes, crew: Crew, watch: Watch = unwatched) -> InstallReport:
+def install(
+    hosts: Sequence[Host], wishes: InstallRequest, pool: SessionPool, watch: Watch = unwatched
+) -> InstallReport:
     """Put one stack on every host. A host that fails takes no other down; a second call finishes the job."""
-    course = Course(hosts, wishes, crew, watch)
-    look(course)
-    if not course.there:
-        return course.report()
-    homes = {host.name: home.path for host in course.there if (home := course.facts[host.name].home)}
-    users = [course.facts[host.name].account.user for host in course.there]
+    context = InstallContext(hosts, wishes, pool, watch)
+    inspect_hosts(context)
+    if not context.there:
+        return context.report()
+    homes = {host.name: home.path for host in context.there if (home := context.facts[host.name].home)}
+    users = [context.facts[host.name].account.user for host in context.there]
     if refusal := homes_differ(homes, users):
-        return course.report(refusal=refusal)
-    known = None if wishes.upgrade else find_existing(wishes.env, wishes.name, course.facts)
-    if known is not None and (setup := _setup_again(course, known)) is not None:
-        return _go_on(course, known.record, setup)
+        return context.report(refusal=refusal)
+    known = None if wishes.upgrade else find_existing(wishes.env, wishes.name, context.facts)
+    if known is not None and (setup := _setup_again(context, known)) is not None:
+        return _go_on(context, known.record, setup)
     try:
-        decided = supply(course)
+        decided = lock_stack(context)
     except Cancelled as error:
-        for host in course.there:
-            course.end(host, error)
-        return course.report()
+        for host in context.there:
+            context.end(host, error)
+        return context.report()
     except HostError as error:
-        return course.report(refusal=Refusal(error.reason, error.fix))
+        return context.report(refusal=Refusal(error.reason, error.fix))
     if isinstance(decided, Refusal):
-        return course.report(refusal=decided)
-    return _begin(course, decided)
+        return context.report(refusal=decided)
+    return _begin(context, decided)
 
 
-def _begin(course: Course, decided: Supplied) -> InstallReport:
+def _begin(context: InstallContext, decided: LockedStack) -> InstallReport:
     """A lock that was just made, on all hosts."""
     plan, lock = decided.plan, decided.lock
-    course.notes += plan.notes
+    context.notes += plan.notes
     name = env_directory(plan.row.name, lock.digest)
     summary = summary_of(plan, lock)
-    fetches = f"{course.first.name} fetches them itself"
-    say_how_much(course, decided, by=fetches if decided.by_node0 else "they come through this machine")
-    if course.wishes.dry_run:
-        for host in course.there:
-            if wrong := find_obstacle(course, host, lock, plan.interpreters.get(host.name)):
-                course.end(host, HostError(*wrong))
+    fetches = f"{context.first.name} fetches them itself"
+    announce_sizes(context, decided, by=fetches if decided.by_node0 else "they come through this machine")
+    if context.wishes.dry_run:
+        for host in context.there:
+            if wrong := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
+                context.end(host, HostError(*wrong))
             else:
-                course.done[host.name] = HostInstall(
-                    host, "changed", "", "", name, lock.packages, seconds=course.seconds
+                context.done[host.name] = HostInstall(
+                    host, "changed", "", "", name, lock.packages, seconds=context.seconds
                 )
-        return course.report(stack=summary, lock=lock, path=f"{course.home}/envs/{course.wishes.name}")
-    setup = Setup(
+        return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.wishes.name}")
+    setup = EnvSpec(
         name=name,
         lock=lock,
         installer=decided.installer,
         record=EnvFields(
             row=plan.row.name,
             python=plan.python,
-            requests=(course.wishes.env.to_json(),),
+            requests=(context.wishes.env.to_json(),),
             backend=plan.backend,
             module=plan.row.module if plan.oneccl else None,
             retired=plan.row.retired,
@@ -104,22 +114,22 @@ def _begin(course: Course, decided: Supplied) -> InstallReport:
         asked=decided.asked,
         by_node0=decided.by_node0,
     )
-    set_up(course, setup, course.there)
-    return course.report(stack=summary, lock=lock, path=f"{course.home}/envs/{course.wishes.name}")
+    build_everywhere(context, setup, context.there)
+    return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.wishes.name}")
 
 
-def _setup_again(course: Course, known: Existing) -> Setup | None:
+def _setup_again(context: InstallContext, known: Existing) -> EnvSpec | None:
     """The environment that answers this request already, for all hosts; None where it wouldn't do for all of them."""
     record = known.record
-    row = stacks(course.wishes.rows).get(record.row)
-    if row is None or any(misfit(row, facts) for facts in course.facts.values()):
+    row = stacks(context.wishes.rows).get(record.row)
+    if row is None or any(incompatibility(row, facts) for facts in context.facts.values()):
         return None
-    interpreters = interpreters_for(record.python, course.facts)
-    if any(host.name not in interpreters for host in course.there):
+    interpreters = interpreters_for(record.python, context.facts)
+    if any(host.name not in interpreters for host in context.there):
         return None
     for name in known.hosts:
-        host = next(host for host in course.there if host.name == name)
-        lock = _read_lock(course, host, record)
+        host = next(host for host in context.there if host.name == name)
+        lock = _read_lock(context, host, record)
         if lock is not None:
             fields = EnvFields(
                 row=record.row,
@@ -132,23 +142,23 @@ def _setup_again(course: Course, known: Existing) -> Setup | None:
                 why=record.why,
                 installer=record.installer,
             ).to_json()
-            return Setup(record.name, lock, None, fields, interpreters)
+            return EnvSpec(record.name, lock, None, fields, interpreters)
     return None
 
 
-def _read_lock(course: Course, host: Host, record: EnvRecord) -> Lock | None:
+def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock | None:
     """An environment's lock, from one host that has it; None where it is broken there."""
-    path = f"{course.home}/envs/{record.name}/lock.json"
+    path = f"{context.home}/envs/{record.name}/lock.json"
     try:
-        session = course.crew.session(host)
-        said = capture(session, Command.argv("cat", path), timeout=60, cancel=course.crew.cancel)
+        session = context.pool.session(host)
+        said = capture(session, Command.argv("cat", path), timeout=60, cancel=context.pool.cancel)
         lock = Lock.from_json(json.loads(said.stdout))
     except (HostError, ValueError, KeyError, TypeError):
         return None
     return lock if lock.digest == record.digest else None
 
 
-def _go_on(course: Course, record: EnvRecord, setup: Setup) -> InstallReport:
+def _go_on(context: InstallContext, record: EnvRecord, setup: EnvSpec) -> InstallReport:
     """The environment is known: what is whole stays, what is broken or missing is made from the same lock."""
     summary = StackSummary(
         name=record.row,
@@ -161,73 +171,73 @@ def _go_on(course: Course, record: EnvRecord, setup: Setup) -> InstallReport:
         why=record.why,
         retired=bool(setup.record.get("retired")),
     )
-    path = f"{course.home}/envs/{course.wishes.name}"
-    found = _check_all(course, setup)
-    whole = [host for host in course.there if host.name in found and found[host.name].ok]
-    broken = {host.name: result.build for host, result in _there(course, found) if not result.ok}
+    path = f"{context.home}/envs/{context.wishes.name}"
+    found = _check_all(context, setup)
+    whole = [host for host in context.there if host.name in found and found[host.name].ok]
+    broken = {host.name: result.build for host, result in _there(context, found) if not result.ok}
     setup = replace(setup, broken=broken)
-    rest = [host for host in course.there if host not in whole]
-    if course.wishes.dry_run:
-        for host in course.there:
+    rest = [host for host in context.there if host not in whole]
+    if context.wishes.dry_run:
+        for host in context.there:
             status: Status = "ok" if host in whole else "changed"
-            course.done[host.name] = _host_install(course, setup, host, status)
-        return course.report(stack=summary, lock=setup.lock, path=path)
-    for host, result in _there(course, found):
+            context.done[host.name] = _host_install(context, setup, host, status)
+        return context.report(stack=summary, lock=setup.lock, path=path)
+    for host, result in _there(context, found):
         if not result.ok:
-            course.watch(Said(f"{host.name}: made anew, for {result.wrong[0]}"))
+            context.watch(Notice(f"{host.name}: made anew, for {result.wrong[0]}"))
     unproved = []
     for host in whole:
-        proof = environment.noted(found[host.name].verified.get(machine_token(course, host)))
+        proof = environment.noted(found[host.name].verified.get(machine_token(context, host)))
         if proof is None:
             unproved.append(host)
         else:
-            course.done[host.name] = _host_install(course, setup, host, "ok", proof.to_json())
-    prove_only(course, setup, unproved)
-    _name_where_missing(course, setup, whole)
+            context.done[host.name] = _host_install(context, setup, host, "ok", proof.to_json())
+    prove_only(context, setup, unproved)
+    _name_where_missing(context, setup, whole)
     if rest:  # only then: to know our own uv is to read all of it
-        set_up(course, replace(setup, installer=_recorded_installer(record)), rest)
-    return course.report(stack=summary, lock=setup.lock, path=path)
+        build_everywhere(context, replace(setup, installer=_recorded_installer(record)), rest)
+    return context.report(stack=summary, lock=setup.lock, path=path)
 
 
-def _check_all(course: Course, setup: Setup) -> dict[str, CheckResult]:
+def _check_all(context: InstallContext, setup: EnvSpec) -> dict[str, CheckResult]:
     def check(host: Host, session: Session) -> CheckResult:
-        with course.timed(host.name, "checked the environment"):
-            return check_env(course, setup, host, session)
+        with context.timed(host.name, "checked the environment"):
+            return check_env(context, setup, host, session)
 
     found: dict[str, CheckResult] = {}
-    for done in course.crew.each(course.there, check):
+    for done in context.pool.each(context.there, check):
         if done.error is not None:
-            course.end(done.host, done.error)
+            context.end(done.host, done.error)
         elif done.result is not None:
             found[done.host.name] = done.result
     return found
 
 
-def _there(course: Course, found: Mapping[str, CheckResult]) -> list[tuple[Host, CheckResult]]:
+def _there(context: InstallContext, found: Mapping[str, CheckResult]) -> list[tuple[Host, CheckResult]]:
     """The hosts where there is an environment of that name, whole or not."""
-    return [(host, found[host.name]) for host in course.hosts if host.name in found and found[host.name].there]
+    return [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].there]
 
 
-def _name_where_missing(course: Course, setup: Setup, hosts: Sequence[Host]) -> None:
+def _name_where_missing(context: InstallContext, setup: EnvSpec, hosts: Sequence[Host]) -> None:
     """The environment may be there under another name only."""
-    name = course.wishes.name
+    name = context.wishes.name
 
     def give(host: Host, session: Session) -> None:
-        python = course.python(host, setup.interpreters[host.name])
-        environment.link(session, python, home=course.home, name=setup.name, links=(name,), cancel=course.crew.cancel)
+        python = context.python(host, setup.interpreters[host.name])
+        environment.link(session, python, home=context.home, name=setup.name, links=(name,), cancel=context.pool.cancel)
 
-    for done in course.crew.each([host for host in hosts if not is_named(course, setup, host)], give):
+    for done in context.pool.each([host for host in hosts if not is_named(context, setup, host)], give):
         if done.error is not None:
-            course.end(done.host, done.error, setup.name)
-        elif (before := course.done[done.host.name]).status == "ok":
-            course.done[done.host.name] = replace(before, status="changed", reason=f"called {name} now")
+            context.end(done.host, done.error, setup.name)
+        elif (before := context.done[done.host.name]).status == "ok":
+            context.done[done.host.name] = replace(before, status="changed", reason=f"called {name} now")
 
 
 def _host_install(
-    course: Course, setup: Setup, host: Host, status: Status, verify: Mapping[str, Any] | None = None
+    context: InstallContext, setup: EnvSpec, host: Host, status: Status, verify: Mapping[str, Any] | None = None
 ) -> HostInstall:
     packages = setup.lock.packages
-    return HostInstall(host, status, "", "", setup.name, packages, verify or {}, course.seconds)
+    return HostInstall(host, status, "", "", setup.name, packages, verify or {}, context.seconds)
 
 
 def _recorded_installer(record: EnvRecord) -> Wheel | None:

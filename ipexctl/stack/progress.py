@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Notice:
     """A sentence about the whole: which stack, how much is to be had."""
 
     text: str
@@ -15,7 +15,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class BytesMoved:
     """How far bytes have come on one host; `host` is empty for this machine."""
 
     host: str
@@ -52,7 +52,7 @@ class Ended:
     ok: bool
 
 
-Event = Said | Moved | Stepped | Timed | Ended
+Event = Notice | BytesMoved | Stepped | Timed | Ended
 Watch = Callable[[Event], None]
 
 

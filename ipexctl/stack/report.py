@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.outcome import Status
-    from ipexctl.stack.choice.plan import Refusal
     from ipexctl.stack.lock.lock import Lock
+    from ipexctl.stack.resolve.plan import Refusal
 
 
 @dataclass(frozen=True, slots=True)

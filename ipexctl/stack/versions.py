@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.outcome import exit_code
-from ipexctl.stack.choice.plan import Refusal
-from ipexctl.stack.choice.resolver import resolve
+from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.crew import Crew
-    from ipexctl.stack.choice.plan import StackPlan
-    from ipexctl.stack.choice.request import StackRequest
-    from ipexctl.stack.rows.table import StackRow
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.resolve.plan import StackPlan
+    from ipexctl.stack.resolve.request import StackRequest
 
 
 @dataclass(frozen=True, slots=True)
 class VersionsReport:
-    rows: tuple[StackRow, ...]
+    rows: tuple[StackSpec, ...]
     outcome: StackPlan | Refusal
     hosts: tuple[HostFacts, ...] = ()
     """Those that were asked what they are; none: the table alone decided."""
@@ -38,7 +38,7 @@ class VersionsReport:
         return code or (1 if isinstance(self.outcome, Refusal) else 0)
 
 
-def versions(request: StackRequest, rows: Sequence[StackRow]) -> VersionsReport:
+def versions(request: StackRequest, rows: Sequence[StackSpec]) -> VersionsReport:
     """By the table alone."""
     return VersionsReport(tuple(rows), resolve(request, {}, None, rows=rows))
 
@@ -46,8 +46,8 @@ def versions(request: StackRequest, rows: Sequence[StackRow]) -> VersionsReport:
 def versions_for(
     hosts: Sequence[Host],
     request: StackRequest,
-    rows: Sequence[StackRow],
-    crew: Crew,
+    rows: Sequence[StackSpec],
+    pool: SessionPool,
     *,
     home: str | None = None,
     timeout: float | None = None,
@@ -59,13 +59,13 @@ def versions_for(
     wrong = resolve(request, {}, None, rows=rows)
     if isinstance(wrong, Refusal) and wrong.wrong_call:
         return VersionsReport(tuple(rows), wrong)
-    answers = {answer.host.name: answer for answer in gather(hosts, crew, home=home, timeout=timeout)}
+    answers = {answer.host.name: answer for answer in gather(hosts, pool, home=home, timeout=timeout)}
     ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
     facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
     return VersionsReport(tuple(rows), _for_hosts(request, facts, rows), ordered, time.monotonic() - began)
 
 
-def _for_hosts(request: StackRequest, facts: Mapping[str, Facts], rows: Sequence[StackRow]) -> StackPlan | Refusal:
+def _for_hosts(request: StackRequest, facts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan | Refusal:
     if not facts:
         return Refusal("no host answered, so there is nothing to choose for")
     return resolve(request, facts, None, rows=rows)

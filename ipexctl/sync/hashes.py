@@ -16,7 +16,7 @@ from ipexctl.sync.manifest import Entry, Manifest, encode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.sync.walk import Found, Seen
+    from ipexctl.sync.scan import Found, ScanResult
 
 _SCHEMA: Final = 1
 RACY_NS: Final = 2_000_000_000
@@ -73,7 +73,7 @@ class Hashes:
             aside.replace(self._path)
 
 
-def manifest_of(seen: Seen, hashes: Hashes) -> Manifest:
+def manifest_of(seen: ScanResult, hashes: Hashes) -> Manifest:
     """Raises a UserError where a file can't be read, or doesn't hold still."""
     root = os.fsencode(seen.root)
     entries = []

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 import platformdirs
 
 from ipexctl.errors import UserError
-from ipexctl.sync import walk
+from ipexctl.sync import scan as walk
 from ipexctl.sync.hashes import Hashes, manifest_of
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.manifest import unpacked
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
-from ipexctl.sync.weight import refuse_big
+from ipexctl.sync.size_limits import refuse_big
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def read_project(
     root = real_path(root)
     if problem := root_problem(root):
         raise UserError(problem, fix="name the project's directory: ipexctl sync DIR")
-    seen = walk.look(root, (*excludes, *_own(root, home)), includes)
+    seen = walk.scan_project(root, (*excludes, *_own(root, home)), includes)
     if not allow_big:
         refuse_big(root, seen)
     name = tree_name(root, owner_here())
@@ -72,7 +72,7 @@ def _own(root: Path, home: str) -> tuple[str, ...]:
     return tuple(pattern_for(os.fspath(place.relative_to(root))) for place in below)
 
 
-def _notes(seen: walk.Seen) -> tuple[str, ...]:
+def _notes(seen: walk.ScanResult) -> tuple[str, ...]:
     notes = []
     if seen.credentials:
         notes.append(f"left out: {_some(sorted(seen.credentials), 10)} (credentials; --include PATTERN sends them)")
@@ -102,7 +102,7 @@ def remember(project: Project) -> None:
             old.unlink()
 
 
-def remembered(project: Project, digest: str) -> Manifest | None:
+def sent_before(project: Project, digest: str) -> Manifest | None:
     if len(digest) != 64 or not digest.isalnum():
         return None
     try:

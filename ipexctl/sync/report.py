@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Notice:
     """A sentence about the whole."""
 
     text: str
@@ -24,7 +24,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class BytesMoved:
     """How far bytes have come on one host."""
 
     host: str
@@ -41,7 +41,7 @@ class Stepped:
     seconds: float
 
 
-Event = Said | Moved | Stepped
+Event = Notice | BytesMoved | Stepped
 Watch = Callable[[Event], None]
 
 

@@ -10,24 +10,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.remote.outcome import HostError
-from ipexctl.sync.decide import decide, homes_differ
-from ipexctl.sync.nodes import Order, ask, frame, put
-from ipexctl.sync.project import remember, remembered
-from ipexctl.sync.report import Said, Stepped, Synced, SyncReport, unwatched
+from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree
+from ipexctl.sync.plan import homes_differ, make_sync_plan
+from ipexctl.sync.project import remember, sent_before
+from ipexctl.sync.report import Notice, Stepped, Synced, SyncReport, unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.crew import Crew
     from ipexctl.remote.session import Session
-    from ipexctl.sync.bring import Bringer
-    from ipexctl.sync.decide import Decision
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.manifest import Entry
-    from ipexctl.sync.nodes import Answer
+    from ipexctl.sync.node_calls import TreeState
+    from ipexctl.sync.plan import SyncPlan
     from ipexctl.sync.project import Project
     from ipexctl.sync.report import Watch
+    from ipexctl.sync.upload import Uploader
 
 MUCH: Final = 8_000_000
 """Bytes. Less than that is sent to every host by ourselves: the first host would have to answer before the others."""
@@ -42,7 +42,7 @@ def _at_once() -> None:
 def sync_project(
     project: Project,
     hosts: Sequence[Host],
-    crew: Crew,
+    pool: SessionPool,
     facts: Mapping[str, Facts] | None = None,
     *,
     home: str,
@@ -62,8 +62,8 @@ def sync_project(
     something is to be uploaded; what it raises ends the sync.
     """
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
-    order = Order(home, project, None if dry_run else lease, tuple(ended), pythons)
-    sync = _Sync(order, hosts, crew, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
+    order = TreeRequest(home, project, None if dry_run else lease, tuple(ended), pythons)
+    sync = _Sync(order, hosts, pool, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
     return sync.run(before_change)
 
 
@@ -77,9 +77,9 @@ class _Sync:
 
     def __init__(
         self,
-        order: Order,
+        order: TreeRequest,
         hosts: Sequence[Host],
-        crew: Crew,
+        pool: SessionPool,
         facts: Mapping[str, Facts] | None,
         *,
         iface: str | None,
@@ -87,11 +87,11 @@ class _Sync:
         timeout: float | None,
         dry_run: bool,
     ) -> None:
-        self.order, self.project, self.hosts, self.crew = order, order.project, tuple(hosts), crew
+        self.order, self.project, self.hosts, self.pool = order, order.project, tuple(hosts), pool
         self.facts = dict(facts or {})
         self.iface, self.watch, self.timeout, self.dry_run = iface, watch, timeout, dry_run
         self.done: dict[str, Synced] = {}
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, TreeState] = {}
         self.notes = list(self.project.notes)
         self._began = time.monotonic()
         self._frames: dict[frozenset[str], bytes] = {}
@@ -107,7 +107,7 @@ class _Sync:
                         host, HostError(reason, "--home DIR names one path for all, such as /scratch/me/ipexctl")
                     )
             return self._report(None)
-        decision = decide(self.hosts, self.answers)
+        decision = make_sync_plan(self.hosts, self.answers)
         self.order = replace(self.order, ended=tuple(sorted({*self.order.ended, *decision.ended})))
         for host in decision.whole:
             self._end_whole(host, decision.generation)
@@ -122,13 +122,15 @@ class _Sync:
     # Asking
 
     def _ask(self, hosts: Sequence[Host]) -> None:
-        def work(host: Host, session: Session) -> Answer:
+        def work(host: Host, session: Session) -> TreeState:
             began = time.monotonic()
-            answer = ask(session, self.order, dry_run=self.dry_run, timeout=self.timeout, cancel=self.crew.cancel)
+            answer = query_tree(
+                session, self.order, dry_run=self.dry_run, timeout=self.timeout, cancel=self.pool.cancel
+            )
             self.watch(Stepped(host.name, "asked", time.monotonic() - began))
             return answer
 
-        for done in self.crew.each(hosts, work):
+        for done in self.pool.each(hosts, work):
             if done.result is not None:
                 self.answers[done.host.name] = done.result
             elif done.error is not None:
@@ -146,7 +148,7 @@ class _Sync:
 
     # Sending
 
-    def _deliver(self, decision: Decision) -> None:
+    def _deliver(self, decision: SyncPlan) -> None:
         needs = {host.name: self._guess(host, decision.generation) for host in decision.leaders}
         self._to_leaders(decision, decision.leaders, needs)
         if self.dry_run:
@@ -179,14 +181,14 @@ class _Sync:
         for each in self.answers[host.name].generations:
             if not each.digest:
                 continue
-            had = remembered(self.project, each.digest)
+            had = sent_before(self.project, each.digest)
             if had is None:
                 return set()
             wanted -= set(had.files)
         here = self.answers[host.name].generation(number)
         return wanted - set(here.staged if here else ())
 
-    def _to_leaders(self, decision: Decision, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> None:
+    def _to_leaders(self, decision: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> None:
         with ExitStack() as ends:
             bringer = self._bringer(hosts, needs)
             if bringer is not None:
@@ -198,7 +200,7 @@ class _Sync:
                         said = error.reason if host is first else f"files come by way of {first.name}: {error.reason}"
                         self._fail(host, error if host is first else HostError(said, error.fix))
                     return
-            for done in self.crew.each(
+            for done in self.pool.each(
                 hosts, lambda host, session: self._to_one(host, session, decision, needs[host.name], bringer)
             ):
                 if done.result is not None:
@@ -206,36 +208,36 @@ class _Sync:
                 elif done.error is not None:
                     self._fail(done.host, done.error)
             if bringer is not None:
-                for _ in self.crew.each(hosts, bringer.drop):
+                for _ in self.pool.each(hosts, bringer.drop):
                     pass
 
-    def _bringer(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Bringer | None:
+    def _bringer(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Uploader | None:
         """Where it is much, and for many, it takes another way than from here to each."""
         contents = [self.project.manifest.files[sha] for sha in sorted(set().union(*needs.values()))]
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < MUCH:
             return None
         from ipexctl.facts.gather import gather  # these cost start-up, and are seldom needed
-        from ipexctl.sync.bring import Bringer, Cluster
+        from ipexctl.sync.upload import Cluster, Uploader
 
         unknown = [host for host in hosts if host.name not in self.facts]
         if unknown:
-            for answer in gather(unknown, self.crew, home=self.order.home, timeout=self.timeout):
+            for answer in gather(unknown, self.pool, home=self.order.home, timeout=self.timeout):
                 if answer.facts is not None:
                     self.facts[answer.host.name] = answer.facts
         first = [host for host in hosts if needs[host.name]]
         order = (*first, *(host for host in hosts if host not in first))
         cluster = Cluster(order, self.answers, self.facts, self.iface, self.timeout)
-        return Bringer(self.project, contents, cluster, self.crew, self.watch)
+        return Uploader(self.project, contents, cluster, self.pool, self.watch)
 
     def _to_one(
-        self, host: Host, session: Session, decision: Decision, need: set[str], bringer: Bringer | None
+        self, host: Host, session: Session, decision: SyncPlan, need: set[str], bringer: Uploader | None
     ) -> Synced:
         began, sent = time.monotonic(), 0
         blobs = bringer.bring(host, session) if bringer is not None and need else []
         sent += bringer.sent.get(host.name, 0) if bringer is not None else 0
         contents = [] if blobs else self._contents(need)
         for _ in range(_ROUNDS):
-            said, count = put(
+            said, count = put_tree(
                 session,
                 self.order,
                 decision.generation,
@@ -243,7 +245,7 @@ class _Sync:
                 blobs=blobs,
                 dry_run=self.dry_run,
                 timeout=self.timeout,
-                cancel=self.crew.cancel,
+                cancel=self.pool.cancel,
             )
             sent += count
             if "need" not in said:
@@ -290,7 +292,7 @@ class _Sync:
 
     # Saying
 
-    def _note_generation(self, decision: Decision) -> None:
+    def _note_generation(self, decision: SyncPlan) -> None:
         if decision.generation > 1 and decision.users:
             use = "uses" if len(decision.users) == 1 else "use"
             text = (
@@ -298,7 +300,7 @@ class _Sync:
                 "goes beside it, without the files that runs wrote there"
             )
             self.notes.append(text)
-            self.watch(Said(text))
+            self.watch(Notice(text))
 
     @property
     def _seconds(self) -> float:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.trust.authorized_keys import Owner, TrustLine
-    from ipexctl.trust.seen import Seen
+    from ipexctl.trust.host_state import HostState
 
 _SELF: Final = ("localhost", "localhost.localdomain", "ip6-localhost")
 
@@ -42,27 +42,27 @@ class KeysEdit:
         return "our line in ~/.ssh/authorized_keys brought up to date"
 
 
-def keys_to_add(seen: Seen, line: TrustLine, owner: Owner) -> KeysEdit | None:
+def keys_to_add(seen: HostState, line: TrustLine, owner: Owner) -> KeysEdit | None:
     new = put_in(seen.keys, line, owner=owner, has_directory=seen.has_ssh_dir)
     if new != seen.keys:
         return KeysEdit(seen.keys, new)
     return KeysEdit(seen.keys, seen.keys, tidy=True) if seen.litter else None
 
 
-def keys_to_remove(seen: Seen, owner: Owner) -> KeysEdit | None:
+def keys_to_remove(seen: HostState, owner: Owner) -> KeysEdit | None:
     removal = take_out(seen.keys, owner)
     if removal.removed:
         return KeysEdit(seen.keys, removal.content, removal.directory_too)
     return KeysEdit(seen.keys, seen.keys, tidy=True) if seen.litter else None
 
 
-def stores(seen: Mapping[str, Seen]) -> dict[str, str]:
+def stores(seen: Mapping[str, HostState]) -> dict[str, str]:
     """For each host the first one with the same home, which is itself where nobody shares it."""
     firsts: dict[tuple[str, str], str] = {}
     return {name: firsts.setdefault((host.store, host.home), name) for name, host in seen.items()}
 
 
-def sources_of(node0: Seen, internal: str) -> tuple[str, ...]:
+def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
     """The addresses node0 may be seen to come from: the internal one first, then every other it has."""
     found = [nic.address for nic in node0.nics if nic.joins_hosts]
     if any(nic.address == internal for nic in node0.nics):
@@ -79,7 +79,7 @@ def words_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, s
     }
 
 
-def nodes_for(hosts: Iterable[Host], seen: Mapping[str, Seen], internal: Mapping[str, str]) -> tuple[Node, ...]:
+def nodes_for(hosts: Iterable[Host], seen: Mapping[str, HostState], internal: Mapping[str, str]) -> tuple[Node, ...]:
     """The nodes of node0's config, each under its name and, where nobody else has it, its internal address."""
     addresses = list(internal.values())
     nodes = []
@@ -94,7 +94,7 @@ def nodes_for(hosts: Iterable[Host], seen: Mapping[str, Seen], internal: Mapping
     return tuple(nodes)
 
 
-def files_to_write(nodes: Sequence[Node], node0: Seen) -> Files | None:
+def files_to_write(nodes: Sequence[Node], node0: HostState) -> Files | None:
     """node0's config and known_hosts as they should be; None if they are."""
     before = Files(node0.config, node0.known_hosts)
     files = render(nodes, f"{node0.ours}/ssh", before=before if node0.config else None, quick=node0.quick)

@@ -16,7 +16,7 @@ from ipexctl.doctor.finding import LEVELS
 from ipexctl.facts.facts import to_json
 from ipexctl.text import printable
 from ipexctl.ui.exec import fold_names
-from ipexctl.ui.say import wants_color
+from ipexctl.ui.messages import wants_color
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:

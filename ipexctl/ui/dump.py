@@ -15,14 +15,14 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import printable
-from ipexctl.ui.run_summary import counted
-from ipexctl.ui.say import say, wants_color
+from ipexctl.ui.messages import print_message, wants_color
+from ipexctl.ui.run.summary import counted
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipexctl.jobs.dump import Frame, Group, Over, Process, RankStacks
+    from ipexctl.jobs.dump import Frame, Group, Process, RankStacks, RunOver
 
 _INNER, _OUTER = 16, 6
 """Of a stack deeper than both, so many calls of each end are shown."""
@@ -83,7 +83,9 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
             page.put(f"  besides {besides}: --all shows them", "2")
     page.show()
     if not quiet and (verdict := _verdict(dump)):
-        say(verdict + f"\n  what they said last: ipexctl logs {run} -r {_odd(dump)}" if _odd(dump) else verdict)
+        print_message(
+            verdict + f"\n  what they said last: ipexctl logs {run} -r {_odd(dump)}" if _odd(dump) else verdict
+        )
 
 
 def _verdict(dump: Dump) -> str:
@@ -203,9 +205,9 @@ def _put_others(page: Page, group: Group) -> None:
                 page.tell(f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.why}", "  ")
 
 
-def show_over(over: Over, run: str) -> None:
+def show_over(over: RunOver, run: str) -> None:
     words = "has ended well" if over.status.state == "ok" else f"has ended: {over.status.state}"
-    say(f"run {run} {words}, and nothing of it is left to ask\n  how it ended: ipexctl why {run}")
+    print_message(f"run {run} {words}, and nothing of it is left to ask\n  how it ended: ipexctl why {run}")
 
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:

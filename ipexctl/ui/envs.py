@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.stack.env.obstacles import gigabytes
+from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
 from ipexctl.ui.install import verified_words
-from ipexctl.ui.say import say
+from ipexctl.ui.messages import print_message
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, opt
         groups.setdefault((done.status, done.reason, done.fix, said), []).append(done.host.name)
     for (status, reason, fix, said), names in groups.items():
         if status in ("failed", "unreachable"):
-            say(f"{printable(fold(names))}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+            print_message(
+                f"{printable(fold(names))}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else "")
+            )
         elif report.verb != "list" and not quiet:
             parts = "; ".join(part for part in (said, reason) if part) or "nothing to take away"
             sys.stdout.write(f"{printable(fold(names))}: {status}: {printable(parts)}\n")
@@ -78,13 +80,15 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str)
         headings = ("name", "environment", "python", "torch", "ranks over", "size", "hosts")
         show_table(headings, [(*row, fold(names)) for row, names in rows.items()], no_color=no_color)
     elif not quiet and any(done.listing for done in report.hosts):
-        say(f"there are no environments of ours; ipexctl install{options} makes one")
+        print_message(f"there are no environments of ours; ipexctl install{options} makes one")
     for done in report.hosts:
         listing = done.listing
         if listing is not None and not quiet and (listing.wheels or listing.leftovers):
             parts = [f"{listing.wheels} wheels kept ({gigabytes(listing.wheel_bytes)})"] if listing.wheels else []
             parts += [f"leftovers ({gigabytes(listing.leftover_bytes)})"] if listing.leftovers else []
-            say(f"{printable(done.host.name)}: {', '.join(parts)}; ipexctl envs --prune{options} takes them away")
+            print_message(
+                f"{printable(done.host.name)}: {', '.join(parts)}; ipexctl envs --prune{options} takes them away"
+            )
 
 
 def _row(env: EnvEntry) -> tuple[str, ...]:

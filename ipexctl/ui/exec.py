@@ -12,8 +12,8 @@ import threading
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.text import printable
-from ipexctl.ui.pipe import Pipe
-from ipexctl.ui.say import say, wants_color
+from ipexctl.ui.messages import print_message, wants_color
+from ipexctl.ui.safe_output import Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,10 +110,10 @@ class LiveOutput:
         return self._prefixers[host, stream]
 
     def _write(self, stream: Stream, lines: bytes) -> None:
-        self._pipes[stream].write(tame(lines) if self._terminal[stream] else lines)
+        self._pipes[stream].write(neutralise(lines) if self._terminal[stream] else lines)
 
 
-def tame(lines: bytes) -> bytes:
+def neutralise(lines: bytes) -> bytes:
     """A host's output for a terminal: colours pass, what would move the cursor or clear the screen is shown as `?`."""
     return _UNRULY.sub(b"?", lines)
 
@@ -184,7 +184,7 @@ def show_gathered(report: ExecReport, held: HeldOutput) -> None:
             target.buffer.write(f"{fold_names([host.name for host in hosts])} ({count}):\n".encode())
             last = b""
             for piece in held.pieces(hosts[0], stream):
-                target.buffer.write(tame(piece) if target.isatty() else piece)
+                target.buffer.write(neutralise(piece) if target.isatty() else piece)
                 last = piece
             target.buffer.write(b"" if last.endswith(b"\n") else b"\n")
         target.buffer.flush()
@@ -248,7 +248,7 @@ class Problems:
         for done in waiting:
             reasons.setdefault((done.status, done.reason, done.fix), []).append(done.host.name)
         for (status, reason, fix), names in reasons.items():
-            say(
+            print_message(
                 f"{fold_names(names)}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""),
                 patience,
             )

@@ -10,11 +10,11 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable, readable
-from ipexctl.ui.say import say
+from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.fetch.fetch import Order
-    from ipexctl.jobs.fetch.fetched import Fetched, Moved, Trouble
+    from ipexctl.jobs.fetch.fetch import FetchRequest
+    from ipexctl.jobs.fetch.manifest import FetchProgress, FetchResult, FileFailure
     from ipexctl.remote.outcome import HostError
 
 _DRAWN: Final = 0.1
@@ -39,10 +39,10 @@ class FetchView:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def watch(self, event: Moved | str) -> None:
+    def watch(self, event: FetchProgress | str) -> None:
         if isinstance(event, str):
             self.stop()
-            say(printable(event))
+            print_message(printable(event))
             return
         now = time.monotonic()
         began, first = self._began = self._began or (now, event.done)
@@ -56,7 +56,7 @@ class FetchView:
             self._put(f"\r{text[:width]}\x1b[K")
             self._is_drawn = True
         else:
-            say(text)
+            print_message(text)
 
     def stop(self) -> None:
         if self._is_drawn:
@@ -69,7 +69,7 @@ class FetchView:
         sys.stderr.flush()
 
 
-def document_of(done: Fetched) -> dict[str, Any]:
+def document_of(done: FetchResult) -> dict[str, Any]:
     return {
         "schema": "ipexctl.fetch/1",
         "status": "failed" if done.failed else "changed" if done.brought else "ok",
@@ -89,7 +89,7 @@ def document_of(done: Fetched) -> dict[str, Any]:
     }
 
 
-def _trouble(each: Trouble) -> dict[str, str]:
+def _trouble(each: FileFailure) -> dict[str, str]:
     return {"name": printable(each.name), "reason": printable(each.reason)}
 
 
@@ -97,22 +97,22 @@ def _write(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def show_json(done: Fetched) -> None:
+def show_json(done: FetchResult) -> None:
     _write(document_of(done))
 
 
-def show(done: Fetched, *, quiet: bool = False) -> None:
+def show(done: FetchResult, *, quiet: bool = False) -> None:
     """The answer on stdout; what is missing, and why, on stderr."""
     for what, troubles in (("", done.failed), ("left out: ", () if quiet else done.left_out)):
         for each in troubles[:_NAMED]:
-            say(f"{printable(done.host)}: {what}{printable(each.name)}: {printable(each.reason)}")
+            print_message(f"{printable(done.host)}: {what}{printable(each.name)}: {printable(each.reason)}")
         if len(troubles) > _NAMED:
-            say(f"  … and {len(troubles) - _NAMED} more: --json names all")
+            print_message(f"  … and {len(troubles) - _NAMED} more: --json names all")
     if not quiet:
         sys.stdout.write(f"{summary(done)}\n")
 
 
-def summary(done: Fetched) -> str:
+def summary(done: FetchResult) -> str:
     if not done.brought and not done.failed:
         same = f"{_files(done.unchanged)} there already" if done.unchanged else "no files"
         return f"{printable(done.dest)}: nothing to bring, {same}"
@@ -130,10 +130,10 @@ def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
 
 
-def say_failed(order: Order, error: HostError, *, as_json: bool) -> None:
+def say_failed(order: FetchRequest, error: HostError, *, as_json: bool) -> None:
     """Nothing more can be brought. What has come stays, and the next call goes on with it."""
     reason, fix = printable(error.reason), printable(error.fix)
-    say(f"{printable(order.host.name)}: {reason}" + (f"\n  {fix}" if fix else ""))
+    print_message(f"{printable(order.host.name)}: {reason}" + (f"\n  {fix}" if fix else ""))
     if as_json:
         said = {"host": order.host.name, "dest": printable(order.dest), "reason": reason, "fix": fix}
         _write({"schema": "ipexctl.fetch/1", "status": error.status, **said})

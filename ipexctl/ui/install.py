@@ -8,9 +8,9 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.stack.env.obstacles import gigabytes
+from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
-from ipexctl.ui.say import say, wants_color
+from ipexctl.ui.messages import print_message, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +83,7 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
     if report.refusal is not None:
         red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
         fix = f"\n  {printable(report.refusal.fix)}" if report.refusal.fix else ""
-        say(f"{red}refused:{plain} {printable(report.refusal.reason)}{fix}")
+        print_message(f"{red}refused:{plain} {printable(report.refusal.reason)}{fix}")
     if not quiet:
         _show_stack(report)
     groups: dict[tuple[str, ...], list[HostInstall]] = {}
@@ -92,11 +92,11 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
             continue
         groups.setdefault((done.status, done.reason, done.fix, verified_words(done.verify)), []).append(done)
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
-    for (status, reason, fix, verified), members in groups.items():
-        names = _fold([done.host.name for done in members])
+    for (status, reason, fix, verified), nodes in groups.items():
+        names = _fold([done.host.name for done in nodes])
         shown = _status(status, report)
         if status in ("failed", "unreachable"):
-            say(f"{names}: {shown}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+            print_message(f"{names}: {shown}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
         elif not quiet:
             tint, plain = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
             parts = [part for part in (reason, verified) if part]
@@ -105,7 +105,7 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
             )
     sys.stdout.flush()
     for note in report.notes:
-        say(f"note: {printable(note)}")
+        print_message(f"note: {printable(note)}")
     if not quiet:
         _say_end(report)
 
@@ -145,17 +145,17 @@ def verified_words(verify: Mapping[str, Any]) -> str:
 def _say_end(report: InstallReport) -> None:
     statuses = {done.status for done in report.hosts}
     if report.dry_run:
-        say("nothing was installed (--dry-run)")
+        print_message("nothing was installed (--dry-run)")
     elif not report.hosts and report.path is not None and report.lock is not None:
         count = len(report.lock.wheels)
-        say(f"{count} wheels and what unpacks them are in {printable(report.path)}")
-        say(f"next, where the nodes are: ipexctl install --wheelhouse {shlex.quote(report.path)} --offline")
+        print_message(f"{count} wheels and what unpacks them are in {printable(report.path)}")
+        print_message(f"next, where the nodes are: ipexctl install --wheelhouse {shlex.quote(report.path)} --offline")
     elif report.hosts and statuses == {"ok"}:
-        say("nothing to do: it is there on every host")
+        print_message("nothing to do: it is there on every host")
     elif statuses & {"failed", "unreachable"} and report.refusal is None:
-        say("when that is mended, the same command goes on from here")
+        print_message("when that is mended, the same command goes on from here")
     elif report.path is not None and report.hosts and report.refusal is None:
-        say(f"on each host: {printable(report.path)}/bin/python")
+        print_message(f"on each host: {printable(report.path)}/bin/python")
 
 
 def _fold(names: list[str]) -> str:

@@ -8,10 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.stack.env.obstacles import gigabytes
-from ipexctl.stack.progress import Ended, Moved, Said, Stepped, Timed
+from ipexctl.stack.env.preflight import gigabytes
+from ipexctl.stack.progress import BytesMoved, Ended, Notice, Stepped, Timed
 from ipexctl.text import printable
-from ipexctl.ui.say import say
+from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -41,7 +41,7 @@ class InstallView:
             self._bars.stop()
 
     def watch(self, event: Event) -> None:
-        if self._quiet and not (isinstance(event, Said) and event.warning):
+        if self._quiet and not (isinstance(event, Notice) and event.warning):
             return
         if self._bars is not None:
             self._bars.show(event)
@@ -59,17 +59,17 @@ class _Lines:
         self._began: dict[tuple[str, str], tuple[float, int]] = {}
 
     def show(self, event: Event) -> None:
-        if isinstance(event, Said):
-            say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
-        elif isinstance(event, Moved):
+        if isinstance(event, Notice):
+            print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+        elif isinstance(event, BytesMoved):
             self._moved(event)
         elif isinstance(event, Timed):
             if self._verbose:
-                say(_timed(event))
+                print_message(_timed(event))
         elif isinstance(event, Stepped) or self._verbose or not event.ok:
-            say(f"{printable(event.host or HERE)}: {event.what}")
+            print_message(f"{printable(event.host or HERE)}: {event.what}")
 
-    def _moved(self, event: Moved) -> None:
+    def _moved(self, event: BytesMoved) -> None:
         key, now = (event.host, event.what), time.monotonic()
         whole = event.total is not None and event.done >= event.total
         with self._lock:
@@ -81,7 +81,7 @@ class _Lines:
             self._last[key] = float("inf") if whole else now
         of = f" of {gigabytes(event.total)}" if event.total else ""
         rate = f" ({gigabytes((event.done - from_) / (now - began))}/s)" if now - began > 1 else ""
-        say(f"{printable(event.host or HERE)}: {event.what} {gigabytes(event.done)}{of}{rate}")
+        print_message(f"{printable(event.host or HERE)}: {event.what} {gigabytes(event.done)}{of}{rate}")
 
 
 class _Bars:
@@ -104,7 +104,7 @@ class _Bars:
             if isinstance(event, Timed):
                 progress.console.print(_timed(event), markup=False, highlight=False)
                 return
-            if isinstance(event, Said):
+            if isinstance(event, Notice):
                 progress.console.print(
                     f"{'warning: ' if event.warning else ''}{printable(event.text)}", markup=False, highlight=False
                 )
@@ -113,7 +113,7 @@ class _Bars:
                 self._leave(progress, HERE)
                 return
             task = self._task(progress, event.host or HERE)
-            if isinstance(event, Moved):
+            if isinstance(event, BytesMoved):
                 self._bytes[event.host] = (event.what, event.done, event.total)
                 if task is not None:
                     progress.update(task, what=event.what, completed=event.done, total=event.total)

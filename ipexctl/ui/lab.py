@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.ui.say import say
+from ipexctl.ui.messages import print_message
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
     if not quiet:
         count = len(lab.hosts)
         behind = ", behind a bastion" if lab.bastion else ""
-        say(f"lab {lab.name}: {count} {'host' if count == 1 else 'hosts'} up{behind}")
+        print_message(f"lab {lab.name}: {count} {'host' if count == 1 else 'hosts'} up{behind}")
         for label, path in _paths(lab).items():
-            say(f"  {label:<12} {path}")
-        say(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
+            print_message(f"  {label:<12} {path}")
+        print_message(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
     sys.stdout.write(f"{lab.hostfile}\n")
     sys.stdout.flush()
 
@@ -39,9 +39,11 @@ def show_removed(removed: Removed, *, json: bool, quiet: bool) -> None:
     elif quiet:
         return
     elif removed.labs:
-        say(f"removed {', '.join(removed.labs)} ({removed.hosts} {'host' if removed.hosts == 1 else 'hosts'})")
+        print_message(
+            f"removed {', '.join(removed.labs)} ({removed.hosts} {'host' if removed.hosts == 1 else 'hosts'})"
+        )
     else:
-        say("there was no lab to remove")
+        print_message("there was no lab to remove")
 
 
 def show_labs(labs: Sequence[Lab], *, json: bool) -> None:
@@ -49,18 +51,20 @@ def show_labs(labs: Sequence[Lab], *, json: bool) -> None:
         _print_json("lab-list", {"labs": [_as_json(lab) for lab in labs]})
         return
     if not labs:
-        say("there is no lab; make one: ipexctl lab up --hosts 3")
+        print_message("there is no lab; make one: ipexctl lab up --hosts 3")
         return
     rows = [row for lab in labs for row in _rows(lab)]
     show_table(("lab", "host", "address", "internal", "user", "cpu", "broken"), rows)
     for lab in labs:
         if not lab.ready:
-            say(f"lab {lab.name} is not whole (still being made, or cut short): ipexctl lab down --lab {lab.name}")
-        say(f"{lab.name}: -H {lab.hostfile}")
+            print_message(
+                f"lab {lab.name} is not whole (still being made, or cut short): ipexctl lab down --lab {lab.name}"
+            )
+        print_message(f"{lab.name}: -H {lab.hostfile}")
 
 
-def show_costumes(*, json: bool) -> None:
-    from ipexctl.lab.costumes import COSTUMES
+def show_cpu_profiles(*, json: bool) -> None:
+    from ipexctl.lab.cpu_profiles import COSTUMES
 
     if json:
         _print_json("lab-costumes", {"costumes": [c.name for c in COSTUMES]})
@@ -81,21 +85,21 @@ def show_faults() -> None:
 
 
 def say_broken(host: LabHost, fault: str) -> None:
-    say(f"{host.name}: {fault} is in force; ipexctl lab mend {host.lab}/{host.name} takes it back")
+    print_message(f"{host.name}: {fault} is in force; ipexctl lab mend {host.lab}/{host.name} takes it back")
 
 
 def say_mended(before: LabHost, after: LabHost) -> None:
     mended = [name for name in before.faults if name not in after.faults]
     still = f"; still broken: {_faults(after)}" if after.faults else ""
     done = f"mended {', '.join(mended)}" if mended else "nothing to mend"
-    say(f"{after.name}: {done}{still}")
+    print_message(f"{after.name}: {done}{still}")
 
 
 def _rows(lab: Lab) -> list[tuple[str, ...]]:
     """A row for all hosts of a lab that are alike, in the order of the first of each kind."""
     alike: dict[tuple[str, ...], list[LabHost]] = {}
-    for host in lab.members:
-        alike.setdefault((host.user, host.costume or "", _faults(host)), []).append(host)
+    for host in lab.nodes:
+        alike.setdefault((host.user, host.cpu_profile or "", _faults(host)), []).append(host)
     return [
         (
             lab.name,
@@ -129,11 +133,11 @@ def _as_json(lab: Lab) -> dict[str, Any]:
                 "internal": host.internal,
                 "user": host.user,
                 "home": host.home,
-                "cpu": host.costume,
+                "cpu": host.cpu_profile,
                 "bastion": host.is_bastion,
                 "faults": {name: list(args) for name, args in host.faults.items()},
             }
-            for host in lab.members
+            for host in lab.nodes
         ],
     }
 

@@ -14,12 +14,12 @@ from ipexctl.facts.cpulist import CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.text import printable
-from ipexctl.ui.say import wants_color
+from ipexctl.ui.messages import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ipexctl.jobs.begin.refused import Refused
+    from ipexctl.jobs.submit.failure import PreflightFailure
     from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 
 _FLAVORS: Final = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
@@ -35,7 +35,7 @@ def show_json(plan: LaunchPlan) -> None:
     sys.stdout.flush()
 
 
-def show_refused_json(refused: Refused, schema: str = SCHEMA) -> None:
+def show_refused_json(refused: PreflightFailure, schema: str = SCHEMA) -> None:
     """Where there is no plan, the document says why."""
     said = {"reason": printable(refused.reason), "fix": printable(refused.fix), "hosts": list(refused.hosts)}
     status = "unreachable" if refused.unreachable else "failed"

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.playbook.report import HostDone, ItemDone, PlayBegan, RankSaid, TaskBegan, TaskDone, Told
-from ipexctl.playbook.tree import parts_of
+from ipexctl.playbook.model import parts_of
+from ipexctl.playbook.report import HostDone, ItemDone, PlayBegan, PlayNotice, RankSaid, TaskBegan, TaskDone
 from ipexctl.text import printable
-from ipexctl.ui.run_summary import counted
-from ipexctl.ui.say import excerpt, say, wants_color
+from ipexctl.ui.messages import excerpt, print_message, wants_color
+from ipexctl.ui.run.summary import counted
 
 if TYPE_CHECKING:
     from ipexctl.playbook.prepare import Prepared
@@ -61,9 +61,9 @@ class PlayView:
                 self._hosts.append(event)
             elif isinstance(event, TaskDone):
                 self._finish()
-            elif isinstance(event, Told):
+            elif isinstance(event, PlayNotice):
                 if event.warning or not self._quiet:
-                    say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+                    print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
             elif isinstance(event, RankSaid):
                 self._rank(event)
 
@@ -86,9 +86,11 @@ class PlayView:
         else:
             self._recap(report)
         if interrupted:
-            say("stopped: what ran on the hosts was ended; the same call goes on, with --start-at NAME from a task on")
+            print_message(
+                "stopped: what ran on the hosts was ended; the same call goes on, with --start-at NAME from a task on"
+            )
         if report.retry_file is not None and not self._quiet:
-            say(f"the hosts that failed, once more: -l @{report.retry_file}")
+            print_message(f"the hosts that failed, once more: -l @{report.retry_file}")
 
     def _play(self, event: PlayBegan) -> None:
         if self._shows and not self._quiet:
@@ -119,11 +121,11 @@ class PlayView:
                 done.ignored,
             )
             groups.setdefault((*key, _output_of(done.result) if self._verbose else ""), []).append(done)
-        for members in groups.values():
-            first = members[0]
+        for nodes in groups.values():
+            first = nodes[0]
             if first.loop and first.host in told and not (first.result.bad and self._quiet):
                 continue
-            names = fold([done.host for done in members])
+            names = fold([done.host for done in nodes])
             if first.result.bad:
                 self._bad(names, first)
             elif self._shows and not self._quiet:
@@ -161,7 +163,7 @@ class PlayView:
         tail = " (ignored)" if ignored else ""
         said = f"{printable(names)}: {result.status}{label}{tail}: {_several(result.reason)}"
         lines = [said, *(excerpt(result.line, result.column) if result.line else ())]
-        say("\n".join([*lines, *([f"  {_several(result.fix)}"] if result.fix else [])]))
+        print_message("\n".join([*lines, *([f"  {_several(result.fix)}"] if result.fix else [])]))
         if self._shows and not self._quiet and result.status == "failed":
             self._output_lines(result, only_long=True)
 
@@ -172,9 +174,9 @@ class PlayView:
                 continue  # its last line is the reason already
             cut = lines if self._verbose > 1 else lines[-_LINES:]
             if len(cut) < len(lines):
-                say(f"  {name}: … the last {len(cut)} of {len(lines)} lines; -vv shows all")
+                print_message(f"  {name}: … the last {len(cut)} of {len(lines)} lines; -vv shows all")
             for line in cut:
-                say(f"  {name}: {printable(line)}")
+                print_message(f"  {name}: {printable(line)}")
 
     def _diffs(self) -> None:
         groups: dict[str, list[str]] = {}
@@ -284,4 +286,4 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
 
 
 def warn(text: str, fix: str = "") -> None:
-    say(f"warning: {printable(text)}" + (f"\n  {printable(fix)}" if fix else ""))
+    print_message(f"warning: {printable(text)}" + (f"\n  {printable(fix)}" if fix else ""))

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable, readable
-from ipexctl.ui.run_summary import duration, end_lines, how_it_ended
-from ipexctl.ui.say import say
+from ipexctl.ui.messages import print_message
+from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.jobs.events import Failure, RankStatus
-    from ipexctl.jobs.keep import Gone, Pruned
     from ipexctl.jobs.ps import KnownRun
-    from ipexctl.jobs.record import Damaged, RunRecord
+    from ipexctl.jobs.registry import Damaged, RunRecord
+    from ipexctl.jobs.retention import PrunedRun, PruneResult
     from ipexctl.jobs.stop import Stopped
 
 _HEADINGS = ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by")
@@ -77,9 +77,9 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         show_table(_HEADINGS, [_row(run, now) for run in runs], no_color=no_color)
     elif not quiet:
         ended = f"no run goes on; ipexctl ps shows the {_runs(hidden)} that ended"
-        say(ended if hidden else "no runs; ipexctl run SCRIPT.py starts one")
+        print_message(ended if hidden else "no runs; ipexctl run SCRIPT.py starts one")
     for said in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
-        say(printable(said[0]) + (f"\n  {printable(said[1])}" if said[1] else ""))
+        print_message(printable(said[0]) + (f"\n  {printable(said[1])}" if said[1] else ""))
 
 
 def _row(run: KnownRun, now: float) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _row(run: KnownRun, now: float) -> tuple[str, ...]:
     return record.id, run.state, record.script, str(record.world_size), fold(record.hosts), began, took, by
 
 
-def pruned_json(nodes: Sequence[Pruned], here: Sequence[Gone], *, dry_run: bool) -> dict[str, Any]:
+def pruned_json(nodes: Sequence[PruneResult], here: Sequence[PrunedRun], *, dry_run: bool) -> dict[str, Any]:
     return {
         "schema": "ipexctl.prune/1",
         "hosts": [
@@ -124,7 +124,7 @@ def pruned_json(nodes: Sequence[Pruned], here: Sequence[Gone], *, dry_run: bool)
     }
 
 
-def show_pruned(nodes: Sequence[Pruned], here: Sequence[Gone], *, dry_run: bool, quiet: bool = False) -> None:
+def show_pruned(nodes: Sequence[PruneResult], here: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False) -> None:
     """A line a host; with --dry-run each run that would go, too."""
     lines: list[str] = []
     verb = "would be pruned" if dry_run else "pruned"
@@ -134,7 +134,9 @@ def show_pruned(nodes: Sequence[Pruned], here: Sequence[Gone], *, dry_run: bool,
         lines += [f"  {each.id}: {each.why}, {readable(each.size)}" for each in gone if dry_run]
     for each in nodes:
         if each.reason:
-            say(f"{each.host.name}: {printable(each.reason)}" + (f"\n  {printable(each.fix)}" if each.fix else ""))
+            print_message(
+                f"{each.host.name}: {printable(each.reason)}" + (f"\n  {printable(each.fix)}" if each.fix else "")
+            )
     failed = {each.host.name for each in nodes if each.reason}
     if not quiet:
         told = [line for line in lines if line.partition(":")[0] not in failed]
@@ -148,10 +150,10 @@ def _runs(count: int) -> str:
 def show_stopped(record: RunRecord, stopped: Stopped, *, quiet: bool = False) -> None:
     status = stopped.status
     if not stopped.is_over:
-        say(
+        print_message(
             f"run {record.id} has not ended yet: some rank is not gone\n  ipexctl ps, or ipexctl stop {record.id} again"
         )
     elif stopped.was not in ("starting", "running"):
-        say(f"run {record.id} had ended before: {status.state}")
+        print_message(f"run {record.id} had ended before: {status.state}")
     elif not quiet:
-        say("\n".join(end_lines(status, status.exit_code or 0)))
+        print_message("\n".join(end_lines(status, status.exit_code or 0)))

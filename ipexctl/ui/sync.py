@@ -10,14 +10,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.sync.report import Said, Stepped
+from ipexctl.sync.report import Notice, Stepped
 from ipexctl.text import printable, readable
-from ipexctl.ui.say import say, wants_color
+from ipexctl.ui.messages import print_message, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.sync.report import Event, Moved, Synced, SyncReport
+    from ipexctl.sync.report import BytesMoved, Event, Synced, SyncReport
 
 _STATUSES: Final = ("changed", "ok", "failed", "unreachable")
 _COLORS: Final = {"changed": "33", "ok": "32"}
@@ -34,23 +34,23 @@ class SyncView:
         self._last: dict[str, float] = {}
 
     def watch(self, event: Event) -> None:
-        if isinstance(event, Said):
+        if isinstance(event, Notice):
             if event.warning or not self._quiet:
-                say(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+                print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
         elif isinstance(event, Stepped):
             if self._verbose:
-                say(f"{printable(event.host)}: {event.what} ({event.seconds:.2f} s)")
+                print_message(f"{printable(event.host)}: {event.what} ({event.seconds:.2f} s)")
         elif not self._quiet:
             self._moved(event)
 
-    def _moved(self, event: Moved) -> None:
+    def _moved(self, event: BytesMoved) -> None:
         now = time.monotonic()
         with self._lock:
             if now - self._last.setdefault(event.host, now) < _EVERY:
                 return
             self._last[event.host] = now
         of = f" of {readable(event.total)}" if event.total else ""
-        say(f"{printable(event.host)}: received {readable(event.done)}{of}")
+        print_message(f"{printable(event.host)}: received {readable(event.done)}{of}")
 
 
 def as_json(report: SyncReport) -> dict[str, Any]:
@@ -102,10 +102,10 @@ def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> 
     for done in report.hosts:
         groups.setdefault((done.status, done.reason, done.fix, _what(done)), []).append(done)
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
-    for (status, reason, fix, what), members in groups.items():
-        names = printable(fold([done.host.name for done in members]))
+    for (status, reason, fix, what), nodes in groups.items():
+        names = printable(fold([done.host.name for done in nodes]))
         if status in ("failed", "unreachable"):
-            say(f"{names}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+            print_message(f"{names}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
         elif not quiet:
             tint, plain = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
             shown = "would change" if report.dry_run and status == "changed" else status
@@ -116,7 +116,7 @@ def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> 
     sys.stdout.flush()
     _say_left(report)
     for note in report.notes:
-        say(f"note: {printable(note)}")
+        print_message(f"note: {printable(note)}")
     if not quiet:
         _say_end(report)
 
@@ -157,7 +157,7 @@ def _say_left(report: SyncReport) -> None:
                 groups.setdefault(paths, []).append(done.host.name)
         for paths, names in groups.items():
             word = "warning" if name != "kept" else "note"
-            say(f"{word}: {printable(fold(names))}: {_some(paths)} {saying}")
+            print_message(f"{word}: {printable(fold(names))}: {_some(paths)} {saying}")
 
 
 def _some(paths: Sequence[str]) -> str:
@@ -168,11 +168,11 @@ def _some(paths: Sequence[str]) -> str:
 def _say_end(report: SyncReport) -> None:
     statuses = {done.status for done in report.hosts}
     if report.dry_run:
-        say("nothing was sent (--dry-run)")
+        print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:
         files = "1 file is" if report.files == 1 else f"{report.files:,} files are"
-        say(f"nothing to do: {files} as here")
+        print_message(f"nothing to do: {files} as here")
     elif statuses & {"failed", "unreachable"}:
-        say("when that is mended, the same command goes on from here")
+        print_message("when that is mended, the same command goes on from here")
     if report.path is not None and not report.dry_run:
-        say(f"on each host: {printable(report.path)}")
+        print_message(f"on each host: {printable(report.path)}")

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ipexctl.text import printable
-from ipexctl.ui.say import wants_color
+from ipexctl.ui.messages import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

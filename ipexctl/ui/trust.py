@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable
-from ipexctl.ui.say import say
+from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
     from ipexctl.trust.report import TrustReport
@@ -56,12 +56,12 @@ def show(report: TrustReport, *, quiet: bool = False, options: str = "") -> None
     for (status, reason, fix), names in groups.items():
         line = f"{_fold(names)}: {_status(status, report)}" + (f": {printable(reason)}" if reason else "")
         if status in ("failed", "unreachable"):
-            say(line + (f"\n  {printable(fix)}" if fix else ""))
+            print_message(line + (f"\n  {printable(fix)}" if fix else ""))
         elif not quiet:
             sys.stdout.write(line + "\n")
     sys.stdout.flush()
     for note in report.notes:
-        say(f"note: {printable(note)}")
+        print_message(f"note: {printable(note)}")
     if not quiet:
         _say_end(report, options)
 
@@ -74,25 +74,25 @@ def _say_end(report: TrustReport, options: str) -> None:
     statuses = {done.status for done in report.hosts}
     bad = statuses & {"failed", "unreachable"}
     if report.dry_run:
-        say("nothing was changed (--dry-run)")
+        print_message("nothing was changed (--dry-run)")
     elif report.revoke:
         if bad:
-            say(f"some hosts still have our line; when they are well again: ipexctl trust --revoke{options}")
+            print_message(f"some hosts still have our line; when they are well again: ipexctl trust --revoke{options}")
         elif statuses == {"ok"}:
-            say("there was nothing of ours to take away")
+            print_message("there was nothing of ours to take away")
         elif not report.notes:
-            say("all is as it was before trust")
+            print_message("all is as it was before trust")
     elif report.by == "config" and not bad:
         done = "was already so, nothing changed" if statuses == {"ok"} else "verified by a login from node0 to each"
-        say(f"node0 ({printable(report.node0.name)}) reaches every node; {done}")
+        print_message(f"node0 ({printable(report.node0.name)}) reaches every node; {done}")
         word = next((host.word for host in report.hosts[1:] if host.word), None)
         if report.config and word:
-            say(f"try it on node0: ssh -F {shlex.quote(report.config)} {word}")
-        say(f"next: ipexctl doctor{options}        to undo: ipexctl trust --revoke{options}")
+            print_message(f"try it on node0: ssh -F {shlex.quote(report.config)} {word}")
+        print_message(f"next: ipexctl doctor{options}        to undo: ipexctl trust --revoke{options}")
     elif report.by == "own" and not bad and len(report.hosts) > 1:
-        say(f"node0 ({printable(report.node0.name)}) already reaches every node by ssh; nothing changed")
+        print_message(f"node0 ({printable(report.node0.name)}) already reaches every node by ssh; nothing changed")
     elif bad:
-        say(f"when that is mended: ipexctl trust{options}")
+        print_message(f"when that is mended: ipexctl trust{options}")
 
 
 def _fold(names: list[str]) -> str:

@@ -10,18 +10,18 @@ import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.stack.choice.fit import span
-from ipexctl.stack.choice.plan import Refusal
+from ipexctl.stack.resolve.compatibility import span
+from ipexctl.stack.resolve.plan import Refusal
 from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
-from ipexctl.ui.say import say, wants_color
+from ipexctl.ui.messages import print_message, wants_color
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.stack.choice.plan import StackPlan
-    from ipexctl.stack.rows.table import StackRow
+    from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.resolve.plan import StackPlan
     from ipexctl.stack.versions import VersionsReport
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
@@ -40,10 +40,10 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
     sys.stdout.flush()
     for host in report.hosts:
         if host.facts is None:
-            say(f"{host.host.name}: {host.status}: {printable(host.reason)}" + _fix(host.fix))
+            print_message(f"{host.host.name}: {host.status}: {printable(host.reason)}" + _fix(host.fix))
     if isinstance(outcome, Refusal):
         red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
-        say(f"{red}error:{plain} {printable(outcome.reason)}{_fix(outcome.fix)}")
+        print_message(f"{red}error:{plain} {printable(outcome.reason)}{_fix(outcome.fix)}")
 
 
 def show_json(report: VersionsReport) -> None:
@@ -69,7 +69,7 @@ def show_json(report: VersionsReport) -> None:
     sys.stdout.buffer.flush()
 
 
-def _with_twin(rows: Sequence[StackRow], chosen: StackRow | None) -> list[StackRow]:
+def _with_twin(rows: Sequence[StackSpec], chosen: StackSpec | None) -> list[StackSpec]:
     """The table; torch alone of a row with IPEX is shown below that where it is what would be taken."""
     shown = list(rows)
     if chosen is not None and all(row.name != chosen.name for row in rows):
@@ -78,7 +78,7 @@ def _with_twin(rows: Sequence[StackRow], chosen: StackRow | None) -> list[StackR
     return shown
 
 
-def _cells(row: StackRow, chosen: StackRow | None) -> tuple[str, ...]:
+def _cells(row: StackSpec, chosen: StackSpec | None) -> tuple[str, ...]:
     return (
         ("* " if chosen is not None and row.name == chosen.name else "  ") + row.name,
         row.torch,
@@ -145,7 +145,7 @@ def _choice_json(plan: StackPlan) -> dict[str, Any]:
     }
 
 
-def _row_json(row: StackRow) -> dict[str, Any]:
+def _row_json(row: StackSpec) -> dict[str, Any]:
     made = asdict(row)
     del made["ipex_builds"], made["oneccl_builds"]
     return {

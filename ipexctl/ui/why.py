@@ -10,13 +10,13 @@ import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
-from ipexctl.ui.say import wants_color
+from ipexctl.ui.messages import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipexctl.jobs.why.causes import Cause
-    from ipexctl.jobs.why.verdict import Line, Verdict
+    from ipexctl.jobs.why.diagnosis import Diagnosis, Line
+    from ipexctl.jobs.why.patterns.match import Cause
     from ipexctl.jobs.why.why import Answer
 
 SCHEMA: Final = "ipexctl.why/1"
@@ -61,7 +61,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _first_failure(verdict: Verdict) -> dict[str, Any] | None:
+def _first_failure(verdict: Diagnosis) -> dict[str, Any] | None:
     first = verdict.first
     if first is None:
         return None

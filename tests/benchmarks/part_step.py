@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.reach import Reach, ReachOptions
+from ipexctl.remote.connector import ConnectOptions, Connector
 
 from .contenders import bare_pool
 from .harness import Failed, in_turns, median, say
@@ -35,8 +35,8 @@ def host_of(rig: Rig) -> Host:
 def measure(rig: Rig) -> Report:
     say("step")
     way = bare_pool.Way.read(*rig.login)
-    with Reach(ReachOptions()) as reach:
-        session = reach.open(host_of(rig), Cancel())
+    with Connector(ConnectOptions()) as connector:
+        session = connector.open(host_of(rig), Cancel())
         transport = bare_pool.connect(way, rig.addresses(1)[0])
         try:
             steps = {OURS: lambda: _step(session), BESIDE: lambda: bare_pool.run(transport, "true")[0]}

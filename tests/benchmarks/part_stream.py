@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.reach import Reach, ReachOptions
+from ipexctl.remote.connector import ConnectOptions, Connector
 
 from .contenders import bare_pool
 from .harness import Contender, Failed, failure, in_turns, median, say, started
@@ -103,8 +103,8 @@ def _from_session(rig: Rig) -> Streamed:
         if stream == "stdout":
             seen += data.count(b"\n")
 
-    with Reach(ReachOptions()) as reach:
-        session = reach.open(host_of(rig), Cancel())
+    with Connector(ConnectOptions()) as connector:
+        session = connector.open(host_of(rig), Cancel())
         try:
             begun, used = time.perf_counter(), time.process_time()
             ended = session.run(Command.shell(_script(MANY)), count)

@@ -56,135 +56,144 @@ class Happening:
 def _of_itself(kind: str, code: int, within: float = 8.0, **more: Any) -> Callable[[Play], Truth]:
     """The script does it."""
 
-    def play(scene: Play) -> Truth:
-        scene.wait_for_death()
+    def play(context: Play) -> Truth:
+        context.wait_for_death()
         words = b"" if kind == "exit" and code == 3 else b"as it was told to"
         return Truth(
-            "failed", code, kind, scene.victim, scene.host, within=within, last_words=words, more=tuple(more.items())
+            "failed",
+            code,
+            kind,
+            context.victim,
+            context.host,
+            within=within,
+            last_words=words,
+            more=tuple(more.items()),
         )
 
     return play
 
 
-def _killed(scene: Play) -> Truth:
-    scene.kill(scene.host, scene.row["pid"], signal.SIGKILL)
-    return Truth("failed", 137, "signal", scene.victim, scene.host, more=(("signal", 9),))
+def _killed(context: Play) -> Truth:
+    context.kill(context.host, context.row["pid"], signal.SIGKILL)
+    return Truth("failed", 137, "signal", context.victim, context.host, more=(("signal", 9),))
 
 
-def _out_of_memory(scene: Play) -> Truth:
-    scene.stage.limit(scene.host, SCARCE)
-    scene.wait_for_death()
+def _out_of_memory(context: Play) -> Truth:
+    context.stage.limit(context.host, SCARCE)
+    context.wait_for_death()
     oom = {"by": "cgroup", "limit": SCARCE}
-    return Truth("failed", 137, "oom", scene.victim, scene.host, "out of memory (limit 256 MB)", more=(("oom", oom),))
+    return Truth(
+        "failed", 137, "oom", context.victim, context.host, "out of memory (limit 256 MB)", more=(("oom", oom),)
+    )
 
 
-def _hangs(scene: Play) -> Truth:
+def _hangs(context: Play) -> Truth:
     until = time.monotonic() + 20
-    while scene.status["silent"] is None:
+    while context.status["silent"] is None:
         assert time.monotonic() < until, "nobody noticed that nobody speaks"
         time.sleep(0.1)
-    assert len(scene.status["silent"]["ranks"]) == 6
-    scene.died = time.time()
-    scene.call("stop", scene.run)
+    assert len(context.status["silent"]["ranks"]) == 6
+    context.died = time.time()
+    context.call("stop", context.run)
     return Truth("stopped", 143)
 
 
-def _cut_off(scene: Play) -> Truth:
+def _cut_off(context: Play) -> Truth:
     """A node that isn't the first."""
-    number = scene.chance.choice([1, 2])
-    host = scene.stage.cluster.lab.hosts[number]
-    scene.died = time.time()
+    number = context.chance.choice([1, 2])
+    host = context.stage.cluster.lab.hosts[number]
+    context.died = time.time()
     break_host(host, "link-down")
-    scene.cut.add(host.name)
+    context.cut.add(host.name)
     words = f"{host.name} is not heard any more (ranks {2 * number}-{2 * number + 1})"
     return Truth("failed", 1, "lost", 2 * number, host.name, words, all_lines=False, within=62)
 
 
-def _node0_cut_off(scene: Play) -> Truth:
-    scene.died = time.time()
-    break_host(scene.stage.cluster.lab.hosts[0], "link-down")
-    scene.cut.update(host.name for host in scene.stage.cluster.lab.hosts)
+def _node0_cut_off(context: Play) -> Truth:
+    context.died = time.time()
+    break_host(context.stage.cluster.lab.hosts[0], "link-down")
+    context.cut.update(host.name for host in context.stage.cluster.lab.hosts)
     return Truth("failed", 1, "lost", None, None, "no other node is heard any more", all_lines=False, within=62)
 
 
-def _client_killed(scene: Play) -> Truth:
-    scene.client.kill()
-    scene.client.wait()
-    scene.watch_again("attach")
+def _client_killed(context: Play) -> Truth:
+    context.client.kill()
+    context.client.wait()
+    context.watch_again("attach")
     return Truth("ok", 0)
 
 
-def _client_left(scene: Play) -> Truth:
-    scene.client.send_signal(signal.SIGHUP)
-    code = scene.client.wait(20)
+def _client_left(context: Play) -> Truth:
+    context.client.send_signal(signal.SIGHUP)
+    code = context.client.wait(20)
     assert code == 129, f"the call that was hung up on ended with {code}"
-    state = scene.status["state"]
+    state = context.status["state"]
     assert state in ("running", "ok"), f"the run that was left to itself is {state}"
-    scene.watch_again("attach")
+    context.watch_again("attach")
     return Truth("ok", 0)
 
 
 def _client_told(number: signal.Signals) -> Callable[[Play], Truth]:
-    def play(scene: Play) -> Truth:
-        scene.died = time.time()
-        scene.client.send_signal(number)
+    def play(context: Play) -> Truth:
+        context.died = time.time()
+        context.client.send_signal(number)
         return Truth("stopped", 128 + number)
 
     return play
 
 
-def _supervisor_killed(scene: Play) -> Truth:
-    scene.kill("node1", scene.status["supervisor"]["pid"], signal.SIGKILL)
+def _supervisor_killed(context: Play) -> Truth:
+    context.kill("node1", context.status["supervisor"]["pid"], signal.SIGKILL)
     return Truth("lost", 1, all_lines=False, within=20)
 
 
 def _mpirun(number: signal.Signals) -> Callable[[Play], Truth]:
-    def play(scene: Play) -> Truth:
-        scene.kill("node1", scene.status["mpirun"]["pid"], number)
+    def play(context: Play) -> Truth:
+        context.kill("node1", context.status["mpirun"]["pid"], number)
         return Truth("failed", 1, "mpirun", None, None, all_lines=number != signal.SIGKILL)
 
     return play
 
 
-def _wrapper_killed(scene: Play) -> Truth:
-    scene.kill(scene.host, scene.row["wrapper"], signal.SIGKILL)
-    return Truth("failed", 1, "lost", scene.victim, scene.host, "hung up without a word", all_lines=False)
+def _wrapper_killed(context: Play) -> Truth:
+    context.kill(context.host, context.row["wrapper"], signal.SIGKILL)
+    return Truth("failed", 1, "lost", context.victim, context.host, "hung up without a word", all_lines=False)
 
 
-def _wrapper_told(scene: Play) -> Truth:
-    scene.kill(scene.host, scene.row["wrapper"], signal.SIGTERM)
-    words = f"rank {scene.victim} on {scene.host} got SIGTERM"
-    return Truth("failed", 143, "signal", scene.victim, scene.host, words)
+def _wrapper_told(context: Play) -> Truth:
+    context.kill(context.host, context.row["wrapper"], signal.SIGTERM)
+    words = f"rank {context.victim} on {context.host} got SIGTERM"
+    return Truth("failed", 143, "signal", context.victim, context.host, words)
 
 
 def _disk_full(where: int) -> Callable[[Play], Truth]:
-    def play(scene: Play) -> Truth:
-        host = scene.stage.cluster.lab.hosts[where]
+    def play(context: Play) -> Truth:
+        host = context.stage.cluster.lab.hosts[where]
         break_host(host, "full-disk")
         time.sleep(2.5)
-        mend_host(scene.stage.cluster.lab.host(host.name) or host, "full-disk")
+        mend_host(context.stage.cluster.lab.host(host.name) or host, "full-disk")
         return Truth("ok", 0, within=40)
 
     return play
 
 
-def _disk_full_as_it_fails(scene: Play) -> Truth:
+def _disk_full_as_it_fails(context: Play) -> Truth:
     """The last words of the rank that fails come when there is room again."""
-    node0 = scene.stage.cluster.lab.hosts[0]
+    node0 = context.stage.cluster.lab.hosts[0]
     break_host(node0, "full-disk")
-    scene.kill(scene.host, scene.row["pid"], signal.SIGUSR1)
+    context.kill(context.host, context.row["pid"], signal.SIGUSR1)
     time.sleep(4)
-    mend_host(scene.stage.cluster.lab.host(node0.name) or node0, "full-disk")
-    return Truth("failed", 1, "exit", scene.victim, scene.host, last_words=b"as it was told to", within=30)
+    mend_host(context.stage.cluster.lab.host(node0.name) or node0, "full-disk")
+    return Truth("failed", 1, "exit", context.victim, context.host, last_words=b"as it was told to", within=30)
 
 
-def _disk_full_to_the_end(scene: Play) -> Truth:
+def _disk_full_to_the_end(context: Play) -> Truth:
     """And beyond: the last word is written all the same."""
-    break_host(scene.stage.cluster.lab.hosts[0], "full-disk")
+    break_host(context.stage.cluster.lab.hosts[0], "full-disk")
     return Truth("ok", 0, within=80)
 
 
-def _not_a_thing(scene: Play) -> Truth:
+def _not_a_thing(context: Play) -> Truth:
     return Truth("ok", 0)
 
 

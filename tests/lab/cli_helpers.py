@@ -53,7 +53,7 @@ def ipexctl(*args: object, cwd: Path | None = None, env: Mapping[str, str] | Non
 def processes_with(lab: Lab, marker: str) -> list[str]:
     """The processes of a lab's hosts whose command line has that text, seen from outside: `host: args`."""
     found = []
-    for host in lab.members:
+    for host in lab.nodes:
         pids = subprocess.run(["ip", "netns", "pids", host.netns], capture_output=True, text=True, check=True)
         for pid in pids.stdout.split():
             try:

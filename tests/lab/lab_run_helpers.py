@@ -232,9 +232,9 @@ def bring_mpi(lab: Lab, wheel: Path, name: str) -> str:
         for entry in archive.infolist():
             _, data, path = entry.filename.partition(".data/data/")
             if data and not entry.is_dir():
-                member = tarfile.TarInfo(path)
-                member.size, member.mode = entry.file_size, 0o755
-                tree.addfile(member, archive.open(entry))
+                node = tarfile.TarInfo(path)
+                node.size, node.mode = entry.file_size, 0o755
+                tree.addfile(node, archive.open(entry))
     for host in lab.hosts:
         command = f"mkdir -p {name} && tar -xf - -C {name}"
         subprocess.run([*ssh_argv(host), command], input=packed.getvalue(), check=True, timeout=60)

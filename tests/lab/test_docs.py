@@ -71,17 +71,17 @@ class Stage:
     house: Path
     small: Path
 
-    def shell(self, scene: Scene, place: Path) -> Shell:
+    def shell(self, context: Scene, place: Path) -> Shell:
         config = place / "ssh_config"
         gateway = f"Host gateway\n  HostName {self.lab.hosts[3].address}\n  User ipex\n\n"
         config.write_text(gateway + self.lab.hosts[0].dir.parent.joinpath("ssh_config").read_text())
-        env = wheels_of(self.small if scene.home else self.house)
-        if scene.home:
+        env = wheels_of(self.small if context.home else self.house)
+        if context.home:
             env["IPEXCTL_HOME"] = f"/home/ipex/page{next(_numbers)}"
         shell = Shell(place, env, ssh_config=config)
-        names = [f"node{number + 1}" for number in range(scene.hosts)]
-        line = f"node[1-{scene.hosts}]" if scene.slots else "\n".join(names)
-        shell.write("hostfile", f"{line}{scene.slots}\n")
+        names = [f"node{number + 1}" for number in range(context.hosts)]
+        line = f"node[1-{context.hosts}]" if context.slots else "\n".join(names)
+        shell.write("hostfile", f"{line}{context.slots}\n")
         return shell
 
 
@@ -129,24 +129,24 @@ def stage(
 @pytest.mark.lab
 @pytest.mark.timeout(600)
 @scenes(CLUSTER)
-def test_on_hosts(scene: Scene, stage: Stage, tmp_path: Path) -> None:
-    play(scene, stage.shell(scene, tmp_path))
+def test_on_hosts(context: Scene, stage: Stage, tmp_path: Path) -> None:
+    play(context, stage.shell(context, tmp_path))
 
 
 @pytest.mark.timeout(600)
 @scenes(ALONE)
-def test_on_this_machine_alone(scene: Scene, house: Path, tmp_path: Path) -> None:
-    play(scene, Shell(tmp_path, {**wheels_of(house), "IPEXCTL_HOME": str(tmp_path / "ours")}))
+def test_on_this_machine_alone(context: Scene, house: Path, tmp_path: Path) -> None:
+    play(context, Shell(tmp_path, {**wheels_of(house), "IPEXCTL_HOME": str(tmp_path / "ours")}))
 
 
 @pytest.mark.lab
 @scenes(BASTION)
-def test_behind_a_bastion(scene: Scene, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+def test_behind_a_bastion(context: Scene, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
     lab = make_lab(LabSpec(hosts=4, bastion=True, name=f"pagesb-{os.getpid()}"))
     config = lab.hosts[0].dir.parent / "ssh_config"
     shell = Shell(tmp_path, ssh_config=config)
     shell.write("ssh_config", config.read_text())
-    play(scene, shell)
+    play(context, shell)
 
 
 @pytest.fixture
@@ -158,10 +158,10 @@ def own_lab() -> Iterator[str]:
 
 @pytest.mark.lab
 @scenes(LAB)
-def test_with_a_lab_of_its_own(scene: Scene, own_lab: str, tmp_path: Path) -> None:
+def test_with_a_lab_of_its_own(context: Scene, own_lab: str, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
-    play(scene, Shell(tmp_path, lab=own_lab))
+    play(context, Shell(tmp_path, lab=own_lab))
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_playbooks_are_played(block: Block, desk: Shell) -> None:
 
 
 def test_every_block_is_executed_on_a_stage_or_says_why_not() -> None:
-    executed = [block.place for scene in SCENES for _, block in scene.wanted()]
+    executed = [block.place for context in SCENES for _, block in context.wanted()]
     assert sorted(executed) == sorted(block.place for block in ALL if block.left_out is None)
 
 
@@ -201,8 +201,8 @@ def test_few_blocks_are_left_out_and_each_for_a_reason_that_is_one() -> None:
 
 
 def test_what_a_scene_types_before_a_block_belongs_to_a_block() -> None:
-    for scene in SCENES:
-        assert set(scene.before) <= {number for number, _ in scene.wanted()}, scene.page
+    for context in SCENES:
+        assert set(context.before) <= {number for number, _ in context.wanted()}, context.page
 
 
 @pytest.mark.parametrize(

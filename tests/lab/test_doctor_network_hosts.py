@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli_helpers import ipexctl, processes_with
-from ipexctl.doctor.network import look
+from ipexctl.doctor.network_check import check_network
 from ipexctl.doctor.smoke import measure
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather
@@ -18,15 +18,15 @@ from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, break_host, mend_host
 from ipexctl.lab.plan import ipv6
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.crew import Crew
-from ipexctl.remote.reach import Reach, ReachOptions
+from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.session_pool import SessionPool
 from lab_helpers import ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ipexctl.doctor.finding import Finding
-    from ipexctl.doctor.network import NetworkReport
+    from ipexctl.doctor.network_check import NetworkReport
     from ipexctl.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -40,12 +40,12 @@ def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
 
 
 @contextmanager
-def crew_of(lab: Lab) -> Iterator[Crew]:
+def crew_of(lab: Lab) -> Iterator[SessionPool]:
     """Every host's session open, as it is when the hosts have been probed."""
-    with Reach(ReachOptions()) as reach, Crew(reach, Cancel(), forks=8) as crew:
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=8) as pool:
         for host in read_hosts_file(lab.hostfile):
-            crew.session(host)
-        yield crew
+            pool.session(host)
+        yield pool
 
 
 def looked(
@@ -63,11 +63,11 @@ def looked(
         for fault in faults:
             name, *arguments = fault.split()
             break_host(lab.hosts[1], name, arguments)
-        with crew_of(lab) as crew:
+        with crew_of(lab) as pool:
             if late:
                 break_host(lab.hosts[1], late)
             started = time.monotonic()
-            report = look(crew, hosts, addresses, facts=facts or {}, home="~/.ipexctl", budget=budget)
+            report = check_network(pool, hosts, addresses, facts=facts or {}, home="~/.ipexctl", budget=budget)
             assert time.monotonic() - started < budget
     finally:
         mend_host(lab.hosts[1])
@@ -184,12 +184,12 @@ def test_a_thrown_switch_ends_it_and_leaves_nothing(lab: Lab) -> None:
     hosts = read_hosts_file(lab.hostfile)
     break_host(lab.hosts[1], "firewall")
     try:
-        with crew_of(lab) as crew:
+        with crew_of(lab) as pool:
             seen: list[str] = []
             threading.Timer(1.0, lambda: seen.extend(ours(lab))).start()
-            threading.Timer(1.4, crew.cancel.throw).start()
+            threading.Timer(1.4, pool.cancel.throw).start()
             started = time.monotonic()
-            look(crew, hosts, {host.name: host.address for host in hosts}, facts={}, home="~/.ipexctl")
+            check_network(pool, hosts, {host.name: host.address for host in hosts}, facts={}, home="~/.ipexctl")
             assert time.monotonic() - started < 3
             assert seen
             assert leftovers(lab) == []
@@ -217,11 +217,11 @@ def test_measuring_takes_its_time_and_no_more_and_leaves_nothing(lab: Lab) -> No
     internal = {host.name: host.address for host in hosts}
     for late, measured in ((None, {"node2", "node3"}), ("no-python", {"node3"}), ("link-down", {"node3"})):
         try:
-            with crew_of(lab) as crew:
+            with crew_of(lab) as pool:
                 if late:
                     break_host(lab.hosts[1], late)
                 started = time.monotonic()
-                report = measure(crew, hosts, internal, facts)
+                report = measure(pool, hosts, internal, facts)
                 assert time.monotonic() - started < 5.2
         finally:
             mend_host(lab.hosts[1])
@@ -232,5 +232,5 @@ def test_measuring_takes_its_time_and_no_more_and_leaves_nothing(lab: Lab) -> No
 
 
 def _facts(lab: Lab) -> dict[str, Facts]:
-    with crew_of(lab) as crew:
-        return {answer.host.name: answer.facts or Facts() for answer in gather(read_hosts_file(lab.hostfile), crew)}
+    with crew_of(lab) as pool:
+        return {answer.host.name: answer.facts or Facts() for answer in gather(read_hosts_file(lab.hostfile), pool)}

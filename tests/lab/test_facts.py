@@ -15,11 +15,11 @@ from ipexctl.facts.gather import gather
 from ipexctl.facts.probe import probe_command, probe_script
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.costumes import COSTUMES
-from ipexctl.lab.inside import in_host
+from ipexctl.lab.cpu_profiles import COSTUMES
+from ipexctl.lab.namespaces import in_host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.crew import Crew
-from ipexctl.remote.reach import Reach, ReachOptions
+from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.session_pool import SessionPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +46,8 @@ TIERS = {
 
 
 def ask_all(lab: Lab, *, home: str | None = None, timeout: float | None = None) -> dict[str, HostFacts]:
-    with Reach(ReachOptions(connect_timeout=5)) as reach, Crew(reach, Cancel(), forks=32) as crew:
-        found = gather(read_hosts_file(lab.hostfile), crew, home=home, timeout=timeout)
+    with Connector(ConnectOptions(connect_timeout=5)) as connector, SessionPool(connector, Cancel(), forks=32) as pool:
+        found = gather(read_hosts_file(lab.hostfile), pool, home=home, timeout=timeout)
         return {answer.host.name: answer for answer in found}
 
 
@@ -67,14 +67,18 @@ def store(answer: HostFacts) -> str:
 
 
 def test_every_costume_is_known_for_what_it_is(make_lab: Callable[[LabSpec], Lab]) -> None:
-    names = tuple(costume.name for costume in COSTUMES)
+    names = tuple(cpu_profile.name for cpu_profile in COSTUMES)
     answers = ask_all(make_lab(LabSpec(hosts=len(names), cpus=names)))
-    for costume, answer in zip(COSTUMES, (answers[f"node{n}"] for n in range(1, len(names) + 1)), strict=True):
+    for cpu_profile, answer in zip(COSTUMES, (answers[f"node{n}"] for n in range(1, len(names) + 1)), strict=True):
         cpu = whole(answer).cpu
         counts = (cpu.sockets, cpu.cores, cpu.threads, cpu.numa_nodes, cpu.allowed)
-        cores = costume.sockets * costume.cores
-        assert counts == (costume.sockets, cores, costume.cpus, costume.nodes, cores), costume.name
-        assert (cpu.model_name, cpu.arch, cpu.tier) == (costume.model_name, costume.arch, TIERS[costume.name])
+        cores = cpu_profile.sockets * cpu_profile.cores
+        assert counts == (cpu_profile.sockets, cores, cpu_profile.cpus, cpu_profile.nodes, cores), cpu_profile.name
+        assert (cpu.model_name, cpu.arch, cpu.tier) == (
+            cpu_profile.model_name,
+            cpu_profile.arch,
+            TIERS[cpu_profile.name],
+        )
 
 
 def test_hosts_without_a_costume_are_this_machine_and_know_one_another(lab3: Lab) -> None:
@@ -254,10 +258,10 @@ print(f"{times[0]:.1f} ms at best, {statistics.median(times):.1f} ms in the midd
 
 @pytest.mark.parametrize("costume", ["haswell", "graniterapids"])
 def test_what_the_probe_costs_the_host(
-    make_lab: Callable[[LabSpec], Lab], costume: str, capsys: pytest.CaptureFixture[str]
+    make_lab: Callable[[LabSpec], Lab], cpu_profile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Shown and not asserted: the machine may be busy with anything."""
-    host = make_lab(LabSpec(hosts=1, cpus=(costume,))).hosts[0]
+    host = make_lab(LabSpec(hosts=1, cpus=(cpu_profile,))).hosts[0]
     python = "/usr/bin/python3"
     for label, argv in (
         ("the probe", [probe_command().script]),
@@ -266,7 +270,7 @@ def test_what_the_probe_costs_the_host(
     ):
         said = in_host(host, f'test -x {python} || exit 0; exec {python} -c "$@"', [_MEASURE, *argv])
         with capsys.disabled():
-            print(f"\n{costume}: CPU time of {label}: {said.strip()}", file=sys.stderr)
+            print(f"\n{cpu_profile}: CPU time of {label}: {said.strip()}", file=sys.stderr)
 
 
 def test_a_broken_host_is_mended_for_whoever_comes_next(lab3: Lab) -> None:

@@ -15,7 +15,7 @@ import pytest
 from cli_helpers import IPEXCTL, ipexctl, processes_with
 from forged_fetch import forged_sender
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.lab import LabSpec
 from lab_helpers import ask
 
@@ -57,7 +57,7 @@ class Scene:
             ranks=tuple(host.name for host in self.hosts),
             cwd=f"{home}/work",
         )
-        Register(base / "state/ipexctl/runs").save(self.record)
+        RunRegistry(base / "state/ipexctl/runs").save(self.record)
 
     def digest(self, path: str, index: int = 0) -> str:
         return ask(self.lab.hosts[index], f"sha256sum < {path}").out.split()[0]
@@ -83,7 +83,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(lab: Lab, tmp_path: Path) -> Scene:
+def context(lab: Lab, tmp_path: Path) -> Scene:
     return Scene(lab, tmp_path)
 
 
@@ -91,117 +91,117 @@ def local_digest(path: Path) -> str:
     return subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True).stdout.split()[0]
 
 
-def test_killed_in_its_middle_the_next_call_goes_on_and_is_right(scene: Scene) -> None:
-    killed = scene.begin("last:ck/", scene.out)
-    scene.part_beyond(50_000_000)
+def test_killed_in_its_middle_the_next_call_goes_on_and_is_right(context: Scene) -> None:
+    killed = context.begin("last:ck/", context.out)
+    context.part_beyond(50_000_000)
     killed.kill()
     killed.communicate()
-    (part,) = scene.out.glob(".ipexctl-*.part")
+    (part,) = context.out.glob(".ipexctl-*.part")
     begun = part.stat().st_size
-    ran = ipexctl("fetch", "last:ck/", scene.out, "--json", env=scene.env)
+    ran = ipexctl("fetch", "last:ck/", context.out, "--json", env=context.env)
     said = json.loads(ran.out)
     assert ran.rc == 0, ran.err
     assert said["resumed"] == ["big.pt"]
     assert said["received_bytes"] <= 200_000_002 - begun
-    assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
-    assert sorted(path.name for path in scene.out.iterdir()) == ["big.pt", "of"]
-    ran = ipexctl("fetch", "last:ck/", scene.out, env=scene.env)
-    assert ran.out == f"{scene.out}: nothing to bring, 2 files there already\n"
+    assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
+    assert sorted(path.name for path in context.out.iterdir()) == ["big.pt", "of"]
+    ran = ipexctl("fetch", "last:ck/", context.out, env=context.env)
+    assert ran.out == f"{context.out}: nothing to bring, 2 files there already\n"
     assert ran.seconds < 5
 
 
-def test_ctrl_c_leaves_what_has_come_and_nothing_running_there(scene: Scene) -> None:
-    stopped = scene.begin("last:ck/big.pt", f"{scene.out}/")
-    scene.part_beyond(20_000_000)
+def test_ctrl_c_leaves_what_has_come_and_nothing_running_there(context: Scene) -> None:
+    stopped = context.begin("last:ck/big.pt", f"{context.out}/")
+    context.part_beyond(20_000_000)
     stopped.send_signal(signal.SIGINT)
     out, err = stopped.communicate(timeout=30)
     assert stopped.returncode == 130
     assert b"the same command goes on from there" in err
     assert b"Traceback" not in err
     assert out == b""
-    assert processes_with(scene.lab, "file_sender") == []
-    assert ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", env=scene.env).rc == 0
-    assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
+    assert processes_with(context.lab, "file_sender") == []
+    assert ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", env=context.env).rc == 0
+    assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
 
 
-def test_a_connection_that_is_cut_is_made_again(scene: Scene) -> None:
-    fetching = scene.begin("last:ck/big.pt", f"{scene.out}/", "--json")
-    scene.part_beyond(50_000_000)
+def test_a_connection_that_is_cut_is_made_again(context: Scene) -> None:
+    fetching = context.begin("last:ck/big.pt", f"{context.out}/", "--json")
+    context.part_beyond(50_000_000)
     # The sshd of this one connection: its children are the sessions.
     cut = "kill -9 $(ps -o ppid= -p $(pgrep -f file_sender | head -1) | tr -d ' ')"
-    ask(scene.lab.hosts[0], cut, as_root=True)
+    ask(context.lab.hosts[0], cut, as_root=True)
     out, err = fetching.communicate(timeout=60)
     said = json.loads(out)
     assert fetching.returncode == 0, err
     assert b"to go on from there" in err
     assert said["resumed"] == ["big.pt"]
     assert said["received_bytes"] == 200_000_000
-    assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
+    assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
 
 
-def test_the_node_of_a_rank_and_a_host_by_its_name(scene: Scene) -> None:
+def test_the_node_of_a_rank_and_a_host_by_its_name(context: Scene) -> None:
     for index, words in enumerate((["last:ck/of"], ["last:ck/of", "-r", "1"], ["last:ck/of", "--from", "node2"])):
-        ran = ipexctl("fetch", *words, f"{scene.out}{index}", env=scene.env)
+        ran = ipexctl("fetch", *words, f"{context.out}{index}", env=context.env)
         assert ran.rc == 0, ran.err
-    ran = ipexctl("fetch", "-H", scene.lab.hostfile, "node2:work/ck/o*", f"{scene.out}3/", env=scene.env)
+    ran = ipexctl("fetch", "-H", context.lab.hostfile, "node2:work/ck/o*", f"{context.out}3/", env=context.env)
     assert ran.rc == 0, ran.err
-    read = [Path(f"{scene.out}{index}").read_text() for index in range(3)]
+    read = [Path(f"{context.out}{index}").read_text() for index in range(3)]
     assert read == ["0\n", "1\n", "1\n"]
-    assert Path(f"{scene.out}3/of").read_text() == "1\n"
+    assert Path(f"{context.out}3/of").read_text() == "1\n"
 
 
-def test_what_the_call_says_of_a_runs_host_goes_before_what_its_record_remembers(scene: Scene) -> None:
-    ran = ipexctl("fetch", "last:ck/of", f"{scene.out}/", "--user", "nobody-here", env=scene.env)
+def test_what_the_call_says_of_a_runs_host_goes_before_what_its_record_remembers(context: Scene) -> None:
+    ran = ipexctl("fetch", "last:ck/of", f"{context.out}/", "--user", "nobody-here", env=context.env)
     assert ran.rc == 3
     assert "nobody-here" in ran.err
-    ran = ipexctl("fetch", "last:ck/of", f"{scene.out}/", "--port", 9, "--connect-timeout", 3, env=scene.env)
+    ran = ipexctl("fetch", "last:ck/of", f"{context.out}/", "--port", 9, "--connect-timeout", 3, env=context.env)
     assert ran.rc == 3
     assert "port 9" in ran.err
-    ran = ipexctl("fetch", "last:ck/of", f"{scene.out}/", "-l", "node2", env=scene.env)
+    ran = ipexctl("fetch", "last:ck/of", f"{context.out}/", "-l", "node2", env=context.env)
     assert ran.rc == 2
     assert "--from HOST" in ran.err
-    ran = ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", "--timeout", 0.2, env=scene.env)
+    ran = ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", "--timeout", 0.2, env=context.env)
     assert ran.rc == 1
     assert "not finished within" in ran.err
-    assert ipexctl("fetch", "last:ck/of", f"{scene.out}/", "--user", "ipex", env=scene.env).rc == 0
+    assert ipexctl("fetch", "last:ck/of", f"{context.out}/", "--user", "ipex", env=context.env).rc == 0
 
 
-def test_what_is_wrong_is_said_with_what_to_type(scene: Scene) -> None:
-    ran = ipexctl("fetch", "last:chekpoints/", scene.out, env=scene.env)
+def test_what_is_wrong_is_said_with_what_to_type(context: Scene) -> None:
+    ran = ipexctl("fetch", "last:chekpoints/", context.out, env=context.env)
     assert ran.rc == 1
     assert "there is no" in ran.err
     assert "there is: ck" in ran.err
-    ran = ipexctl("fetch", "nosuch:x", scene.out, env=scene.env)
+    ran = ipexctl("fetch", "nosuch:x", context.out, env=context.env)
     assert ran.rc == 2
     assert "--hosts nosuch" in ran.err
-    ran = ipexctl("fetch", "--hosts", "10.77.255.254", "10.77.255.254:x", scene.out, "--connect-timeout", 1, "--json")
+    ran = ipexctl("fetch", "--hosts", "10.77.255.254", "10.77.255.254:x", context.out, "--connect-timeout", 1, "--json")
     assert ran.rc == 3
     assert json.loads(ran.out)["status"] == "unreachable"
-    assert not scene.out.exists()
+    assert not context.out.exists()
 
 
-def test_a_full_disk_here_is_told_and_what_has_come_is_kept(scene: Scene) -> None:
-    scene.out.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", scene.out], check=True)
+def test_a_full_disk_here_is_told_and_what_has_come_is_kept(context: Scene) -> None:
+    context.out.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", context.out], check=True)
     try:
-        ran = ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", env=scene.env)
+        ran = ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", env=context.env)
         assert ran.rc == 1
         assert "No space left" in ran.err
         assert "it goes on from here" in ran.err
-        subprocess.run(["mount", "-o", "remount,size=400m", scene.out], check=True)
-        ran = ipexctl("fetch", "last:ck/big.pt", f"{scene.out}/", "--json", env=scene.env)
+        subprocess.run(["mount", "-o", "remount,size=400m", context.out], check=True)
+        ran = ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", "--json", env=context.env)
         assert json.loads(ran.out)["resumed"] == ["big.pt"], ran.err
-        assert local_digest(scene.out / "big.pt") == scene.digest("work/ck/big.pt")
+        assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
     finally:
-        subprocess.run(["umount", scene.out], check=True)
+        subprocess.run(["umount", context.out], check=True)
 
 
-def test_a_tree_of_many_small_files_comes_whole(scene: Scene) -> None:
+def test_a_tree_of_many_small_files_comes_whole(context: Scene) -> None:
     made = "mkdir -p small && cd small && for i in $(seq 500); do mkdir -p d$((i%20)); echo $i >d$((i%20))/f$i; done"
-    assert ask(scene.lab.hosts[0], made, timeout=100).rc == 0
-    ran = ipexctl("fetch", "-H", scene.lab.hostfile, "node1:small", f"{scene.out}/", env=scene.env)
+    assert ask(context.lab.hosts[0], made, timeout=100).rc == 0
+    ran = ipexctl("fetch", "-H", context.lab.hostfile, "node1:small", f"{context.out}/", env=context.env)
     assert ran.rc == 0, ran.err
-    found = {path.name: path.read_text() for path in (scene.out / "small").rglob("f*")}
+    found = {path.name: path.read_text() for path in (context.out / "small").rglob("f*")}
     assert found == {f"f{number}": f"{number}\n" for number in range(1, 501)}
 
 
@@ -225,27 +225,27 @@ PROJECT = ("train.py", "f", "evil"), (".envrc", "f", "evil"), (".git/hooks/post-
     ids=["three", "one", "more", "link", "directory", "pattern", "through", "escape", "run", "of-run"],
 )
 def test_a_host_does_not_choose_which_files_are_written(
-    scene: Scene, source: str, sent: tuple[tuple[str, str, str], ...]
+    context: Scene, source: str, sent: tuple[tuple[str, str, str], ...]
 ) -> None:
-    scene.out.mkdir()
-    (scene.out / "train.py").write_text("mine")
-    words = ("-H", scene.lab.hostfile, source) if source.startswith("node2") else (source,)
-    with forged_sender(scene.lab.hosts[source.startswith("node2")], *sent):
-        ran = ipexctl("fetch", *words, f"{scene.out}/", env=scene.env)
-        asked = ipexctl("fetch", *words, f"{scene.out}/new", "--json", env=scene.env)
+    context.out.mkdir()
+    (context.out / "train.py").write_text("mine")
+    words = ("-H", context.lab.hostfile, source) if source.startswith("node2") else (source,)
+    with forged_sender(context.lab.hosts[source.startswith("node2")], *sent):
+        ran = ipexctl("fetch", *words, f"{context.out}/", env=context.env)
+        asked = ipexctl("fetch", *words, f"{context.out}/new", "--json", env=context.env)
     assert ran.rc == 1
     assert ran.err.startswith("node2: " if source.startswith("node2") else "node1: ")
     assert "\x1b" not in ran.err
-    assert [path.name for path in scene.out.iterdir()] == ["train.py"]
-    assert (scene.out / "train.py").read_text() == "mine"
+    assert [path.name for path in context.out.iterdir()] == ["train.py"]
+    assert (context.out / "train.py").read_text() == "mine"
     assert asked.rc == 1
     assert json.loads(asked.out)["status"] == "failed"
 
 
-def test_a_link_that_leads_out_is_not_made(scene: Scene) -> None:
-    with forged_sender(scene.lab.hosts[1], ("ck", "d", ""), ("ck/x", "l", "../../y"), ("ck/w.pt", "f", "weights")):
-        ran = ipexctl("fetch", "-H", scene.lab.hostfile, "node2:ck", f"{scene.out}/", "--json", env=scene.env)
+def test_a_link_that_leads_out_is_not_made(context: Scene) -> None:
+    with forged_sender(context.lab.hosts[1], ("ck", "d", ""), ("ck/x", "l", "../../y"), ("ck/w.pt", "f", "weights")):
+        ran = ipexctl("fetch", "-H", context.lab.hostfile, "node2:ck", f"{context.out}/", "--json", env=context.env)
     assert ran.rc == 0, ran.err
     said = json.loads(ran.out)
     assert [each["name"] for each in said["left_out"]] == ["ck/x"]
-    assert [path.name for path in (scene.out / "ck").iterdir()] == ["w.pt"]
+    assert [path.name for path in (context.out / "ck").iterdir()] == ["w.pt"]

@@ -84,7 +84,7 @@ os.rmdir("/var/lib/ipexctl/labs")
 
 def test_an_up_that_fails_says_why_and_leaves_nothing() -> None:
     answer = on_a_machine_of_its_own("""
-from ipexctl.lab import etc
+from ipexctl.lab import etc_files as etc
 etc.sshd_config = lambda openssh: "Nonsense yes\\n"
 try:
     lab.up(LabSpec(hosts=2, name="tst-a"))

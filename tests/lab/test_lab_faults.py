@@ -101,18 +101,18 @@ def test_firewall_lets_ssh_in_and_nothing_else(lab3: Lab, node: LabHost) -> None
 
 
 def test_clock_skew_shifts_date_and_nothing_asked_of_it_by_name(node: LabHost) -> None:
-    def ahead() -> int:
+    def gathered() -> int:
         mine, theirs = (int(ask(host, "date +%s").out) for host in (other, node))
         return theirs - mine
 
     other = find_host("node2", node.lab)
-    assert abs(ahead()) <= 2
+    assert abs(gathered()) <= 2
     break_host(node, "clock-skew", ("-3600",))
-    assert -3602 <= ahead() <= -3596
+    assert -3602 <= gathered() <= -3596
     assert ask(node, "date -u -d @0 +%Y").out == "1970\n"
     assert "." in ask(node, "date +%s.%N").out
     mend_host(node, "clock-skew")
-    assert abs(ahead()) <= 2
+    assert abs(gathered()) <= 2
 
 
 def test_mending_leaves_the_home_byte_for_byte_as_it_was(node: LabHost) -> None:

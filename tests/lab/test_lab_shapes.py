@@ -141,8 +141,8 @@ def test_with_a_second_network_the_first_leads_to_this_machine_only(make_lab: Ca
     assert not listens(node1, node2.address)
     assert ask(node1, "getent hosts node2").out.split()[0] == node2.internal
     assert lab.hostfile.read_text().splitlines()[1].endswith(f" internal={node2.internal}")
-    reach = subprocess.run(["ip", "route", "get", node2.internal], capture_output=True, text=True, check=False)
-    assert lab.uplink not in reach.stdout, "this machine is not on it"
+    connector = subprocess.run(["ip", "route", "get", node2.internal], capture_output=True, text=True, check=False)
+    assert lab.uplink not in connector.stdout, "this machine is not on it"
 
     break_host(node2, "link-down", ("eth1",))
     assert not listens(node1, node2.internal)
@@ -183,12 +183,12 @@ COSTUMED = {
 
 def test_lscpu_tells_the_costumes_story(make_lab: Callable[[LabSpec], Lab]) -> None:
     lab = make_lab(LabSpec(hosts=5, cpus=tuple(COSTUMED)))
-    assert [host.costume for host in lab.hosts] == [*COSTUMED, "sapphirerapids"], "a short list goes round"
+    assert [host.cpu_profile for host in lab.hosts] == [*COSTUMED, "sapphirerapids"], "a short list goes round"
     for host in lab.hosts[:4]:
-        assert host.costume is not None
+        assert host.cpu_profile is not None
         lines = [line.partition(":") for line in ask(host, "lscpu").out.splitlines()]
         rows = {key.strip(): value.strip() for key, _, value in lines}
-        arch, model, cpus, sockets, nodes, first, flag = COSTUMED[host.costume]
+        arch, model, cpus, sockets, nodes, first, flag = COSTUMED[host.cpu_profile]
         story = tuple(
             rows[key] for key in ("Architecture", "Model", "CPU(s)", "Socket(s)", "NUMA node(s)", "NUMA node0 CPU(s)")
         )

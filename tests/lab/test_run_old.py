@@ -12,7 +12,7 @@ import pytest
 
 from cli_helpers import ipexctl
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.lab import LabSpec, break_host, mend_host, ssh_argv
 from lab_helpers import ask
 
@@ -37,7 +37,7 @@ class Past:
     def __init__(self, lab: Lab, base: Path) -> None:
         self.lab = lab
         self.env = {"XDG_STATE_HOME": str(base)}
-        self.register = Register(base / "ipexctl/runs")
+        self.register = RunRegistry(base / "ipexctl/runs")
         for index, host in enumerate(read_hosts_file(lab.hostfile)):
             script = "rm -rf .ipexctl/runs\n"
             for number in range(17):

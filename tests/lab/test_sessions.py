@@ -16,12 +16,12 @@ import pytest
 from cli_helpers import processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.inside import in_host
-from ipexctl.remote import dial
+from ipexctl.lab.namespaces import in_host
+from ipexctl.remote import tcp as dial
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.reach import Reach, ReachOptions
 from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def hosts(lab3: Lab) -> tuple[Host, ...]:
 
 @pytest.fixture
 def session(hosts: tuple[Host, ...]) -> Iterator[Session]:
-    with Reach(ReachOptions()) as reach:
-        opened = reach.open(hosts[0], Cancel())
+    with Connector(ConnectOptions()) as connector:
+        opened = connector.open(hosts[0], Cancel())
         yield opened
         opened.close()
 
@@ -126,8 +126,8 @@ def test_a_host_that_falls_silent_during_a_command_is_noticed(
 ) -> None:
     monkeypatch.setattr(dial, "DEAD_AFTER", 4)
     lab = make_lab(spec)
-    with Reach(ReachOptions()) as reach:
-        session = reach.open(read_hosts_file(lab.hostfile)[1], Cancel())
+    with Connector(ConnectOptions()) as connector:
+        session = connector.open(read_hosts_file(lab.hostfile)[1], Cancel())
         timer = threading.Timer(0.5, break_host, (lab.hosts[1], fault))
         timer.start()
         started = time.monotonic()
@@ -160,8 +160,8 @@ def test_commands_that_end_before_they_are_fed_do_not_cost_the_connection(hosts:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with Reach(ReachOptions()) as reach:
-            session = reach.open(hosts[0], Cancel())
+        with Connector(ConnectOptions()) as connector:
+            session = connector.open(hosts[0], Cancel())
             with ThreadPoolExecutor(6) as pool:
                 list(pool.map(work, [session] * 6))
             session.close()
@@ -174,21 +174,21 @@ def test_where_sshd_allows_few_commands_at_a_time_they_wait_for_one_another(host
     reload = "kill -HUP $(cat /run/sshd.pid)"
     in_host(lab3.hosts[0], f"{set_there} >/etc/ssh/sshd_config; {reload}")
     try:
-        with Reach(ReachOptions()) as reach:
-            session = open_soon(reach, hosts[0])
+        with Connector(ConnectOptions()) as connector:
+            session = open_soon(connector, hosts[0])
             with ThreadPoolExecutor(5) as pool:
                 said = list(pool.map(lambda n: capture(session, Command.shell(f"sleep 0.3; echo {n}")), range(5)))
             session.close()
     finally:
         in_host(lab3.hosts[0], f"cat /etc/ssh/before >/etc/ssh/sshd_config; {reload}")
-        with Reach(ReachOptions()) as reach:
-            open_soon(reach, hosts[0]).close()
+        with Connector(ConnectOptions()) as connector:
+            open_soon(connector, hosts[0]).close()
     assert [each.stdout for each in said] == [f"{n}\n".encode() for n in range(5)]
 
 
 def test_a_login_shell_that_refuses_commands_is_told_with_its_own_words(hosts: tuple[Host, ...], lab3: Lab) -> None:
-    with Reach(ReachOptions()) as reach:
-        session = reach.open(hosts[2], Cancel())
+    with Connector(ConnectOptions()) as connector:
+        session = connector.open(hosts[2], Cancel())
         capture(session, Command.shell("echo 'echo no commands here >&2; exit 9' > .bashrc"))
         try:
             with pytest.raises(HostError, match=r"never ran our command \(exit code 9; it said: no commands here\)"):
@@ -198,12 +198,12 @@ def test_a_login_shell_that_refuses_commands_is_told_with_its_own_words(hosts: t
             session.close()
 
 
-def open_soon(reach: Reach, host: Host) -> Session:
+def open_soon(connector: Connector, host: Host) -> Session:
     """A sshd that reads its configuration again refuses for a moment."""
     until = time.monotonic() + 10
     while True:
         try:
-            return reach.open(host, Cancel())
+            return connector.open(host, Cancel())
         except Unreachable:
             if time.monotonic() > until:
                 raise

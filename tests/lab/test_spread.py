@@ -18,14 +18,14 @@ from cli_helpers import ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.inside import in_host
+from ipexctl.lab.namespaces import in_host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.crew import Crew
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
-from ipexctl.remote.reach import Reach, ReachOptions
-from ipexctl.remote.spread import Spreader
-from ipexctl.remote.stores import Blob, Damaged, Place, drop, missing, push
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.transfer.distribute import Distributor
+from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocation, drop, missing, push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 
 PIECES = [os.urandom(size) for size in (6_000_000, 2_000_000, 17, 0)]
-BLOBS = [Blob(hashlib.sha256(piece).hexdigest(), f"p{index}.whl", len(piece)) for index, piece in enumerate(PIECES)]
+BLOBS = [
+    StoredFile(hashlib.sha256(piece).hexdigest(), f"p{index}.whl", len(piece)) for index, piece in enumerate(PIECES)
+]
 OURS = "ipexctl.node.__main__"
 """In the command line of every agent process, and of the shell that starts it."""
 
@@ -47,7 +49,7 @@ def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[tuple[Blob, Path]]:
+def files(tmp_path: Path) -> list[tuple[StoredFile, Path]]:
     for blob, piece in zip(BLOBS, PIECES, strict=True):
         (tmp_path / blob.name).write_bytes(piece)
     return [(blob, tmp_path / blob.name) for blob in BLOBS]
@@ -56,19 +58,19 @@ def files(tmp_path: Path) -> list[tuple[Blob, Path]]:
 class Scene:
     """The lab's hosts, each with an empty store but the first."""
 
-    def __init__(self, lab: Lab, crew: Crew) -> None:
+    def __init__(self, lab: Lab, pool: SessionPool) -> None:
         self.lab = lab
-        self.crew = crew
+        self.pool = pool
         self.hosts = read_hosts_file(lab.hostfile)
         self.seen: dict[str, tuple[int, int | None]] = {}
 
-    def member(self, host: Host) -> LabHost:
-        return next(member for member in self.lab.hosts if member.name == host.name)
+    def node(self, host: Host) -> LabHost:
+        return next(node for node in self.lab.hosts if node.name == host.name)
 
-    def place(self, host: Host, *, address: bool = True) -> Place:
-        member = self.member(host)
-        return Place(
-            host, "python3", f"{member.home}/.ipexctl/wheels", member.peer_address if address else None, host.name
+    def place(self, host: Host, *, address: bool = True) -> StoreLocation:
+        node = self.node(host)
+        return StoreLocation(
+            host, "python3", f"{node.home}/.ipexctl/wheels", node.peer_address if address else None, host.name
         )
 
     @property
@@ -79,10 +81,10 @@ class Scene:
         """How the files came to each host, or why they didn't."""
         config = self.config if ssh else None
         source = self.place(self.hosts[0], address=address)
-        with Spreader(self.crew, source, BLOBS, ssh_config=config, on_progress=self._note) as spreader:
+        with Distributor(self.pool, source, BLOBS, ssh_config=config, on_progress=self._note) as spreader:
             ends = {
                 done.host.name: done.result or str(done.error)
-                for done in self.crew.each(self.hosts, lambda host, session: spreader.bring(self.place(host), session))
+                for done in self.pool.each(self.hosts, lambda host, session: spreader.bring(self.place(host), session))
             }
         return {host.name: ends[host.name] for host in self.hosts}
 
@@ -90,19 +92,19 @@ class Scene:
         assert done >= self.seen.get(host.name, (0, None))[0]
         self.seen[host.name] = (done, total)
 
-    def lacks(self, host: Host) -> tuple[Blob, ...]:
-        return missing(self.crew.session(host), self.place(host), BLOBS, verify=True)
+    def lacks(self, host: Host) -> tuple[StoredFile, ...]:
+        return missing(self.pool.session(host), self.place(host), BLOBS, verify=True)
 
 
 @pytest.fixture
-def scene(lab: Lab, files: list[tuple[Blob, Path]]) -> Iterator[Scene]:
-    with Reach(ReachOptions()) as reach, Crew(reach, Cancel(), forks=8) as crew:
-        scene = Scene(lab, crew)
-        push(crew.session(scene.hosts[0]), scene.place(scene.hosts[0]), files)
-        yield scene
-        for member in lab.hosts:
-            mend_host(member)
-            in_host(member, 'rm -rf "$HOME_DIR/.ipexctl/wheels"')
+def context(lab: Lab, files: list[tuple[StoredFile, Path]]) -> Iterator[Scene]:
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=8) as pool:
+        context = Scene(lab, pool)
+        push(pool.session(context.hosts[0]), context.place(context.hosts[0]), files)
+        yield context
+        for node in lab.hosts:
+            mend_host(node)
+            in_host(node, 'rm -rf "$HOME_DIR/.ipexctl/wheels"')
         assert processes_with(lab, OURS) == []
 
 
@@ -116,82 +118,82 @@ def trusted(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", ["server", "here"])
-def test_without_trust_the_files_get_everywhere_and_are_not_sent_twice(scene: Scene, way: str) -> None:
-    assert list(scene.spread(address=way == "server").values()) == ["there", way, way, way]
-    assert all(scene.lacks(host) == () for host in scene.hosts)
-    assert scene.seen == {host.name: (8_000_017, 8_000_017) for host in scene.hosts[1:]}
-    assert processes_with(scene.lab, OURS) == []
-    assert set(scene.spread().values()) == {"there"}
+def test_without_trust_the_files_get_everywhere_and_are_not_sent_twice(context: Scene, way: str) -> None:
+    assert list(context.spread(address=way == "server").values()) == ["there", way, way, way]
+    assert all(context.lacks(host) == () for host in context.hosts)
+    assert context.seen == {host.name: (8_000_017, 8_000_017) for host in context.hosts[1:]}
+    assert processes_with(context.lab, OURS) == []
+    assert set(context.spread().values()) == {"there"}
 
 
-def test_with_trust_they_travel_over_ssh_also_where_every_shell_talks(scene: Scene) -> None:
-    with trusted(scene.lab):
-        break_host(scene.lab.hosts[1], "noisy-rc")
-        assert list(scene.spread(ssh=True).values()) == ["there", "ssh", "ssh", "ssh"]
-    assert all(scene.lacks(host) == () for host in scene.hosts)
-    assert processes_with(scene.lab, OURS) == []
+def test_with_trust_they_travel_over_ssh_also_where_every_shell_talks(context: Scene) -> None:
+    with trusted(context.lab):
+        break_host(context.lab.hosts[1], "noisy-rc")
+        assert list(context.spread(ssh=True).values()) == ["there", "ssh", "ssh", "ssh"]
+    assert all(context.lacks(host) == () for host in context.hosts)
+    assert processes_with(context.lab, OURS) == []
 
 
-def test_a_config_that_gets_nobody_in_is_no_obstacle(scene: Scene) -> None:
-    assert set(scene.spread(ssh=True).values()) == {"there", "server"}
+def test_a_config_that_gets_nobody_in_is_no_obstacle(context: Scene) -> None:
+    assert set(context.spread(ssh=True).values()) == {"there", "server"}
 
 
-def test_behind_a_firewall_they_come_through_this_machine(scene: Scene) -> None:
-    break_host(scene.lab.hosts[0], "firewall")
+def test_behind_a_firewall_they_come_through_this_machine(context: Scene) -> None:
+    break_host(context.lab.hosts[0], "firewall")
     began = time.monotonic()
-    assert set(scene.spread().values()) == {"there", "here"}
+    assert set(context.spread().values()) == {"there", "here"}
     assert time.monotonic() - began < 20
-    assert all(scene.lacks(host) == () for host in scene.hosts)
+    assert all(context.lacks(host) == () for host in context.hosts)
 
 
-def test_only_what_is_missing_is_sent(scene: Scene, files: list[tuple[Blob, Path]]) -> None:
-    second = scene.hosts[1]
-    push(scene.crew.session(second), scene.place(second), files[:1])
-    scene.spread()
-    assert scene.seen["node2"] == (2_000_017, 2_000_017)
-    assert scene.seen["node3"] == (8_000_017, 8_000_017)
+def test_only_what_is_missing_is_sent(context: Scene, files: list[tuple[StoredFile, Path]]) -> None:
+    second = context.hosts[1]
+    push(context.pool.session(second), context.place(second), files[:1])
+    context.spread()
+    assert context.seen["node2"] == (2_000_017, 2_000_017)
+    assert context.seen["node3"] == (8_000_017, 8_000_017)
 
 
 @pytest.mark.parametrize("address", [True, False])
 def test_a_damaged_source_is_named_and_mended_by_the_next_call(
-    scene: Scene, files: list[tuple[Blob, Path]], address: bool
+    context: Scene, files: list[tuple[StoredFile, Path]], address: bool
 ) -> None:
-    first = scene.place(scene.hosts[0])
-    in_host(scene.lab.hosts[0], f"printf xx | dd of={first.store}/{BLOBS[0].sha256}/p0.whl conv=notrunc 2>/dev/null")
-    for name, end in scene.spread(address=address).items():
+    first = context.place(context.hosts[0])
+    in_host(context.lab.hosts[0], f"printf xx | dd of={first.store}/{BLOBS[0].sha256}/p0.whl conv=notrunc 2>/dev/null")
+    for name, end in context.spread(address=address).items():
         assert name == "node1" or "node1's copy of p0.whl was damaged, and was removed there" in end
-    session = scene.crew.session(scene.hosts[0])
+    session = context.pool.session(context.hosts[0])
     lost = missing(session, first, BLOBS)
     assert [blob.name for blob in lost] == ["p0.whl"]
     push(session, first, files[:1])
-    assert "there" in scene.spread().values()
-    assert all(scene.lacks(host) == () for host in scene.hosts)
+    assert "there" in context.spread().values()
+    assert all(context.lacks(host) == () for host in context.hosts)
 
 
-def test_a_full_disk_is_that_hosts_alone(scene: Scene) -> None:
-    break_host(scene.lab.hosts[2], "full-disk")
-    ends = scene.spread()
+def test_a_full_disk_is_that_hosts_alone(context: Scene) -> None:
+    break_host(context.lab.hosts[2], "full-disk")
+    ends = context.spread()
     assert "the disk is full" in ends["node3"]
     assert (ends["node2"], ends["node4"]) == ("server", "server")
 
 
-def test_a_host_that_is_lost_meanwhile_keeps_nobody_up(scene: Scene) -> None:
-    with Spreader(scene.crew, scene.place(scene.hosts[0]), BLOBS) as spreader:
-        session = scene.crew.session(scene.hosts[1])
-        break_host(scene.lab.hosts[1], "sshd-dead")
+def test_a_host_that_is_lost_meanwhile_keeps_nobody_up(context: Scene) -> None:
+    with Distributor(context.pool, context.place(context.hosts[0]), BLOBS) as spreader:
+        session = context.pool.session(context.hosts[1])
+        break_host(context.lab.hosts[1], "sshd-dead")
         with pytest.raises(Unreachable):
-            spreader.bring(scene.place(scene.hosts[1]), session)
-        for host in scene.hosts[2:]:
-            assert spreader.bring(scene.place(host), scene.crew.session(host)) == "server"
+            spreader.bring(context.place(context.hosts[1]), session)
+        for host in context.hosts[2:]:
+            assert spreader.bring(context.place(host), context.pool.session(host)) == "server"
 
 
-def test_when_the_source_is_lost_the_reason_names_it(scene: Scene) -> None:
-    scene.crew.session(scene.hosts[0])
-    break_host(scene.lab.hosts[0], "sshd-dead")
-    with Spreader(scene.crew, scene.place(scene.hosts[0]), BLOBS) as spreader:
-        host = scene.hosts[1]
+def test_when_the_source_is_lost_the_reason_names_it(context: Scene) -> None:
+    context.pool.session(context.hosts[0])
+    break_host(context.lab.hosts[0], "sshd-dead")
+    with Distributor(context.pool, context.place(context.hosts[0]), BLOBS) as spreader:
+        host = context.hosts[1]
         with pytest.raises(HostError, match="node1: the connection was lost") as caught:
-            spreader.bring(scene.place(host), scene.crew.session(host))
+            spreader.bring(context.place(host), context.pool.session(host))
     assert caught.value.status == "failed"
 
 
@@ -199,19 +201,21 @@ def test_when_the_source_is_lost_the_reason_names_it(scene: Scene) -> None:
 def test_stopped_in_the_middle_nothing_stays(lab: Lab, tmp_path: Path, way: str) -> None:
     large = tmp_path / "large.whl"
     large.write_bytes(os.urandom(150_000_000))
-    blob = Blob(hashlib.sha256(large.read_bytes()).hexdigest(), large.name, large.stat().st_size)
+    blob = StoredFile(hashlib.sha256(large.read_bytes()).hexdigest(), large.name, large.stat().st_size)
     cancel = Cancel()
     trust: AbstractContextManager[None] = trusted(lab) if way == "ssh" else nullcontext()
-    with Reach(ReachOptions()) as reach, Crew(reach, Cancel(), forks=8) as crew:
-        scene = Scene(lab, crew)
-        source = scene.place(scene.hosts[0], address=way == "server")
-        push(crew.session(scene.hosts[0]), source, [(blob, large)])
-        crew.cancel = cancel
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=8) as pool:
+        context = Scene(lab, pool)
+        source = context.place(context.hosts[0], address=way == "server")
+        push(pool.session(context.hosts[0]), source, [(blob, large)])
+        pool.cancel = cancel
         with trust, pytest.raises(Cancelled):
-            config = scene.config if way == "ssh" else None
-            target = scene.place(scene.hosts[1])
-            session = crew.session(scene.hosts[1])
-            with Spreader(crew, source, [blob], ssh_config=config, on_progress=lambda *_: cancel.throw()) as spreader:
+            config = context.config if way == "ssh" else None
+            target = context.place(context.hosts[1])
+            session = pool.session(context.hosts[1])
+            with Distributor(
+                pool, source, [blob], ssh_config=config, on_progress=lambda *_: cancel.throw()
+            ) as spreader:
                 spreader.bring(target, session)
         for _ in range(30):
             if not (left := processes_with(lab, OURS)):
@@ -219,14 +223,14 @@ def test_stopped_in_the_middle_nothing_stays(lab: Lab, tmp_path: Path, way: str)
             time.sleep(0.1)
         assert left == []
         assert "part" not in in_host(lab.hosts[1], 'ls -A "$HOME_DIR/.ipexctl/wheels"')
-        crew.cancel = Cancel()
-        for host in scene.hosts[:2]:
-            drop(crew.session(host), scene.place(host), [blob])
+        pool.cancel = Cancel()
+        for host in context.hosts[:2]:
+            drop(pool.session(host), context.place(host), [blob])
 
 
-def test_the_token_is_in_no_command_line_and_no_environment(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_in_no_command_line_and_no_environment(context: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     token = "feedc0de" * 8
-    monkeypatch.setattr("ipexctl.remote.handover.secrets", SimpleNamespace(token_hex=lambda _: token))
+    monkeypatch.setattr("ipexctl.remote.transfer.peer_transfer.secrets", SimpleNamespace(token_hex=lambda _: token))
     seen: set[bytes] = set()
     over = threading.Event()
 
@@ -242,7 +246,7 @@ def test_the_token_is_in_no_command_line_and_no_environment(scene: Scene, monkey
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        assert "server" in scene.spread().values()
+        assert "server" in context.spread().values()
     finally:
         over.set()
         looking.join()
@@ -251,51 +255,53 @@ def test_the_token_is_in_no_command_line_and_no_environment(scene: Scene, monkey
 
 
 def test_this_machine_may_be_the_source_or_a_target(
-    scene: Scene, files: list[tuple[Blob, Path]], tmp_path: Path
+    context: Scene, files: list[tuple[StoredFile, Path]], tmp_path: Path
 ) -> None:
     here = Host("localhost", "localhost")
-    source = Place(here, sys.executable, str(tmp_path / "store"))
+    source = StoreLocation(here, sys.executable, str(tmp_path / "store"))
     assert len(push(LocalSession(here), source, files)) == len(BLOBS)
-    host = scene.hosts[1]
-    with Spreader(scene.crew, source, BLOBS) as spreader:
+    host = context.hosts[1]
+    with Distributor(context.pool, source, BLOBS) as spreader:
         assert spreader.bring(source, LocalSession(here)) == "there"
-        assert spreader.bring(scene.place(host), scene.crew.session(host)) == "here"
-    assert scene.lacks(host) == ()
+        assert spreader.bring(context.place(host), context.pool.session(host)) == "here"
+    assert context.lacks(host) == ()
     for address, way in ((True, "server"), (False, "here")):
-        target = Place(here, sys.executable, str(tmp_path / way))
-        with Spreader(scene.crew, scene.place(scene.hosts[0], address=address), BLOBS) as spreader:
+        target = StoreLocation(here, sys.executable, str(tmp_path / way))
+        with Distributor(context.pool, context.place(context.hosts[0], address=address), BLOBS) as spreader:
             assert spreader.bring(target, LocalSession(here)) == way
         assert missing(LocalSession(here), target, BLOBS, verify=True) == ()
 
 
-def test_a_push_goes_on_while_later_files_are_still_coming(scene: Scene, files: list[tuple[Blob, Path]]) -> None:
-    first, session = scene.hosts[1], scene.crew.session(scene.hosts[1])
+def test_a_push_goes_on_while_later_files_are_still_coming(
+    context: Scene, files: list[tuple[StoredFile, Path]]
+) -> None:
+    first, session = context.hosts[1], context.pool.session(context.hosts[1])
     arrived: list[bool] = []
 
-    def coming() -> Iterator[tuple[Blob, Path]]:
+    def coming() -> Iterator[tuple[StoredFile, Path]]:
         yield files[0]
         for _ in range(100):
-            if not missing(session, scene.place(first), BLOBS[:1]):
+            if not missing(session, context.place(first), BLOBS[:1]):
                 arrived.append(True)
                 break
         yield files[1]
 
-    push(session, scene.place(first), coming())
+    push(session, context.place(first), coming())
     assert arrived == [True]
-    assert missing(session, scene.place(first), BLOBS[:2]) == ()
+    assert missing(session, context.place(first), BLOBS[:2]) == ()
 
 
-def test_what_a_push_comes_upon_here_is_raised_here(scene: Scene, files: list[tuple[Blob, Path]]) -> None:
-    host, session = scene.hosts[1], scene.crew.session(scene.hosts[1])
+def test_what_a_push_comes_upon_here_is_raised_here(context: Scene, files: list[tuple[StoredFile, Path]]) -> None:
+    host, session = context.hosts[1], context.pool.session(context.hosts[1])
     with pytest.raises(HostError, match="gone on this machine can't be read: No such file"):
-        push(session, scene.place(host), [files[0], (BLOBS[1], Path("/nowhere/gone"))])
-    assert missing(session, scene.place(host), BLOBS[:1]) == ()
+        push(session, context.place(host), [files[0], (BLOBS[1], Path("/nowhere/gone"))])
+    assert missing(session, context.place(host), BLOBS[:1]) == ()
     with pytest.raises(Damaged, match=r"the copy on this machine is damaged: p1.whl: its 6000000 bytes"):
-        push(session, scene.place(host), [(BLOBS[1], files[0][1])])
+        push(session, context.place(host), [(BLOBS[1], files[0][1])])
 
-    def broken() -> Iterator[tuple[Blob, Path]]:
+    def broken() -> Iterator[tuple[StoredFile, Path]]:
         yield files[0]
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        push(session, scene.place(host), broken())
+        push(session, context.place(host), broken())

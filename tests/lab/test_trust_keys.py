@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.inside import in_host
+from ipexctl.lab.namespaces import in_host
 from lab_helpers import ask
 from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
 

@@ -22,8 +22,8 @@ from real_helpers import EXAMPLES, SHORT, examples_in, leave_out, losses, pip_sa
 
 from cli_helpers import ipexctl
 from ipexctl.export.accelerate import to_accelerate
-from ipexctl.launch.accelerate import read_accelerate
-from ipexctl.launch.accelerate_words import words_of
+from ipexctl.launch.accelerate_config import read_accelerate
+from ipexctl.launch.accelerate_env import variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -215,7 +215,7 @@ def test_what_is_exported_for_each_accelerate_is_read_by_its_own_code_as_we_read
     theirs, config = said["ipex"]["exported"], read_accelerate(text, "exported")
     assert isinstance(theirs, dict), theirs
     assert (theirs["MASTER_ADDR"], theirs["MASTER_PORT"]) == (config.main_ip, str(config.main_port))
-    for setting in words_of(config, {**IPEX.packages, "accelerate": version}):
+    for setting in variables_of(config, {**IPEX.packages, "accelerate": version}):
         if setting.name != "CCL_WORKER_COUNT" or setting.name in theirs:
             assert theirs[setting.name] == setting.value
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ipexctl.errors import UserError
 from ipexctl.export.common import assignment, commented, secrets_of
 from ipexctl.launch.plan import Setting
-from ipexctl.playbook.modules.sh import exports
+from ipexctl.playbook.modules.host_script import exports
 from ipexctl.text import is_variable_name, variable_in_sh
 
 if TYPE_CHECKING:

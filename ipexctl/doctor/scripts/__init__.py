@@ -36,7 +36,7 @@ def script(name: str, *words: str, label: str) -> Command:
     return Command(Command.argv("/bin/sh", "-c", text_of(name), "ipexctl", *words).script, label)
 
 
-class Together(Generic[T]):
+class Concurrent(Generic[T]):
     """The same for every host, each in a thread of its own; whoever is late is left to itself, and told of as late.
 
     A fan-out waits for the last. Here the time all of them have is worth more than one host's answer.
@@ -84,7 +84,7 @@ class _Orders(io.RawIOBase):
         return self._waiting.get()
 
 
-class Talk:
+class ScriptDialog:
     """Commands on many hosts at once that print lines and take orders, until they are told that there are no more."""
 
     def __init__(self, cancel: Cancel) -> None:

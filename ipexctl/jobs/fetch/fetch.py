@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetch.fetched import Fetched, Trouble, goes_to
-from ipexctl.jobs.fetch.giving import Giving
-from ipexctl.jobs.fetch.landing import Landing
+from ipexctl.jobs.fetch.destination import Destination
+from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure, goes_to
+from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
-from ipexctl.remote.told import Told
+from ipexctl.remote.stdin_queue import StdinQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import BinaryIO
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.fetch.fetched import Source, Watch
-    from ipexctl.jobs.record import RunRecord
+    from ipexctl.jobs.fetch.manifest import Source, Watch
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -31,7 +31,7 @@ _WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class FetchRequest:
     """What is to be brought, from which host, to where."""
 
     host: Host
@@ -48,7 +48,7 @@ class Order:
 
 def order_of_run(
     record: RunRecord, path: str | None, dest: str, *, rank: int | None, host: str | None, others: Sequence[Host]
-) -> Order:
+) -> FetchRequest:
     """From node0, or from the host a rank was on, or the one that is named. Pure."""
     if rank is not None:
         if not 0 <= rank < record.world_size:
@@ -74,14 +74,14 @@ def order_of_run(
         "record": chosen == record.node0,
         "path": path,
     }
-    return Order(chosen, request, dest, record.home, record.python)
+    return FetchRequest(chosen, request, dest, record.home, record.python)
 
 
-def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -> Order:
+def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
     """From a host of the call's; a relative path is from the account's home there, as ssh has it. Pure."""
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
-            return Order(host, {"base": "~", "path": source.path}, dest, home)
+            return FetchRequest(host, {"base": "~", "path": source.path}, dest, home)
     raise UserError(
         f"{quoted(source.word)} is no run of this machine's and no host of this call's",
         fix=(
@@ -93,16 +93,16 @@ def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -
 
 
 def fetch(
-    order: Order, open_session: Callable[[], Session], watch: Watch, cancel: Cancel, timeout: float | None = None
-) -> Fetched:
+    order: FetchRequest, open_session: Callable[[], Session], watch: Watch, cancel: Cancel, timeout: float | None = None
+) -> FetchResult:
     """Bring it. A connection that breaks is made again, as long as each brings something; raises a HostError else.
 
     `timeout` is for all of it.
     """
     began, failures = time.monotonic(), 0
-    before: list[Giving] = []
+    before: list[Receiver] = []
     while True:
-        giving = Giving(order.requested, Told(), lambda single: _landing(order.dest, single), watch)
+        giving = Receiver(order.requested, StdinQueue(), lambda single: _landing(order.dest, single), watch)
         try:
             gone = time.monotonic() - began if before else 0.0
             left = None if timeout is None else max(round(timeout - gone, 1), 0.1)
@@ -118,13 +118,13 @@ def fetch(
             return _summed(order, [*before, giving], time.monotonic() - began)
 
 
-def _landing(dest: str, single: bool) -> tuple[Landing, str | None]:
+def _landing(dest: str, single: bool) -> tuple[Destination, str | None]:
     root, name = goes_to(dest, single=single)
-    return Landing(root), name
+    return Destination(root), name
 
 
 def _listen(
-    order: Order, open_session: Callable[[], Session], giving: Giving, cancel: Cancel, timeout: float | None
+    order: FetchRequest, open_session: Callable[[], Session], giving: Receiver, cancel: Cancel, timeout: float | None
 ) -> None:
     session = open_session()
     told = giving.told
@@ -137,10 +137,10 @@ def _listen(
     finally:
         told.end()
         session.close()
-        if giving.landing is not None:
-            with giving.landing:
-                giving.landing.abandon()
-                giving.landing.close_directories()
+        if giving.destination is not None:
+            with giving.destination:
+                giving.destination.abandon()
+                giving.destination.close_directories()
     last = giving.last
     if last is not None and last.get("event") == "failed":
         raise HostError(str(last.get("reason") or "it failed without saying why"), str(last.get("fix") or ""))
@@ -156,10 +156,10 @@ def _rest(seconds: float, cancel: Cancel) -> None:
         time.sleep(0.05)
 
 
-def _summed(order: Order, parts: Sequence[Giving], seconds: float) -> Fetched:
+def _summed(order: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:
     brought = tuple(dict.fromkeys(name for each in parts for name in each.brought))
     last = parts[-1]
-    return Fetched(
+    return FetchResult(
         host=order.host.name,
         source=last.source,
         dest=order.dest,
@@ -174,5 +174,5 @@ def _summed(order: Order, parts: Sequence[Giving], seconds: float) -> Fetched:
     )
 
 
-def _unsent(giving: Giving) -> list[Trouble]:
-    return [Trouble(name, "it wasn't sent") for name in giving.unsent]
+def _unsent(giving: Receiver) -> list[FileFailure]:
+    return [FileFailure(name, "it wasn't sent") for name in giving.unsent]

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetch.fetched import Trouble, encoded
+from ipexctl.jobs.fetch.manifest import FileFailure, encoded
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.fetch.fetched import Entry
+    from ipexctl.jobs.fetch.manifest import Entry
 
 _RECORD: Final = "record"
 _FILES: Final = "files"
@@ -29,7 +29,7 @@ class Accepted:
     entries: tuple[Entry, ...]
     single: bool
     """It is one file, which the path names."""
-    left_out: tuple[Trouble, ...] = ()
+    left_out: tuple[FileFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,9 @@ def _is_of_run(entry: Entry, run: str) -> bool:
     return entry.kind == "f" if entry.parts[1] == _RECORD else entry.parts[1] == _FILES
 
 
-def _outward(link: Entry) -> Trouble:
+def _outward(link: Entry) -> FileFailure:
     reason = f"it links to {quoted(link.target)}, which may lead out of what was asked for"
-    return Trouble(link.name, f"{reason}; its own path brings what it links to")
+    return FileFailure(link.name, f"{reason}; its own path brings what it links to")
 
 
 def _refused(entry: Entry, why: str) -> HostError:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.events import FINAL
-from ipexctl.jobs.why.account import read_account
-from ipexctl.jobs.why.verdict import Verdict, judge, lasted
+from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
+from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ipexctl.jobs.record import RunRecord
-    from ipexctl.jobs.why.account import Account
-    from ipexctl.jobs.why.causes import Cause
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.why.patterns.match import Cause
+    from ipexctl.jobs.why.run_snapshot import RunSnapshot
     from ipexctl.remote.session import Session
 
 TIME: Final = 60.0
@@ -35,7 +35,7 @@ class Answer:
     """A verdict, and whether it was to be had at all."""
 
     record: RunRecord
-    verdict: Verdict
+    verdict: Diagnosis
     exit_code: int = 0
     """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
 
@@ -59,7 +59,7 @@ def why(
         raise
     except HostError as error:
         return _typed(_from_here(record, runs, error, cancel))
-    return _typed(Answer(record, judge(account)))
+    return _typed(Answer(record, diagnose(account)))
 
 
 def _typed(answer: Answer) -> Answer:
@@ -79,13 +79,13 @@ def _ask(
     cancel: Cancel,
     *,
     copy: bool = False,
-) -> Account:
+) -> RunSnapshot:
     request: dict[str, Any] = {"home": home, "id": record.id, "copy": copy}
     label = "read the run's record"
     said = call(
         session, "run.run_snapshot", "read", request, python=python, label=label, timeout=timeout, cancel=cancel
     )
-    return read_account(said, record.node0.name)
+    return read_snapshot(said, record.node0.name)
 
 
 def cause_from_copy(record: RunRecord, runs: Path, *, timeout: float = 10.0) -> Cause | None:
@@ -94,10 +94,10 @@ def cause_from_copy(record: RunRecord, runs: Path, *, timeout: float = 10.0) -> 
         account = _copied(record, runs, timeout, Cancel())
     except HostError:
         return None
-    return judge(account).cause if account is not None else None
+    return diagnose(account).cause if account is not None else None
 
 
-def _copied(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> Account | None:
+def _copied(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> RunSnapshot | None:
     """None where this machine has no copy. Raises a HostError where it can't be read."""
     if not (runs / record.id / "status.json").exists():
         return None
@@ -118,12 +118,12 @@ def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
     except HostError:
         account = None
     if account is not None and account.status.state in FINAL:
-        verdict = judge(account)
+        verdict = diagnose(account)
         return Answer(record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy here")))
     return Answer(record, _unknown(record, account, away, error.advice), 3 if is_away else 1)
 
 
-def _unknown(record: RunRecord, account: Account | None, away: str, fix: str) -> Verdict:
+def _unknown(record: RunRecord, account: RunSnapshot | None, away: str, fix: str) -> Diagnosis:
     notes = []
     if record.started:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
@@ -140,4 +140,4 @@ def _unknown(record: RunRecord, account: Account | None, away: str, fix: str) ->
         notes.append(fix)
     headline = f"what became of run {record.id} is not known here: {away}"
     after = f"ipexctl logs {record.id}" if account is not None else "ipexctl ps"
-    return Verdict(record.id, "unknown", headline, notes=tuple(notes), next=(after,))
+    return Diagnosis(record.id, "unknown", headline, notes=tuple(notes), next=(after,))

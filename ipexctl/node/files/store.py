@@ -1,7 +1,7 @@
 """Content store: STORE/<sha256>/<name> is there whole and with that hash, or not at all.
 
 Files come and go as frames: a line of JSON with sha256, name and size, then the bytes; after the last, a line that
-says so. `peer_transfer` moves frames over TCP; `remote/spread.py` over ssh.
+says so. `peer_transfer` moves frames over TCP; `remote/transfer/distribute.py` over ssh.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.playbook.modules.sh import exports, run_sh
+from ipexctl.playbook.modules.host_script import exports, run_sh
 from ipexctl.playbook.result import Result, failed
 
 if TYPE_CHECKING:
+    from ipexctl.playbook.play_context import PlayContext
     from ipexctl.playbook.result import Call
-    from ipexctl.playbook.world import World
     from ipexctl.remote.session import Session
 
 # What it says first is ours: a letter and a newline; then the command's own output begins.
@@ -35,7 +35,7 @@ class _Exec:
     def __init__(self, *, splits: bool) -> None:
         self._splits = splits
 
-    def on_host(self, world: World, call: Call, session: Session) -> Result:
+    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
         args = call.args
         guarded = args["creates"] is not None or args["removes"] is not None
         if call.check and not guarded:
@@ -54,7 +54,7 @@ class _Exec:
         stdin = (args["stdin"] or "").encode("utf-8", "surrogateescape")
         line_of = " ".join(map(_expanding, words)) if self._splits else shlex.join(words)
         tail = f"exec {line_of}" + ("\n" if stdin else " </dev/null\n")
-        ran = run_sh(world, session, call, _GUARD + exports(call) + tail, guards, stdin=stdin)
+        ran = run_sh(context, session, call, _GUARD + exports(call) + tail, guards, stdin=stdin)
         sign, _, out = ran.stdout.partition(b"\n")
         data = {
             "rc": ran.rc,

@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.playbook.modules.cluster import bad_call, refused
+from ipexctl.playbook.modules.doctor_trust_sync import bad_call, refused
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.report import Told
+from ipexctl.playbook.report import PlayNotice
 from ipexctl.playbook.result import Result
 
 if TYPE_CHECKING:
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.playbook.play_context import PlayContext
     from ipexctl.playbook.result import Call
-    from ipexctl.playbook.world import World
     from ipexctl.remote.session import Session
-    from ipexctl.stack.course import Wishes
+    from ipexctl.stack.install_context import InstallRequest
 
 
 class _Install:
-    def together(self, world: World, calls: Sequence[Call]) -> Mapping[str, Result]:
+    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.stack.install import install
-        from ipexctl.stack.progress import Said
+        from ipexctl.stack.progress import Notice
 
         def watch(event: Any) -> None:
-            if isinstance(event, Said):
-                world.watch(Told(event.text))
+            if isinstance(event, Notice):
+                context.watch(PlayNotice(event.text))
 
         try:
-            wishes = _wishes(world, calls[0])
-            report = install([call.host for call in calls], wishes, world.crew, watch)
+            wishes = _wishes(context, calls[0])
+            report = install([call.host for call in calls], wishes, context.pool, watch)
         except UserError as error:
             return bad_call(calls, error)
         for note in report.notes:
-            world.watch(Told(f"note: {note}"))
+            context.watch(PlayNotice(f"note: {note}"))
         stack = report.stack
         found = (
             {} if stack is None else {"stack": stack.name, "torch": stack.torch, "ipex": stack.ipex, "mpi": stack.mpi}
@@ -63,14 +63,14 @@ class _Install:
         return {**refused(calls, "install says nothing of it"), **results}
 
 
-def _wishes(world: World, call: Call) -> Wishes:
-    from ipexctl.stack.choice.request import EnvRequest, StackRequest
-    from ipexctl.stack.course import Wishes
+def _wishes(context: PlayContext, call: Call) -> InstallRequest:
+    from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.env.names import check_env_name
-    from ipexctl.stack.lock.wanted import check_request, sources_of, wanted_packages
-    from ipexctl.stack.rows.user_rows import known_rows
+    from ipexctl.stack.install_context import InstallRequest
+    from ipexctl.stack.lock.request import check_request, sources_of, wanted_packages
+    from ipexctl.stack.resolve.request import EnvRequest, StackRequest
 
-    args, options = call.args, world.options
+    args, options = call.args, context.options
     files = [local_path(call.task.base, each) for each in args["requirements"] or ()]
     wanted = wanted_packages(args["with"] or (), files)
     names = ("torch", "stack", "ipex", "oneccl", "python")
@@ -78,7 +78,7 @@ def _wishes(world: World, call: Call) -> Wishes:
     rows = known_rows(os.environ)
     check_request(asked, rows)
     house = args["wheelhouse"]
-    return Wishes(
+    return InstallRequest(
         env=EnvRequest(asked, wanted.lines, wanted.constraints),
         sources=sources_of(
             wanted.sources,
@@ -104,7 +104,7 @@ def _place(call: Call, word: str) -> str:
 
 
 class _Env:
-    def together(self, world: World, calls: Sequence[Call]) -> Mapping[str, Result]:
+    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.stack.env.names import check_env_name
 
         call = calls[0]
@@ -114,44 +114,44 @@ class _Env:
         except UserError as error:
             return bad_call(calls, error)
         if call.args["state"] == "named":
-            return _named(world, calls, name)
+            return _named(context, calls, name)
         if call.args["state"] == "absent":
-            return _absent(world, calls, name)
+            return _absent(context, calls, name)
         from ipexctl.stack.env.envs import Subject, verify_envs
 
-        report = verify_envs(hosts, world.crew, Subject(name), home=world.options.home, timeout=call.timeout)
+        report = verify_envs(hosts, context.pool, Subject(name), home=context.options.home, timeout=call.timeout)
         return {
             done.host.name: Result(done.status, done.reason, done.fix, {"verify": dict(done.verify)})
             for done in report.hosts
         }
 
 
-def _absent(world: World, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
+def _absent(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
     from ipexctl.stack.env.envs import remove_envs
 
     hosts = [call.host for call in calls]
     if calls[0].check:
         found: dict[str, Result] = {}
-        for host, facts in _looked(world, hosts, found).items():
+        for host, facts in _looked(context, hosts, found).items():
             there = any(name in (env.name, *env.names) for env in facts.software.envs)
             found[host] = Result("changed" if there else "ok", f"{name} would be taken away" if there else "")
         return found
-    report = remove_envs(hosts, world.crew, [name], home=world.options.home, timeout=calls[0].timeout)
+    report = remove_envs(hosts, context.pool, [name], home=context.options.home, timeout=calls[0].timeout)
     return {
         done.host.name: Result(done.status, done.reason, done.fix, {"removed": list(done.removed)})
         for done in report.hosts
     }
 
 
-def _named(world: World, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
+def _named(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
     """Give an environment a name more: what `default` means is exchanged in one step on each host."""
-    from ipexctl.stack.choice.fit import usable_pythons
     from ipexctl.stack.env import environment
+    from ipexctl.stack.resolve.compatibility import usable_pythons
 
     source, hosts = calls[0].args["from"], [call.host for call in calls]
     found: dict[str, Result] = {}
     moves: dict[str, tuple[str, str, str]] = {}
-    for host, facts in _looked(world, hosts, found).items():
+    for host, facts in _looked(context, hosts, found).items():
         env = next((each for each in facts.software.envs if source in (each.name, *each.names)), None)
         pythons = usable_pythons(facts)
         if env is None and calls[0].check:
@@ -171,19 +171,19 @@ def _named(world: World, calls: Sequence[Call], name: str) -> Mapping[str, Resul
 
     def give(host: Host, session: Session) -> None:
         python, home, env = moves[host.name]
-        environment.link(session, python, home=home, name=env, links=(name,), cancel=world.cancel)
+        environment.link(session, python, home=home, name=env, links=(name,), cancel=context.cancel)
 
-    for done in world.crew.each([host for host in hosts if host.name in moves], give):
+    for done in context.pool.each([host for host in hosts if host.name in moves], give):
         if done.error is not None:
             found[done.host.name] = Result(_status(done.error.status), done.error.reason, done.error.fix)
     return found
 
 
-def _looked(world: World, hosts: Sequence[Host], found: dict[str, Result]) -> dict[str, Facts]:
+def _looked(context: PlayContext, hosts: Sequence[Host], found: dict[str, Result]) -> dict[str, Facts]:
     from ipexctl.facts.gather import gather
 
     facts: dict[str, Facts] = {}
-    for answer in gather(hosts, world.crew, home=world.options.home, timeout=world.options.timeout):
+    for answer in gather(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
         if answer.facts is None or answer.status != "ok":
             found[answer.host.name] = Result(_status(answer.status), answer.reason, answer.fix)
         else:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import gather
 from ipexctl.remote.outcome import HostError, exit_code
-from ipexctl.stack.choice.fit import usable_pythons
 from ipexctl.stack.env import environment
-from ipexctl.stack.env.explain import explain
-from ipexctl.stack.env.obstacles import gigabytes
+from ipexctl.stack.env.preflight import gigabytes
+from ipexctl.stack.env.verify_errors import explain
+from ipexctl.stack.resolve.compatibility import usable_pythons
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.crew import Crew
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.env.environment import EnvListing
 
 
@@ -61,16 +61,16 @@ class _There:
     python: str
 
 
-def list_envs(hosts: Sequence[Host], crew: Crew, *, home: str, timeout: float | None = None) -> EnvsReport:
+def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
     def look(there: _There) -> HostEnvs:
-        found = environment.listing(there.session, there.python, home=there.home, cancel=crew.cancel)
+        found = environment.listing(there.session, there.python, home=there.home, cancel=pool.cancel)
         return _of(there, "ok", listing=found)
 
-    return _on_each(hosts, crew, look, home=home, timeout=timeout, verb="list")
+    return _on_each(hosts, pool, look, home=home, timeout=timeout, verb="list")
 
 
 def remove_envs(
-    hosts: Sequence[Host], crew: Crew, names: Sequence[str], *, home: str, timeout: float | None = None
+    hosts: Sequence[Host], pool: SessionPool, names: Sequence[str], *, home: str, timeout: float | None = None
 ) -> EnvsReport:
     """Take environments away, by their own names or those that point at them; a second time there is nothing to do."""
 
@@ -81,7 +81,7 @@ def remove_envs(
             there.python,
             home=there.home,
             names=[name for name in names if name in known],
-            cancel=crew.cancel,
+            cancel=pool.cancel,
         )
         if gone.failed:
             name, why = next(iter(gone.failed.items()))
@@ -90,21 +90,21 @@ def remove_envs(
         reason = f"not there: {', '.join(unknown)}" if unknown else ""
         return _of(there, "changed" if gone.removed else "ok", reason, removed=gone.removed)
 
-    return _once_a_store(hosts, crew, take, home=home, timeout=timeout, verb="remove")
+    return _once_a_store(hosts, pool, take, home=home, timeout=timeout, verb="remove")
 
 
-def prune_envs(hosts: Sequence[Host], crew: Crew, *, home: str, timeout: float | None = None) -> EnvsReport:
+def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
     """Take away wheels, leftovers, and environments no name points at."""
 
     def take(there: _There) -> HostEnvs:
-        gone = environment.prune(there.session, there.python, home=there.home, cancel=crew.cancel)
+        gone = environment.prune(there.session, there.python, home=there.home, cancel=pool.cancel)
         if gone.failed:
             name, why = next(iter(gone.failed.items()))
             raise HostError(f"{name} stays: {why}")
         wheels = f"wheels and leftovers taken away, {gigabytes(gone.bytes)}" if gone.bytes else ""
         return _of(there, "changed" if gone.removed or gone.bytes else "ok", wheels, removed=gone.removed)
 
-    return _once_a_store(hosts, crew, take, home=home, timeout=timeout, verb="prune")
+    return _once_a_store(hosts, pool, take, home=home, timeout=timeout, verb="prune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +117,20 @@ class Subject:
 
 
 def verify_envs(
-    hosts: Sequence[Host], crew: Crew, subject: Subject, *, home: str, timeout: float | None = None
+    hosts: Sequence[Host], pool: SessionPool, subject: Subject, *, home: str, timeout: float | None = None
 ) -> EnvsReport:
     """Use it on every host, and say whether it works. Nothing in it is changed."""
 
     def prove(there: _There) -> HostEnvs:
         if subject.python is not None:
             result = environment.verify(
-                there.session, subject.python, setup=subject.setup, timeout=timeout, cancel=crew.cancel
+                there.session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel
             )
             wrong = explain(result, env=subject.python, ours=False)
         else:
             name = subject.name or "default"
             found = environment.check(
-                there.session, there.python, home=there.home, name=name, timeout=timeout, cancel=crew.cancel
+                there.session, there.python, home=there.home, name=name, timeout=timeout, cancel=pool.cancel
             )
             if not found.there:
                 raise HostError(f"there is no environment {name}", "ipexctl envs shows those that are there")
@@ -138,14 +138,14 @@ def verify_envs(
                 raise HostError(f"{name} isn't whole: {found.wrong[0]}", "ipexctl install makes it anew")
             path = f"{there.home}/envs/{found.name}"
             result = environment.verify_env(
-                there.session, path=path, record=found.record, timeout=timeout, cancel=crew.cancel
+                there.session, path=path, record=found.record, timeout=timeout, cancel=pool.cancel
             )
             wrong = explain(result, env=name)
         if wrong is not None:
             return _of(there, "failed", wrong[0], wrong[1], verify=result.to_json())
         return _of(there, "ok", verify=result.to_json())
 
-    return _on_each(hosts, crew, prove, home=home, timeout=timeout, verb="verify")
+    return _on_each(hosts, pool, prove, home=home, timeout=timeout, verb="verify")
 
 
 def _of(there: _There, status: Status, reason: str = "", fix: str = "", **found: Any) -> HostEnvs:
@@ -155,7 +155,7 @@ def _of(there: _There, status: Status, reason: str = "", fix: str = "", **found:
 
 def _on_each(
     hosts: Sequence[Host],
-    crew: Crew,
+    pool: SessionPool,
     work: Callable[[_There], HostEnvs],
     *,
     home: str,
@@ -163,14 +163,14 @@ def _on_each(
     verb: str,
 ) -> EnvsReport:
     began = time.monotonic()
-    done, there = _look(hosts, crew, home, timeout)
-    done |= _fan_out(crew, there, work)
+    done, there = _look(hosts, pool, home, timeout)
+    done |= _fan_out(pool, there, work)
     return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
 
 
 def _once_a_store(
     hosts: Sequence[Host],
-    crew: Crew,
+    pool: SessionPool,
     work: Callable[[_There], HostEnvs],
     *,
     home: str,
@@ -179,13 +179,13 @@ def _once_a_store(
 ) -> EnvsReport:
     """Hosts that share a home have it done once, and share the outcome."""
     began = time.monotonic()
-    done, there = _look(hosts, crew, home, timeout)
+    done, there = _look(hosts, pool, home, timeout)
     firsts: dict[str, Host] = {}
     for host in hosts:
         if host.name in there:
             firsts.setdefault(_store(there[host.name]), host)
     leaders = {host.name: there[host.name] for host in firsts.values()}
-    done |= _fan_out(crew, leaders, work)
+    done |= _fan_out(pool, leaders, work)
     for name, each in there.items():
         if name not in done:
             leader = firsts[_store(each)]
@@ -211,11 +211,11 @@ class _Found:
 
 
 def _look(
-    hosts: Sequence[Host], crew: Crew, home: str, timeout: float | None
+    hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None
 ) -> tuple[dict[str, HostEnvs], dict[str, _Found]]:
     done: dict[str, HostEnvs] = {}
     there: dict[str, _Found] = {}
-    for answer in gather(hosts, crew, home=home, timeout=timeout):
+    for answer in gather(hosts, pool, home=home, timeout=timeout):
         host, facts = answer.host, answer.facts
         if facts is None or answer.status != "ok" or facts.home is None:
             status: Status = "failed" if answer.status == "ok" else answer.status
@@ -231,13 +231,13 @@ def _look(
     return done, there
 
 
-def _fan_out(crew: Crew, there: Mapping[str, _Found], work: Callable[[_There], HostEnvs]) -> dict[str, HostEnvs]:
+def _fan_out(pool: SessionPool, there: Mapping[str, _Found], work: Callable[[_There], HostEnvs]) -> dict[str, HostEnvs]:
     def on_one(host: Host, session: Session) -> HostEnvs:
         found = there[host.name]
         return work(_There(host, session, found.facts, found.home, found.python))
 
     done: dict[str, HostEnvs] = {}
-    for ended in crew.each([found.host for found in there.values()], on_one):
+    for ended in pool.each([found.host for found in there.values()], on_one):
         if ended.result is not None:
             done[ended.host.name] = ended.result
         elif ended.error is not None:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ipexctl.errors import UserError
 from ipexctl.remote.node_call import call
-from ipexctl.stack.choice.obtainable import Candidate, Obtainable, Silent
+from ipexctl.stack.resolve.availability import Availability, Candidate, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.stack.choice.request import Sources
+    from ipexctl.stack.resolve.request import Sources
 
 PYPI: Final = "https://pypi.org/simple"
 TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"
@@ -84,10 +84,10 @@ class PipSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class IndexAnswer:
     """The answer of one machine's sources, and what is needed to take from them."""
 
-    obtainable: Obtainable
+    obtainable: Availability
     sources: tuple[Source, ...]
     """Those that answered, in their order."""
     settings: PipSettings
@@ -143,7 +143,7 @@ def ask(
     *,
     timeout: float = ANSWER_WITHIN,
     cancel: Cancel | None = None,
-) -> Asked:
+) -> IndexAnswer:
     """What these sources have of these projects, as that machine sees it; raises a HostError."""
     asked = tuple(sources)
     request = {
@@ -153,26 +153,28 @@ def ask(
         "timeout": timeout,
     }
     said = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
-    obtainable = Obtainable(
+    obtainable = Availability(
         {project: tuple(_candidate(item) for item in items) for project, items in said["candidates"].items()},
         tuple(said["answered"]),
         tuple(Silent(item["source"], item["reason"]) for item in said["silent"]),
     )
     answered = set(said["answered"])
-    return Asked(obtainable, tuple(s for s in asked if s.label in answered), settings, dict(said.get("logins") or {}))
+    return IndexAnswer(
+        obtainable, tuple(s for s in asked if s.label in answered), settings, dict(said.get("logins") or {})
+    )
 
 
-def unasked(sources: Sources, settings: PipSettings, *, here: bool) -> Asked:
+def unasked(sources: Sources, settings: PipSettings, *, here: bool) -> IndexAnswer:
     """For wheels of an older lock: nobody is asked, but whoever has them may want the login this call names."""
     logins = {}
     for source in sources_for(sources, settings, here=here):
         user, at, _ = urlsplit(source.url).netloc.rpartition("@")
         if at:
             logins[origin_of(source.url)] = "Basic " + base64.b64encode(unquote(user).encode()).decode()
-    return Asked(Obtainable({}, ()), (), settings, logins)
+    return IndexAnswer(Availability({}, ()), (), settings, logins)
 
 
-def wheelhouse(path: Path) -> Obtainable:
+def wheelhouse(path: Path) -> Availability:
     """What a directory on this machine has; raises a UserError where it is none."""
     try:
         files = sorted(file for file in path.iterdir() if file.name.endswith(".whl"))
@@ -186,13 +188,13 @@ def wheelhouse(path: Path) -> Obtainable:
             project = normal(parts[0])
             made = Candidate(project, parts[1], file.name, str(path), size=file.stat().st_size)
             found.setdefault(project, []).append(made)
-    return Obtainable({project: tuple(items) for project, items in found.items()}, (str(path),))
+    return Availability({project: tuple(items) for project, items in found.items()}, (str(path),))
 
 
-def joined(*parts: Obtainable) -> Obtainable:
+def joined(*parts: Availability) -> Availability:
     """What several machines or directories have between them, the first's first."""
     projects = dict.fromkeys(project for part in parts for project in part.candidates)
-    return Obtainable(
+    return Availability(
         {project: tuple(item for part in parts for item in part.of(project)) for project in projects},
         tuple(label for part in parts for label in part.answered),
         tuple(silent for part in parts for silent in part.silent),

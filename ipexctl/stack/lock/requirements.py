@@ -15,13 +15,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.choice.request import Sources
 from ipexctl.stack.lock.indexes import normal
+from ipexctl.stack.resolve.request import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ipexctl.stack.choice.plan import StackPlan
+    from ipexctl.stack.resolve.plan import StackPlan
 
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
 _SOURCES: Final = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")

@@ -13,14 +13,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from ipexctl.stack.rows.table import version_key
+from ipexctl.stack.catalog.table import version_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from packaging.tags import Tag
 
-    from ipexctl.stack.choice.obtainable import Candidate, Obtainable
+    from ipexctl.stack.resolve.availability import Availability, Candidate
 
 _LEGACY: Final = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 _LOCALS: Final = ("cpu", None)
@@ -39,7 +39,7 @@ class Target:
 class Wheels:
     """The wheels that were found; with none asked for, whatever was ever published is taken to be there."""
 
-    def __init__(self, obtainable: Obtainable | None) -> None:
+    def __init__(self, obtainable: Availability | None) -> None:
         self.obtainable = obtainable
 
     @property

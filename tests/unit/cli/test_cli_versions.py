@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ipexctl.stack.rows.table import rows
+from ipexctl.stack.catalog.table import rows
 from message_data import missing
 
 if TYPE_CHECKING:

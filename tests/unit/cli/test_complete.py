@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.jobs.registry import RunRecord, RunRegistry
 
 MAIN = "import sys; sys.argv = ['ipexctl']; from ipexctl.__main__ import main; main()"
 HOSTFILE = "node[1-3]:2\nbig9\n"
@@ -53,7 +53,7 @@ def tab(place: Path, *words: str, **more: str) -> list[str]:
 
 
 def remember(place: Path, *runs: tuple[str, str]) -> None:
-    register = Register(place / "state/ipexctl/runs")
+    register = RunRegistry(place / "state/ipexctl/runs")
     for age, (run, env) in enumerate(reversed(runs)):
         register.save(RunRecord(run, Host(name="node1", address="node1"), "/home/me/.ipexctl", "python3", env=env))
         os.utime(register.directory / f"{run}.json", (1e9 + age, 1e9 + age))

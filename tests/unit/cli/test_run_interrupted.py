@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.cli.run import _say_not_begun
-from ipexctl.jobs.begin.refused import Refused
+from ipexctl.jobs.submit.failure import PreflightFailure
 from message_data import missing
 
 if TYPE_CHECKING:
     import pytest
 
-HALTED = Refused("node1: REASON", "FIX: -l '!node1'", ("node1",))
+HALTED = PreflightFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 
 
 def test_what_was_interrupted_before_it_began_says_that_and_nothing_of_hosts(
@@ -29,6 +29,6 @@ def test_a_refusal_nobody_interrupted_is_told_with_its_way_out(capsys: pytest.Ca
 def test_a_run_that_may_have_begun_is_told_of_also_where_it_was_interrupted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    unsure = Refused("node1: REASON", "FIX: ipexctl ps", unsure=True)
+    unsure = PreflightFailure("node1: REASON", "FIX: ipexctl ps", unsure=True)
     assert _say_not_begun(unsure, 130) == 130
     assert "FIX: ipexctl ps" in capsys.readouterr().err

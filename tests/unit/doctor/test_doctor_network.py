@@ -22,24 +22,33 @@ from hypothesis import strategies as st
 from fakes import FakeSession
 from ipexctl.doctor import ports
 from ipexctl.doctor.logins import log_in, login_findings, read_login, unseen, why_not, without_answer
-from ipexctl.doctor.network import look
-from ipexctl.doctor.ports import Diagnosis, Result, Station, diagnose, orders, pairs_to_try, read_ready, read_result
-from ipexctl.doctor.scripts import Together, script, text_of
+from ipexctl.doctor.network_check import check_network
+from ipexctl.doctor.ports import (
+    Diagnosis,
+    PortListener,
+    Result,
+    diagnose,
+    orders,
+    pairs_to_try,
+    read_ready,
+    read_result,
+)
+from ipexctl.doctor.scripts import Concurrent, script, text_of
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Security
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.crew import Crew
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
-from ipexctl.remote.reach import Reach, ReachOptions
-from ipexctl.trust.explain import Login, Why
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.trust.login_errors import LoginAttempt, Why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.doctor.ports import Pair
-    from ipexctl.trust.seen import Seen
+    from ipexctl.trust.host_state import HostState
 
 OK, REFUSED, SILENT = Result("ok"), Result("refused"), Result("timeout")
 
@@ -75,10 +84,10 @@ def test_one_host_has_nobody_to_try(names: list[str]) -> None:
 
 
 def test_a_station_that_listens_and_one_that_cant() -> None:
-    assert read_ready("ready 43211 0 1 python3") == Station(43211, False, True, "python3")
-    assert read_ready("ready 23571 1 1 openbsd") == Station(23571, True, True, "openbsd")
+    assert read_ready("ready 43211 0 1 python3") == PortListener(43211, False, True, "python3")
+    assert read_ready("ready 23571 1 1 openbsd") == PortListener(23571, True, True, "openbsd")
     told = read_ready("ready - 1 0 sh REASON, in words")
-    assert told == Station(None, True, False, "sh", "REASON, in words")
+    assert told == PortListener(None, True, False, "sh", "REASON, in words")
 
 
 def test_results() -> None:
@@ -99,11 +108,11 @@ def test_no_line_is_too_strange_to_be_passed_over(line: str) -> None:
 @given(st.integers(0, 2), st.integers(0, 255), st.text())
 def test_a_login_comes_back_as_it_was_said(number: int, code: int, said: str) -> None:
     told = said.encode("utf-8", "replace")
-    assert read_login(f"{number} {code} {told.hex()}", 3) == (number, Login(code, told.decode(errors="replace")))
+    assert read_login(f"{number} {code} {told.hex()}", 3) == (number, LoginAttempt(code, told.decode(errors="replace")))
 
 
 def test_orders_name_each_target_then_the_time() -> None:
-    text = orders([("10.0.0.2", "ab", Station(4000)), ("fd00::3", "cd", Station(4001, gaps=True))], 3)
+    text = orders([("10.0.0.2", "ab", PortListener(4000)), ("fd00::3", "cd", PortListener(4001, gaps=True))], 3)
     assert text == "to 0 10.0.0.2 4000 ab 0\nto 1 fd00::3 4001 cd 1\ngo 3.0\n"
 
 
@@ -215,36 +224,36 @@ def test_logins_make_one_finding_whatever_the_reasons() -> None:
     assert two.fix == "fix 0; fix 1"
 
 
-def a_host(**changes: object) -> Seen:
+def a_host(**changes: object) -> HostState:
     return replace(unseen(Host("x", "x")), **changes)  # type: ignore[arg-type]
 
 
-def fix(login: Login, node0: Seen | None, there: Seen | None = None) -> str:
+def fix(login: LoginAttempt, node0: HostState | None, there: HostState | None = None) -> str:
     why = why_not("b", login, node0, there, "10.1.0.2")
     return "" if why is None else why.fix
 
 
 def test_before_trust_has_been_there_it_is_what_is_missing() -> None:
     for said in ("Host key verification failed.", "x@b: Permission denied (publickey)."):
-        assert "ipexctl trust" in fix(Login(255, said), a_host())
-    assert fix(Login(255, "ssh: connect to host b port 22: Connection refused"), a_host()) == ""
+        assert "ipexctl trust" in fix(LoginAttempt(255, said), a_host())
+    assert fix(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"), a_host()) == ""
 
 
 def test_after_trust_the_difference_is_told() -> None:
     config = "Host b\n  HostName b\n\nHost *\n  BatchMode yes\n"
     node0 = a_host(config=config, key="ssh-ed25519 AAAAkey")
-    denied = Login(255, "Permission denied (publickey).")
+    denied = LoginAttempt(255, "Permission denied (publickey).")
     assert "ipexctl trust" in fix(denied, node0, a_host(keys=b"ssh-rsa other\n"))
     assert fix(denied, node0, a_host(keys=b"ssh-ed25519 AAAAkey ipexctl\n")) == ""
     assert "ipexctl trust" in fix(denied, a_host(config=config.replace("Host b\n", "Host c\n")))
 
 
 def test_silence_of_the_network_is_told_from_a_slow_login() -> None:
-    assert without_answer(Login(255, "ssh: connect to host 10.1.0.2 port 22: Connection timed out"))
-    assert without_answer(Login(255, "ssh: connect to host b port 22: No route to host"))
-    assert not without_answer(Login(255, "ssh: connect to host b port 22: Connection refused"))
-    assert not without_answer(Login(124, ""))
-    assert "sshd" in fix(Login(124, ""), None)
+    assert without_answer(LoginAttempt(255, "ssh: connect to host 10.1.0.2 port 22: Connection timed out"))
+    assert without_answer(LoginAttempt(255, "ssh: connect to host b port 22: No route to host"))
+    assert not without_answer(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"))
+    assert not without_answer(LoginAttempt(124, ""))
+    assert "sshd" in fix(LoginAttempt(124, ""), None)
 
 
 # ── within its time ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -257,7 +266,7 @@ def test_who_is_late_is_left_to_itself() -> None:
         time.sleep(5)
         return 2
 
-    together = Together({"quick": lambda: 1, "slow": slow})
+    together = Concurrent({"quick": lambda: 1, "slow": slow})
     found = together.results(began + 0.3)
     assert found["quick"] == 1
     assert isinstance(found["slow"], TimedOut)
@@ -271,22 +280,22 @@ def test_a_hosts_error_is_a_value_and_ours_is_raised() -> None:
     def bug() -> int:
         raise KeyError("ours")
 
-    found = Together({"a": lost}).results(time.monotonic() + 5)
+    found = Concurrent({"a": lost}).results(time.monotonic() + 5)
     assert isinstance(found["a"], HostError)
     with pytest.raises(KeyError):
-        Together({"a": bug}).results(time.monotonic() + 5)
+        Concurrent({"a": bug}).results(time.monotonic() + 5)
 
 
 def test_one_host_alone_is_not_looked_at() -> None:
-    with Reach(ReachOptions()) as reach, Crew(reach, Cancel(), forks=1) as crew:
-        report = look(crew, [Host("a", "a")], {"a": "10.1.0.1"}, facts={}, home="~")
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
+        report = check_network(pool, [Host("a", "a")], {"a": "10.1.0.1"}, facts={}, home="~")
     assert report.findings == ()
 
 
 def test_logins_cut_short_are_those_heard_of() -> None:
     session = FakeSession(Host("a", "a"), stdout=b"noise\n1 0 6f6b\n2 255 ")
     found = log_in(session, {"b": "b", "c": "c", "d": "d"}, None, seconds=5, cancel=Cancel())
-    assert found == {"b": Login(124, ""), "c": Login(0, "ok"), "d": Login(255, "")}
+    assert found == {"b": LoginAttempt(124, ""), "c": LoginAttempt(0, "ok"), "d": LoginAttempt(255, "")}
 
 
 # ── the scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -334,7 +343,7 @@ class Host_:  # noqa: N801
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
-    def tries(self, targets: Sequence[tuple[str, str, Station]], seconds: float = 2) -> list[str]:
+    def tries(self, targets: Sequence[tuple[str, str, PortListener]], seconds: float = 2) -> list[str]:
         assert self.process.stdin is not None
         self.process.stdin.write(orders(targets, seconds))
         found: dict[int, str] = {}
@@ -368,7 +377,7 @@ def test_python_and_perl_speak_alike(make: Callable[[str, Sequence[str]], Host_]
         pytest.skip("no IPv6 here")
     hosts = [make(address, ["python3"]), make(address, ["perl"])]
     assert [host.station.tool for host in hosts] == ["python3", "perl"]
-    free = Station(_free_port())
+    free = PortListener(_free_port())
     targets = [(address, host.token, host.station) for host in hosts]
     targets += [(address, "another", hosts[0].station), (address, "x", free), (address, "x", replace(free, gaps=True))]
     for host in hosts:
@@ -383,7 +392,7 @@ def test_a_shell_alone_can_connect_and_says_why_it_doesnt_listen(
     assert poor.station.connects
     assert {"python3", "perl"} <= set(re.findall(r"\w+", poor.station.why))
     targets = [("127.0.0.1", other.token, other.station), ("127.0.0.1", "another", other.station)]
-    assert poor.tries([*targets, ("127.0.0.1", "x", Station(_free_port()))]) == ["ok", "wrong", "refused"]
+    assert poor.tries([*targets, ("127.0.0.1", "x", PortListener(_free_port()))]) == ["ok", "wrong", "refused"]
 
 
 def test_with_nothing_at_all_it_neither_listens_nor_connects(make: Callable[[str, Sequence[str]], Host_]) -> None:
@@ -395,7 +404,7 @@ def test_whom_nobody_answers_is_a_timeout_and_who_says_nothing_is_mute(
     make: Callable[[str, Sequence[str]], Host_],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        port = Station(mute.getsockname()[1])
+        port = PortListener(mute.getsockname()[1])
         for tool in ("python3", "perl"):
             assert make("127.0.0.1", [tool]).tries([("127.0.0.1", "x", port)], 0.5) == ["mute"]
 

@@ -10,15 +10,15 @@ from doctor_rules_helpers import amended, healthy
 from ipexctl.doctor import host_software
 from ipexctl.doctor.recommend import recommend
 from ipexctl.facts.software import Python
-from ipexctl.stack.choice.plan import StackPlan
-from ipexctl.stack.choice.request import StackRequest
-from ipexctl.stack.choice.resolver import resolve
-from ipexctl.stack.rows.table import rows
-from ipexctl.stack.rows.user_rows import merged
+from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog.user_table import merged
+from ipexctl.stack.resolve.plan import StackPlan
+from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
-    from ipexctl.stack.rows.table import StackRow
+    from ipexctl.stack.catalog.table import StackSpec
 
 
 def with_pythons(*versions: str) -> Facts:
@@ -56,7 +56,7 @@ def test_rows_of_the_users_own_count() -> None:
 
 
 def test_what_rules_say_of_versions_is_what_the_table_has() -> None:
-    with_ipex: list[StackRow] = [row for row in rows() if row.ipex]
+    with_ipex: list[StackSpec] = [row for row in rows() if row.ipex]
     newest = with_ipex[0].pythons
     assert tuple(map(int, newest[0].split("."))) == host_software.FIRST
     assert tuple(map(int, newest[-1].split("."))) == host_software.LAST

@@ -61,8 +61,8 @@ def test_every_id_has_a_scene() -> None:
 
 
 @pytest.mark.parametrize("scene", [*SCENES.items(), *MORE], ids=lambda item: item[0])
-def test_what_is_said_is_one_line_with_something_to_do(scene: tuple[str, object]) -> None:
-    id_, provoke = scene
+def test_what_is_said_is_one_line_with_something_to_do(context: tuple[str, object]) -> None:
+    id_, provoke = context
     assert callable(provoke)
     findings = provoke()
     assert id_ in {finding.id for finding in findings}
@@ -91,8 +91,8 @@ CHECKED_BY = {
 
 
 @pytest.mark.parametrize("scene", [*SCENES.items(), *MORE], ids=lambda item: item[0])
-def test_a_fix_that_ends_something_or_takes_it_away_has_a_check_before_it(scene: tuple[str, object]) -> None:
-    _, provoke = scene
+def test_a_fix_that_ends_something_or_takes_it_away_has_a_check_before_it(context: tuple[str, object]) -> None:
+    _, provoke = context
     assert callable(provoke)
     for finding in provoke():
         assert not re.search(NEVER, finding.fix), finding.fix
@@ -129,7 +129,7 @@ def test_the_docs_have_a_paragraph_for_each_and_its_levels() -> None:
     for id_ in ALL_IDS:
         match = re.match(r"\n\n\*([a-z, ]+)\*\n\n", documented[id_])
         assert match, id_
-        made = [finding for of, scene in [*SCENES.items(), *MORE] if of == id_ for finding in scene()]
+        made = [finding for of, context in [*SCENES.items(), *MORE] if of == id_ for finding in context()]
         said = {finding.level for finding in made if finding.id == id_}
         assert said == set(match[1].split(", ")), id_
 

@@ -12,9 +12,9 @@ from ipexctl.facts.gather import names_of
 from ipexctl.facts.probe import probe_command
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, down, up
-from ipexctl.lab.costumes import COSTUMES
+from ipexctl.lab.cpu_profiles import COSTUMES
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.reach import Reach, ReachOptions
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session import capture
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -22,16 +22,16 @@ LAB = "factsrecord"
 
 
 def main() -> None:
-    lab = up(LabSpec(hosts=len(COSTUMES), name=LAB, cpus=tuple(costume.name for costume in COSTUMES)))
+    lab = up(LabSpec(hosts=len(COSTUMES), name=LAB, cpus=tuple(cpu_profile.name for cpu_profile in COSTUMES)))
     try:
         hosts = read_hosts_file(lab.hostfile)
         command = probe_command([name for host in hosts[:4] for name in names_of(host)])
-        with Reach(ReachOptions()) as reach:
-            for host, costume in zip(hosts, COSTUMES, strict=True):
-                session = reach.open(host, Cancel())
+        with Connector(ConnectOptions()) as connector:
+            for host, cpu_profile in zip(hosts, COSTUMES, strict=True):
+                session = connector.open(host, Cancel())
                 text = capture(session, command).stdout.decode()
                 session.close()
-                (RECORDED / f"lab-{costume.name}.txt").write_text(neutral(text))
+                (RECORDED / f"lab-{cpu_profile.name}.txt").write_text(neutral(text))
     finally:
         down(LAB)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from ipexctl.facts.facts import Facts, to_json
 from ipexctl.facts.parse import parse
-from ipexctl.lab.costumes import COSTUMES, cpus
+from ipexctl.lab.cpu_profiles import COSTUMES, cpus
 
 if TYPE_CHECKING:
-    from ipexctl.lab.costumes import Costume
+    from ipexctl.lab.cpu_profiles import CpuProfile
 
 TIERS = {
     "sandybridge": "unsupported",
@@ -32,26 +32,26 @@ TIERS = {
 }
 
 
-@pytest.mark.parametrize("costume", COSTUMES, ids=lambda costume: costume.name)
-def test_every_costume_is_seen_for_what_it_shows(costume: Costume) -> None:
-    facts = parse(recorded(f"lab-{costume.name}"))
+@pytest.mark.parametrize("costume", COSTUMES, ids=lambda cpu_profile: cpu_profile.name)
+def test_every_costume_is_seen_for_what_it_shows(cpu_profile: CpuProfile) -> None:
+    facts = parse(recorded(f"lab-{cpu_profile.name}"))
     cpu = facts.cpu
-    assert (cpu.vendor, cpu.model_name, cpu.arch) == (costume.vendor, costume.model_name, costume.arch)
-    assert cpu.sockets == costume.sockets
-    assert cpu.cores == costume.sockets * costume.cores
-    assert cpu.threads == costume.cpus
-    assert cpu.numa_nodes == costume.nodes
+    assert (cpu.vendor, cpu.model_name, cpu.arch) == (cpu_profile.vendor, cpu_profile.model_name, cpu_profile.arch)
+    assert cpu.sockets == cpu_profile.sockets
+    assert cpu.cores == cpu_profile.sockets * cpu_profile.cores
+    assert cpu.threads == cpu_profile.cpus
+    assert cpu.numa_nodes == cpu_profile.nodes
     for node in cpu.numa:
-        assert list(node.cpus) == [one.number for one in cpus(costume) if one.node == node.number]
-    assert {len(core) for core in cpu.siblings} == {costume.threads}
-    assert cpu.tier == TIERS[costume.name]
+        assert list(node.cpus) == [one.number for one in cpus(cpu_profile) if one.node == node.number]
+    assert {len(core) for core in cpu.siblings} == {cpu_profile.threads}
+    assert cpu.tier == TIERS[cpu_profile.name]
     assert facts.complete
     assert facts.cut == ()
 
 
-@pytest.mark.parametrize("costume", COSTUMES, ids=lambda costume: costume.name)
-def test_a_costume_larger_than_its_kernel_is_not_limited_by_the_kernels_mask(costume: Costume) -> None:
-    text = recorded(f"lab-{costume.name}")
+@pytest.mark.parametrize("costume", COSTUMES, ids=lambda cpu_profile: cpu_profile.name)
+def test_a_costume_larger_than_its_kernel_is_not_limited_by_the_kernels_mask(cpu_profile: CpuProfile) -> None:
+    text = recorded(f"lab-{cpu_profile.name}")
     cpu = parse(text).cpu
     assert cpu.allowed == cpu.cores
     held_back = text.replace("Cpus_allowed:\t3", "Cpus_allowed:\t1")

@@ -14,17 +14,17 @@ from ipexctl.doctor.logins import login_findings, why_not
 from ipexctl.doctor.ports import Result
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke
 from ipexctl.doctor.smoke import findings as smoke_findings
-from ipexctl.trust.explain import Login, Why
+from ipexctl.trust.login_errors import LoginAttempt, Why
 
 
 def rules() -> list[Case]:
     two = {"nics": (nic("docker0", "172.17.0.1", kind="docker"), nic("eno1", "192.168.0.1"), nic("ib0", "10.8.0.1"))}
-    scenes = [(id_, scene()) for id_, scene in (*SCENES.items(), *MORE)]
+    scenes = [(id_, context()) for id_, context in (*SCENES.items(), *MORE)]
     scenes += [
         ("network.bridges", alone(healthy(network=two), internal="10.8.0.1")),
         ("cluster.mixed_tiers", together(healthy(1), healthy(2), recorded("lab-icelake-sp"))),
     ]
-    scenes.sort(key=lambda scene: scene[0])
+    scenes.sort(key=lambda context: context[0])
     return finding_cases(finding for id_, findings in scenes for finding in findings if finding.id == id_)
 
 
@@ -55,15 +55,17 @@ def network() -> list[Case]:
 def logins() -> list[Case]:
     config = "Host b\n  HostName b\n\nHost *\n  BatchMode yes\n"
     node0 = a_host(config=config, key="ssh-ed25519 AAAAkey")
-    denied = Login(255, "Permission denied (publickey).")
+    denied = LoginAttempt(255, "Permission denied (publickey).")
     reasons = {
-        "host key before trust": why_not("b", Login(255, "Host key verification failed."), a_host(), None, "10.1.0.2"),
+        "host key before trust": why_not(
+            "b", LoginAttempt(255, "Host key verification failed."), a_host(), None, "10.1.0.2"
+        ),
         "key before trust": why_not("b", denied, a_host(), None, "10.1.0.2"),
         "the key is gone": why_not("b", denied, node0, a_host(keys=b"ssh-rsa other\n"), "10.1.0.2"),
         "the host is new": why_not(
             "b", denied, a_host(config=config.replace("Host b\n", "Host c\n")), None, "10.1.0.2"
         ),
-        "a slow login": why_not("b", Login(124, ""), None, None, "10.1.0.2"),
+        "a slow login": why_not("b", LoginAttempt(124, ""), None, None, "10.1.0.2"),
     }
     assert all(reasons.values())
     return [Case(f"login: {name}", why.reason, why.fix) for name, why in reasons.items() if why]

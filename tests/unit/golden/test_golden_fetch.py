@@ -11,10 +11,10 @@ from golden_file import Case, check, refusal, rows_of, without
 from test_run_record import RUN
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.begin.project import left_elsewhere
 from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
-from ipexctl.jobs.fetch.fetched import Source, parse_source
-from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.jobs.fetch.manifest import Source, parse_source
+from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.jobs.submit.project import files_in_other_generations
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def sources() -> list[Case]:
 
 
 def runs(tmp_path: Path) -> list[Case]:
-    register = Register(tmp_path / "runs")
+    register = RunRegistry(tmp_path / "runs")
     cases = [refusal("no run at all", register.find, "last")]
     for number in (1, 2, 12):
         register.save(replace(RUN, id=f"train-{number}", started=float(number)))
@@ -48,7 +48,7 @@ def runs(tmp_path: Path) -> list[Case]:
     (tmp_path / "runs" / "train-3.json").write_text("{")
     cases.append(refusal("a damaged record", register.find, "train-3", at=tmp_path))
     beside = replace(RUN, id="train-2", cwd="/code/p-1.gen2/sub")
-    return [*cases, Case("left elsewhere", left_elsewhere("/code/p-1", "sub", [RUN, beside]))]
+    return [*cases, Case("left elsewhere", files_in_other_generations("/code/p-1", "sub", [RUN, beside]))]
 
 
 def files(tmp_path: Path) -> list[Case]:

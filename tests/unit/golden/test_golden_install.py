@@ -12,8 +12,8 @@ from golden_file import Case, check, refusal, rows_of
 from lock_helpers import plan
 
 from ipexctl.errors import UserError
-from ipexctl.stack.env.explain import explain
-from ipexctl.stack.env.obstacles import homes_differ, obstacle
+from ipexctl.stack.env.preflight import home_obstacle, homes_differ
+from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.lock.indexes import wheelhouse
 from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement
 
@@ -36,7 +36,7 @@ def broken() -> list[Case]:
 def obstacles() -> list[Case]:
     cases = []
     for facts, _ in rows_of(test_obstacles.test_an_obstacle_is_named_with_the_path_and_a_way_out):
-        found = obstacle(facts, test_obstacles.LOCK)
+        found = home_obstacle(facts, test_obstacles.LOCK)
         assert found is not None
         cases.append(Case("an obstacle", *found))
     differ = homes_differ({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])

@@ -16,12 +16,12 @@ from test_show_plan import MIXED
 
 from ipexctl.export.mpijob import to_mpijob
 from ipexctl.hosts.host import Host
-from ipexctl.launch.accelerate import remarks
-from ipexctl.launch.accelerate_words import misunderstandings
-from ipexctl.launch.launchers import config_of, of_torchrun, without_launcher
+from ipexctl.launch.accelerate_config import remarks
+from ipexctl.launch.accelerate_env import misunderstandings
 from ipexctl.launch.plan import LaunchRefusal
+from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
-from ipexctl.launch.share import share_ranks
+from ipexctl.launch.wrapped_launchers import config_of, of_torchrun, without_launcher
 from ipexctl.ui.launch_plan import plan_lines
 
 if TYPE_CHECKING:
@@ -84,12 +84,15 @@ def refusals() -> list[Case]:
         "no backend mpi": ((one,), {"backend": "mpi", "env": STOCK}),
     }
     found = [(name, refusal(*machines, **wishes)) for name, (machines, wishes) in scenes.items()]
-    found += [(f"{wish}", refusal(one, **wish)) for wish in rows_of(share.test_impossible_numbers_are_refused)]
+    found += [
+        (f"{constraints}", refusal(one, **constraints))
+        for constraints in rows_of(share.test_impossible_numbers_are_refused)
+    ]
     for limits, n, ppn, _ in rows_of(share.test_what_cannot_be_is_refused_with_what_can):
         hosts = [
             Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(limits, 1)
         ]
-        given = share_ranks(hosts, n, ppn, 2)
+        given = distribute_ranks(hosts, n, ppn, 2)
         assert isinstance(given, LaunchRefusal)
         found.append((f"n={n} ppn={ppn}", given))
     return [Case(f"refused: {name}", each.reason, each.fix) for name, each in found]

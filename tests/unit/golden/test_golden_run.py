@@ -12,15 +12,16 @@ from golden_file import Case, check, refusal, rows_of
 from test_run_refusals import ADDRESSES, OK, found
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.begin import places, ways
-from ipexctl.jobs.begin.modules import judge_modules, judge_syntax
-from ipexctl.jobs.begin.needs import needs_of_script
-from ipexctl.jobs.begin.refused import Refused
-from ipexctl.jobs.begin.script import Script, read_script
-from ipexctl.jobs.begin.wishes import RunWishes, check_ranks, check_wishes
 from ipexctl.jobs.events import Silence, SilentRank
 from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.jobs.silence import doing, silence_lines
+from ipexctl.jobs.stall_report import doing, silence_lines
+from ipexctl.jobs.submit.failure import PreflightFailure
+from ipexctl.jobs.submit.preflight import connectivity as ways
+from ipexctl.jobs.submit.preflight import paths as places
+from ipexctl.jobs.submit.preflight.imports import check_imports, check_syntax
+from ipexctl.jobs.submit.preflight.requirements import requirements_of_script
+from ipexctl.jobs.submit.preflight.script import Script, read_script
+from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request
 from ipexctl.launch.request import LaunchOptions
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def refused(name: str, given: object) -> Case:
-    assert isinstance(given, Refused), given
+    assert isinstance(given, PreflightFailure), given
     return Case(name, given.reason, given.fix)
 
 
@@ -43,17 +44,21 @@ def between_hosts() -> list[Case]:
         {"a": found(), "b": "--no-sync /data/p/train.py\n"},
     ]
     return [
-        refused("ways: login", ways.judge("a", ADDRESSES, {"b": OK, "c": {"kind": "login", "text": "TEXT"}})),
-        refused("ways: back", ways.judge("a", ADDRESSES, {"b": shut, "c": shut})),
-        refused("ways: there", ways.judge("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "TEXT"}})),
-        *(refused("places", places.judge(each, "/v/bin/python")) for each in answers),
-        refused("places: two MPIs", places.judge({"a": mpi, "b": mpi.replace("5.0.11", "4.1.6")}, None)),
-        refused("places: MPI is lacking", places.judge({"a": mpi, "b": "--mpi /o/bin/mpirun\n"}, None)),
+        refused(
+            "ways: login", ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": {"kind": "login", "text": "TEXT"}})
+        ),
+        refused("ways: back", ways.evaluate_connectivity("a", ADDRESSES, {"b": shut, "c": shut})),
+        refused(
+            "ways: there", ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "TEXT"}})
+        ),
+        *(refused("places", places.evaluate_paths(each, "/v/bin/python")) for each in answers),
+        refused("places: two MPIs", places.evaluate_paths({"a": mpi, "b": mpi.replace("5.0.11", "4.1.6")}, None)),
+        refused("places: MPI is lacking", places.evaluate_paths({"a": mpi, "b": "--mpi /o/bin/mpirun\n"}, None)),
     ]
 
 
-def wishes(**more: Any) -> RunWishes:
-    return RunWishes(kind="script", words=("train.py",), **{"options": LaunchOptions(), **more})
+def wishes(**more: Any) -> RunRequest:
+    return RunRequest(kind="script", words=("train.py",), **{"options": LaunchOptions(), **more})
 
 
 def calls() -> list[Case]:
@@ -62,7 +67,7 @@ def calls() -> list[Case]:
     ranks = rows_of(refusals.test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched)
     texts = rows_of(test_run_ranks.test_what_is_no_set_of_ranks_is_refused_with_what_is)
     return [
-        *(refusal("wishes", check_wishes, wishes(**each)) for each in wrong),
+        *(refusal("wishes", check_request, wishes(**each)) for each in wrong),
         *(
             refusal("ranks of these hosts", check_ranks, wishes(options=options, ranks=parse_ranks(text)), hosts)
             for options, text, _ in ranks
@@ -82,20 +87,20 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     lacking = scripts.needs("tqdm", "yaml", install="ipexctl install --torch 2.13")
     both = {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]}
     cases += [
-        refused("modules: one host", judge_modules(lacking, {"n1": [], "n3": ["tqdm"]})),
-        refused("modules: two", judge_modules(scripts.needs("tqdm", "yaml"), both)),
-        Case("modules: doubt", str(judge_modules(scripts.needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]}))),
+        refused("modules: one host", check_imports(lacking, {"n1": [], "n3": ["tqdm"]})),
+        refused("modules: two", check_imports(scripts.needs("tqdm", "yaml"), both)),
+        Case("modules: doubt", str(check_imports(scripts.needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]}))),
     ]
     for wanted in (scripts.needs("intel_extension_for_pytorch"), scripts.needs("cv2", own=False)):
-        cases.append(refused("modules: another fix", judge_modules(wanted, {"a": [wanted.modules[0].module]})))
+        cases.append(refused("modules: another fix", check_imports(wanted, {"a": [wanted.modules[0].module]})))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
-    cases.append(refusal("syntax", judge_syntax, Script("train.py", "x = 1\ndef f(:\n"), fault))
+    cases.append(refusal("syntax", check_syntax, Script("train.py", "x = 1\ndef f(:\n"), fault))
     directory = tmp_path / "train.py"
     directory.mkdir()
     monkeypatch.chdir(tmp_path)
     return [
         *cases,
-        refusal("a script that can't be read", needs_of_script, "train.py", directory, tmp_path, at=tmp_path),
+        refusal("a script that can't be read", requirements_of_script, "train.py", directory, tmp_path, at=tmp_path),
     ]
 
 

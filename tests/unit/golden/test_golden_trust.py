@@ -12,8 +12,8 @@ from test_trust_internal import A, B, C, at
 from test_trust_plan import LINE, OWNER, SEEN
 
 from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
+from ipexctl.trust.host_state import Permissions
 from ipexctl.trust.plan import keys_to_add, keys_to_remove
-from ipexctl.trust.seen import Permissions
 from ipexctl.ui.trust import show
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from test_run_screen import plain, status
 
 from ipexctl.jobs.events import Failure, RankStatus, RunStatus
 from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.stack.choice.plan import Refusal
 from ipexctl.stack.report import InstallReport
+from ipexctl.stack.resolve.plan import Refusal
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps
-from ipexctl.ui.run_controls import Controls
-from ipexctl.ui.run_screen import RunScreen
-from ipexctl.ui.run_summary import end_lines
+from ipexctl.ui.run.keys import Controls
+from ipexctl.ui.run.state import RunState
+from ipexctl.ui.run.summary import end_lines
 
 if TYPE_CHECKING:
     import pytest
@@ -35,7 +35,7 @@ def ends() -> list[Case]:
     ended.append(RunStatus("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3))
     ended += [RunStatus("run1", "ok", world_size=3, nodes=2), RunStatus("run1", "stopped", world_size=3, nodes=2)]
     cases = [Case("end of a run", "\n".join(end_lines(each, each.state != "ok"))) for each in ended]
-    screen = RunScreen(status(2))
+    screen = RunState(status(2))
     screen.controls.stopping = True
     controls = Controls(parse_ranks("1"))
     for key in ["/", "-", "enter"]:

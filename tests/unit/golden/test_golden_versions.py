@@ -11,17 +11,17 @@ import test_user_rows as user_rows
 from golden_file import Case, check, refusal, rows_of
 from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, host, index, planned, refused
 
-from ipexctl.stack.choice.fit import misfit
-from ipexctl.stack.choice.request import StackRequest
-from ipexctl.stack.choice.resolver import resolve
-from ipexctl.stack.rows.table import rows
-from ipexctl.stack.rows.user_rows import known_rows
+from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.stack.resolve.compatibility import incompatibility
+from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.stack.choice.obtainable import Obtainable
+    from ipexctl.stack.resolve.availability import Availability
 
 
 def asked(request: StackRequest) -> str:
@@ -29,7 +29,7 @@ def asked(request: StackRequest) -> str:
     return " ".join(f"{name}={value}" for name, value in given.items() if value != getattr(NEWEST, name)) or "nothing"
 
 
-def refusal_of(request: StackRequest, hosts: dict[str, Facts], have: Obtainable | None = None) -> Case:
+def refusal_of(request: StackRequest, hosts: dict[str, Facts], have: Availability | None = None) -> Case:
     why = refused(resolve(request, hosts, have))
     return Case(f"refused: {asked(request)}, {len(hosts)} hosts", why.reason, why.fix)
 
@@ -58,7 +58,7 @@ def refused_cases() -> list[Case]:
     ]
 
 
-def planned_of(request: StackRequest, hosts: dict[str, Facts], have: Obtainable | None = None) -> list[Case]:
+def planned_of(request: StackRequest, hosts: dict[str, Facts], have: Availability | None = None) -> list[Case]:
     plan = planned(resolve(request, hosts, have))
     name = f"{plan.row.name} for {asked(request)}"
     return [Case(f"why {name}", plan.why), *(Case(f"note of {name}", note) for note in plan.notes)]
@@ -74,7 +74,7 @@ def planned_cases() -> list[Case]:
         "intel_extension_for_pytorch-2.1.100-cp311-cp311-manylinux2014_x86_64.whl!",
     )
     without_mpi = index(*(wheel for wheel in PYPI if "impi_rt" not in wheel))
-    scenes: list[tuple[StackRequest, dict[str, Facts], Obtainable | None]] = [
+    scenes: list[tuple[StackRequest, dict[str, Facts], Availability | None]] = [
         (NEWEST, one, None),
         (NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None),
         (NEWEST, one, index(*PYPI, silent=("pytorch-extension.intel.com",))),
@@ -100,12 +100,12 @@ def planned_cases() -> list[Case]:
         (StackRequest(torch="2.8"), one, None),
         (StackRequest(ipex="2.3.0"), {}, None),
     ]
-    return [case for scene in scenes for case in planned_of(*scene)]
+    return [case for context in scenes for case in planned_of(*context)]
 
 
 def misfits() -> list[Case]:
     row = next(row for row in rows() if row.name == "ipex-2.7")
-    found = [misfit(row, facts) for facts, _ in rows_of(table.test_a_host_that_a_row_does_not_fit_says_why)]
+    found = [incompatibility(row, facts) for facts, _ in rows_of(table.test_a_host_that_a_row_does_not_fit_says_why)]
     return [Case("misfit of a host to ipex-2.7", text) for text in found if text]
 
 

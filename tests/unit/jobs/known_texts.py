@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[3])]
 
-from ipexctl.jobs.why.account import read_account
-from ipexctl.jobs.why.verdict import judge
+from ipexctl.jobs.why.diagnosis import diagnose
+from ipexctl.jobs.why.run_snapshot import read_snapshot
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.why.verdict import Verdict
+    from ipexctl.jobs.why.diagnosis import Diagnosis
 
 HOSTS = ("node1", "node2", "node3")
 
@@ -510,8 +510,8 @@ def account(
     return {"status": status, "now": 1500.0, "texts": texts, "ranks": keys, **given}
 
 
-def verdict_of(text: Text) -> Verdict:
-    return judge(read_account(document(text), "node1"))
+def verdict_of(text: Text) -> Diagnosis:
+    return diagnose(read_snapshot(document(text), "node1"))
 
 
 _HEAD = """\

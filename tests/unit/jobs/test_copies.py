@@ -11,10 +11,10 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.copies import Copy, read_copy, remove_copy, size_of_copy
-from ipexctl.jobs.events import Chunk, Ended, Said
+from ipexctl.jobs.events import Chunk, RunEnded, RunNotice
 from ipexctl.jobs.follow import Follower
-from ipexctl.jobs.record import RunRecord
+from ipexctl.jobs.local_copy import LocalCopy, read_copy, remove_copy, size_of_copy
+from ipexctl.jobs.registry import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 
@@ -40,7 +40,7 @@ def kept(directory: Path, rank: int = 0) -> bytes:
 
 
 def test_two_who_follow_at_once_write_every_byte_once(tmp_path: Path) -> None:
-    one, other = Copy(tmp_path / "r1"), Copy(tmp_path / "r1")
+    one, other = LocalCopy(tmp_path / "r1"), LocalCopy(tmp_path / "r1")
     for start in range(0, len(TEXT), 700):
         one.take(0, "stdout", start, TEXT[start : start + 700])
     for start in range(0, len(TEXT), 333):
@@ -54,7 +54,7 @@ def test_two_who_follow_at_once_write_every_byte_once(tmp_path: Path) -> None:
 
 def test_who_comes_back_goes_on_where_the_copy_ends(tmp_path: Path) -> None:
     for upto in (1000, 300, len(TEXT)):
-        copy = Copy(tmp_path / "r1")
+        copy = LocalCopy(tmp_path / "r1")
         copy.note(document("running"))
         for start in range(0, upto, 100):
             copy.take(0, "stdout", start, TEXT[start : min(upto, start + 100)])
@@ -65,7 +65,7 @@ def test_who_comes_back_goes_on_where_the_copy_ends(tmp_path: Path) -> None:
 
 def test_a_copy_is_whole_once_the_end_of_the_run_was_told_and_all_before_it(tmp_path: Path) -> None:
     assert read_copy(tmp_path / "r1") is None
-    copy = Copy(tmp_path / "r1")
+    copy = LocalCopy(tmp_path / "r1")
     copy.note(document("running"))
     copy.note(document("ok"))  # the last bytes are still to come
     half = read_copy(tmp_path / "r1")
@@ -79,7 +79,7 @@ def test_a_copy_is_whole_once_the_end_of_the_run_was_told_and_all_before_it(tmp_
 
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    copy = Copy(tmp_path / "runs" / "r1")
+    copy = LocalCopy(tmp_path / "runs" / "r1")
     copy.take(0, "stderr", 0, b"x")
     copy.finish(document("ok"))
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "runs").rglob("*")}
@@ -87,7 +87,7 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_said_nothing_has_no_file_and_is_read_as_silent(tmp_path: Path) -> None:
-    copy = Copy(tmp_path / "r1")
+    copy = LocalCopy(tmp_path / "r1")
     copy.take(1, "stdout", 0, b"hello\n")
     copy.finish(document("ok"))
     read = read_copy(tmp_path / "r1")
@@ -96,7 +96,7 @@ def test_a_rank_that_said_nothing_has_no_file_and_is_read_as_silent(tmp_path: Pa
 
 
 def test_more_streams_than_files_may_be_open_are_all_written(tmp_path: Path) -> None:
-    copy = Copy(tmp_path / "r1")
+    copy = LocalCopy(tmp_path / "r1")
     for offset in range(3):
         for rank in range(400):
             copy.take(rank, "stdout", offset, b"abc"[offset : offset + 1])
@@ -106,7 +106,7 @@ def test_more_streams_than_files_may_be_open_are_all_written(tmp_path: Path) -> 
 
 def test_a_removed_copy_is_gone_and_no_other_is(tmp_path: Path) -> None:
     for run in ("r1", "r2"):
-        copy = Copy(tmp_path / run)
+        copy = LocalCopy(tmp_path / run)
         copy.take(0, "stdout", 0, b"x" * 5000)
         copy.finish(document("ok"))
     assert size_of_copy(tmp_path, "r1") >= 5000
@@ -125,7 +125,7 @@ def following(tmp_path: Path, *events: dict[str, Any], last: dict[str, Any]) -> 
     said = b"".join(json.dumps(line).encode() + b"\n" for line in [*lines, last])
     watched: list[Event] = []
     record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
-    copy = Copy(tmp_path / "r1")
+    copy = LocalCopy(tmp_path / "r1")
     return watched, Follower(record, lambda _: FakeSession(HOST, said), watched.append, Cancel(), copy=copy)
 
 
@@ -150,10 +150,10 @@ def test_a_full_disk_here_is_said_once_and_the_run_is_followed_on(tmp_path: Path
     watched, follower = following(tmp_path, *pieces, last={"event": "done", "status": document("ok")})
     follower.follow()
     assert b"".join(event.data for event in watched if isinstance(event, Chunk)) == TEXT
-    (said,) = [event for event in watched if isinstance(event, Said)]
+    (said,) = [event for event in watched if isinstance(event, RunNotice)]
     assert said.warning
     assert "No space left on device" in said.text
-    assert isinstance(watched[-1], Ended)
+    assert isinstance(watched[-1], RunEnded)
     assert read_copy(tmp_path / "r1") is None
 
 

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetch.giving import Giving
-from ipexctl.jobs.fetch.landing import Landing
+from ipexctl.jobs.fetch.destination import Destination
+from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.told import Told
+from ipexctl.remote.stdin_queue import StdinQueue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def heard(root: Path, *lines: bytes, path: str = "./") -> Giving:
-    giving = Giving(Requested(path), Told(), lambda _: (Landing(str(root)), None), lambda _: None)
+def heard(root: Path, *lines: bytes, path: str = "./") -> Receiver:
+    giving = Receiver(Requested(path), StdinQueue(), lambda _: (Destination(str(root)), None), lambda _: None)
     with contextlib.ExitStack() as stack:
         for line in lines:
             giving.sink("stdout", line)
-            if giving.landing is not None and line == LISTED:
-                stack.enter_context(giving.landing)
+            if giving.destination is not None and line == LISTED:
+                stack.enter_context(giving.destination)
     return giving
 
 

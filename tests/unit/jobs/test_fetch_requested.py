@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.fetch.fetched import Entry, read_entry
+from ipexctl.jobs.fetch.manifest import Entry, read_entry
 from ipexctl.jobs.fetch.requested import Requested, is_contents, leads_out, matches, wildcards_of
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.fetch.fetched import Kind
+    from ipexctl.jobs.fetch.manifest import Kind
 
 GIVE = runpy.run_path(str(resources.files("ipexctl.node") / "give.py"))
 RUN = "train-1120-120000-abcd"

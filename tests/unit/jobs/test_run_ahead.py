@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.begin.ahead import Ahead, Closed, Gate
-from ipexctl.jobs.begin.refused import Refused
+from ipexctl.jobs.submit.failure import PreflightFailure
+from ipexctl.jobs.submit.gather import GateClosed, GatheredContext, UploadGate
 from ipexctl.remote.aside import Aside
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.crew import Crew
 from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.remote.session_pool import SessionPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def through(gate: Gate) -> Aside[Any]:
+def through(gate: UploadGate) -> Aside[Any]:
     def work() -> str:
         gate()
         return "brought"
@@ -27,12 +27,12 @@ def through(gate: Gate) -> Aside[Any]:
     return Aside(work, "tree")
 
 
-def ahead(gate: Gate, tree: Aside[Any]) -> Ahead:
-    return Ahead("r", Aside(tuple, "answers"), None, tree, gate)
+def gathered(gate: UploadGate, tree: Aside[Any]) -> GatheredContext:
+    return GatheredContext("r", Aside(tuple, "answers"), None, tree, gate)
 
 
 def test_the_gate_holds_until_it_is_known_that_the_run_may_go() -> None:
-    gate, asked = Gate(), threading.Event()
+    gate, asked = UploadGate(), threading.Event()
     tree = through(gate)
 
     def may_go() -> None:
@@ -45,18 +45,18 @@ def test_the_gate_holds_until_it_is_known_that_the_run_may_go() -> None:
 
 
 def test_what_is_said_against_the_run_is_why_nothing_is_brought() -> None:
-    gate = Gate()
+    gate = UploadGate()
     tree = through(gate)
-    gate.decide(lambda: Refused("no way"))
+    gate.decide(lambda: PreflightFailure("no way"))
     for _ in range(2):
-        with pytest.raises(Closed) as closed:
+        with pytest.raises(GateClosed) as closed:
             tree.result()
-        assert closed.value.refused == Refused("no way")
+        assert closed.value.refused == PreflightFailure("no way")
 
 
 @pytest.mark.parametrize("fails", [None, HostError("lost"), Unreachable("off")])
 def test_who_leaves_waits_until_nobody_asks_hosts_any_more(fails: HostError | None) -> None:
-    gate, over = Gate(), threading.Event()
+    gate, over = UploadGate(), threading.Event()
 
     def work() -> str:
         try:
@@ -67,7 +67,7 @@ def test_who_leaves_waits_until_nobody_asks_hosts_any_more(fails: HostError | No
                 raise fails
         return "brought"
 
-    ahead(gate, Aside(work, "tree")).leave()
+    gathered(gate, Aside(work, "tree")).leave()
     assert over.is_set()
 
 
@@ -90,13 +90,13 @@ def test_a_host_that_was_found_off_is_not_dialled_again_and_says_so_each_time() 
     def off(host: Host) -> Any:
         raise Unreachable(f"{host.name} is off")
 
-    reach = Reach(off)
-    with Crew(reach, Cancel(), forks=2) as crew:  # type: ignore[arg-type]
-        crew.warm([Host("a", "a")])
+    connector = Reach(off)
+    with SessionPool(connector, Cancel(), forks=2) as pool:  # type: ignore[arg-type]
+        pool.warm([Host("a", "a")])
         for _ in range(2):
             with pytest.raises(Unreachable, match="a is off"):
-                crew.session(Host("a", "a"))
-    assert reach.dialled == ["a"]
+                pool.session(Host("a", "a"))
+    assert connector.dialled == ["a"]
 
 
 def test_a_session_that_was_handed_over_is_left_open() -> None:
@@ -110,10 +110,10 @@ def test_a_session_that_was_handed_over_is_left_open() -> None:
             closed.append(self.host.name)
 
     hosts = (Host("a", "a"), Host("b", "b"))
-    with Crew(Reach(Session), Cancel(), forks=2) as crew:  # type: ignore[arg-type]
+    with SessionPool(Reach(Session), Cancel(), forks=2) as pool:  # type: ignore[arg-type]
         for host in hosts:
-            crew.session(host)
-        kept = crew.hand_over(hosts[0])
+            pool.session(host)
+        kept = pool.hand_over(hosts[0])
         assert kept is not None
-        assert crew.hand_over(Host("c", "c")) is None
+        assert pool.hand_over(Host("c", "c")) is None
     assert closed == ["b"]

@@ -15,9 +15,9 @@ import pytest
 from env_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch.fetch import Order, fetch, order_of_host, order_of_run
-from ipexctl.jobs.fetch.fetched import Source, parse_source
-from ipexctl.jobs.record import RunRecord
+from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run
+from ipexctl.jobs.fetch.manifest import Source, parse_source
+from ipexctl.jobs.registry import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
@@ -26,7 +26,7 @@ from message_data import missing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.fetch.fetched import Fetched, Moved
+    from ipexctl.jobs.fetch.manifest import FetchProgress, FetchResult
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Ended, Stream
 
@@ -55,8 +55,8 @@ def looks(top: Path) -> dict[bytes, Any]:
 
 def bring(
     base: Path, path: str, dest: str | Path, session: Callable[[], LocalSession] = lambda: LocalSession(HERE)
-) -> Fetched:
-    order = Order(HERE, {"base": str(base), "path": path}, str(dest), "~/.ipexctl")
+) -> FetchResult:
+    order = FetchRequest(HERE, {"base": str(base), "path": path}, str(dest), "~/.ipexctl")
     return fetch(order, session, lambda _: None, Cancel())
 
 
@@ -224,10 +224,10 @@ def test_a_link_that_never_lets_anything_through_is_an_error(there: Path, out: P
 
 def _break_off(there: Path, out: Path, after: int) -> Path:
     """A fetch that is killed in its middle; what it leaves behind."""
-    order = Order(HERE, {"base": str(there), "path": "w.pt"}, f"{out}/", "~/.ipexctl")
+    order = FetchRequest(HERE, {"base": str(there), "path": "w.pt"}, f"{out}/", "~/.ipexctl")
     cancel, link = Cancel(), Cut(after)
 
-    def broken(_: Moved | str) -> None:
+    def broken(_: FetchProgress | str) -> None:
         if link.moved > after - 300_000:
             cancel.throw()
 
@@ -277,7 +277,7 @@ def test_two_at_once_do_not_write_into_one_another(there: Path, out: Path) -> No
 @pytest.mark.parametrize("python", other_pythons())
 def test_every_python_of_a_node_can_give(there: Path, out: Path, python: str) -> None:
     put(there / "ck/w.pt", b"weights")
-    order = Order(HERE, {"base": str(there), "path": "c*"}, str(out), "~/.ipexctl", python)
+    order = FetchRequest(HERE, {"base": str(there), "path": "c*"}, str(out), "~/.ipexctl", python)
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("ck/w.pt",)
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.ps import look, with_copies
-from ipexctl.jobs.record import RunRecord
+from ipexctl.jobs.ps import query_runs, with_copies
+from ipexctl.jobs.registry import RunRecord
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.crew import Crew
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session_pool import SessionPool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def test_fifty_runs_of_three_hosts_are_three_questions(tmp_path: Path) -> None:
         opened.append(record.node0.name)
         return Session(record.node0)
 
-    found = look(records, open_session, Cancel())
+    found = query_runs(records, open_session, Cancel())
     assert [run.record for run in found] == records
     assert {run.state for run in found} == {"ok"}
     assert sorted(asked) == sorted(opened) == ["node0", "node1", "node2"]
@@ -60,7 +60,7 @@ def test_how_a_followed_run_ended_is_known_without_its_node0(tmp_path: Path) -> 
     def open_session(record: RunRecord) -> LocalSession:
         raise Unreachable(f"no answer from {record.node0.name}", "look")
 
-    found = with_copies(look(records, open_session, Cancel()), tmp_path)
+    found = with_copies(query_runs(records, open_session, Cancel()), tmp_path)
     assert [run.state for run in found] == ["failed", "unknown", "unknown"]
     assert all("no answer" in run.reason for run in found)
 
@@ -72,7 +72,7 @@ def test_what_a_command_has_no_option_for_is_not_advised() -> None:
     def open_session(_: RunRecord) -> LocalSession:
         raise refused
 
-    (run,) = look(records, open_session, Cancel())
+    (run,) = query_runs(records, open_session, Cancel())
     assert run.fix == "FIX?"
     assert refused.fix == "FIX? --option gives it longer"
 
@@ -85,11 +85,11 @@ def test_a_host_that_was_not_reached_is_not_dialled_again() -> None:
             dialled.append(host.name)
             raise Unreachable("no answer")
 
-    crew = Crew(Reach(), Cancel(), forks=2)  # type: ignore[arg-type]
+    pool = SessionPool(Reach(), Cancel(), forks=2)  # type: ignore[arg-type]
     hosts = [Host("a", "a"), Host("b", "b")]
     for _ in range(2):
-        done = list(crew.each(hosts, lambda host, session: session))
+        done = list(pool.each(hosts, lambda host, session: session))
         assert [str(each.error) for each in done] == ["no answer"] * 2
     with pytest.raises(Unreachable):
-        crew.session(hosts[0])
+        pool.session(hosts[0])
     assert sorted(dialled) == ["a", "b"]

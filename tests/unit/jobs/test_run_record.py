@@ -10,8 +10,8 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.begin.project import left_elsewhere
-from ipexctl.jobs.record import Register, RunRecord, new_id
+from ipexctl.jobs.registry import RunRecord, RunRegistry, new_id
+from ipexctl.jobs.submit.project import files_in_other_generations
 from message_data import missing
 
 NODE0 = Host("node1", "10.0.0.1", user="me", port=2222, internal="10.1.0.1", ssh_config=Path("/etc/cfg"))
@@ -21,24 +21,24 @@ RUN = RunRecord(
 
 
 @pytest.fixture
-def register(tmp_path: Path) -> Register:
-    return Register(tmp_path / "runs")
+def register(tmp_path: Path) -> RunRegistry:
+    return RunRegistry(tmp_path / "runs")
 
 
-def test_a_record_comes_back_as_it_was_and_only_for_its_owner(register: Register, tmp_path: Path) -> None:
+def test_a_record_comes_back_as_it_was_and_only_for_its_owner(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     assert register.find("train-1") == RUN
     assert stat.S_IMODE((tmp_path / "runs" / "train-1.json").stat().st_mode) == 0o600
 
 
-def test_node0_is_known_by_the_whole_id_alone(register: Register, tmp_path: Path) -> None:
+def test_node0_is_known_by_the_whole_id_alone(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     (tmp_path / "runs" / "copy.json").write_text((tmp_path / "runs" / "train-1.json").read_text())
     assert register.node0_of("train-1") == NODE0
     assert [register.node0_of(run) for run in ("train", "last", "copy", "nosuch")] == [None] * 4
 
 
-def test_last_is_the_newest_and_a_prefix_must_mean_one(register: Register) -> None:
+def test_last_is_the_newest_and_a_prefix_must_mean_one(register: RunRegistry) -> None:
     for number, started in ((12, 30.0), (2, 40.0), (1, 20.0)):
         register.save(replace(RUN, id=f"train-{number}", started=started))
     assert [record.id for record in register.all()] == ["train-1", "train-12", "train-2"]
@@ -51,13 +51,13 @@ def test_last_is_the_newest_and_a_prefix_must_mean_one(register: Register) -> No
         register.find("x")
 
 
-def test_with_no_run_at_all_it_says_how_to_start_one(register: Register) -> None:
+def test_with_no_run_at_all_it_says_how_to_start_one(register: RunRegistry) -> None:
     with pytest.raises(UserError) as caught:
         register.find("last")
     assert "ipexctl run" in caught.value.fix
 
 
-def test_what_is_damaged_or_none_of_ours_is_passed_over(register: Register, tmp_path: Path) -> None:
+def test_what_is_damaged_or_none_of_ours_is_passed_over(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.json", '{"schema": "ipexctl.record/1"}'), ("d.txt", "")):
         (tmp_path / "runs" / name).write_text(text)
@@ -67,7 +67,7 @@ def test_what_is_damaged_or_none_of_ours_is_passed_over(register: Register, tmp_
 
 
 def test_a_run_whose_record_is_damaged_is_not_taken_for_another_nor_for_none(
-    register: Register, tmp_path: Path
+    register: RunRegistry, tmp_path: Path
 ) -> None:
     register.save(RUN)
     (tmp_path / "runs" / "train-2.json").write_text("{")
@@ -90,11 +90,11 @@ def test_ids_are_words_of_the_script_and_never_the_same() -> None:
 def test_a_run_that_is_back_in_the_first_tree_is_told_where_the_last_one_wrote() -> None:
     code = "/home/me/.ipexctl/code"
     beside = replace(RUN, id="train-2", cwd=f"{code}/p-1.gen2/sub")
-    said = left_elsewhere(f"{code}/p-1", "sub", [RUN, beside])
+    said = files_in_other_generations(f"{code}/p-1", "sub", [RUN, beside])
     assert missing(said, f"{code}/p-1 train-2 {beside.cwd}") == []
     assert "ipexctl fetch train-2:PATH ." in said
-    assert left_elsewhere(f"{code}/p-1.gen2", "sub", [beside]) == ""
-    assert left_elsewhere(f"{code}/p-1.gen3", "sub", [beside]) == "", "sync says it when it goes beside"
-    assert left_elsewhere(f"{code}/p-2", "sub", [beside]) == "", "another project"
-    assert left_elsewhere(f"{code}/p-1", "sub", [beside, replace(beside, cwd=f"{code}/p-1/sub")]) == ""
-    assert left_elsewhere(f"{code}/p-1", ".", []) == ""
+    assert files_in_other_generations(f"{code}/p-1.gen2", "sub", [beside]) == ""
+    assert files_in_other_generations(f"{code}/p-1.gen3", "sub", [beside]) == "", "sync says it when it goes beside"
+    assert files_in_other_generations(f"{code}/p-2", "sub", [beside]) == "", "another project"
+    assert files_in_other_generations(f"{code}/p-1", "sub", [beside, replace(beside, cwd=f"{code}/p-1/sub")]) == ""
+    assert files_in_other_generations(f"{code}/p-1", ".", []) == ""

@@ -9,10 +9,11 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.begin import places, ways
-from ipexctl.jobs.begin.refused import Refused
-from ipexctl.jobs.begin.wishes import RunWishes, check_ranks, check_wishes
 from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.jobs.submit.failure import PreflightFailure
+from ipexctl.jobs.submit.preflight import connectivity as ways
+from ipexctl.jobs.submit.preflight import paths as places
+from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request
 from ipexctl.launch.request import Export, LaunchOptions
 from message_data import missing
 
@@ -26,11 +27,13 @@ def found(**more: Any) -> str:
 
 
 def test_ways_that_are_open_are_no_reason() -> None:
-    assert ways.judge("a", ADDRESSES, {"b": OK, "c": OK}) is None
+    assert ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": OK}) is None
 
 
 def test_a_login_that_fails_is_told_before_ports_and_says_trust() -> None:
-    said = ways.judge("a", ADDRESSES, {"b": {"kind": "back", "text": "x"}, "c": {"kind": "login", "text": "denied"}})
+    said = ways.evaluate_connectivity(
+        "a", ADDRESSES, {"b": {"kind": "back", "text": "x"}, "c": {"kind": "login", "text": "denied"}}
+    )
     assert said is not None
     assert said.hosts == ("c",)
     assert missing(said.reason, "a c denied") == []
@@ -39,25 +42,27 @@ def test_a_login_that_fails_is_told_before_ports_and_says_trust() -> None:
 
 def test_closed_ports_name_who_closes_them_and_where_to() -> None:
     shut = {"kind": "back", "text": "no answer on port 4000"}
-    back = ways.judge("a", ADDRESSES, {"b": shut, "c": shut})
+    back = ways.evaluate_connectivity("a", ADDRESSES, {"b": shut, "c": shut})
     assert back is not None
     assert missing(back.reason, "b,c a 10.0.0.1 4000") == []
-    there = ways.judge("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "refused on port 5000"}})
+    there = ways.evaluate_connectivity(
+        "a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "refused on port 5000"}}
+    )
     assert there is not None
     assert missing(there.reason, "a c 10.0.0.3 5000") == []
     assert there.fix
 
 
 def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> None:
-    found_there = places.judge({"a": found(), "b": found()}, "/v/bin/python")
-    assert isinstance(found_there, places.Places)
+    found_there = places.evaluate_paths({"a": found(), "b": found()}, "/v/bin/python")
+    assert isinstance(found_there, places.CheckedPaths)
     env = found_there.env
     assert env is not None
     assert (env.python, env.prefix, env.ccl, env.mpi_backend) == ("/v/bin/python", "/v", False, None)
     assert env.variables == {"PATH": "/v/bin", "I_MPI_ROOT": "/v", "LD_LIBRARY_PATH": "/v/lib"}
     assert set(env.prepended) == {"PATH", "LD_LIBRARY_PATH"}
-    without = places.judge({"a": found(), "b": found(mpi=False)}, "/v/bin/python")
-    assert isinstance(without, places.Places)
+    without = places.evaluate_paths({"a": found(), "b": found(mpi=False)}, "/v/bin/python")
+    assert isinstance(without, places.CheckedPaths)
     assert without.env is not None
     assert "I_MPI_ROOT" not in without.env.variables
 
@@ -75,17 +80,17 @@ def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> 
 def test_a_python_that_will_not_do_is_named_with_its_hosts(
     answers: dict[str, str], hosts: tuple[str, ...], words: str
 ) -> None:
-    said = places.judge(answers, "/v/bin/python")
-    assert isinstance(said, Refused)
+    said = places.evaluate_paths(answers, "/v/bin/python")
+    assert isinstance(said, PreflightFailure)
     assert said.hosts == hosts
     assert missing(said.reason, f"/v/bin/python {words}") == []
 
 
 def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> None:
-    said = places.judge({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
-    assert isinstance(said, Refused)
+    said = places.evaluate_paths({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
+    assert isinstance(said, PreflightFailure)
     assert missing(said.reason, "--data /d b,c") == []
-    assert places.judge({"a": "", "b": ""}, None) == places.Places()
+    assert places.evaluate_paths({"a": "", "b": ""}, None) == places.CheckedPaths()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> No
 )
 def test_what_can_not_be_is_refused_before_any_host_is_touched(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        check_wishes(RunWishes(kind="script", words=("train.py",), **{"options": LaunchOptions(), **wrong}))
+        check_request(RunRequest(kind="script", words=("train.py",), **{"options": LaunchOptions(), **wrong}))
 
 
 @pytest.mark.parametrize(
@@ -118,33 +123,33 @@ def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
 ) -> None:
     hosts = [Host(name, name) for name in ADDRESSES]
     with pytest.raises(UserError) as caught:
-        check_ranks(RunWishes("script", ("train.py",), options, ranks=parse_ranks(ranks)), hosts)
+        check_ranks(RunRequest("script", ("train.py",), options, ranks=parse_ranks(ranks)), hosts)
     assert missing(caught.value.message, data) == []
-    check_ranks(RunWishes("script", ("train.py",), LaunchOptions(), ranks=parse_ranks("9")), hosts)
+    check_ranks(RunRequest("script", ("train.py",), LaunchOptions(), ranks=parse_ranks("9")), hosts)
 
 
 def test_a_project_that_is_not_brought_has_to_be_there() -> None:
-    said = places.judge({"a": "", "b": "--no-sync /data/p/train.py\n"}, None)
-    assert isinstance(said, Refused)
+    said = places.evaluate_paths({"a": "", "b": "--no-sync /data/p/train.py\n"}, None)
+    assert isinstance(said, PreflightFailure)
     assert missing(said.reason, "--no-sync /data/p/train.py b") == []
     assert missing(said.fix, "--no-sync") == []
 
 
 def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere() -> None:
     ours = "mpi /o/bin/mpirun mpirun (Open MPI) 5.0.11|\n"
-    said = places.judge({"a": ours, "b": ours}, None)
-    assert isinstance(said, places.Places)
+    said = places.evaluate_paths({"a": ours, "b": ours}, None)
+    assert isinstance(said, places.CheckedPaths)
     assert said.mpi is not None
     assert (said.mpi.path, said.mpi.flavor, said.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
-    other = places.judge({"a": ours, "b": ours.replace("5.0.11", "4.1.6")}, None)
-    assert isinstance(other, Refused)
+    other = places.evaluate_paths({"a": ours, "b": ours.replace("5.0.11", "4.1.6")}, None)
+    assert isinstance(other, PreflightFailure)
     assert missing(other.reason, "openmpi 5.0.11 a 4.1.6 b") == []
-    lacking = places.judge({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
-    assert isinstance(lacking, Refused)
+    lacking = places.evaluate_paths({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
+    assert isinstance(lacking, PreflightFailure)
     assert missing(lacking.reason, "--mpi /o/bin/mpirun b") == []
 
 
 def test_what_to_type_next_is_for_the_same_hosts() -> None:
-    said = Refused("REASON", "ipexctl install --env x; ipexctl ps")
+    said = PreflightFailure("REASON", "ipexctl install --env x; ipexctl ps")
     assert said.on(" -H 'my hosts' -l a").fix == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
     assert said.on("") == said

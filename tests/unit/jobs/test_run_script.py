@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.jobs.begin.modules import Needs, install_again, judge_modules, judge_syntax
-from ipexctl.jobs.begin.needs import needs_of_module, needs_of_script
-from ipexctl.jobs.begin.refused import Refused
-from ipexctl.jobs.begin.script import Import, Script, read_script
-from ipexctl.stack.env.existing import EnvRecord
+from ipexctl.jobs.submit.failure import PreflightFailure
+from ipexctl.jobs.submit.preflight.imports import ScriptRequirements, check_imports, check_syntax, install_again
+from ipexctl.jobs.submit.preflight.requirements import requirements_of_module, requirements_of_script
+from ipexctl.jobs.submit.preflight.script import Import, Script, read_script
+from ipexctl.stack.env.reuse import EnvRecord
 from message_data import missing
 
 TRAIN = """\
@@ -107,45 +107,47 @@ def test_modules_of_the_project_are_not_asked_for(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
     (tmp_path / "train.py").write_text("import beside, ext, pkg.deep, tqdm")
-    assert [each.module for each in needs_of_script("train.py", tmp_path / "train.py", tmp_path).modules] == ["tqdm"]
+    assert [each.module for each in requirements_of_script("train.py", tmp_path / "train.py", tmp_path).modules] == [
+        "tqdm"
+    ]
     below = tmp_path / "scripts" / "train.py"
     below.write_text("import own, beside")
-    needs = needs_of_script("scripts/train.py", below, tmp_path)
+    needs = requirements_of_script("scripts/train.py", below, tmp_path)
     assert ([each.module for each in needs.modules], needs.elsewhere) == (["beside"], ("beside",))
-    said = judge_modules(needs, {"a": ["beside"]})
-    assert isinstance(said, Refused)
+    said = check_imports(needs, {"a": ["beside"]})
+    assert isinstance(said, PreflightFailure)
     assert "-x PYTHONPATH=." in said.fix
 
 
 def test_a_module_is_found_in_the_project_or_asked_of_the_hosts(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_text("import pkg.data, tqdm")
-    ours = needs_of_module("pkg.train", tmp_path)
+    ours = requirements_of_module("pkg.train", tmp_path)
     assert ours is not None
     assert (ours.script.name, [each.module for each in ours.modules]) == ("pkg/train.py", ["tqdm"])
-    theirs = needs_of_module("torch.distributed.run", tmp_path)
+    theirs = requirements_of_module("torch.distributed.run", tmp_path)
     assert theirs is not None
-    said = judge_modules(theirs, {"a": ["torch"]})
-    assert isinstance(said, Refused)
+    said = check_imports(theirs, {"a": ["torch"]})
+    assert isinstance(said, PreflightFailure)
     assert missing(said.reason, "a torch -m") == []
-    assert needs_of_module("pkg.made_later", tmp_path) is None
+    assert requirements_of_module("pkg.made_later", tmp_path) is None
 
 
-def needs(*modules: str, **more: Any) -> Needs:
+def needs(*modules: str, **more: Any) -> ScriptRequirements:
     imports = tuple(Import(module, line) for line, module in enumerate(modules, 4))
-    return Needs(Script("train.py"), imports, **more)
+    return ScriptRequirements(Script("train.py"), imports, **more)
 
 
 def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> None:
-    said = judge_modules(needs("tqdm", "yaml", install="ipexctl install --torch 2.13"), {"n1": [], "n3": ["tqdm"]})
-    assert isinstance(said, Refused)
+    said = check_imports(needs("tqdm", "yaml", install="ipexctl install --torch 2.13"), {"n1": [], "n3": ["tqdm"]})
+    assert isinstance(said, PreflightFailure)
     assert missing(said.reason, "n3 tqdm train.py 4") == []
     assert said.fix == "ipexctl install --torch 2.13 --with tqdm"
-    both = judge_modules(needs("tqdm", "yaml"), {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]})
-    assert isinstance(both, Refused)
+    both = check_imports(needs("tqdm", "yaml"), {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]})
+    assert isinstance(both, PreflightFailure)
     assert missing(both.reason, "n[1-2] tqdm yaml train.py 4 5") == []
     assert both.fix == "ipexctl install --with tqdm --with pyyaml"
-    assert judge_modules(needs("tqdm"), {"n1": [], "n2": []}) == ""
+    assert check_imports(needs("tqdm"), {"n1": [], "n2": []}) == ""
 
 
 @pytest.mark.parametrize(
@@ -156,14 +158,14 @@ def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> Non
         (needs("cv2", own=False), "-m pip install opencv-python-headless"),
     ],
 )
-def test_what_no_package_would_bring_is_said_otherwise(wanted: Needs, fix: str) -> None:
-    said = judge_modules(wanted, {"a": [wanted.modules[0].module]})
-    assert isinstance(said, Refused)
+def test_what_no_package_would_bring_is_said_otherwise(wanted: ScriptRequirements, fix: str) -> None:
+    said = check_imports(wanted, {"a": [wanted.modules[0].module]})
+    assert isinstance(said, PreflightFailure)
     assert fix in said.fix
 
 
 def test_in_doubt_it_is_said_and_not_refused() -> None:
-    said = judge_modules(needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]})
+    said = check_imports(needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]})
     assert isinstance(said, str)
     assert missing(said, "a tqdm train.py 4 DOUBT") == []
 
@@ -172,11 +174,11 @@ def test_wrong_syntax_is_shown_as_a_hostfiles_wrong_line_is() -> None:
     script = Script("train.py", "x = 1\ndef f(:\n")
     fault = {"kind": "SyntaxError", "what": "invalid syntax", "line": 2, "column": 7, "python": "3.11"}
     with pytest.raises(FileError) as wrong:
-        judge_syntax(script, fault)
+        check_syntax(script, fault)
     assert wrong.value.message == "train.py:2: invalid syntax"
     assert (wrong.value.text, wrong.value.column) == ("def f(:", 7)
     assert "Python 3.11" in wrong.value.fix
-    judge_syntax(script, None)
+    check_syntax(script, None)
 
 
 def test_the_command_that_makes_an_environment_again_repeats_what_was_asked() -> None:
@@ -195,4 +197,4 @@ def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "read_bytes", denied)
     with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
-        needs_of_script("train.py", tmp_path / "train.py", tmp_path)
+        requirements_of_script("train.py", tmp_path / "train.py", tmp_path)

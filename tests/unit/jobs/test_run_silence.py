@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.jobs.events import Silence, SilentRank, read_status
-from ipexctl.jobs.silence import doing, silence_lines
+from ipexctl.jobs.stall_report import doing, silence_lines
 from message_data import missing
 
 

@@ -13,9 +13,9 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.begin.refused import Refused
-from ipexctl.jobs.begin.start import Beginning, NotStarted, Started, merged, start
-from ipexctl.jobs.keep import Keep
+from ipexctl.jobs.retention import RetentionLimits
+from ipexctl.jobs.submit.failure import PreflightFailure
+from ipexctl.jobs.submit.start import LaunchSpec, StartFailure, SupervisorStarted, merged, start
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.remote.command import Command
-    from ipexctl.remote.fanout import Done
+    from ipexctl.remote.fanout import HostOutcome
     from ipexctl.remote.session import Session, Stream
 
 HOSTS = (Host("a", "a"), Host("b", "b"))
@@ -96,11 +96,11 @@ class Node:
 
     def _unpack(self, packed: bytes) -> None:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            for member in archive:
-                content = archive.extractfile(member)
+            for node in archive:
+                content = archive.extractfile(node)
                 assert content is not None
-                self.files[member.name] = content.read()
-                self.modes[member.name] = member.mode
+                self.files[node.name] = content.read()
+                self.modes[node.name] = node.mode
 
     def close(self) -> None: ...
 
@@ -116,43 +116,45 @@ class Crew:
     def hand_over(self, host: Host) -> Node:
         return self.nodes[host.name]
 
-    def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[Done[Any]]:
+    def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[HostOutcome[Any]]:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
 
 
-def begin(crew: Crew, may_go: Callable[[], Refused | None] = lambda: None, **more: Any) -> Started | NotStarted:
+def begin(
+    pool: Crew, may_go: Callable[[], PreflightFailure | None] = lambda: None, **more: Any
+) -> SupervisorStarted | StartFailure:
     jobs = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
     given: dict[str, Any] = {"jobs": jobs, "argv": ["mpiexec.hydra"], "launcher_env": {}, **more}
-    beginning = Beginning(id="r", home="/h o", python="/e/bin/python", bind="10.0.0.1", **given)
-    return start(HOSTS, beginning, crew, may_go)  # type: ignore[arg-type]
+    spec = LaunchSpec(id="r", home="/h o", python="/e/bin/python", bind="10.0.0.1", **given)
+    return start(HOSTS, spec, pool, may_go)  # type: ignore[arg-type]
 
 
 def test_every_home_gets_its_job_with_port_and_token_by_stdin() -> None:
-    crew = Crew()
-    started = begin(crew)
-    assert isinstance(started, Started)
+    pool = Crew()
+    started = begin(pool)
+    assert isinstance(started, SupervisorStarted)
     assert (started.pid, started.port, started.master_port, started.notes) == (7, 4242, 29999, ())
-    jobs = [json.loads(crew.nodes[name].files["job.json"]) for name in "ab"]
+    jobs = [json.loads(pool.nodes[name].files["job.json"]) for name in "ab"]
     assert [list(each["ranks"]) for each in jobs] == [["0"], ["1"]]
     assert jobs[0]["supervisor"] == jobs[1]["supervisor"] == {"address": "10.0.0.1", "port": 4242}
-    assert jobs[0]["token"] == jobs[1]["token"] == json.loads(crew.nodes["a"].files["request"])["token"]
+    assert jobs[0]["token"] == jobs[1]["token"] == json.loads(pool.nodes["a"].files["request"])["token"]
     assert len(jobs[0]["token"]) == 64
-    for node in crew.nodes.values():
+    for node in pool.nodes.values():
         assert set(node.modes.values()) == {0o600}
         assert not any("s3cr3t" in script or jobs[0]["token"] in script for script in node.scripts)
-    assert crew.nodes["a"].go["ranks"] == [
+    assert pool.nodes["a"].go["ranks"] == [
         {"rank": 0, "host": "a", "store": "alone:a"},
         {"rank": 1, "host": "b", "store": "alone:b"},
     ]
-    assert "token" not in crew.nodes["a"].go
-    assert "s3cr3t" not in json.dumps(crew.nodes["a"].go)
+    assert "token" not in pool.nodes["a"].go
+    assert "s3cr3t" not in json.dumps(pool.nodes["a"].go)
 
 
 def test_hosts_of_one_home_get_one_job_between_them() -> None:
-    crew = Crew()
-    begin(crew, stores={"a": "one", "b": "one"})
-    assert list(json.loads(crew.nodes["a"].files["job.json"])["ranks"]) == ["0", "1"]
-    assert crew.nodes["b"].files == {}
+    pool = Crew()
+    begin(pool, stores={"a": "one", "b": "one"})
+    assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["0", "1"]
+    assert pool.nodes["b"].files == {}
 
 
 def test_a_merged_job_gives_each_rank_what_its_host_had() -> None:
@@ -167,12 +169,12 @@ def test_a_merged_job_gives_each_rank_what_its_host_had() -> None:
 
 
 def test_a_host_that_is_lost_keeps_the_run_from_going_and_what_was_brought_is_taken_back() -> None:
-    crew = Crew(b={"lost": True})
-    outcome = begin(crew)
-    assert isinstance(outcome, NotStarted)
+    pool = Crew(b={"lost": True})
+    outcome = begin(pool)
+    assert isinstance(outcome, StartFailure)
     assert list(outcome.errors) == ["b"]
-    assert crew.nodes["a"].go == {}
-    assert "rm -rf '/h o/runs/r'" in crew.nodes["a"].scripts
+    assert pool.nodes["a"].go == {}
+    assert "rm -rf '/h o/runs/r'" in pool.nodes["a"].scripts
 
 
 @pytest.mark.parametrize(
@@ -181,50 +183,50 @@ def test_a_host_that_is_lost_keeps_the_run_from_going_and_what_was_brought_is_ta
 def test_a_run_that_was_told_to_go_is_over_or_said_to_be_unsure(
     after: str, unsure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipexctl.jobs.begin.start._UNHEARD", 0.1)
+    monkeypatch.setattr("ipexctl.jobs.submit.start._UNHEARD", 0.1)
     outcome = begin(Crew(a={"after_go": after}))
-    assert isinstance(outcome, NotStarted)
+    assert isinstance(outcome, StartFailure)
     assert outcome.unsure == unsure
 
 
 def test_older_runs_are_pruned_in_the_round_trip_that_brings_the_job() -> None:
-    crew = Crew()
-    begin(crew, keep=Keep(days=7))
+    pool = Crew()
+    begin(pool, keep=RetentionLimits(days=7))
     for name in "ab":
-        (brings,) = [script for script in crew.nodes[name].scripts if "run.retention" in script]
+        (brings,) = [script for script in pool.nodes[name].scripts if "run.retention" in script]
         assert "tar -x" in brings
         assert '"days": 7' in brings
-        assert "agent.zip" in crew.nodes[name].files
-    assert len(crew.nodes["b"].scripts) == 1
+        assert "agent.zip" in pool.nodes[name].files
+    assert len(pool.nodes["b"].scripts) == 1
 
 
 def test_a_run_that_may_not_go_leaves_nothing() -> None:
-    crew = Crew()
-    outcome = begin(crew, lambda: Refused("no way"))
-    assert isinstance(outcome, NotStarted)
-    assert outcome.refused == Refused("no way")
-    assert crew.nodes["a"].go == {}
-    for node in crew.nodes.values():
+    pool = Crew()
+    outcome = begin(pool, lambda: PreflightFailure("no way"))
+    assert isinstance(outcome, StartFailure)
+    assert outcome.refused == PreflightFailure("no way")
+    assert pool.nodes["a"].go == {}
+    for node in pool.nodes.values():
         assert "rm -rf '/h o/runs/r'" in node.scripts
 
 
 def test_a_call_that_turns_out_to_be_wrong_leaves_nothing_either() -> None:
-    def wrong() -> Refused | None:
+    def wrong() -> PreflightFailure | None:
         raise UserError("a syntax error")
 
-    crew = Crew()
+    pool = Crew()
     with pytest.raises(UserError):
-        begin(crew, wrong)
-    assert crew.nodes["a"].go == {}
-    assert "rm -rf '/h o/runs/r'" in crew.nodes["b"].scripts
+        begin(pool, wrong)
+    assert pool.nodes["a"].go == {}
+    assert "rm -rf '/h o/runs/r'" in pool.nodes["b"].scripts
 
 
 def test_where_logind_ends_processes_the_supervisor_gets_a_scope_and_the_user_a_word() -> None:
-    crew = Crew()
-    started = begin(crew, logind=Logind(present=True, kill_user_processes=True, linger=False))
-    assert isinstance(started, Started)
+    pool = Crew()
+    started = begin(pool, logind=Logind(present=True, kill_user_processes=True, linger=False))
+    assert isinstance(started, SupervisorStarted)
     assert "loginctl enable-linger" in started.notes[0]
-    assert any("systemd-run --user --scope" in script for script in crew.nodes["a"].scripts)
+    assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].scripts)
     lingering = begin(Crew(), logind=Logind(present=True, kill_user_processes=True, linger=True))
-    assert isinstance(lingering, Started)
+    assert isinstance(lingering, SupervisorStarted)
     assert lingering.notes == ()

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from ipexctl.jobs.begin.under_way import abandoned, going, noted
+from ipexctl.jobs.submit.pending import abandoned_runs, mark_pending, pending_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CALL = "import sys; from pathlib import Path; from ipexctl.jobs.begin.under_way import noted\n"
+CALL = "import sys; from pathlib import Path; from ipexctl.jobs.submit.pending import noted\n"
 
 
 def killed_while_it_began(directory: Path, run: str) -> None:
@@ -21,39 +21,39 @@ def killed_while_it_began(directory: Path, run: str) -> None:
     with subprocess.Popen([sys.executable, "-c", code, directory, run], stdin=-1, stdout=-1) as call:
         assert call.stdout is not None
         assert call.stdout.readline() == b"in\n"
-        assert abandoned(directory) == ()
+        assert abandoned_runs(directory) == ()
         call.kill()
 
 
 def test_a_run_whose_call_was_killed_before_it_went_is_no_run(tmp_path: Path) -> None:
     killed_while_it_began(tmp_path, "train-1")
     (tmp_path / "train-1.json").write_text("{}")
-    assert abandoned(tmp_path) == ("train-1",)
+    assert abandoned_runs(tmp_path) == ("train-1",)
     assert not (tmp_path / "train-1.json").exists()
-    assert abandoned(tmp_path) == ("train-1",), "hosts that were away are told later"
+    assert abandoned_runs(tmp_path) == ("train-1",), "hosts that were away are told later"
     os.utime(tmp_path / "train-1.begins", (0, 0))
-    assert abandoned(tmp_path) == ()
+    assert abandoned_runs(tmp_path) == ()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_was_told_to_go_is_its_nodes_affair(tmp_path: Path) -> None:
-    with noted(tmp_path, "train-1"):
+    with mark_pending(tmp_path, "train-1"):
         (tmp_path / "train-1.json").write_text("{}")
-        going(tmp_path, "train-1")
+        pending_runs(tmp_path, "train-1")
         assert [path.name for path in tmp_path.iterdir()] == ["train-1.json"]
 
 
 def test_a_call_that_goes_on_or_has_ended_leaves_nothing_to_see_to(tmp_path: Path) -> None:
-    with noted(tmp_path, "train-1"):
-        assert abandoned(tmp_path) == ()
+    with mark_pending(tmp_path, "train-1"):
+        assert abandoned_runs(tmp_path) == ()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_number_that_another_process_has_now_is_not_the_call_s(tmp_path: Path) -> None:
-    with noted(tmp_path, "train-1"):
+    with mark_pending(tmp_path, "train-1"):
         path = tmp_path / "train-1.begins"
         said = json.loads(path.read_text())
         path.write_text(json.dumps({**said, "began": "1"}))
-        assert abandoned(tmp_path) == ("train-1",)
+        assert abandoned_runs(tmp_path) == ("train-1",)
         path.write_text(json.dumps({**said, "machine": "elsewhere", "pid": os.getpid(), "began": "1"}))
-        assert abandoned(tmp_path) == (), "whether a process of another machine lives can't be seen from here"
+        assert abandoned_runs(tmp_path) == (), "whether a process of another machine lives can't be seen from here"

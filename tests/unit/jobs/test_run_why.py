@@ -12,9 +12,9 @@ import pytest
 from known_texts import SECTIONS, TEXTS, page, verdict_of
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, judged
 
-from ipexctl.jobs.why.account import read_account
-from ipexctl.jobs.why.blame import TABLE
-from ipexctl.jobs.why.verdict import LINES, judge, lasted
+from ipexctl.jobs.why.diagnosis import LINES, diagnose, lasted
+from ipexctl.jobs.why.first_failure import TABLE
+from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import verdict as supervisors
 from message_data import missing
@@ -22,7 +22,7 @@ from message_data import missing
 if TYPE_CHECKING:
     from known_texts import Text
 
-    from ipexctl.jobs.why.verdict import Verdict
+    from ipexctl.jobs.why.diagnosis import Diagnosis
 
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -269,7 +269,7 @@ def test_a_run_without_a_rank_to_blame_says_how_it_stands(more: dict[str, Any], 
     assert verdict.next
 
 
-def without_blame(more: dict[str, Any]) -> Verdict:
+def without_blame(more: dict[str, Any]) -> Diagnosis:
     return judged([({"state": more.get("state", "stopped")}, "")] * 2, first=None, **more)
 
 
@@ -392,7 +392,7 @@ def test_the_supervisors_own_sentences_are_understood() -> None:
     ],
 )
 def test_a_record_that_is_damaged_is_judged_without_a_word_about_it(document: dict[str, Any]) -> None:
-    assert judge(read_account(document, "node1")).headline
+    assert diagnose(read_snapshot(document, "node1")).headline
 
 
 @pytest.mark.parametrize(

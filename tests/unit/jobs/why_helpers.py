@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from known_texts import account
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.record import RunRecord
-from ipexctl.jobs.why.account import read_account
-from ipexctl.jobs.why.verdict import judge
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.why.diagnosis import diagnose
+from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.jobs.why.why import Answer
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.why.verdict import Verdict
+    from ipexctl.jobs.why.diagnosis import Diagnosis
 
 FAILED = {"state": "failed", "exit_code": 1}
 STOPPED = {"state": "stopped", "exit_code": 143, "signal": 15}
@@ -21,15 +21,15 @@ FIRST = {"rank": 1, "host": "node2", "exit_code": 1, "signal": None, "at": 1012.
 NO_MODULE = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'frobnicate'"
 
 
-def judged(ranks: list[tuple[dict[str, Any], str]], **more: Any) -> Verdict:
+def judged(ranks: list[tuple[dict[str, Any], str]], **more: Any) -> Diagnosis:
     more.setdefault("first", FIRST)
-    return judge(read_account(account(ranks, **more), "node1"))
+    return diagnose(read_snapshot(account(ranks, **more), "node1"))
 
 
-def cause_id(verdict: Verdict) -> str | None:
+def cause_id(verdict: Diagnosis) -> str | None:
     return verdict.cause.id if verdict.cause else None
 
 
-def answer(verdict: Verdict) -> Answer:
+def answer(verdict: Diagnosis) -> Answer:
     host = Host(name="node1", address="10.0.0.1")
     return Answer(RunRecord("train-1", host, "/h", "/env/bin/python", script="train.py", hosts=("node1",)), verdict)

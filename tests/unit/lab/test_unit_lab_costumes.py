@@ -7,10 +7,10 @@ import posixpath
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab.costumes import COSTUMES, cpus, find_costume
 from ipexctl.lab.cpu_flags import ORDER
+from ipexctl.lab.cpu_overlay import memory_kb
+from ipexctl.lab.cpu_profiles import COSTUMES, cpus, find_cpu_profile
 from ipexctl.lab.cpuinfo import cpuinfo
-from ipexctl.lab.dress import memory_kb
 from ipexctl.lab.sysfs import cpu_list, cpu_mask, sysfs, wrappers
 
 # costume: what must be on its flags line, what must not
@@ -31,12 +31,12 @@ FLAGS = {
 
 
 def test_every_costume_is_held_to_facts() -> None:
-    assert set(FLAGS) == {costume.name for costume in COSTUMES}
+    assert set(FLAGS) == {cpu_profile.name for cpu_profile in COSTUMES}
 
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_flags(name: str) -> None:
-    flags = find_costume(name).flags.split()
+    flags = find_cpu_profile(name).flags.split()
     present, absent = (words.split() for words in FLAGS[name])
     assert set(present) <= set(flags)
     assert not set(absent) & set(flags)
@@ -44,13 +44,13 @@ def test_flags(name: str) -> None:
 
 
 @pytest.mark.parametrize("costume", [c for c in COSTUMES if c.arch == "x86_64"], ids=lambda c: c.name)
-def test_flags_stand_in_the_kernels_order(costume: object) -> None:
-    flags = getattr(costume, "flags").split()  # noqa: B009  # the parametrized value is untyped
+def test_flags_stand_in_the_kernels_order(cpu_profile: object) -> None:
+    flags = getattr(cpu_profile, "flags").split()  # noqa: B009  # the parametrized value is untyped
     assert flags == [flag for flag in ORDER if flag in flags]
 
 
 def test_cpuinfo_of_the_second_socket() -> None:
-    blocks = cpuinfo(find_costume("sapphirerapids")).split("\n\n")
+    blocks = cpuinfo(find_cpu_profile("sapphirerapids")).split("\n\n")
     assert len(blocks) == 225
     assert blocks[-1] == ""
     rows = dict(line.split(":", 1) for line in blocks[223].splitlines())
@@ -64,14 +64,14 @@ def test_cpuinfo_of_the_second_socket() -> None:
 
 
 def test_cpuinfo_reads_as_the_kernel_spaces_it() -> None:
-    lines = cpuinfo(find_costume("haswell")).splitlines()
+    lines = cpuinfo(find_cpu_profile("haswell")).splitlines()
     assert lines[:3] == ["processor\t: 0", "vendor_id\t: GenuineIntel", "cpu family\t: 6"]
     assert lines[25] == "power management:"
     assert lines[26] == ""
 
 
 def test_sub_numa_clusters_split_a_socket() -> None:
-    tree = sysfs(find_costume("sapphirerapids"), memory_kb=8000)
+    tree = sysfs(find_cpu_profile("sapphirerapids"), memory_kb=8000)
     assert tree.files["node/online"] == "0-7\n"
     assert tree.files["node/node0/cpulist"] == "0-13,112-125\n"
     assert tree.files["node/node4/cpulist"] == "56-69,168-181\n"
@@ -83,16 +83,16 @@ def test_sub_numa_clusters_split_a_socket() -> None:
 
 
 @pytest.mark.parametrize("costume", COSTUMES, ids=lambda c: c.name)
-def test_every_link_leads_to_something(costume: object) -> None:
-    tree = sysfs(find_costume(getattr(costume, "name")), memory_kb=1000)  # noqa: B009  # as above
+def test_every_link_leads_to_something(cpu_profile: object) -> None:
+    tree = sysfs(find_cpu_profile(getattr(cpu_profile, "name")), memory_kb=1000)  # noqa: B009  # as above
     directories = {posixpath.dirname(path) for path in (*tree.files, *tree.links)}
     for path, target in tree.links.items():
         assert posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) in directories, path
 
 
 @pytest.mark.parametrize("costume", COSTUMES, ids=lambda c: c.name)
-def test_every_cpu_is_on_one_node_and_no_core_is_split(costume: object) -> None:
-    found = cpus(find_costume(getattr(costume, "name")))  # noqa: B009  # as above
+def test_every_cpu_is_on_one_node_and_no_core_is_split(cpu_profile: object) -> None:
+    found = cpus(find_cpu_profile(getattr(cpu_profile, "name")))  # noqa: B009  # as above
     assert [cpu.number for cpu in found] == list(range(len(found)))
     homes: dict[tuple[int, int], set[int]] = {}
     for cpu in found:
@@ -121,13 +121,13 @@ def test_cpu_mask(numbers: tuple[int, ...], width: int, text: str) -> None:
 
 
 def test_another_architecture_needs_uname_to_play_along() -> None:
-    assert set(wrappers(find_costume("graviton3"))) == {"uname", "arch", "lscpu"}
-    assert wrappers(find_costume("haswell")) == {}
+    assert set(wrappers(find_cpu_profile("graviton3"))) == {"uname", "arch", "lscpu"}
+    assert wrappers(find_cpu_profile("haswell")) == {}
 
 
 def test_an_unknown_cpu_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean icelake-sp"):
-        find_costume("icelake")
+        find_cpu_profile("icelake")
 
 
 def test_memory_is_this_machines_own() -> None:

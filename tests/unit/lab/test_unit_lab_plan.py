@@ -8,8 +8,8 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, network
-from ipexctl.lab.breaking import pick_host
 from ipexctl.lab.down import labs_of, mounts_below
+from ipexctl.lab.fault_injection import pick_host
 from ipexctl.lab.plan import free_block, free_name, ipv6, make_plan
 from ipexctl.lab.processes import innermost_pid
 from ipexctl.lab.spec import check
@@ -22,7 +22,7 @@ def test_hosts_are_numbered_from_eleven_and_tuples_go_round() -> None:
     spec = LabSpec(hosts=3, cpus=("haswell", "icelake-sp"), users=("alice", "bob"), homes=("/home", "/scratch"))
     hosts = make_plan(spec, "lab", 7).hosts
     assert [host.address for host in hosts] == ["10.77.7.11", "10.77.7.12", "10.77.7.13"]
-    assert [host.costume for host in hosts] == ["haswell", "icelake-sp", "haswell"]
+    assert [host.cpu_profile for host in hosts] == ["haswell", "icelake-sp", "haswell"]
     assert [host.home for host in hosts] == ["/home/alice", "/scratch/bob", "/home/alice"]
     assert [host.internal for host in hosts] == [None, None, None]
 

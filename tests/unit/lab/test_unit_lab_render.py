@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.lab import LabSpec, etc, render
+from ipexctl.lab import LabSpec, render
+from ipexctl.lab import etc_files as etc
 from ipexctl.lab.plan import make_plan
 
 PLAIN = make_plan(LabSpec(hosts=2), "lab", 3)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.launch.accelerate import options_of, read_accelerate, read_accelerate_file, remarks
-from ipexctl.launch.accelerate_words import misunderstandings, words_of
+from ipexctl.launch.accelerate_config import options_of, read_accelerate, read_accelerate_file, remarks
+from ipexctl.launch.accelerate_env import misunderstandings, variables_of
 from ipexctl.launch.request import LaunchOptions
 from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.launch.accelerate import AccelerateConfig
+    from ipexctl.launch.accelerate_config import AccelerateConfig
 
 ALONE = """\
 compute_environment: LOCAL_MACHINE
@@ -79,7 +79,7 @@ def read(text: str) -> AccelerateConfig:
 
 
 def words(config: AccelerateConfig, packages: Mapping[str, str]) -> dict[str, str | None]:
-    return {setting.name: setting.value for setting in words_of(config, packages)}
+    return {setting.name: setting.value for setting in variables_of(config, packages)}
 
 
 def test_the_file_for_one_machine() -> None:

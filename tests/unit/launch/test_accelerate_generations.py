@@ -13,14 +13,14 @@ import pytest
 from packaging.version import Version
 
 from ipexctl.export.accelerate import FIRST_MPIRUN
-from ipexctl.launch.accelerate import read_accelerate
-from ipexctl.launch.accelerate_words import (
+from ipexctl.launch.accelerate_config import read_accelerate
+from ipexctl.launch.accelerate_env import (
     FIRST_DEBUG,
     IPEX,
     PROJECT,
     WITHOUT_IPEX,
     before,
-    words_of,
+    variables_of,
 )
 
 RECORD: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("accelerate_generations.json").read_text())
@@ -47,7 +47,7 @@ def theirs(stack: str, name: str) -> dict[str, Ranks | str]:
 def ours(stack: str, name: str, version: str) -> Ranks:
     packages = {PROJECT: version, **({IPEX: "2.8.0"} if stack == "ipex" else {})}
     config = read_accelerate(RECORD["files"][name], name)
-    return {each.name: each.value for each in words_of(config, packages)}
+    return {each.name: each.value for each in variables_of(config, packages)}
 
 
 def of_other_generations(stack: str, name: str, version: str) -> Ranks:

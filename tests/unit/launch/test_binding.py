@@ -13,7 +13,7 @@ from launch_helpers import IPEX, cpu, machine, plan
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.cpulist import CpuList
 from ipexctl.launch.binding import bind
-from ipexctl.launch.layout import layout
+from ipexctl.launch.defaults import layout
 from ipexctl.launch.topology import cores_of
 from message_data import missing
 
@@ -26,7 +26,7 @@ def bound(machine: Cpu, ranks: int, workers: int = 0, mode: str = "auto") -> Bin
 
 
 def cores(binding: Binding) -> list[str]:
-    return [str(CpuList.of(seat.cores)) for seat in binding.seats]
+    return [str(CpuList.of(slot.cores)) for slot in binding.seats]
 
 
 def test_each_rank_gets_a_numa_node_and_no_second_threads() -> None:
@@ -93,7 +93,7 @@ def test_oneccl_gets_the_last_cores_of_each_block() -> None:
 
 def test_workers_that_would_leave_no_core_for_compute_get_none() -> None:
     found = bound(cpu(4, 1), 2, workers=2)
-    assert [seat.workers for seat in found.seats] == [(), ()]
+    assert [slot.workers for slot in found.seats] == [(), ()]
     assert (found.threads, found.workers) == (2, 0)
 
 
@@ -102,7 +102,7 @@ def test_a_quota_lowers_threads_and_leaves_blocks_whole() -> None:
     assert cores(found) == ["0-31", "32-63"]
     assert found.threads == 3
     assert not found.alone
-    assert all(seat.workers == () for seat in found.seats)
+    assert all(slot.workers == () for slot in found.seats)
     assert plan(machine(cpu(64, 2, quota=8.0))).notes != plan(machine(cpu(64, 2))).notes
 
 
@@ -171,7 +171,7 @@ def processors(draw: st.DrawFn) -> Cpu:
 @given(processors(), st.integers(1, 20), st.integers(0, 3), st.sampled_from(["auto", "cores"]))
 def test_ranks_never_share_a_core_unless_there_are_too_few(processor: Cpu, ranks: int, workers: int, mode: str) -> None:
     found = bound(processor, ranks, workers, mode)
-    everyones = [core for seat in found.seats for core in (*seat.cores, *seat.workers)]
+    everyones = [core for slot in found.seats for core in (*slot.cores, *slot.workers)]
     if ranks <= len(processor.allowed_cores):
         assert len(everyones) == len(set(everyones))
     else:
@@ -180,9 +180,9 @@ def test_ranks_never_share_a_core_unless_there_are_too_few(processor: Cpu, ranks
     assert set(everyones) <= set(processor.allowed_cpus)
     for core in processor.siblings:
         assert sum(number in everyones for number in core) <= 1, "a second thread of a core"
-    assert len({len(seat.cores) for seat in found.seats}) == 1, "ranks of unlike size"
-    assert all(seat.cores for seat in found.seats)
-    assert {len(seat.workers) for seat in found.seats} in ({0}, {workers})
+    assert len({len(slot.cores) for slot in found.seats}) == 1, "ranks of unlike size"
+    assert all(slot.cores for slot in found.seats)
+    assert {len(slot.workers) for slot in found.seats} in ({0}, {workers})
     assert 1 <= found.threads <= len(found.seats[0].cores)
 
 
@@ -194,4 +194,4 @@ def test_a_block_within_one_numa_node_is_taken_where_one_fits(processor: Cpu, ra
     size = len(cores.each) // ranks
     room = sum(sum(core.node == node for core in cores.each) // size for node in cores.nodes)
     if room >= ranks:
-        assert all(len(seat.memory) <= 1 for seat in bound(processor, ranks).seats)
+        assert all(len(slot.memory) <= 1 for slot in bound(processor, ranks).seats)

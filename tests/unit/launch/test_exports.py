@@ -16,7 +16,7 @@ from ipexctl.export.accelerate import to_accelerate
 from ipexctl.export.shell import to_shell
 from ipexctl.export.slurm import ON_THIS_NODE, to_slurm
 from ipexctl.hosts.host import Host
-from ipexctl.launch.accelerate import read_accelerate
+from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.request import Export
 
 if TYPE_CHECKING:

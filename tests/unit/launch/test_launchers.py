@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.launch.accelerate import AccelerateConfig
-from ipexctl.launch.launchers import config_of, of_torchrun, unwrap, without_launcher
+from ipexctl.launch.accelerate_config import AccelerateConfig
 from ipexctl.launch.request import LaunchOptions
+from ipexctl.launch.wrapped_launchers import config_of, of_torchrun, unwrap, without_launcher
 from message_data import missing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.launch.launchers import Unwrapped
+    from ipexctl.launch.wrapped_launchers import UnwrappedCommand
 
 
-def unwrapped(line: str) -> Unwrapped:
+def unwrapped(line: str) -> UnwrappedCommand:
     found = unwrap(line.split())
     assert found is not None
     return found

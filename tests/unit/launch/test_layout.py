@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.facts.cpu import Cpu, NumaNode
 from ipexctl.facts.cpulist import CpuList
-from ipexctl.launch.layout import common_layout, dtype, layout
+from ipexctl.launch.defaults import common_layout, dtype, layout
 from message_data import missing
 
 

@@ -9,7 +9,7 @@ from launch_helpers import counts, cpu, machine, plan, refusal
 
 from ipexctl.hosts.host import Host
 from ipexctl.launch.plan import LaunchRefusal
-from ipexctl.launch.share import Share, share_ranks
+from ipexctl.launch.rank_distribution import RankDistribution, distribute_ranks
 from message_data import missing
 
 BIG, SMALL = cpu(64, 2, sockets=2), cpu(16, 1)
@@ -17,10 +17,10 @@ BIG, SMALL = cpu(64, 2, sockets=2), cpu(16, 1)
 
 def shared(
     *hosts: tuple[int | None, int | None], n: int | None = None, ppn: int | None = None, default: int = 2
-) -> Share:
+) -> RankDistribution:
     made = [Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(hosts, 1)]
-    found = share_ranks(made, n, ppn, 2)
-    assert isinstance(found, Share), found
+    found = distribute_ranks(made, n, ppn, 2)
+    assert isinstance(found, RankDistribution), found
     return found
 
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_is_refused_with_what_can(
     hosts: tuple[tuple[int | None, int | None], ...], n: int | None, ppn: int | None, words: str
 ) -> None:
     made = [Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(hosts, 1)]
-    found = share_ranks(made, n, ppn, 2)
+    found = distribute_ranks(made, n, ppn, 2)
     assert isinstance(found, LaunchRefusal)
     assert missing(found.reason, words) == []
     assert found.fix
@@ -100,8 +100,8 @@ def test_a_host_without_ranks_is_no_part_of_the_plan() -> None:
 
 
 @pytest.mark.parametrize("wish", [{"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": 0}, {"master_port": 70000}])
-def test_impossible_numbers_are_refused(wish: dict[str, int]) -> None:
-    assert refusal(machine(SMALL), **wish).fix
+def test_impossible_numbers_are_refused(constraints: dict[str, int]) -> None:
+    assert refusal(machine(SMALL), **constraints).fix
 
 
 slots = st.tuples(st.one_of(st.none(), st.integers(1, 9)), st.one_of(st.none(), st.integers(1, 9)))
@@ -112,7 +112,7 @@ def test_counts_add_up_and_keep_to_max_slots(
     hosts: list[tuple[int | None, int | None]], n: int | None, default: int
 ) -> None:
     made = [Host(f"n{at}", f"n{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(hosts)]
-    found = share_ranks(made, n, None, default)
+    found = distribute_ranks(made, n, None, default)
     if isinstance(found, LaunchRefusal):
         assert n is not None
         assert all(host.max_slots for host in made)
@@ -123,7 +123,7 @@ def test_counts_add_up_and_keep_to_max_slots(
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9))
 def test_with_ppn_hosts_are_filled_in_order(n: int, ppn: int, hosts: int) -> None:
-    found = share_ranks([Host(f"n{at}", f"n{at}") for at in range(hosts)], n, ppn, 1)
+    found = distribute_ranks([Host(f"n{at}", f"n{at}") for at in range(hosts)], n, ppn, 1)
     if isinstance(found, LaunchRefusal):
         assert n > ppn * hosts
         return

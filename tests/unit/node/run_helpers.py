@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_helpers import agent_file
-from ipexctl.jobs.begin.start import HOOKS
+from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.remote.node_call import script_text
 
 if TYPE_CHECKING:

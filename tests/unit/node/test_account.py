@@ -15,8 +15,8 @@ from run_helpers import Run
 
 from agent_helpers import agent_argv
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.record import RunRecord
-from ipexctl.jobs.why.account import read_account
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.jobs.why.why import cause_from_copy, why
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ipexctl.jobs.why.account import Account
+    from ipexctl.jobs.why.run_snapshot import RunSnapshot
     from ipexctl.jobs.why.why import Answer
     from ipexctl.remote.session import Session
 
@@ -62,8 +62,8 @@ def directory(home: Path, files: dict[str, bytes], **status: Any) -> Path:
     return rundir
 
 
-def account(home: Path, **more: Any) -> Account:
-    return read_account(ask(home, "run1", **more), "node1")
+def account(home: Path, **more: Any) -> RunSnapshot:
+    return read_snapshot(ask(home, "run1", **more), "node1")
 
 
 def test_lines_come_whole_whatever_they_are_made_of(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_what_many_ranks_print_alike_is_sent_once(tmp_path: Path) -> None:
     directory(tmp_path, files, ranks=rows)
     answer = ask(tmp_path, "run1")
     assert len(answer["texts"]) == 3
-    assert read_account(answer, "node1").words_of(63).err == ("same",)
+    assert read_snapshot(answer, "node1").words_of(63).err == ("same",)
 
 
 def test_what_is_missing_or_damaged_is_passed_over(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_copy_is_read_as_it_stands_and_not_taken_for_a_run_that_died(tmp_path:
 @pytest.mark.parametrize("python", other_pythons())
 def test_it_runs_under_every_python_the_nodes_may_have(tmp_path: Path, python: str) -> None:
     directory(tmp_path, {"ranks/0001.err": b"Traceback (most recent call last):\nValueError: x\n"})
-    assert read_account(ask(tmp_path, "run1", python), "node1").words_of(1).exception == ("ValueError", "x")
+    assert read_snapshot(ask(tmp_path, "run1", python), "node1").words_of(1).exception == ("ValueError", "x")
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from run_helpers import Run
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.copies import read_copy
-from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.jobs.local_copy import read_copy
+from ipexctl.jobs.registry import RunRecord, RunRegistry
 from message_data import missing
 from terminals import Shown
 
@@ -91,7 +91,7 @@ def attach(tmp_path: Path) -> Iterator[Callable[..., Attached]]:
         record = RunRecord(
             run.id, host, str(run.home), sys.executable, "count.py", world_size=size, started=time.time()
         )
-        Register(attached.copies).save(record)
+        RunRegistry(attached.copies).save(record)
         made.append(attached)
         return attached
 

@@ -18,9 +18,9 @@ from agent_helpers import agent_argv, agent_file
 from env_helpers import other_pythons, said
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.keep import Keep, prune_here, prune_nodes, quietly, read_keep
-from ipexctl.jobs.ps import forgettable, look
-from ipexctl.jobs.record import Register, RunRecord
+from ipexctl.jobs.ps import forgettable, query_runs
+from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.jobs.retention import RetentionLimits, background_prune, prune_local, prune_nodes, read_limits
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 
@@ -207,7 +207,7 @@ def test_in_the_background_it_begins_only_where_there_are_many(runs: Runs) -> No
     shutil.copy(agent_file("run"), rundir / "agent.zip")
     for number in range(9):
         runs.make(f"r{number}", 99)
-    line = quietly(Keep(), str(runs.home), sys.executable, "new")
+    line = background_prune(RetentionLimits(), str(runs.home), sys.executable, "new")
     subprocess.run(["sh", "-c", line], check=True)
     time.sleep(0.5)
     assert len(runs.names) == 10
@@ -237,7 +237,7 @@ def test_all_homes_of_all_runs_are_pruned_once(tmp_path: Path) -> None:
         opened.append((record.home, host.name))
         return LocalSession(host)
 
-    done = prune_nodes(records, Keep(), open_session, Cancel())
+    done = prune_nodes(records, RetentionLimits(), open_session, Cancel())
     assert sorted(opened) == [(str(home.home), "localhost") for home in homes]
     assert [(len(each.gone), each.kept, each.reason) for each in done] == [(2, 10, "")] * 2
 
@@ -251,12 +251,12 @@ def test_hosts_behind_one_address_are_told_apart_by_their_ports(tmp_path: Path) 
         opened.append(host.port)
         return LocalSession(host)
 
-    prune_nodes([record], Keep(), open_session, Cancel())
+    prune_nodes([record], RetentionLimits(), open_session, Cancel())
     assert set(opened) == {2201, 2202}
 
 
 def test_of_this_machines_copies_only_those_of_runs_that_are_over_go(tmp_path: Path) -> None:
-    register = Register(tmp_path)
+    register = RunRegistry(tmp_path)
     now = time.time()
     for number, (days, state) in enumerate(
         [(100, "ok"), (100, "running"), (100, None), (40, "ok"), (40, "running"), (20, "failed")]
@@ -266,16 +266,16 @@ def test_of_this_machines_copies_only_those_of_runs_that_are_over_go(tmp_path: P
             (tmp_path / f"r{number}/ranks").mkdir(parents=True)
             (tmp_path / f"r{number}/ranks/0000.out").write_bytes(b"x" * 100_000)
             (tmp_path / f"r{number}/status.json").write_text(json.dumps({"state": state}))
-    keep = Keep(newest=0)
-    assert {gone.id for gone in prune_here(register, keep, dry_run=True)} == {"r0", "r3"}
+    keep = RetentionLimits(newest=0)
+    assert {gone.id for gone in prune_local(register, keep, dry_run=True)} == {"r0", "r3"}
     assert len(register.all()) == 6
-    prune_here(register, keep)
+    prune_local(register, keep)
     assert [record.id for record in register.all()] == ["r1", "r2", "r3", "r4", "r5"]
     assert not (tmp_path / "r3").exists()
     assert (tmp_path / "r4").exists()
-    assert {gone.id for gone in prune_here(register, keep, over={"r2"})} == {"r2"}
-    assert {gone.id for gone in prune_here(register, Keep(gb=0.0003, newest=0))} == {"r5"}
-    assert prune_here(register, Keep(newest=10), over={"r1", "r4"}) == []
+    assert {gone.id for gone in prune_local(register, keep, over={"r2"})} == {"r2"}
+    assert {gone.id for gone in prune_local(register, RetentionLimits(gb=0.0003, newest=0))} == {"r5"}
+    assert prune_local(register, RetentionLimits(newest=10), over={"r1", "r4"}) == []
 
 
 def test_records_of_what_node0_has_no_more_are_forgotten_in_the_end(runs: Runs) -> None:
@@ -285,7 +285,7 @@ def test_records_of_what_node0_has_no_more_are_forgotten_in_the_end(runs: Runs) 
         for name, days in (("gone-long", 70), ("gone", 40), ("there", 70), ("out-of-reach", 70))
     ]
     runs.make("there", 70)
-    known = look(records[:3], lambda record: LocalSession(record.node0), Cancel())
+    known = query_runs(records[:3], lambda record: LocalSession(record.node0), Cancel())
     assert forgettable(known, 30, now) == ["gone-long"]
     assert "has no record of it" in known[0].reason
 
@@ -293,5 +293,5 @@ def test_records_of_what_node0_has_no_more_are_forgotten_in_the_end(runs: Runs) 
 @pytest.mark.parametrize("text", ["-1", "two", "nan", "inf", "1,5"])
 def test_a_limit_that_is_no_number_is_a_wrong_call(text: str) -> None:
     with pytest.raises(UserError, match="IPEXCTL_KEEP_GB"):
-        read_keep({"IPEXCTL_KEEP_GB": text})
-    assert read_keep({"IPEXCTL_KEEP_DAYS": "7.5", "IPEXCTL_KEEP_GB": ""}) == Keep(days=7.5)
+        read_limits({"IPEXCTL_KEEP_GB": text})
+    assert read_limits({"IPEXCTL_KEEP_DAYS": "7.5", "IPEXCTL_KEEP_GB": ""}) == RetentionLimits(days=7.5)

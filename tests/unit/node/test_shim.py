@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from node_store_helpers import other_pythons
 
-from ipexctl.jobs.begin.start import HOOKS
 from ipexctl.jobs.dump import read_faulthandler
+from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.remote.node_call import script_text
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from env_helpers import Home, other_pythons, said, session_of, start
 from ipexctl.stack.env.environment import verify_result
-from ipexctl.stack.env.explain import explain
+from ipexctl.stack.env.verify_errors import explain
 from message_data import missing
 from tiny_wheels import write_ipex, write_oneccl
 

@@ -10,20 +10,20 @@ import pytest
 from ipexctl.errors import FileError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import Source
-from ipexctl.playbook.choice import Choice
 from ipexctl.playbook.engine import Engine
-from ipexctl.playbook.places import Place, Templated
+from ipexctl.playbook.play_context import Options, PlayContext
+from ipexctl.playbook.positions import Place, Templated
 from ipexctl.playbook.prepare import prepare, read
+from ipexctl.playbook.task_selection import TaskSelection
 from ipexctl.playbook.templater import Job, Templater
-from ipexctl.playbook.world import Options, World
 from ipexctl.remote.cancel import Cancel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ipexctl.playbook.model import Playbook, Task
     from ipexctl.playbook.report import Event, PlayReport
     from ipexctl.playbook.templater import Filled, TemplateError
-    from ipexctl.playbook.tree import Playbook, Task
 
 HOSTS = tuple(Host(f"node{n}", f"10.0.0.{n}", groups=("xeon",) if n < 3 else ("old",)) for n in (1, 2, 3))
 
@@ -78,8 +78,8 @@ def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list
     limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
     with Templater() as templater:
         playbook, files = read("site.yml", directory, templater)
-        ready = prepare(playbook, files, Choice(), every, limited)
+        ready = prepare(playbook, files, TaskSelection(), every, limited)
         told = Options(**options)
-        world = World(nobody, nobody, Cancel(), templater, told, events.append, limited, directory, every=every)
-        report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, world).run()
+        context = PlayContext(nobody, nobody, Cancel(), templater, told, events.append, limited, directory, every=every)
+        report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context).run()
     return report, events

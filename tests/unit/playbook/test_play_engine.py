@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.playbook.modules.run_by import runner
-from ipexctl.playbook.report import Told
+from ipexctl.playbook.modules.registry import runner
+from ipexctl.playbook.report import PlayNotice
 from ipexctl.playbook.result import Result
 from message_data import missing
 from playbook_helpers import HOSTS, play_of, played
@@ -50,7 +50,7 @@ def test_any_errors_fatal_takes_all_hosts_to_the_rescue_and_what_is_rescued_goes
         assert seen(report, name) == dict.fromkeys(("node1", "node2", "node3"), "ok")
     assert [recap(report, host.name) for host in HOSTS] == [(3, 0, 0), (3, 0, 1), (3, 0, 0)]
     assert report.exit_code == 0
-    assert not [event for event in events if isinstance(event, Told)]
+    assert not [event for event in events if isinstance(event, PlayNotice)]
 
 
 def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: P
     assert seen(report, "after") == seen(report, "next") == {}
     assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 0), (1, 1, 1), (1, 0, 0)]
     assert report.exit_code == 1
-    (told,) = [event.text for event in events if isinstance(event, Told)]
+    (told,) = [event.text for event in events if isinstance(event, PlayNotice)]
     assert missing(told, "any_errors_fatal") == []
 
 
@@ -112,14 +112,14 @@ class _Job:
     def __init__(self) -> None:
         self.ran: list[list[str]] = []
 
-    def together(self, world: Any, calls: Sequence[Call]) -> dict[str, Result]:
+    def together(self, context: Any, calls: Sequence[Call]) -> dict[str, Result]:
         self.ran.append([call.host.name for call in calls])
         return {call.host.name: Result("changed") for call in calls}
 
 
 def jobs(monkeypatch: pytest.MonkeyPatch) -> _Job:
     job = _Job()
-    monkeypatch.setattr("ipexctl.playbook.turn.runner", lambda name: job if name == "run" else runner(name))
+    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: job if name == "run" else runner(name))
     return job
 
 
@@ -172,10 +172,10 @@ def test_a_run_whose_options_differ_between_hosts_is_none(tmp_path: Path, monkey
 
 def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Never:
-        def together(self, world: Any, calls: Sequence[Call]) -> dict[str, Result]:
+        def together(self, context: Any, calls: Sequence[Call]) -> dict[str, Result]:
             return {call.host.name: Result("skipped", data={"stdout": ""}, not_run=True) for call in calls}
 
-    monkeypatch.setattr("ipexctl.playbook.turn.runner", lambda name: Never())
+    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: Never())
     text = """\
 - run: {cmd: hostname}
   register: said

@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.playbook.masks import HIDDEN, masked, secrets_in, shown
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.modules.run_by import runner
+from ipexctl.playbook.modules.registry import runner
 from ipexctl.playbook.options import OMIT, BadOption, Option, converted, filled, filled_environment
 from ipexctl.playbook.result import Result, together
 

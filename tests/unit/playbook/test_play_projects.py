@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.playbook.choice import Choice
-from ipexctl.playbook.places import PlaybookError
+from ipexctl.playbook.positions import PlaybookError
 from ipexctl.playbook.prepare import check_projects, prepare, read
+from ipexctl.playbook.task_selection import TaskSelection
 from ipexctl.playbook.templater import Templater
 from playbook_helpers import HOSTS, play_of
 
@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozenset[str] = frozenset()) -> None:
     with Templater() as templater:
         playbook, files = read(word, directory, templater)
-        check_projects(prepare(playbook, files, Choice(tags), HOSTS, HOSTS), cwd or directory)
+        check_projects(prepare(playbook, files, TaskSelection(tags), HOSTS, HOSTS), cwd or directory)
 
 
 @pytest.mark.parametrize(

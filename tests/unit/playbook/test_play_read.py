@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.playbook.files import shipped
-from ipexctl.playbook.places import Templated
+from ipexctl.playbook.model import Block
+from ipexctl.playbook.positions import Templated
 from ipexctl.playbook.read import read_playbook
-from ipexctl.playbook.tree import Block
 from message_data import missing
 from playbook_helpers import at, book, play_of, refusal, tasks_in
 
@@ -67,7 +67,7 @@ def test_what_ansible_people_write_is_understood(tmp_path: Path) -> None:
     assert isinstance(copy.args["src"].value, Templated)
     assert copy.args["mode"].value == "0644"
     assert shell.args["cmd"].value == "echo one\necho two\n"
-    assert [each.text for each in shell.around.when] == ["port > 20", "made is changed"]
+    assert [each.text for each in shell.inherited.when] == ["port > 20", "made is changed"]
     assert shell.loop is not None
     assert shell.loop.items == [1, 2]
 
@@ -80,9 +80,9 @@ def test_what_a_block_says_holds_for_its_tasks(tmp_path: Path) -> None:
     (block,) = book(tmp_path, text).plays[0].steps
     assert isinstance(block, Block)
     one, two = tasks_in(tmp_path, text)
-    assert [each.text for each in one.around.when] == ["a", "b"]
+    assert [each.text for each in one.inherited.when] == ["a", "b"]
     assert (one.tags, two.tags) == (frozenset({"x", "y"}), frozenset({"y"}))
-    assert two.around.become
+    assert two.inherited.become
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_included_tasks_inherit_and_find_files_beside_themselves(tmp_path: Path)
     (tmp_path / "sub" / "f.txt").write_text("x")
     (tmp_path / "sub" / "tasks.yml").write_text("- copy: {src: f.txt, dest: /x}\n")
     (task,) = tasks_in(tmp_path, play_of("- include_tasks: sub/tasks.yml\n  when: a\n  tags: t"))
-    assert [each.text for each in task.around.when] == ["a"]
+    assert [each.text for each in task.inherited.when] == ["a"]
     assert task.tags == {"t"}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.cli.play import _pairs
 from ipexctl.playbook.options import source_path
-from ipexctl.playbook.places import PlaybookError
+from ipexctl.playbook.positions import PlaybookError
 from ipexctl.playbook.prepare import check_facts
 from ipexctl.playbook.templater import Templater
 from playbook_helpers import at, book, play_of, refusal

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.modules.travels import travels
+from ipexctl.playbook.modules.project_warning import is_synced
+from ipexctl.playbook.rephrase import as_playbook
 from ipexctl.playbook.result import Result
-from ipexctl.playbook.words import as_written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_options_are_called_as_the_playbook_calls_them(said: str, here: str) -> None:
-    result = as_written(Result("failed", said, said), MODULES["run"].options)
+    result = as_playbook(Result("failed", said, said), MODULES["run"].options)
     assert (result.reason, result.fix) == (here, here)
 
 
@@ -53,4 +53,4 @@ def test_what_is_brought_into_a_project_travels_unless_it_stays_behind(
 ) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / ".gitignore").write_text("kept/\n")
-    assert travels(tmp_path / dest, tmp_path / "project", excludes) == where
+    assert is_synced(tmp_path / dest, tmp_path / "project", excludes) == where

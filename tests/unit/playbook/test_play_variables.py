@@ -9,9 +9,9 @@ import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.playbook.engine import batches
+from ipexctl.playbook.play_context import Options
 from ipexctl.playbook.templater import Filled, Job, Templater
 from ipexctl.playbook.variables import tell_call, tell_play
-from ipexctl.playbook.world import Options
 from playbook_helpers import HOSTS, book, templated
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def values_of(tmp_path: Path, vars_: dict[str, str], asked: str, extra: tuple[di
     (task,) = play.tasks
     with Templater() as told:
         host = Host("node1", "10.0.0.1", user="me", vars=vars_)
-        world: Any = SimpleNamespace(templater=told, hosts=(host,), known=lambda: (host,))
-        world.options, world.cwd = Options(extra=extra), tmp_path
-        tell_call(world, "/books")
-        tell_play(world, 0, play)
+        context: Any = SimpleNamespace(templater=told, hosts=(host,), known=lambda: (host,))
+        context.options, context.cwd = Options(extra=extra), tmp_path
+        tell_call(context, "/books")
+        tell_play(context, 0, play)
         told.add("own:node1", {"d": "set", "e": "set"})
-        local = [(values, True) for values in task.around.vars]
+        local = [(values, True) for values in task.inherited.vars]
         (found,) = told.fill([Job("node1", {"it": templated(asked)}, local=local)])
     assert isinstance(found, Filled), found
     return found.values["it"]

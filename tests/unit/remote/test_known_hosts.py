@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.remote.known_hosts import entries_for, fingerprint, hash_name, judge, known_types, parse
+from ipexctl.remote.known_hosts import check_key, entries_for, fingerprint, hash_name, known_types, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,28 +65,28 @@ def hashed(name: str) -> str:
     ],
 )
 def test_judgement(line: str, name: str, verdict: Verdict) -> None:
-    assert judge(entries_for(parse(line, "f"), name), "ssh-ed25519", GOOD).verdict == verdict
+    assert check_key(entries_for(parse(line, "f"), name), "ssh-ed25519", GOOD).verdict == verdict
 
 
 @pytest.mark.parametrize("key_type", ["ssh-ed25519", "ssh-rsa"])
 def test_a_key_that_is_known_once_is_known_whatever_else_stands_there(key_type: str) -> None:
     others, good = f"node1 {key_type} {b64(OTHER)}", f"node1 ssh-ed25519 {b64(GOOD)}"
     for lines in (f"{others}\n{good}", f"{good}\n{others}"):
-        assert judge(entries_for(parse(lines, "f"), "node1"), "ssh-ed25519", GOOD).verdict == "known"
+        assert check_key(entries_for(parse(lines, "f"), "node1"), "ssh-ed25519", GOOD).verdict == "known"
 
 
 def test_a_changed_key_is_compared_with_the_known_one_of_its_type() -> None:
     types = ("ssh-rsa", "ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-ed25519")
     entries = parse("\n".join(f"node1 {key_type} {b64(OTHER)}" for key_type in types), "f")
     for key_type, line in (("ssh-ed25519", 2), ("ecdsa-sha2-nistp256", 3), ("ecdsa-sha2-nistp521", 1)):
-        found = judge(entries, key_type, GOOD).entry
+        found = check_key(entries, key_type, GOOD).entry
         assert found is not None
         assert found.line == line
 
 
 def test_revoked_wins_over_known() -> None:
     lines = f"node1 ssh-ed25519 {b64(GOOD)}\n@revoked * ssh-ed25519 {b64(GOOD)}"
-    judgement = judge(entries_for(parse(lines, "kh"), "node1"), "ssh-ed25519", GOOD)
+    judgement = check_key(entries_for(parse(lines, "kh"), "node1"), "ssh-ed25519", GOOD)
     assert judgement.verdict == "revoked"
     assert judgement.entry is not None
     assert (judgement.entry.file, judgement.entry.line) == ("kh", 2)
@@ -104,7 +104,11 @@ def test_the_fingerprint_is_the_one_ssh_keygen_shows() -> None:
 
 @given(st.text(max_size=200), st.text(max_size=20))
 def test_no_text_makes_the_reader_raise(text: str, name: str) -> None:
-    assert judge(entries_for(parse(text, "f"), name), "ssh-ed25519", GOOD).verdict in ("known", "unknown", "changed")
+    assert check_key(entries_for(parse(text, "f"), name), "ssh-ed25519", GOOD).verdict in (
+        "known",
+        "unknown",
+        "changed",
+    )
 
 
 @pytest.mark.parametrize("size", [0, 20, 64, 65, 200])

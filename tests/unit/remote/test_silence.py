@@ -15,8 +15,8 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.reach import Reach, ReachOptions
 from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def key(tmp_path: Path) -> Path:
 def reach_it(port: int, key: Path, cancel: Cancel, *, connect_timeout: float, timeout: float | None) -> bytes:
     host = Host("silent", "127.0.0.1", user="me", port=port, identity=key, ssh_config=key.with_name("none"))
     key.with_name("none").touch()
-    with Reach(ReachOptions(connect_timeout=connect_timeout, host_keys="off")) as reach:
-        session = reach.open(host, cancel)
+    with Connector(ConnectOptions(connect_timeout=connect_timeout, host_keys="off")) as connector:
+        session = connector.open(host, cancel)
         try:
             return capture(session, Command.argv("true"), timeout=timeout, cancel=cancel).stdout
         finally:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.stack.choice.obtainable import Obtainable
-from ipexctl.stack.choice.plan import StackPlan
-from ipexctl.stack.lock.indexes import Asked, PipSettings, Source, ask
-from ipexctl.stack.lock.locking import Maker, uv_here
-from ipexctl.stack.rows.table import rows
+from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.lock.indexes import IndexAnswer, PipSettings, Source, ask
+from ipexctl.stack.lock.make_lock import LockMaker, uv_here
+from ipexctl.stack.resolve.availability import Availability
+from ipexctl.stack.resolve.plan import StackPlan
 
 if TYPE_CHECKING:
-    from ipexctl.stack.choice.obtainable import Silent
+    from ipexctl.stack.resolve.availability import Silent
 
 HERE = LocalSession(Host("here", "127.0.0.1"))
 
@@ -37,9 +37,9 @@ def plan(*requirements: str, python: str = "3.11", glibc: str = "2.31", constrai
     )
 
 
-def asked(*sources: Source, silent: tuple[Silent, ...] = ()) -> Asked:
+def asked(*sources: Source, silent: tuple[Silent, ...] = ()) -> IndexAnswer:
     """As if these had answered."""
-    return Asked(Obtainable({}, tuple(source.label for source in sources), silent), sources, PipSettings())
+    return IndexAnswer(Availability({}, tuple(source.label for source in sources), silent), sources, PipSettings())
 
 
 def index(url: str, label: str = "the index") -> Source:
@@ -50,15 +50,15 @@ def links(url: str, label: str = "the links") -> Source:
     return Source("links", url, label)
 
 
-def heard(*sources: Source, projects: tuple[str, ...] = ("torch",)) -> Asked:
+def heard(*sources: Source, projects: tuple[str, ...] = ("torch",)) -> IndexAnswer:
     """What these really answer."""
     return ask(HERE, sys.executable, sources, projects, PipSettings(), timeout=2)
 
 
-def maker(home: Path) -> Maker:
+def maker(home: Path) -> LockMaker:
     uv = uv_here()
     assert uv is not None
-    return Maker(HERE, sys.executable, str(home), uv)
+    return LockMaker(HERE, sys.executable, str(home), uv)
 
 
 def other_pythons() -> list[str]:

@@ -6,9 +6,9 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi, Python, Software
 from ipexctl.facts.system import Disk, Home, System
-from ipexctl.stack.choice.obtainable import Candidate, Obtainable, Silent
-from ipexctl.stack.choice.plan import Refusal, StackPlan
-from ipexctl.stack.choice.request import StackRequest
+from ipexctl.stack.resolve.availability import Availability, Candidate, Silent
+from ipexctl.stack.resolve.plan import Refusal, StackPlan
+from ipexctl.stack.resolve.request import StackRequest
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})
@@ -40,7 +40,7 @@ def _python(word: str) -> Python:
     return Python(path if equals else f"/usr/bin/python{version}", f"{version}.2", "x86_64", "glibc", True)
 
 
-def index(*files: str, source: str = "pypi.org", silent: tuple[str, ...] = ()) -> Obtainable:
+def index(*files: str, source: str = "pypi.org", silent: tuple[str, ...] = ()) -> Availability:
     """An index with those wheels; one with a `!` behind it is withdrawn."""
     found: dict[str, list[Candidate]] = {}
     for file in files:
@@ -48,7 +48,7 @@ def index(*files: str, source: str = "pypi.org", silent: tuple[str, ...] = ()) -
         project, version = name.split("-")[:2]
         candidate = Candidate(project, version, name, source, yanked=file.endswith("!"))
         found.setdefault(project.replace("_", "-"), []).append(candidate)
-    return Obtainable(
+    return Availability(
         {project: tuple(wheels) for project, wheels in found.items()},
         (source,),
         tuple(Silent(each, "no answer in 5 s") for each in silent),

@@ -9,8 +9,8 @@ import pytest
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Software
-from ipexctl.stack.choice.request import EnvRequest, StackRequest
-from ipexctl.stack.env.existing import find_existing, read_record
+from ipexctl.stack.env.reuse import find_existing, read_record
+from ipexctl.stack.resolve.request import EnvRequest, StackRequest
 
 ASKED = EnvRequest(StackRequest(torch="2.8"), ("peft==1.0",))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.stack.env.environment import Phase, VerifyResult
-from ipexctl.stack.env.explain import explain
+from ipexctl.stack.env.verify_errors import explain
 from message_data import missing
 
 IPEX_MISMATCH = """ERROR! Intel® Extension for PyTorch* \

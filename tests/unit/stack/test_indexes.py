@@ -9,8 +9,8 @@ import pytest
 from lock_helpers import HERE
 
 from ipexctl.errors import UserError
-from ipexctl.stack.choice.request import Sources
 from ipexctl.stack.lock.indexes import BESIDES, PipSettings, Source, ask, joined, shown, sources_for, wheelhouse
+from ipexctl.stack.resolve.request import Sources
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
 

@@ -16,14 +16,14 @@ from lock_helpers import HERE, asked, heard, index, links, maker, other_pythons,
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.choice.obtainable import Candidate, Obtainable, Silent
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, ask
 from ipexctl.stack.lock.lock import Wheel
-from ipexctl.stack.lock.locking import Maker, UvFile, make_lock, uv_for_node
+from ipexctl.stack.lock.make_lock import LockMaker, UvFile, make_lock, uv_for_node
+from ipexctl.stack.resolve.availability import Availability, Candidate, Silent
 from message_data import missing
 
 if TYPE_CHECKING:
-    from ipexctl.stack.lock.indexes import Asked
+    from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
@@ -55,7 +55,7 @@ def named(lock: Lock) -> dict[str, str]:
     return {wheel.name: wheel.filename for wheel in lock.wheels}
 
 
-def refused(*, home: Path, answered: Asked, **more: object) -> str:
+def refused(*, home: Path, answered: IndexAnswer, **more: object) -> str:
     with pytest.raises((HostError, UserError)) as caught:
         make_lock(maker(home), plan("torch==2.8.0+cpu"), answered, **more)  # type: ignore[arg-type]
     assert list((home / "tmp").iterdir()) == []
@@ -80,7 +80,7 @@ def test_a_lock_has_each_wheel_with_hash_size_and_address(wheels: Path, tmp_path
 
 @pytest.mark.parametrize("python", other_pythons())
 def test_a_lock_is_made_under_any_python_of_a_node(wheels: Path, tmp_path: Path, python: str) -> None:
-    made_by = Maker(HERE, python, str(tmp_path), maker(tmp_path).uv)
+    made_by = LockMaker(HERE, python, str(tmp_path), maker(tmp_path).uv)
     with SimpleIndex(wheels, sizes=False, json=False) as served:
         lock = make_lock(made_by, plan(), heard(index(served.url)))
     assert lock.packages == {"torch": "2.8.0+cpu", "small": "2.0"}
@@ -208,7 +208,7 @@ def test_uv_out_of_the_store(wheels: Path, tmp_path: Path, kind: str) -> None:
     kept = tmp_path / "home" / "wheels" / ours.sha256 / ours.name
     kept.parent.mkdir(parents=True)
     shutil.copyfile(str(ours.path), kept)
-    made_by = Maker(HERE, sys.executable, str(tmp_path / "home"), ours)
+    made_by = LockMaker(HERE, sys.executable, str(tmp_path / "home"), ours)
     assert make_lock(made_by, plan(), heard(links(str(wheels)))).packages["torch"] == "2.8.0+cpu"
     assert not list((tmp_path / "home" / "tmp").iterdir())
 
@@ -223,7 +223,7 @@ def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
         "uv-0.18.0-py3-none-linux_armv6l.whl": {},
         f"uv-0.9.0-{manylinux}": {},
     }
-    have = Obtainable(
+    have = Availability(
         {
             "uv": tuple(
                 Candidate("uv", name.split("-")[1], name, "an index", url=f"https://x/{name}", sha256="ab", **more)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Disk, Home, Mount
-from ipexctl.stack.env.obstacles import gigabytes, homes_differ, obstacle
+from ipexctl.stack.env.preflight import gigabytes, home_obstacle, homes_differ
 from ipexctl.stack.lock.lock import Lock, Wheel
 from message_data import missing
 
@@ -28,7 +28,7 @@ def at(**disk: object) -> Facts:
     ],
 )
 def test_an_obstacle_is_named_with_the_path_and_a_way_out(facts: Facts, word: str) -> None:
-    found = obstacle(facts, LOCK)
+    found = home_obstacle(facts, LOCK)
     assert found is not None
     reason, fix = found
     assert missing(reason, f"{word} /h/.ipexctl") == []
@@ -37,13 +37,13 @@ def test_an_obstacle_is_named_with_the_path_and_a_way_out(facts: Facts, word: st
 
 def test_wheels_that_are_there_already_need_no_room() -> None:
     facts = at(writable=True, free=500_000_000)
-    assert obstacle(facts, LOCK) is not None
-    assert obstacle(facts, LOCK, held=200_000_000) is None
+    assert home_obstacle(facts, LOCK) is not None
+    assert home_obstacle(facts, LOCK, held=200_000_000) is None
 
 
 def test_what_is_not_known_is_no_obstacle() -> None:
-    assert obstacle(Facts(), LOCK) is None
-    assert obstacle(at(), LOCK) is None
+    assert home_obstacle(Facts(), LOCK) is None
+    assert home_obstacle(at(), LOCK) is None
 
 
 def test_homes_at_different_paths_are_refused_with_a_path_that_would_do() -> None:

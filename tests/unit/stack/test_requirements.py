@@ -8,8 +8,8 @@ import pytest
 from lock_helpers import plan
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.choice.request import Sources
 from ipexctl.stack.lock.requirements import added, contradiction, read_requirements, requirement
+from ipexctl.stack.resolve.request import Sources
 from message_data import missing
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, hos
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.choice.request import StackRequest
-from ipexctl.stack.choice.resolver import indexes, interpreters_for, projects, resolve, row_named
-from ipexctl.stack.rows.table import rows, version_key
+from ipexctl.stack.catalog.table import rows, version_key
+from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.resolver import indexes, interpreters_for, projects, resolve, row_named
 from message_data import missing
 
 if TYPE_CHECKING:
-    from ipexctl.stack.rows.table import StackRow
+    from ipexctl.stack.catalog.table import StackSpec
 
 every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 
@@ -110,7 +110,7 @@ def test_bindings_built_by_hand_count_where_somebody_has_them() -> None:
 
 
 @every_row
-def test_every_row_can_be_asked_for_by_name_and_by_torch(row: StackRow) -> None:
+def test_every_row_can_be_asked_for_by_name_and_by_torch(row: StackSpec) -> None:
     newest = max((python for python in row.pythons), key=version_key)
     facts = {"n1": host("2.36", newest)}
     by_name = planned(resolve(StackRequest(stack=row.name), facts, None))
@@ -126,7 +126,7 @@ def test_every_row_can_be_asked_for_by_name_and_by_torch(row: StackRow) -> None:
 
 
 @every_row
-def test_every_version_of_ipex_and_of_the_bindings_can_be_asked_for(row: StackRow) -> None:
+def test_every_version_of_ipex_and_of_the_bindings_can_be_asked_for(row: StackSpec) -> None:
     for build in row.ipex_builds:
         plan = planned(resolve(StackRequest(ipex=build.version), {}, None))
         assert (plan.row.name, plan.ipex) == (row.name, build.version)
@@ -211,7 +211,7 @@ def test_without_intels_openmp_it_is_left_out_and_said() -> None:
 
 
 @every_row
-def test_every_row_with_ipex_says_that_ipex_is_retired(row: StackRow) -> None:
+def test_every_row_with_ipex_says_that_ipex_is_retired(row: StackSpec) -> None:
     plan = planned(resolve(StackRequest(stack=row.name), {}, None))
     retired = [note for note in plan.notes if missing(note, "IPEX March 2026 --stack torch torch-2.15") == []]
     assert bool(retired) == bool(row.ipex)

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from stack_helpers import AVX, AVX2, AVX512, PYPI, host, index
 
 from ipexctl.facts.facts import Facts
-from ipexctl.stack.choice.fit import misfit, usable_pythons
-from ipexctl.stack.choice.plan import StackPlan
-from ipexctl.stack.choice.request import StackRequest
-from ipexctl.stack.choice.resolver import indexes, projects, resolve
-from ipexctl.stack.choice.wish import stacks
-from ipexctl.stack.rows.table import minor, rows, version_key
+from ipexctl.stack.catalog.table import minor, rows, version_key
+from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
+from ipexctl.stack.resolve.constraints import stacks
+from ipexctl.stack.resolve.plan import StackPlan
+from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.resolver import indexes, projects, resolve
 
 if TYPE_CHECKING:
-    from ipexctl.stack.choice.obtainable import Obtainable
+    from ipexctl.stack.resolve.availability import Availability
 
 LINES = [row.line for row in rows()]
 PYTHONS = [f"3.{number}" for number in range(6, 17)]
@@ -60,7 +60,7 @@ obtainables_ = st.none() | st.builds(lambda names: index(*names), st.lists(st.sa
 @given(requests_, st.dictionaries(st.sampled_from("abcdef"), hosts_, max_size=5), obtainables_)
 @settings(max_examples=200, deadline=None)
 def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
-    request: StackRequest, hosts: dict[str, Facts], obtainable: Obtainable | None
+    request: StackRequest, hosts: dict[str, Facts], obtainable: Availability | None
 ) -> None:
     outcome = resolve(request, hosts, obtainable)
     if not isinstance(outcome, StackPlan):
@@ -70,7 +70,7 @@ def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
         assert (projects(request) == ()) >= outcome.wrong_call
         return
     for name, facts in hosts.items():
-        assert misfit(outcome.row, facts) is None
+        assert incompatibility(outcome.row, facts) is None
         known = {minor(python.version) for python in usable_pythons(facts) if python.version}
         assert not known or outcome.python in known
         assert outcome.interpreters[name]
@@ -102,7 +102,7 @@ def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
 @given(st.dictionaries(st.sampled_from("abcdef"), hosts_, min_size=1, max_size=5), obtainables_)
 @settings(max_examples=50, deadline=None)
 def test_the_answer_is_the_same_in_whatever_order_the_hosts_are(
-    hosts: dict[str, Facts], obtainable: Obtainable | None
+    hosts: dict[str, Facts], obtainable: Availability | None
 ) -> None:
     one = resolve(StackRequest(), hosts, obtainable)
     other = resolve(StackRequest(), dict(reversed(hosts.items())), obtainable)

@@ -10,12 +10,12 @@ from stack_helpers import AVX, AVX2, host
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.choice.fit import misfit
-from ipexctl.stack.rows.table import minor, rows, version_key
+from ipexctl.stack.catalog.table import minor, rows, version_key
+from ipexctl.stack.resolve.compatibility import incompatibility
 from message_data import missing
 
 if TYPE_CHECKING:
-    from ipexctl.stack.rows.table import StackRow
+    from ipexctl.stack.catalog.table import StackSpec
 
 KNOWN = {
     # row: torch, IPEX, bindings, Intel MPI inside, Pythons, glibc, least ISA
@@ -57,7 +57,7 @@ def test_a_row_is_what_is_known_of_it(name: str) -> None:
 
 
 @every_row
-def test_a_row_holds_together(row: StackRow) -> None:
+def test_a_row_holds_together(row: StackSpec) -> None:
     assert row.torch in row.torch_patches
     assert {minor(patch) for patch in row.torch_patches} == {row.line}
     assert row.name == ("ipex-" if row.ipex else "torch-") + row.line
@@ -89,7 +89,7 @@ def test_a_row_holds_together(row: StackRow) -> None:
 
 
 @every_row
-def test_the_newest_of_several_builds_is_preferred(row: StackRow) -> None:
+def test_the_newest_of_several_builds_is_preferred(row: StackSpec) -> None:
     versions = [version_key(build.version) for build in row.ipex_builds]
     assert versions == sorted(versions, reverse=True)
 
@@ -106,7 +106,7 @@ def test_bindings_for_cpus_were_published_up_to_2_7() -> None:
 
 
 @every_row
-def test_torch_alone_is_a_row_of_its_own(row: StackRow) -> None:
+def test_torch_alone_is_a_row_of_its_own(row: StackSpec) -> None:
     alone = row.stock()
     assert alone.name == f"torch-{row.line}"
     assert (alone.ipex, alone.oneccl, alone.isa, alone.retired) == (None, None, None, False)
@@ -138,11 +138,11 @@ def test_torch_2_6_and_ipex_2_5_are_the_last_for_old_systems() -> None:
     ],
 )
 def test_a_host_that_a_row_does_not_fit_says_why(facts: Facts, why: str | None) -> None:
-    found = misfit(BY_NAME["ipex-2.7"], facts)
+    found = incompatibility(BY_NAME["ipex-2.7"], facts)
     assert (found is None) == (why is None)
     assert missing(found or "", why or "") == []
 
 
 def test_ipex_1_10_needs_avx512() -> None:
-    assert missing(misfit(BY_NAME["ipex-1.10"], host("2.31", "3.8", flags=AVX2)) or "", "AVX-512 1.10") == []
-    assert misfit(BY_NAME["torch-2.9"], host(flags=AVX)) is None
+    assert missing(incompatibility(BY_NAME["ipex-1.10"], host("2.31", "3.8", flags=AVX2)) or "", "AVX-512 1.10") == []
+    assert incompatibility(BY_NAME["torch-2.9"], host(flags=AVX)) is None

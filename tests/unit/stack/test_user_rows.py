@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from stack_helpers import host, planned
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.choice.request import StackRequest
-from ipexctl.stack.choice.resolver import resolve
-from ipexctl.stack.rows.json_places import read
-from ipexctl.stack.rows.row_format import ROW
-from ipexctl.stack.rows.table import packaged, rows
-from ipexctl.stack.rows.user_rows import known_rows, merged, rows_file
+from ipexctl.stack.catalog.json_positions import read
+from ipexctl.stack.catalog.schema import ROW
+from ipexctl.stack.catalog.table import packaged, rows
+from ipexctl.stack.catalog.user_table import known_rows, merged, rows_file
+from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
 
 if TYPE_CHECKING:

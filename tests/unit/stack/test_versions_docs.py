@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.stack.rows.row_format import ROW
-from ipexctl.stack.rows.table import rows
-from ipexctl.stack.rows.user_rows import merged
+from ipexctl.stack.catalog.schema import ROW
+from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog.user_table import merged
 
 if TYPE_CHECKING:
-    from ipexctl.stack.rows.table import StackRow
+    from ipexctl.stack.catalog.table import StackSpec
 
 DOCS = (Path(__file__).parents[3] / "docs" / "versions.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
-def test_the_docs_have_every_row_as_it_is(row: StackRow) -> None:
+def test_the_docs_have_every_row_as_it_is(row: StackSpec) -> None:
     line = next(line for line in DOCS.splitlines() if line.startswith(f"| `{row.name}` |"))
     _, _, torch, ipex, oneccl, mpi, python, glibc, cpu, _ = (cell.strip() for cell in line.split("|"))
     assert torch.split(" ")[0] == row.torch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from stack_helpers import index
 
-from ipexctl.stack.choice.obtainable import Candidate, Obtainable
 from ipexctl.stack.lock.wheels import Target, Wheels
+from ipexctl.stack.resolve.availability import Availability, Candidate
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_tags(tags: str, python: str, glibc: str, runs: bool) -> None:
 def test_requires_python_is_obeyed_and_nonsense_in_it_is_not() -> None:
     def with_rule(rule: str) -> Wheels:
         wheel = Candidate("torch", "2.8.0", "torch-2.8.0-py3-none-any.whl", "here", requires_python=rule)
-        return Wheels(Obtainable({"torch": (wheel,)}))
+        return Wheels(Availability({"torch": (wheel,)}))
 
     target = Target("3.9", "2.28")
     assert with_rule(">=3.9.0").build("torch", "2.8.0", target)
@@ -86,4 +86,4 @@ def test_requirements(wheel: str, requirement: str, there: bool) -> None:
 def test_names_that_are_no_wheels_are_passed_over() -> None:
     names = ("torch-2.8.0.tar.gz", "torch-2.8.0-cp311.whl", "torch-x.y-cp311-cp311-linux_x86_64.whl", "-")
     wheels = tuple(Candidate("torch", "2.8.0", name, "here") for name in names)
-    assert Wheels(Obtainable({"torch": wheels})).build("torch", "2.8.0", Target("3.11", "2.28")) is None
+    assert Wheels(Availability({"torch": wheels})).build("torch", "2.8.0", Target("3.11", "2.28")) is None

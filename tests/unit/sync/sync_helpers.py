@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.crew import Crew
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.sync.project import read_project
 from ipexctl.sync.sync import sync_project
 
@@ -53,11 +53,11 @@ class Place:
 
     def sync(self, *, hosts: tuple[Host, ...] = (HERE,), **more: Any) -> SyncReport:
         self.ran.clear()
-        crew = Crew(Reaching(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
-        with crew:
+        pool = SessionPool(Reaching(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
+        with pool:
             reading = {name: more.pop(name) for name in ("excludes", "includes", "allow_big") if name in more}
             project = read_project(self.root, home=str(self.home), **reading)
-            return sync_project(project, hosts, crew, home=str(self.home), **more)
+            return sync_project(project, hosts, pool, home=str(self.home), **more)
 
     def synced(self, **more: Any) -> Synced:
         """The one host's end, which is well."""

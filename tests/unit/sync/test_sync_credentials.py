@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sync_helpers import Place, put
 
-from ipexctl.sync import walk
+from ipexctl.sync import scan as walk
 from ipexctl.sync.credentials import is_credential
 from ipexctl.sync.ignore import parents_of_pattern
 from ipexctl.sync.project import read_project
@@ -40,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def sent(root: Path, *includes: str, excludes: tuple[str, ...] = ()) -> set[str]:
-    seen = walk.look(root, excludes, includes)
+    seen = walk.scan_project(root, excludes, includes)
     return {found.path for found in seen.found if found.kind != "d"} - {".gitignore", ".ipexctlignore"}
 
 
@@ -77,7 +77,7 @@ def test_credentials_stay_behind_and_are_named(tmp_path: Path) -> None:
     assert sent(tmp_path) == {"train.py"}
     files = {*NAMES, *(f"deep/er/{name}" for name in NAMES)}
     directories = {f"{below}{name}/" for name in DIRECTORIES for below in ("", "deep/")}
-    assert set(walk.look(tmp_path).credentials) == files | directories
+    assert set(walk.scan_project(tmp_path).credentials) == files | directories
 
 
 def test_no_file_of_the_project_sends_them_and_an_ignored_one_is_not_named(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_no_file_of_the_project_sends_them_and_an_ignored_one_is_not_named(tmp_p
     put(tmp_path, ".gitignore", "*.pem\n")
     assert sent(tmp_path) == set()
     assert sent(tmp_path, excludes=("!.env",)) == set()
-    assert walk.look(tmp_path).credentials == [".env"]
+    assert walk.scan_project(tmp_path).credentials == [".env"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_call_sends_what_it_names(tmp_path: Path, includes: tuple[str, ...],
         put(tmp_path, path)
     put(tmp_path, ".gitignore", "*.log\nhidden/\n.env\n")
     assert sent(tmp_path, *includes) == expected
-    assert not {found.path for found in walk.look(tmp_path, (), includes).found} & {".git", "__pycache__"}
+    assert not {found.path for found in walk.scan_project(tmp_path, (), includes).found} & {".git", "__pycache__"}
 
 
 def test_what_the_call_leaves_out_it_does_not_send(tmp_path: Path) -> None:
@@ -125,13 +125,13 @@ def test_what_the_call_leaves_out_it_does_not_send(tmp_path: Path) -> None:
     put(tmp_path, "a/.env")
     put(tmp_path, ".ssh/config")
     assert sent(tmp_path, ".env", ".ssh/config", excludes=("/.env", ".ssh")) == {"a/.env"}
-    assert {found.path for found in walk.look(tmp_path, (".ssh",), (".ssh/config",)).found} == {"a"}
+    assert {found.path for found in walk.scan_project(tmp_path, (".ssh",), (".ssh/config",)).found} == {"a"}
 
 
 def test_of_a_directory_that_is_sent_in_part_the_rest_is_named(tmp_path: Path) -> None:
     put(tmp_path, ".ssh/config")
     put(tmp_path, ".ssh/id_rsa")
-    assert walk.look(tmp_path, (), (".ssh/config",)).credentials == [".ssh/id_rsa"]
+    assert walk.scan_project(tmp_path, (), (".ssh/config",)).credentials == [".ssh/id_rsa"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.errors import UserError
-from ipexctl.sync import walk
+from ipexctl.sync import scan as walk
 from ipexctl.sync.ignore import pattern_for
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
@@ -33,7 +33,7 @@ def tree(root: Path, *paths: str, **files: str) -> Path:
 
 
 def sent(root: Path, *excludes: str) -> set[str]:
-    return {found.path for found in walk.look(root, excludes).found}
+    return {found.path for found in walk.scan_project(root, excludes).found}
 
 
 def sent_by_git(root: Path) -> set[str]:
@@ -108,7 +108,7 @@ def test_git_and_we_leave_out_the_same(paths: list[str], patterns: dict[str, lis
             if (root / base).is_dir():
                 (root / base / ".gitignore").write_text("\n".join(lines) + "\n")
         expected = sent_by_git(root)
-        files = {one.path for one in walk.look(root).found if one.kind != "d"}
+        files = {one.path for one in walk.scan_project(root).found if one.kind != "d"}
         assert files == expected
 
 

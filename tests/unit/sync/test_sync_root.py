@@ -12,10 +12,10 @@ import pytest
 from sync_helpers import Place, put
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.begin.project import find_place, project_fix
-from ipexctl.jobs.begin.wishes import RunWishes
+from ipexctl.jobs.submit.project import locate_project, project_fix
+from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.launch.request import LaunchOptions
-from ipexctl.sync import walk
+from ipexctl.sync import scan as walk
 from ipexctl.sync.project import data_patterns, read_project
 from ipexctl.sync.root import describe_root_problem, home_directories, path_problem
 
@@ -35,8 +35,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def wishes(*words: str, **more: object) -> RunWishes:
-    return RunWishes("script", words, LaunchOptions(), **more)  # type: ignore[arg-type]
+def wishes(*words: str, **more: object) -> RunRequest:
+    return RunRequest("script", words, LaunchOptions(), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("root", ["/", "/home", "/home/me", "/data", "/data/me", *map(str, OWN)])
@@ -66,7 +66,7 @@ def test_the_home_is_known_by_the_environment_and_by_passwd(home: Path, monkeypa
 @pytest.mark.parametrize("script", ["a.py", "proj/train.py"])
 def test_a_run_from_home_is_refused_before_its_script_is_read(home: Path, script: str) -> None:
     with pytest.raises(UserError) as refused:
-        find_place(wishes(script), home)
+        locate_project(wishes(script), home)
     assert str(home) in refused.value.message
     assert ("--cwd" in refused.value.fix) == (script != "a.py")
     assert ("mkdir ~/project" in refused.value.fix) == (script == "a.py")
@@ -75,20 +75,20 @@ def test_a_run_from_home_is_refused_before_its_script_is_read(home: Path, script
 @pytest.mark.parametrize("kind", ["module", "command"])
 def test_a_run_without_a_script_is_refused_there_as_well(home: Path, kind: str) -> None:
     with pytest.raises(UserError) as refused:
-        find_place(RunWishes(kind, ("x",), LaunchOptions()), home)  # type: ignore[arg-type]
+        locate_project(RunRequest(kind, ("x",), LaunchOptions()), home)  # type: ignore[arg-type]
     assert "--cwd DIR" in refused.value.fix
     assert "--no-sync" in refused.value.fix
 
 
 def test_a_run_from_the_root_is_told_the_scripts_directory(home: Path) -> None:
     with pytest.raises(UserError) as refused:
-        find_place(wishes(str(home / "proj/train.py")), Path("/"))
+        locate_project(wishes(str(home / "proj/train.py")), Path("/"))
     assert refused.value.fix.endswith(f"--cwd {home}/proj")
-    assert find_place(wishes(str(home / "proj/train.py"), cwd=home / "proj"), Path("/")).root == home / "proj"
+    assert locate_project(wishes(str(home / "proj/train.py"), cwd=home / "proj"), Path("/")).root == home / "proj"
 
 
 def test_what_copies_nothing_may_begin_at_home(home: Path) -> None:
-    assert find_place(wishes("a.py", sync=False), home).root == home
+    assert locate_project(wishes("a.py", sync=False), home).root == home
 
 
 def test_a_fix_is_a_line_for_the_shell(home: Path) -> None:
@@ -124,13 +124,13 @@ UNREADABLE = """
 import os, sys
 from pathlib import Path
 from ipexctl.errors import UserError
-from ipexctl.sync import walk
+from ipexctl.sync import scan as walk
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 try:
-    walk.look(Path(sys.argv[1]))
+    walk.scan_project(Path(sys.argv[1]))
 except UserError as error:
     print(error.message)
 """
@@ -160,7 +160,7 @@ def test_a_link_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "readlink", refuse)
     with pytest.raises(UserError) as refused:
-        walk.look(tmp_path)
+        walk.scan_project(tmp_path)
     assert refused.value.message.startswith(f"{tmp_path}/link: ")
     with pytest.raises(UserError):
         read_project(tmp_path / "link")

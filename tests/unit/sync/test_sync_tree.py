@@ -21,16 +21,17 @@ from agent_helpers import agent_argv
 from env_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.sync import bring, sync
-from ipexctl.sync.decide import decide
+from ipexctl.sync import sync
+from ipexctl.sync import upload as bring
+from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.sync.decide import Decision
-    from ipexctl.sync.nodes import Answer
+    from ipexctl.sync.node_calls import TreeState
+    from ipexctl.sync.plan import SyncPlan
 
 
 @pytest.fixture
@@ -322,14 +323,14 @@ def test_much_for_many_travels_as_blobs_and_leaves_none(
     assert [path for path in (place.home / "tmp/sync").rglob("*") if path.is_file()] == []
 
 
-def _apart(hosts: Sequence[Host], answers: Mapping[str, Answer]) -> Decision:
-    return decide(hosts, {name: replace(answer, store=None) for name, answer in answers.items()})
+def _apart(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
+    return make_sync_plan(hosts, {name: replace(answer, store=None) for name, answer in answers.items()})
 
 
 def test_a_project_that_is_too_big_is_refused_before_a_host_is_touched(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipexctl.sync.weight.MOST_FILES", 5)
+    monkeypatch.setattr("ipexctl.sync.size_limits.MOST_FILES", 5)
     for index in range(8):
         put(place.root, f"data/set/{index}")
     with pytest.raises(UserError) as refused:

@@ -14,16 +14,16 @@ from sync_helpers import put
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.sync import walk
-from ipexctl.sync.decide import decide, homes_differ
+from ipexctl.sync import scan as walk
 from ipexctl.sync.hashes import Hashes, manifest_of
 from ipexctl.sync.manifest import Entry, Manifest, decode, encode, unpacked
-from ipexctl.sync.nodes import Answer, Generation
+from ipexctl.sync.node_calls import Generation, TreeState
+from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import data_patterns
 from ipexctl.sync.report import Synced, SyncReport
 from ipexctl.sync.root import root_for, tree_name
-from ipexctl.sync.walk import leads_out
-from ipexctl.sync.weight import heaviest
+from ipexctl.sync.scan import leads_out
+from ipexctl.sync.size_limits import heaviest
 from ipexctl.ui.sync import as_json
 from message_data import missing
 
@@ -92,7 +92,7 @@ def test_a_file_is_read_once_and_again_when_its_looks_have_changed(tmp_path: Pat
 
     def read() -> tuple[int, str]:
         hashes = Hashes(cache)
-        digest = manifest_of(walk.look(root), hashes).digest
+        digest = manifest_of(walk.scan_project(root), hashes).digest
         return hashes.read, digest
 
     old, fresh = put(root, "old", "1"), put(root, "fresh", "1")
@@ -119,13 +119,13 @@ def test_a_broken_cache_is_no_cache(tmp_path: Path, text: str) -> None:
     put(tmp_path, "root/a", "1")
     cache = put(tmp_path, "cache", text)
     hashes = Hashes(cache)
-    manifest_of(walk.look(tmp_path / "root"), hashes)
+    manifest_of(walk.scan_project(tmp_path / "root"), hashes)
     assert hashes.read == 1
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
-        walk.look(tmp_path / "nothing")
+        walk.scan_project(tmp_path / "nothing")
     assert "nothing" in refused.value.message
 
 
@@ -161,7 +161,7 @@ def test_data_is_left_out_where_it_is_in_the_project(tmp_path: Path) -> None:
     put(tmp_path, "data/x")
     put(tmp_path, "sub/data/x")
     patterns = data_patterns(tmp_path, [Path("data"), Path("/elsewhere"), tmp_path / "sub/data", tmp_path])
-    assert {found.path for found in walk.look(tmp_path, patterns).found} == {"sub"}
+    assert {found.path for found in walk.scan_project(tmp_path, patterns).found} == {"sub"}
 
 
 def generation(number: int = 1, *, whole: bool = False, held: tuple[str, ...] = (), **more: object) -> Generation:
@@ -169,28 +169,30 @@ def generation(number: int = 1, *, whole: bool = False, held: tuple[str, ...] = 
     return Generation(number, f"/t{number}", "d" * 64, whole, held, ended, (), ())  # type: ignore[arg-type]
 
 
-def answer(*generations: Generation, store: str | None = None) -> Answer:
-    return Answer("/home", store, "python3", generations)
+def answer(*generations: Generation, store: str | None = None) -> TreeState:
+    return TreeState("/home", store, "python3", generations)
 
 
 A, B, C = (Host(name, name) for name in "abc")
 
 
 def test_all_hosts_get_the_same_generation_the_first_that_no_run_keeps_from_changing() -> None:
-    decision = decide((A, B), {"a": answer(generation(whole=True)), "b": answer(generation(held=("r1",)))})
+    decision = make_sync_plan((A, B), {"a": answer(generation(whole=True)), "b": answer(generation(held=("r1",)))})
     assert (decision.generation, decision.whole, decision.users) == (2, (), ("r1",))
-    decision = decide((A, B), {"a": answer(generation(whole=True, held=("r1",))), "b": answer(generation(whole=True))})
+    decision = make_sync_plan(
+        (A, B), {"a": answer(generation(whole=True, held=("r1",))), "b": answer(generation(whole=True))}
+    )
     assert (decision.generation, decision.whole, decision.leaders) == (1, (A, B), ())
 
 
 def test_a_run_that_has_ended_by_its_own_record_keeps_nothing_on_any_host() -> None:
-    decision = decide((A, B), {"a": answer(generation(ended=("r1",))), "b": answer(generation(held=("r1",)))})
+    decision = make_sync_plan((A, B), {"a": answer(generation(ended=("r1",))), "b": answer(generation(held=("r1",)))})
     assert (decision.generation, decision.ended) == (1, ("r1",))
 
 
 def test_hosts_of_one_home_have_one_leader() -> None:
     answers = {"a": answer(store="s"), "b": answer(store="s"), "c": answer()}
-    decision = decide((A, B, C), answers)
+    decision = make_sync_plan((A, B, C), answers)
     assert (decision.leaders, decision.followers) == ((A, C), ((B, A),))
 
 

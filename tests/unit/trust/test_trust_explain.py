@@ -8,15 +8,15 @@ import pytest
 from test_trust_plan import SEEN
 
 from ipexctl.hosts.internal import HostAddresses, Nic
-from ipexctl.trust.explain import QUESTION, Login, explain
-from ipexctl.trust.seen import Permissions
+from ipexctl.trust.host_state import Permissions
+from ipexctl.trust.login_errors import QUESTION, LoginAttempt, explain
 from message_data import missing
 
 THERE = replace(SEEN, identity=("me", "node2", "boot", "net:[1]"))
 
 
 def why(said: str, code: int = 255, **changes: object) -> tuple[str, str]:
-    found = explain(Login(code, said), replace(THERE, **changes), "10.0.0.2", {})  # type: ignore[arg-type]
+    found = explain(LoginAttempt(code, said), replace(THERE, **changes), "10.0.0.2", {})  # type: ignore[arg-type]
     return found.reason, found.fix
 
 
@@ -59,7 +59,7 @@ def test_another_network_that_all_share_is_the_fix() -> None:
         name: HostAddresses((Nic("eth0", f"10.0.0.{n}", 24), Nic("eth1", f"10.9.0.{n}", 24)))
         for name, n in (("a", 1), ("b", 2))
     }
-    found = explain(Login(255, "Connection timed out"), THERE, "10.0.0.2", addresses)
+    found = explain(LoginAttempt(255, "Connection timed out"), THERE, "10.0.0.2", addresses)
     assert "--iface 10.9.0.0/24" in found.fix
 
 
@@ -72,9 +72,9 @@ ELSEWHERE = (
 
 
 def test_a_login_has_to_end_up_where_we_were() -> None:
-    right = Login(0, "Welcome!\nipexctl-is me node2 boot net:[1]\nquota")
+    right = LoginAttempt(0, "Welcome!\nipexctl-is me node2 boot net:[1]\nquota")
     assert right.reached(THERE)
-    assert not Login(0, "").reached(THERE)
+    assert not LoginAttempt(0, "").reached(THERE)
     assert missing(why("ipexctl-is me node7 boot net:[2]", 0)[0], "node7") == []
     assert missing(why("ipexctl-is you node2 boot net:[1]", 0)[0], "you me") == []
     assert len({why(said, 0)[0] for said in ELSEWHERE}) == len(ELSEWHERE)

@@ -12,13 +12,13 @@ from ipexctl.hosts.internal import Nic
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.authorized_keys import Owner, TrustLine
 from ipexctl.trust.config import Files, Node, names_in, render, unusable
+from ipexctl.trust.host_state import HostState, read_host_state
 from ipexctl.trust.plan import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of, stores, words_for
-from ipexctl.trust.seen import Seen, read_seen
 from message_data import missing
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()
 KEY = f"ssh-ed25519 {BLOB}"
-SEEN = Seen(
+SEEN = HostState(
     user="me",
     uid=1000,
     home="/home/me",
@@ -145,7 +145,7 @@ def answer(**words: str | bytes) -> bytes:
 
 
 def test_an_answer_is_read() -> None:
-    there = read_seen(
+    there = read_host_state(
         answer(came="10.0.0.9 5000 10.0.0.1 2222", keys=b"\xff\n", ls_home="drwxrwxr-x 3 1000 100 1 Nov 1 00:00 x"),
         server_key=KEY,
         port=None,
@@ -157,24 +157,24 @@ def test_an_answer_is_read() -> None:
 
 
 def test_holes_in_an_answer_are_holes() -> None:
-    there = read_seen(answer(came="", keys=""), server_key=None, port=2200)
+    there = read_host_state(answer(came="", keys=""), server_key=None, port=2200)
     assert (there.reached, there.port, there.keys, there.home_mode) == (None, 2200, b"", None)
-    assert read_seen(answer(), server_key=None, port=None).keys is None
+    assert read_host_state(answer(), server_key=None, port=None).keys is None
 
 
 def test_this_machines_host_keys_are_checked_to_be_keys() -> None:
-    there = read_seen(answer(hostkey=f"{KEY} root@here\n") + answer(hostkey="x y\n"), server_key=None, port=None)
+    there = read_host_state(answer(hostkey=f"{KEY} root@here\n") + answer(hostkey="x y\n"), server_key=None, port=None)
     assert there.host_keys == (KEY,)
 
 
 @pytest.mark.parametrize("user", ["me\n  ProxyCommand evil", "-oProxyCommand=x", "a b", "%h"])
 def test_an_account_that_would_be_a_line_of_configuration_is_refused(user: str) -> None:
     with pytest.raises(HostError, match="account"):
-        read_seen(answer(user=user), server_key=None, port=None)
+        read_host_state(answer(user=user), server_key=None, port=None)
 
 
 def test_an_answer_that_is_cut_off_is_none() -> None:
     whole = answer(keys="abc")
     for end in range(len(whole) - 1):
         with pytest.raises(HostError, match="cut off"):
-            read_seen(whole[:end], server_key=None, port=None)
+            read_host_state(whole[:end], server_key=None, port=None)

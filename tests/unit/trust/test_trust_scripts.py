@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.trust.crew import script
+from ipexctl.trust.host_steps import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

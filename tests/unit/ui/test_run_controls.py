@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.ui.run_controls import Controls, read_keys
+from ipexctl.ui.run.keys import Controls, read_keys
 from message_data import missing
 
 
@@ -17,11 +17,11 @@ def test_leaving_takes_one_key(key: str) -> None:
 
 
 @pytest.mark.parametrize(("answer", "wish"), [("y", "stop"), ("n", None), ("enter", None), ("q", None), ("s", None)])
-def test_stopping_is_asked_for_first_and_only_yes_is_yes(answer: str, wish: str | None) -> None:
+def test_stopping_is_asked_for_first_and_only_yes_is_yes(answer: str, constraints: str | None) -> None:
     controls = Controls()
     assert controls.press("s") is None
-    assert controls.press(answer) == wish
-    assert controls.stopping == (wish == "stop")
+    assert controls.press(answer) == constraints
+    assert controls.stopping == (constraints == "stop")
     assert controls.mode == "watching"
 
 

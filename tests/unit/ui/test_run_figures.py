@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.ui.run_figures import Curve, Figures, sparkline
+from ipexctl.ui.run.figures import Curve, Figures, sparkline
 
 
 @pytest.mark.parametrize(

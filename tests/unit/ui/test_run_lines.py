@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipexctl.ui.run_lines import NewestLines, PrefixedLines, last_state
+from ipexctl.ui.run.lines import NewestLines, PrefixedLines, last_state
 
 PIECES = st.lists(
     st.one_of(

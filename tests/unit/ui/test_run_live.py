@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.ui.run_live import wants_live
+from ipexctl.ui.run.live import wants_live
 from terminals import Shown
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PROGRAM = """
 import signal, sys, threading, time
 from ipexctl.jobs.events import Chunk, Ended, RankStatus, Said, RunStatus
-from ipexctl.ui.run_live import LiveRun
+from ipexctl.ui.run.live import LiveRun
 
 def status(state):
     ranks = tuple(RankStatus(rank, "here", state) for rank in range(2))

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ipexctl.jobs.events import Chunk, Ended, Failure, RankStatus, RunStatus, Said
+from ipexctl.jobs.events import Chunk, Failure, RankStatus, RunEnded, RunNotice, RunStatus
 from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.ui.run_controls import Controls
-from ipexctl.ui.run_screen import RunScreen, shown_rows
-from ipexctl.ui.run_stream import Folded, bare, colored
+from ipexctl.ui.run.keys import Controls
+from ipexctl.ui.run.log_panel import Folded, bare, colored
+from ipexctl.ui.run.state import RunState, shown_rows
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ def status(ranks: int, state: State = "running", **odd: State) -> RunStatus:
     return RunStatus("k3vx", state, "examples/train.py", "default", (ranks + 3) // 4, ranks, 100.0, ranks=rows)
 
 
-def plain(screen: RunScreen, width: int = 80, height: int = 24, now: float = 100.0) -> list[str]:
+def plain(screen: RunState, width: int = 80, height: int = 24, now: float = 100.0) -> list[str]:
     return [line.plain.rstrip() for line in screen.render(width, height, now)]
 
 
-def stream(screen: RunScreen, now: float = 100.0) -> list[str]:
+def stream(screen: RunState, now: float = 100.0) -> list[str]:
     lines = plain(screen, now=now)
     start = next(number for number, line in enumerate(lines) if line.startswith("──"))
     return [line for line in lines[start + 1 : -1] if line]
 
 
 def test_the_same_line_of_many_ranks_stands_there_once() -> None:
-    screen = RunScreen(status(17))
+    screen = RunState(status(17))
     for rank in range(16):
         screen.feed(Chunk(rank, "stdout", b"epoch 1\n"))
     screen.feed(Chunk(16, "stdout", b"epoch 2\n"))
@@ -47,7 +47,7 @@ def test_the_same_line_of_many_ranks_stands_there_once() -> None:
 
 
 def test_a_rank_that_is_a_moment_late_joins_and_one_that_is_later_does_not() -> None:
-    screen = RunScreen(status(3))
+    screen = RunState(status(3))
     for rank, now in ((0, 100.0), (1, 100.1), (2, 100.4)):
         screen.feed(Chunk(rank, "stdout", b"epoch 1\n"))
         screen.tick(now)
@@ -55,7 +55,7 @@ def test_a_rank_that_is_a_moment_late_joins_and_one_that_is_later_does_not() -> 
 
 
 def test_stderr_says_so_and_folds_with_stderr_only() -> None:
-    screen = RunScreen(status(2))
+    screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"same\n"))
     screen.feed(Chunk(1, "stderr", b"same\n"))
     assert stream(screen) == ["[0] same", "[1 err] same"]
@@ -74,7 +74,7 @@ def test_folding_keeps_each_ranks_order_and_loses_nothing(lines: list[tuple[int,
 
 
 def test_a_bar_is_one_line_in_its_ranks_row_and_not_in_the_stream() -> None:
-    screen = RunScreen(status(2))
+    screen = RunState(status(2))
     for done in range(0, 60, 10):
         screen.feed(Chunk(1, "stderr", b"\r %d%%|##|" % done))
     row = next(line for line in plain(screen) if line.startswith("   1 "))
@@ -83,7 +83,7 @@ def test_a_bar_is_one_line_in_its_ranks_row_and_not_in_the_stream() -> None:
 
 
 def test_a_line_on_its_way_is_not_shown_by_halves_and_one_that_stays_without_an_end_is() -> None:
-    screen = RunScreen(status(1))
+    screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"loaded\nstep"))
     screen.tick(100.0)
     assert screen.rows[0].last == "loaded"
@@ -95,7 +95,7 @@ def test_a_line_on_its_way_is_not_shown_by_halves_and_one_that_stays_without_an_
 
 
 def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
-    screen = RunScreen(status(2))
+    screen = RunState(status(2))
     screen.controls.stopping = True
     lines = plain(screen)
     assert "stopping" in lines[0]
@@ -103,28 +103,28 @@ def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
 
 
 def test_who_is_far_behind_the_run_is_told_so_until_it_isnt_true_any_more() -> None:
-    ahead = RunStatus("r", "running", world_size=1, ranks=(RankStatus(0, "a", "running", out_lines=50_000),))
-    screen = RunScreen(ahead)
+    gathered = RunStatus("r", "running", world_size=1, ranks=(RankStatus(0, "a", "running", out_lines=50_000),))
+    screen = RunState(gathered)
     screen.feed(Chunk(0, "stdout", b"line\n" * 1000))
-    screen.feed(ahead)
+    screen.feed(gathered)
     assert "49,000" in "\n".join(plain(screen))
     screen.feed(Chunk(0, "stdout", b"line\n" * 49_000))
-    screen.feed(ahead)
+    screen.feed(gathered)
     assert "behind" not in "\n".join(plain(screen))
 
 
 def test_a_node0_that_is_not_heard_any_more_is_no_longer_said_to_be_all_right() -> None:
-    screen = RunScreen(status(2))
+    screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"hello\n"))
     assert "not heard" not in plain(screen, now=100.0)[0]
-    screen.feed(Said("trying to reach it again"))
+    screen.feed(RunNotice("trying to reach it again"))
     assert "node0 not heard for 0:12" in plain(screen, now=112.0)[0]
     screen.feed(status(2))
     assert "not heard" not in plain(screen, now=113.0)[0]
 
 
 def test_a_flood_is_counted_true_and_shown_in_part() -> None:
-    screen = RunScreen(status(4))
+    screen = RunState(status(4))
     now = 100.0
     for _ in range(20):
         for rank in range(4):
@@ -137,7 +137,7 @@ def test_a_flood_is_counted_true_and_shown_in_part() -> None:
 
 
 def test_lines_a_second_are_measured_and_fall_to_nothing() -> None:
-    screen = RunScreen(status(1))
+    screen = RunState(status(1))
     for tenth in range(40):
         screen.feed(Chunk(0, "stdout", b"x\n" * 10))
         screen.tick(100 + tenth / 10)
@@ -148,7 +148,7 @@ def test_lines_a_second_are_measured_and_fall_to_nothing() -> None:
 
 
 def test_where_ranks_do_not_fit_those_in_trouble_come_first_then_who_talks_then_some_of_every_host() -> None:
-    screen = RunScreen(status(64, r40="failed", r50="lost"))
+    screen = RunState(status(64, r40="failed", r50="lost"))
     screen.feed(Chunk(63, "stdout", b"busy\n" * 100))
     screen.tick(100.0)
     screen.tick(101.0)
@@ -161,23 +161,23 @@ def test_where_ranks_do_not_fit_those_in_trouble_come_first_then_who_talks_then_
 
 def test_a_rank_that_failed_shows_how() -> None:
     ranks = (RankStatus(0, "a", "failed", exit_code=3), RankStatus(1, "b", "failed", signal=9))
-    text = "\n".join(plain(RunScreen(RunStatus("r", "failed", world_size=2, ranks=ranks))))
+    text = "\n".join(plain(RunState(RunStatus("r", "failed", world_size=2, ranks=ranks))))
     assert "exit 3" in text
     assert "SIGKILL" in text
 
 
 def test_a_filter_holds_for_rows_and_lines() -> None:
-    screen = RunScreen(status(4), Controls(parse_ranks("2")))
+    screen = RunState(status(4), Controls(parse_ranks("2")))
     for rank in range(4):
         screen.feed(Chunk(rank, "stdout", b"all\nrank %d\n" % rank))
-    screen.feed(Said("a message"))
+    screen.feed(RunNotice("a message"))
     text = plain(screen)
     assert [line[:4].strip() for line in text if line.startswith("   ")] == ["2"]
     assert stream(screen) == ["[0-3] all", "[2] rank 2", "ipexctl: a message"]
 
 
 def test_lines_that_are_held_stay_while_others_come() -> None:
-    screen = RunScreen(status(1))
+    screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"one\n"))
     screen.tick(100.0)
     screen.controls.press(" ")
@@ -190,7 +190,7 @@ def test_lines_that_are_held_stay_while_others_come() -> None:
 
 
 def test_somebody_who_scrolls_sees_what_was() -> None:
-    screen = RunScreen(status(1))
+    screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"".join(b"line %d\n" % number for number in range(200))))
     screen.tick(100.0)
     screen.controls.press("page-up")
@@ -200,14 +200,14 @@ def test_somebody_who_scrolls_sees_what_was() -> None:
 
 
 def test_loss_and_step_draw_a_curve_in_the_header() -> None:
-    screen = RunScreen(status(2))
+    screen = RunState(status(2))
     for step in range(10):
         screen.feed(Chunk(0, "stdout", b"step %d/100 loss=%f\n" % (step, 2 - step / 10)))
     assert plain(screen)[2] == "loss 1.1  ██▇▆▅▄▃▂▁▁  step 9/100 9%"
 
 
 def test_what_a_terminal_would_obey_never_reaches_it() -> None:
-    screen = RunScreen(status(1))
+    screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"\x1b[2J\x1b]0;title\x07a\x07\tb \xff \x1b[31mred\x1b[0m\x1b[A\n"))
     (line,) = stream(screen)
     assert line == "[0] a\ufffd      b \ufffd red"
@@ -216,7 +216,7 @@ def test_what_a_terminal_would_obey_never_reaches_it() -> None:
 
 
 def test_a_ranks_own_colours_stay_and_ours_end_with_the_prefix() -> None:
-    screen = RunScreen(status(1))
+    screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"a \x1b[31mred\x1b[0m word\n"))
     (line,) = (line for line in screen.render(80, 24, 100.0) if line.plain.startswith("[0]"))
     spans = {line.plain[span.start : span.end]: str(span.style) for span in line.spans}
@@ -225,18 +225,18 @@ def test_a_ranks_own_colours_stay_and_ours_end_with_the_prefix() -> None:
 
 
 def test_where_node0s_clock_is_ahead_the_run_does_not_take_less_than_nothing() -> None:
-    screen = RunScreen(status(1))
+    screen = RunState(status(1))
     screen.tick(50.0)
     assert screen.elapsed(53.0) == 3.0
-    assert RunScreen(status(1)).elapsed(160.0) == 60.0
+    assert RunState(status(1)).elapsed(160.0) == 60.0
 
 
 def test_the_last_words_are_those_of_the_rank_that_failed_first() -> None:
-    screen = RunScreen(status(2))
+    screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"fine\n"))
     screen.feed(Chunk(1, "stderr", b"Traceback\nValueError: no\n"))
     failed = RunStatus("r", "failed", world_size=2, first_failure=Failure(1, "b", 1))
-    screen.feed(Ended(1, failed))
+    screen.feed(RunEnded(1, failed))
     screen.tick(100.0)
     assert screen.last_lines(9) == ["[1] Traceback", "[1] ValueError: no"]
     assert screen.last_lines(1) == ["[1] ValueError: no"]
@@ -245,7 +245,7 @@ def test_the_last_words_are_those_of_the_rank_that_failed_first() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 @pytest.mark.parametrize("ranks", [2, 16, 64])
 def test_every_size_of_run_fits_and_leaves_room_for_its_lines(ranks: int, size: tuple[int, int]) -> None:
-    screen = RunScreen(status(ranks))
+    screen = RunState(status(ranks))
     for number in range(100):
         screen.feed(Chunk(0, "stdout", b"line %d loss 0.5\n" % number))
     lines = plain(screen, *size)
@@ -263,7 +263,7 @@ EVENTS: st.SearchStrategy[list[Event]] = st.lists(
             st.sampled_from(["stdout", "stderr"]),
             st.one_of(st.binary(max_size=40), st.text(max_size=60).map(lambda text: f"{text}\n".encode())),
         ),
-        st.builds(Said, st.text(max_size=200)),
+        st.builds(RunNotice, st.text(max_size=200)),
         st.builds(status, st.integers(0, 70), st.sampled_from(["starting", "running", "failed", "lost"])),
     ),
     max_size=12,
@@ -276,7 +276,7 @@ KEYS = st.lists(st.sampled_from(["/", "1", "x", "enter", "escape", " ", "?", "s"
 def test_no_event_and_no_key_draws_past_the_screen(
     events: list[Event], keys: list[str], width: int, height: int, unicode: bool
 ) -> None:
-    screen = RunScreen(status(2), unicode=unicode)
+    screen = RunState(status(2), unicode=unicode)
     for event in events:
         screen.feed(event)
     for key in keys:

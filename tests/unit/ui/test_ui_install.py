@@ -7,10 +7,10 @@ import json
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.stack.choice.plan import Refusal
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.progress import Ended, Moved, Said, Stepped
+from ipexctl.stack.progress import BytesMoved, Ended, Notice, Stepped
 from ipexctl.stack.report import HostInstall, InstallReport, StackSummary
+from ipexctl.stack.resolve.plan import Refusal
 from ipexctl.ui.install import as_json, show
 from ipexctl.ui.install_view import InstallView
 from message_data import missing
@@ -81,11 +81,11 @@ def test_exit_codes_are_those_of_the_contract(statuses: tuple[str, ...], code: i
 
 def test_without_a_terminal_progress_is_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
     with InstallView() as view:
-        view.watch(Said("27 wheels, 3.7 GB"))
-        view.watch(Moved("n1", "receiving", 10, 1000))
-        view.watch(Moved("n1", "receiving", 500, 1000))
-        view.watch(Moved("n1", "receiving", 1000, 1000))
-        view.watch(Moved("n1", "receiving", 1000, 1000))
+        view.watch(Notice("27 wheels, 3.7 GB"))
+        view.watch(BytesMoved("n1", "receiving", 10, 1000))
+        view.watch(BytesMoved("n1", "receiving", 500, 1000))
+        view.watch(BytesMoved("n1", "receiving", 1000, 1000))
+        view.watch(BytesMoved("n1", "receiving", 1000, 1000))
         view.watch(Stepped("n1", "unpacking 7.2 GB"))
         view.watch(Ended("n1", "verified", ok=True))
     said = capfd.readouterr().err
@@ -94,6 +94,6 @@ def test_without_a_terminal_progress_is_plain_lines(capfd: pytest.CaptureFixture
 
 def test_quiet_keeps_warnings(capfd: pytest.CaptureFixture[str]) -> None:
     with InstallView(quiet=True) as view:
-        view.watch(Said("27 wheels"))
-        view.watch(Said("WARNING", warning=True))
+        view.watch(Notice("27 wheels"))
+        view.watch(Notice("WARNING", warning=True))
     assert capfd.readouterr().err == "warning: WARNING\n"

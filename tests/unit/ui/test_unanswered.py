@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.ui.unanswered import schema_asked_for
+from ipexctl.ui.json_errors import schema_asked_for
 
 
 @pytest.mark.parametrize(

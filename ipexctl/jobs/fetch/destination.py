@@ -1,0 +1,330 @@
+"""Where files from a host are put on this machine: each beside its place, checked, and then moved into it.
+
+Every name is taken from a directory that is held open, and no link is followed: nothing is written outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.names import quoted
+from ipexctl.jobs.fetch.manifest import encoded
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ipexctl.jobs.fetch.manifest import Entry
+
+_READ: Final = 1 << 20
+_THROUGH: Final = (errno.ELOOP, errno.ENOTDIR)
+_AT_IT: Final = "another fetch is bringing it to the same place"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class WriteRefused(Exception):
+    """One thing can't be put where it belongs; the others can."""
+
+
+class Disk(HostError):
+    """This machine's disk, not the host, is why it can't go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A file that is missing, and what is here of it: so many bytes, with that hash."""
+
+    entry: Entry
+    have: int = 0
+    known: str | None = None
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """A file on its way."""
+
+    entry: Entry
+    directory: int
+    part: bytes
+    number: int
+    crc: int
+    at: int
+    in_place: bool
+    """Its bytes are in place already; its times and mode are not."""
+    refused: str = ""
+    """Why it is read and thrown away."""
+
+
+class Destination:
+    """One directory of this machine, and what is put below it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._way: list[tuple[bytes, int]] = []
+        self._sums: dict[int, tuple[int, bool]] = {}
+        self._directories: list[Entry] = []
+        self._made: tuple[str, ...] | None = None
+        """The directory that was made last: what is in it is new."""
+        self._file: _OpenFile | None = None
+        try:
+            os.makedirs(root, exist_ok=True)
+            self._top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Disk(f"{root} on this machine can't be written to: {error.strerror or error}") from None
+
+    def __enter__(self) -> Destination:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+        self._back_to(0)
+        os.close(self._top)
+
+    def consider(self, entry: Entry) -> Want | None:
+        """What of it is missing; directories and links are made at once. Raises NotPut where it can't be put."""
+        try:
+            if entry.kind == "d":
+                self._enter(entry.parts)
+                self._directories.append(entry)
+                return None
+            directory, name = self._enter(entry.parts[:-1]), encoded(entry.parts[-1])
+            if entry.kind == "f" and self._made == entry.parts[:-1]:
+                return Want(entry)
+            there = _look(directory, name)
+            if there is not None and stat.S_ISDIR(there.st_mode):
+                raise WriteRefused("there is a directory of that name here; move it away")
+            if entry.kind == "l":
+                self._link(directory, name, entry)
+                return None
+            return self._of_file(directory, name, there, entry)
+        except OSError as error:
+            raise _cause(error) from None
+
+    def begin(self, entry: Entry, at: int, want: Want) -> None:
+        """Its bytes come from there on: after those we have, or all of them."""
+        crc, in_place = self._sums.pop(entry.index, (0, False))
+        if at not in (0, want.have):
+            raise HostError("it goes on with a file elsewhere than it was told to")
+        crc = crc if at else 0
+        name = encoded(entry.parts[-1])
+        try:
+            directory = self._enter(entry.parts[:-1])
+            if at and in_place:
+                refused = "" if at == entry.size else "it changed while it was read; fetch it again"
+                number = os.open(name, _READING, dir_fd=directory)
+                self._file = _OpenFile(entry, directory, b"", number, crc, at, True, refused)
+                return
+            number = self._open_part(directory, _part(name), at)
+        except (OSError, WriteRefused) as error:
+            why = str(error) if isinstance(error, WriteRefused) else str(_cause(error))
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise self._disk(error) from None
+            self._file = _OpenFile(entry, self._top, b"", -1, crc, at, False, why)
+            return
+        self._file = _OpenFile(entry, directory, _part(name), number, crc, at, False)
+
+    @staticmethod
+    def _open_part(directory: int, part: bytes, at: int) -> int:
+        number = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        try:
+            if not _is_free(number):
+                raise WriteRefused(_AT_IT)
+            ours, there = os.fstat(number), _look(directory, part)
+            if there is None or there.st_ino != ours.st_ino:  # it got its name just now
+                raise WriteRefused(_AT_IT)
+            size = ours.st_size
+            if size < at:
+                os.unlink(part, dir_fd=directory)
+                raise WriteRefused("what was here of it has changed; fetch it again")
+            if size > at:
+                os.ftruncate(number, at)
+            os.lseek(number, at, os.SEEK_SET)
+        except (OSError, WriteRefused):
+            os.close(number)
+            raise
+        return number
+
+    def write(self, data: memoryview) -> None:
+        file = self._file
+        assert file is not None
+        if file.at + len(data) > file.entry.size:
+            raise HostError(f"it sends more of {quoted(file.entry.name)} than there is")
+        file.at += len(data)
+        if file.refused:
+            return
+        file.crc = zlib.crc32(data, file.crc)
+        try:
+            while data:
+                data = data[os.write(file.number, data) :]
+        except OSError as error:
+            raise self._disk(error) from None
+
+    def finish(self, known: object, *, changed: bool) -> None:
+        """All of it is here: where it is what was read there it gets its name. Raises NotPut."""
+        file, self._file = self._file, None
+        assert file is not None
+        entry, name = file.entry, encoded(file.entry.parts[-1])
+        try:
+            if file.refused:
+                raise WriteRefused(file.refused)
+            if changed and not (entry.growing and file.at == entry.size):
+                raise WriteRefused("it changed while it was read; fetch it again")
+            if file.crc != known or file.at != entry.size:
+                with contextlib.suppress(OSError):
+                    os.unlink(file.part, dir_fd=file.directory)
+                raise WriteRefused("what arrived isn't what was sent; fetch it again")
+            os.fchmod(file.number, entry.mode)
+            os.utime(file.number, ns=(entry.mtime, entry.mtime))
+            if not file.in_place:
+                os.replace(file.part, name, src_dir_fd=file.directory, dst_dir_fd=file.directory)
+        except OSError as error:
+            raise _cause(error) from None
+        finally:
+            _close(file)
+
+    def abandon(self) -> None:
+        """What has come of a file stays, for the next time."""
+        if self._file is not None:
+            _close(self._file)
+            self._file = None
+
+    def close_directories(self) -> None:
+        """Their modes and times, once nothing is written into them any more."""
+        for entry in reversed(self._directories):
+            with contextlib.suppress(OSError, WriteRefused):
+                number = self._enter(entry.parts)
+                os.utime(number, ns=(entry.mtime, entry.mtime))
+                os.fchmod(number, entry.mode)
+
+    def _of_file(self, directory: int, name: bytes, there: os.stat_result | None, entry: Entry) -> Want | None:
+        is_file = there is not None and stat.S_ISREG(there.st_mode)
+        if is_file and there is not None and there.st_size == entry.size:
+            if _same_time(there.st_mtime_ns, entry.mtime):
+                if stat.S_IMODE(there.st_mode) != entry.mode:
+                    self._set_mode(directory, name, entry)
+                return None
+            return self._partly(directory, name, entry, in_place=True)
+        part = _look(directory, _part(name))
+        if part is not None and stat.S_ISREG(part.st_mode) and 0 < part.st_size <= entry.size:
+            return self._partly(directory, _part(name), entry, in_place=False)
+        return Want(entry)
+
+    def _partly(self, directory: int, name: bytes, entry: Entry, *, in_place: bool) -> Want:
+        digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
+        try:
+            number = os.open(name, _READING, dir_fd=directory)
+        except OSError:
+            return Want(entry)
+        with os.fdopen(number, "rb", buffering=0) as file:
+            if not in_place and not _is_free(number):
+                raise WriteRefused(_AT_IT)
+            while data := file.read(_READ):
+                digest.update(data)
+                crc = zlib.crc32(data, crc)
+                size += len(data)
+        if not 0 < size <= entry.size:
+            return Want(entry)
+        self._sums[entry.index] = (crc, in_place)
+        return Want(entry, size, digest.hexdigest())
+
+    @staticmethod
+    def _set_mode(directory: int, name: bytes, entry: Entry) -> None:
+        with contextlib.suppress(OSError):
+            number = os.open(name, _READING, dir_fd=directory)
+            try:
+                os.fchmod(number, entry.mode)
+            finally:
+                os.close(number)
+
+    @staticmethod
+    def _link(directory: int, name: bytes, entry: Entry) -> None:
+        target, aside = encoded(entry.target), _part(name)
+        with contextlib.suppress(OSError):
+            if os.readlink(name, dir_fd=directory) == target:
+                return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside, dir_fd=directory)
+        os.symlink(target, aside, dir_fd=directory)
+        os.replace(aside, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+    def _enter(self, parts: tuple[str, ...]) -> int:
+        """The directory, made where it isn't, held open until another is wanted."""
+        names = [encoded(part) for part in parts]
+        common = 0
+        while common < min(len(names), len(self._way)) and self._way[common][0] == names[common]:
+            common += 1
+        self._back_to(common)
+        for depth in range(common, len(names)):
+            above = self._way[-1][1] if self._way else self._top
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(names[depth], 0o755, dir_fd=above)
+                self._made = parts[: depth + 1]
+            try:
+                number = os.open(names[depth], _READING | os.O_DIRECTORY, dir_fd=above)
+            except OSError as error:
+                if error.errno not in _THROUGH:
+                    raise
+                here = os.path.join(self.root, *parts[: depth + 1])
+                raise WriteRefused(f"{here} is no directory here, and nothing is written through a link") from None
+            self._way.append((names[depth], number))
+            mode = stat.S_IMODE(os.fstat(number).st_mode)
+            if mode & 0o700 != 0o700:
+                with contextlib.suppress(OSError):
+                    os.fchmod(number, mode | 0o700)
+        return self._way[-1][1] if self._way else self._top
+
+    def _back_to(self, depth: int) -> None:
+        while len(self._way) > depth:
+            os.close(self._way.pop()[1])
+
+    def _disk(self, error: OSError) -> HostError:
+        full = "; make room and run it again: it goes on from here" if error.errno in _FULL else ""
+        return Disk(f"{self.root} on this machine: {error.strerror or error}{full}")
+
+
+_READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def _is_free(number: int) -> bool:
+    """Whether nobody else is writing it; from now on we are, until it is closed."""
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)  # a filesystem without locks
+    return True
+
+
+def _close(file: _OpenFile) -> None:
+    if file.number >= 0:
+        os.close(file.number)
+
+
+def _part(name: bytes) -> bytes:
+    """What a file is called while it is on its way: short whatever its name, and nobody else's."""
+    return b".ipexctl-" + hashlib.blake2b(name, digest_size=8).hexdigest().encode() + b".part"
+
+
+def _look(directory: int, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _same_time(ours: int, theirs: int) -> bool:
+    """Some filesystems keep whole seconds only."""
+    return ours == theirs or (ours % 10**9 == 0 and ours // 10**9 == theirs // 10**9)
+
+
+def _cause(error: OSError) -> WriteRefused:
+    return WriteRefused(f"it can't be written here: {error.strerror or error}")

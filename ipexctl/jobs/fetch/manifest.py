@@ -1,0 +1,190 @@
+"""What is asked for by fetch, what a host says there is, and what became of it. Values and pure text.
+
+What a host says is not trusted: a name that leads out of where it is to go is refused here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.remote.outcome import HostError
+from ipexctl.text import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Kind = Literal["d", "f", "l"]
+
+_UNREADABLE: Final = "what it says of a file can't be read"
+_LONGEST_PATH: Final = 4096
+_LARGEST: Final = 1 << 80
+"""Nanoseconds that os.utime can still be given."""
+_GROWTH: Final = 64 << 20
+"""By this much or to twice its size a file may grow between the host's list and its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`RUN`, `RUN:PATH` or `HOST:PATH`, taken apart."""
+
+    word: str
+    path: str | None
+    """None: no colon, the run as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A thing a host has, and where it goes."""
+
+    index: int
+    parts: tuple[str, ...]
+    kind: Kind
+    mode: int
+    size: int
+    mtime: int
+    """Nanoseconds."""
+    target: str = ""
+    growing: bool = False
+    """It may have become longer while it was read, as logs do."""
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class FileFailure:
+    """Something that could not be brought, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """How far it is: bytes that are here, of those that were missing."""
+
+    done: int
+    total: int
+    name: str
+
+
+Watch = Callable[[FetchProgress | str], None]
+"""Somebody who shows progress, and hears a sentence now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """All that a call of fetch has done."""
+
+    host: str
+    source: str
+    """The path there."""
+    dest: str
+    brought: tuple[str, ...] = ()
+    unchanged: int = 0
+    size: int = 0
+    """Bytes of the files brought."""
+    received: int = 0
+    """Bytes that came over the network for it: less where something was here already."""
+    resumed: tuple[str, ...] = ()
+    failed: tuple[FileFailure, ...] = ()
+    left_out: tuple[FileFailure, ...] = ()
+    """What is no file, directory or link."""
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.failed else 0
+
+
+def parse_source(text: str) -> Source:
+    """A host may be an address in brackets, or an account's: `me@node2:out`, `[fe80::2]:out`."""
+    account, at, rest = text.rpartition("@") if "@" in text.partition(":")[0] else ("", "", text)
+    if rest.startswith("["):
+        word, closing, path = rest[1:].partition("]:")
+        if not closing:
+            raise UserError(f"{quoted(text)}: an address in brackets, a colon and a path", fix="'[fe80::2]:out/'")
+        word, colon = f"{account}{at}{word}", ":"
+    else:
+        word, colon, path = text.partition(":")
+    if not word:
+        raise UserError(
+            f"{quoted(text)} names no run and no host", fix="RUN:PATH or HOST:PATH; the last run: last:PATH"
+        )
+    if "\0" in text:
+        raise UserError(f"{quoted(text)} can't be a path")
+    if colon and not path:
+        raise UserError(f"{quoted(text)} names no path", fix=f"{word}:. is all of the directory; a run alone: {word}")
+    return Source(word, path if colon else None)
+
+
+def read_entry(said: Mapping[str, Any], index: int) -> Entry:
+    """An entry of a host's list, checked: raises a HostError for what no honest host says."""
+    name, kind, to = said.get("n"), said.get("t"), said.get("to") or ""
+    size, mode, mtime = _figures(said)
+    parts = tuple(name.split("/")) if isinstance(name, str) and _can_be_a_path(name) else ()
+    if not parts or any(part in ("", ".", "..") for part in parts):
+        raise HostError(
+            f"it wants to write to {quoted(str(name)[:100])}: that leads out of where files are to go",
+            "nothing of it was written; look at that machine before you trust it",
+        )
+    is_link = kind == "l"
+    if kind not in ("d", "f", "l") or said.get("i") != index or not isinstance(to, str) or bool(to) != is_link:
+        raise HostError(_UNREADABLE)
+    if is_link and not _can_be_a_path(to):
+        raise HostError(_UNREADABLE)
+    return Entry(index, parts, cast("Kind", kind), mode, size, mtime, to, bool(said.get("g")))
+
+
+def as_it_is_now(entry: Entry, said: Mapping[str, Any]) -> Entry:
+    """A file, as it was when it was opened: it may have changed since it was listed, and become longer, as logs do."""
+    size, mode, mtime = _figures(said)
+    if (size, mode, mtime) == (entry.size, entry.mode, entry.mtime):
+        return entry
+    if size > max(2 * entry.size, entry.size + _GROWTH):
+        listed = f"which had {readable(entry.size)} when it was listed"
+        raise HostError(
+            f"it sends {readable(size)} of {quoted(entry.name)}, {listed}", "the same command lists it anew"
+        )
+    return replace(entry, size=size, mode=mode, mtime=mtime)
+
+
+def _figures(said: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Size, mode and time: no more of a mode than permissions, and figures this machine can keep."""
+    found = tuple(said.get(key) for key in ("s", "m", "mt"))
+    if not all(type(figure) is int and abs(figure) < _LARGEST for figure in found):
+        raise HostError(_UNREADABLE)
+    size, mode, mtime = cast("tuple[int, int, int]", found)
+    if size < 0:
+        raise HostError(_UNREADABLE)
+    return size, mode & 0o777, mtime
+
+
+def _can_be_a_path(text: str) -> bool:
+    try:
+        return 0 < len(encoded(text)) <= _LONGEST_PATH and "\0" not in text
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return False
+
+
+def renamed(entry: Entry, name: str) -> Entry:
+    """The one file that was asked for, under another name."""
+    return replace(entry, parts=(name,))
+
+
+def encoded(part: str) -> bytes:
+    """A name as it is on disks: hosts say names as UTF-8, with surrogates for what isn't."""
+    return part.encode("utf-8", "surrogateescape")
+
+
+def goes_to(dest: str, *, single: bool) -> tuple[str, str | None]:
+    """The directory everything goes into, and the name of a single file there; as cp has it."""
+    if single and not dest.endswith("/") and not os.path.isdir(dest):
+        return os.path.dirname(dest) or ".", os.path.basename(dest)
+    return dest or ".", None

@@ -1,0 +1,273 @@
+"""This machine's register of runs: how node0 of each was reached, so that `logs` or `stop` need no host options.
+
+A file a run, 0600, in the user's state directory. What became of a run is on node0, not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA: Final = "ipexctl.record/1"
+_NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run, as whoever started it knows it."""
+
+    id: str
+    node0: Host
+    home: str
+    """Our directory there, absolute."""
+    python: str
+    """What our scripts run under there."""
+    script: str = ""
+    env: str = ""
+    started: float = 0.0
+    """Seconds since the epoch, by our clock."""
+    world_size: int = 0
+    hosts: tuple[str, ...] = ()
+    host_keys: str | None = None
+    connect_timeout: float = 10.0
+    stores: tuple[str, ...] = ()
+    """One host of each home, by its name: where the run has left files."""
+    nodes: tuple[Host, ...] = ()
+    """How each host was reached; records of older versions don't have it."""
+    ranks: tuple[str, ...] = ()
+    """The host of each rank."""
+    cwd: str = ""
+    """The ranks' working directory."""
+    again: str = ""
+    """The options that chose its hosts, for what to type next."""
+
+    @property
+    def rundir(self) -> str:
+        return f"{self.home}/runs/{self.id}"
+
+
+def new_id(script: str, now: float) -> str:
+    """`train_digits-1120-132512-9f3a`: said by the script's name, told apart by the time, unique by chance."""
+    stem = _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
+    return f"{stem}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A file of the register that can't be read: of the run there is only the name."""
+
+    id: str
+    path: Path
+    reason: str
+    written: float
+
+    def error(self) -> UnreadableRecord:
+        return UnreadableRecord(
+            f"the record of run {self.id} can't be read: {self.path}: {self.reason}",
+            fix=f"to forget that run: rm {shlex.quote(str(self.path))}",
+        )
+
+
+class UnreadableRecord(UserError):
+    """Of the run that is meant."""
+
+
+class RunRegistry:
+    """The records in one directory."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._given = directory
+
+    @property
+    def directory(self) -> Path:
+        if self._given is not None:
+            return self._given
+        from platformdirs import user_state_path
+
+        return user_state_path("ipexctl", appauthor=False) / "runs"
+
+    def save(self, record: RunRecord) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = self.directory / f"{record.id}.json"
+            aside = path.with_suffix(f".{secrets.token_hex(4)}.part")
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(_to_json(record), file, indent=1)
+            aside.replace(path)
+        except OSError as error:
+            raise UserError(
+                f"{self.directory}: the run can't be noted down: {error.strerror or error}",
+                fix="make room there, or name another place: XDG_STATE_HOME=DIR",
+            ) from None
+
+    def all(self) -> list[RunRecord]:
+        """From the oldest to the newest; what can't be read is passed over."""
+        return self.read()[0]
+
+    def read(self) -> tuple[list[RunRecord], list[Damaged]]:
+        """All there is, and what can't be read."""
+        found, damaged = list[RunRecord](), list[Damaged]()
+        with contextlib.suppress(OSError):
+            for path in sorted(self.directory.glob("*.json")):
+                record = _read(path)
+                if isinstance(record, Damaged):
+                    damaged.append(record)
+                elif record.id == path.stem:
+                    found.append(record)
+        return sorted(found, key=lambda record: (record.started, record.id)), damaged
+
+    def find(self, word: str) -> RunRecord:
+        """The run that is meant: by its id, by what only its id begins with, or `last`."""
+        records, damaged = self.read()
+        newest = records[-1].started if records else 0.0
+        of_word = [each for each in damaged if word and each.id.startswith(word)]
+        meant = [each for each in damaged if each.written > newest] if word == "last" else of_word
+        if meant and not any(record.id == word for record in records):
+            raise max(meant, key=lambda each: (each.id == word, each.written)).error()
+        if not records:
+            raise UserError("no run was started from this machine yet", fix="ipexctl run SCRIPT.py starts one")
+        if word == "last":
+            return records[-1]
+        return _only(word, records)
+
+    def knows(self, word: str) -> bool:
+        """Whether that word means exactly one run; `find` says why not, or that its record can't be read."""
+        try:
+            self.find(word)
+        except UnreadableRecord:
+            return True
+        except UserError:
+            return False
+        return True
+
+    def node0_of(self, run: str) -> Host | None:
+        """The node0 of the run with exactly that id; None where it was not started from this machine."""
+        record = _read(self.directory / f"{run}.json")
+        return record.node0 if isinstance(record, RunRecord) and record.id == run else None
+
+    def remove(self, run: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.directory / f"{run}.json").unlink()
+
+
+def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
+    found = [record for record in records if record.id == word]
+    found = found or [record for record in records if word and record.id.startswith(word)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(record.id for record in found[-4:]) + (" …" if len(found) > 4 else "")
+        raise UserError(f"{len(found)} runs begin with {word!r}: {some}", fix="more of the id, or `last`")
+    newest = ", ".join(record.id for record in reversed(records[-3:]))
+    raise UserError(f"there is no run {word!r}", fix=f"ipexctl ps shows them; the newest: {newest}")
+
+
+def _to_json(record: RunRecord) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "id": record.id,
+        "node0": _of_host(record.node0),
+        "home": record.home,
+        "python": record.python,
+        "script": record.script,
+        "env": record.env,
+        "started": record.started,
+        "world_size": record.world_size,
+        "hosts": list(record.hosts),
+        "host_keys": record.host_keys,
+        "connect_timeout": record.connect_timeout,
+        "stores": list(record.stores),
+        "nodes": [_of_host(host) for host in record.nodes],
+        "ranks": list(record.ranks),
+        "cwd": record.cwd,
+        "again": record.again,
+    }
+
+
+def _of_host(host: Host) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "address": host.address,
+        "user": host.user,
+        "port": host.port,
+        "internal": host.internal,
+        "identity": _text(host.identity),
+        "known_hosts": _text(host.known_hosts),
+        "ssh_config": _text(host.ssh_config),
+    }
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path.expanduser().absolute())
+
+
+def _host(said: dict[str, Any]) -> Host:
+    return Host(
+        name=said["name"],
+        address=said["address"],
+        user=said["user"],
+        port=said["port"],
+        internal=said["internal"],
+        identity=_path(said["identity"]),
+        known_hosts=_path(said["known_hosts"]),
+        ssh_config=_path(said["ssh_config"]),
+    )
+
+
+def _read(path: Path) -> RunRecord | Damaged:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {data['schema']!r}, not {SCHEMA!r}")
+        return RunRecord(
+            id=data["id"],
+            node0=_host(data["node0"]),
+            home=data["home"],
+            python=data["python"],
+            script=data["script"],
+            env=data["env"],
+            started=float(data["started"]),
+            world_size=int(data["world_size"]),
+            hosts=tuple(data["hosts"]),
+            host_keys=data["host_keys"],
+            connect_timeout=float(data["connect_timeout"]),
+            stores=tuple(data["stores"]),
+            nodes=tuple(_host(host) for host in data.get("nodes", ())),
+            ranks=tuple(data.get("ranks", ())),
+            cwd=str(data.get("cwd", "")),
+            again=str(data.get("again", "")),
+        )
+    except OSError as error:
+        return _damaged(path, error.strerror or str(error))
+    except KeyError as error:
+        return _damaged(path, f"it lacks {error}")
+    except TypeError:
+        return _damaged(path, "it is not a run's")
+    except ValueError as error:
+        return _damaged(path, str(error))
+
+
+def _damaged(path: Path, reason: str) -> Damaged:
+    written = 0.0
+    with contextlib.suppress(OSError):
+        written = path.stat().st_mtime
+    return Damaged(path.stem, path, reason, written)
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None

@@ -1,0 +1,177 @@
+"""How long runs are kept, on the nodes and in this machine's register; what is older or too much is pruned.
+
+`node/run/retention.py` does it on the nodes, detached, when a run begins there; `ipexctl ps --prune` at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shlex
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.jobs.events import FINAL
+from ipexctl.jobs.local_copy import read_copy, remove_copy, size_of_copy
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.registry import RunRecord, RunRegistry
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.outcome import Status
+    from ipexctl.remote.session import Session
+
+DAYS: Final = "IPEXCTL_KEEP_DAYS"
+GB: Final = "IPEXCTL_KEEP_GB"
+_RECORDS: Final = 3
+"""A record is a page of text: it is kept so many times as long as what it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """The newest are kept whatever their age and size."""
+
+    days: float = 30.0
+    gb: float = 2.0
+    newest: int = 10
+
+    def request(self, home: str, *, mine: str | None = None, dry_run: bool = False) -> dict[str, Any]:
+        limits = {"days": self.days, "gb": self.gb, "keep": self.newest}
+        return {"home": home, **limits, "mine": mine, "dry_run": dry_run}
+
+
+def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
+    """What the environment says; a figure that is none is a wrong call."""
+    default = RetentionLimits()
+    return RetentionLimits(_figure(environ, DAYS, default.days), _figure(environ, GB, default.gb))
+
+
+def _figure(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        if number >= 0 and math.isfinite(number):
+            return number
+    raise UserError(f"${name} is no number: {text[:40]!r}", fix=f"{name}={default:g} is what it is by default")
+
+
+def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
+    """A piece of sh behind what makes the run's directory: prunes in the background, where there are many."""
+    argv = ["nice", python, "-I", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
+    request = shlex.quote(json.dumps(keep.request(home, mine=run)))
+    return (
+        f"set -- {shlex.quote(home)}/runs/*\n"
+        f"if [ $# -gt {keep.newest} ]; then printf '%s\\n' {request} | {shlex.join(argv)} >/dev/null 2>&1 & fi"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRun:
+    """A run that was pruned, or would be."""
+
+    id: str
+    size: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """What became of one host's old runs. Without a reason all is well."""
+
+    host: Host
+    gone: tuple[PrunedRun, ...] = ()
+    kept: int = 0
+    size: int = 0
+    """Bytes of those that are kept."""
+    status: Status = "ok"
+    reason: str = ""
+    fix: str = ""
+
+
+def prune_nodes(
+    records: Sequence[RunRecord],
+    keep: RetentionLimits,
+    open_session: Callable[[RunRecord, Host], Session],
+    cancel: Cancel,
+    *,
+    dry_run: bool = False,
+    forks: int = 32,
+) -> list[PruneResult]:
+    """On node0 of every run, and on one host of each other home a run was in."""
+    places: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
+    for record in records:
+        for host in (record.node0, *(each for each in record.nodes if each.name in record.stores)):
+            places[host.address, host.port, record.home] = (record, replace(host))
+    ways = list(places.values())
+    by_host = {id(host): (record, host) for record, host in ways}
+
+    def work(host: Host) -> PruneResult:
+        record, _ = by_host[id(host)]
+        session = open_session(record, host)
+        try:
+            said = call(
+                session,
+                "run.retention",
+                "prune",
+                keep.request(record.home, dry_run=dry_run),
+                python=record.python,
+                home=record.home,
+                label="prune runs",
+                timeout=120,
+                cancel=cancel,
+            )
+        finally:
+            session.close()
+        gone = tuple(PrunedRun(str(each["id"]), int(each["bytes"]), str(each["why"])) for each in said["pruned"])
+        return PruneResult(host, gone, int(said["kept"]), int(said["bytes"]))
+
+    found: dict[int, PruneResult] = {}
+    for done in fan_out([host for _, host in ways], work, forks=forks, cancel=cancel):
+        error = done.error or HostError("it didn't answer")
+        found[id(done.host)] = done.result or PruneResult(
+            done.host, status=error.status, reason=error.reason, fix=error.advice
+        )
+    return [found[id(host)] for _, host in ways]
+
+
+def prune_local(
+    register: RunRegistry,
+    keep: RetentionLimits,
+    *,
+    over: Collection[str] = (),
+    now: float | None = None,
+    dry_run: bool = False,
+) -> list[PrunedRun]:
+    """Copies and records on this machine, of runs that are known to be over: their copy says so, or node0 has."""
+    now = time.time() if now is None else now
+    records = register.all()
+    sizes = {record.id: size_of_copy(register.directory, record.id) for record in records}
+    total, gone = sum(sizes.values()), []
+    for record in records[: max(0, len(records) - keep.newest)]:
+        copy = read_copy(register.directory / record.id)
+        if record.id not in over and (copy is None or copy.status.state not in FINAL):
+            continue
+        age = (now - record.started) / 86400
+        if age > keep.days * _RECORDS:
+            gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days * _RECORDS:g} days"))
+        elif sizes[record.id] and (age > keep.days or total > keep.gb * 1e9):
+            why = f"older than {keep.days:g} days" if age > keep.days else f"copies took more than {keep.gb:g} GB"
+            gone.append(PrunedRun(record.id, sizes[record.id], why))
+        else:
+            continue
+        total -= sizes[record.id]
+        if not dry_run:
+            remove_copy(register.directory, record.id)
+            if age > keep.days * _RECORDS:
+                register.remove(record.id)
+    return gone

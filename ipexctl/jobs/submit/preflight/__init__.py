@@ -1,0 +1,1 @@
+"""Checks on the hosts before mpirun starts: connectivity, paths, the imports of the script."""

@@ -1,0 +1,1 @@
+"""Known error texts: what each means and what to type."""

@@ -1,0 +1,224 @@
+"""Known texts and ways of ending that come from the machine: memory, disks, limits, signals, its processor.
+
+Rows go from special to common; a row's id is what docs/troubleshooting.md calls it.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.why.patterns.match import KnownError
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.why.patterns.match import PatternMatch
+
+_SHM: Final = (
+    "more of it, as root: mount -o remount,size=8G /dev/shm (in a container: --shm-size 8g); or fewer DataLoader "
+    "workers: num_workers=0"
+)
+_LESS_MEMORY: Final = "a smaller batch, fewer ranks on a node (--ppn), fewer DataLoader workers"
+_TIERS: Final = {
+    "amx": "AVX-512 and AMX",
+    "avx512_bf16": "AVX-512 with bfloat16",
+    "avx512": "AVX-512",
+    "avx2": "AVX2 and no AVX-512",
+    "unsupported": "less than AVX2",
+}
+
+
+def _illegal(found: PatternMatch) -> tuple[str, str]:
+    host = found.words.host
+    can = _TIERS.get(found.context.tiers.get(host, ""))
+    has = f", whose processor has {can}" if can else ""
+    others = sorted({tier for name, tier in found.context.tiers.items() if name != host and tier})
+    more = " (others of this run have more)" if can and others and others != [found.context.tiers[host]] else ""
+    return (
+        (
+            f"something was built for another processor than that of {host}{has}{more}: it met an instruction it can't "
+            "do"
+        ),
+        (
+            f"ipexctl doctor says what each processor can; ipexctl install takes a stack that runs on all, or --limit "
+            f"'!{host}'"
+        ),
+    )
+
+
+def _worker_killed(found: PatternMatch) -> tuple[str, str]:
+    by = found.groups.get("by", "")
+    if "Bus error" in by or "shm" in found.groups.get("more", ""):
+        return f"a DataLoader worker on {found.words.host} ran out of shared memory (/dev/shm)", _SHM
+    if "Killed" in by:
+        return (
+            f"a DataLoader worker on {found.words.host} was killed, most likely by the kernel for want of memory",
+            _LESS_MEMORY,
+        )
+    return (
+        f"a DataLoader worker on {found.words.host} died{' of ' + by if by else ''}; what it said is above that line",
+        f"num_workers=0 shows the worker's own error; ipexctl logs {found.context.run} -r {found.words.rank} --stderr",
+    )
+
+
+def _full(found: PatternMatch) -> tuple[str, str]:
+    if any(word in found.words.last_words for word in ("/dev/shm", "/torch_")):  # noqa: S108
+        return f"shared memory (/dev/shm) is full on {fold(found.hosts)}", _SHM
+    return (
+        f"a disk is full on {fold(found.hosts)}, or a quota is used up",
+        "which one: ipexctl exec -- df -h . /tmp /dev/shm; checkpoints may need another place, or to be fewer",
+    )
+
+
+def _segfault(found: PatternMatch) -> tuple[str, str] | None:
+    words = found.words
+    at = f" ({words.place})" if words.place else ""
+    if found.context.plan.get("backend") == "ccl":
+        return (
+            (
+                f"rank {words.rank} crashed in a library{at}; with the ccl backend that is often oneCCL older than its "
+                "bindings, which fails at the first collective"
+            ),
+            "ipexctl install tries a real all-reduce on every node; does it happen without oneCCL? --backend gloo",
+        )
+    return (
+        f"rank {words.rank} crashed in a library{at}",
+        (
+            "packages built for another torch do that: ipexctl envs shows what is there; is it always this node? "
+            f"ipexctl run --limit '!{words.host}'"
+        ),
+    )
+
+
+MACHINE: Final = (
+    KnownError(
+        "memory.dataloader",
+        (
+            r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: (?P<by>[^.]+)(?P<more>.*)",
+            r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) exited unexpectedly",
+        ),
+        "",
+        "",
+        tell=_worker_killed,
+    ),
+    KnownError(
+        "memory.shm",
+        (
+            r"unable to open shared memory object",
+            r"unable to allocate shared memory",
+            r"insufficient shared memory",
+            r"unable to mmap \d+ bytes from file",
+            r"Bus error",
+        ),
+        "{host} has too little shared memory (/dev/shm) for what ranks and DataLoader workers keep there",
+        _SHM,
+        signals=(signal.SIGBUS,),
+    ),
+    KnownError(
+        "memory.refused",
+        (
+            r"DefaultCPUAllocator: can't allocate memory",
+            r"DefaultCPUAllocator: not enough memory",
+            r"std::bad_alloc",
+            r"^MemoryError",
+            r"Unable to allocate .+ for an array",
+            r"\[Errno 12\] Cannot allocate memory",
+        ),
+        "{host} has no memory left for what rank {rank} asked for",
+        _LESS_MEMORY,
+    ),
+    KnownError(
+        "disk.full",
+        (r"No space left on device", r"\bENOSPC\b", r"Disk quota exceeded"),
+        "",
+        "",
+        tell=_full,
+    ),
+    KnownError(
+        "disk.read_only",
+        (r"\[Errno 30\] Read-only file system: '(?P<path>[^']+)'", r"Read-only file system"),
+        "the script writes where nothing can be written on {host}: {path}",
+        "a place below the home or /tmp; ipexctl exec -- touch FILE shows where it works",
+    ),
+    KnownError(
+        "disk.stale",
+        (r"\[Errno 116\] Stale file handle", r"Stale file handle"),
+        "a file on a file server was replaced while rank {rank} had it open",
+        "don't change the project or the data on the server during a run; then run it again",
+    ),
+    KnownError(
+        "limit.files",
+        (r"\[Errno 24\] Too many open files", r"Too many open files"),
+        "rank {rank} has more files open than it may",
+        "torch.multiprocessing.set_sharing_strategy('file_system'), fewer DataLoader workers; the limit: ulimit -n",
+    ),
+    KnownError(
+        "limit.threads",
+        (
+            r"can't start new thread",
+            r"libgomp: Thread creation failed",
+            r"pthread_create failed",
+            r"OMP: Error #\d+: .*[Tt]hread",
+            r"\[Errno 11\] Resource temporarily unavailable",
+        ),
+        "{host} lets this account start no more threads or processes",
+        "fewer ranks on a node (--ppn), --omp N, fewer DataLoader workers; the limit there: ulimit -u",
+    ),
+    KnownError(
+        "cpu.illegal_instruction",
+        (r"Illegal instruction", r"Please verify that both the operating system and the processor support"),
+        "",
+        "",
+        signals=(signal.SIGILL,),
+        tell=_illegal,
+    ),
+    KnownError(
+        "memory.killed",
+        (r"Out of memory: Killed process", r"oom-kill:constraint"),
+        "somebody or something killed rank {rank} outright, and not ipexctl: most often the kernel, out of memory",
+        "on {host}, as root: dmesg -T | grep -i kill; if it was memory: " + _LESS_MEMORY,
+        confidence="possible",
+        signals=(signal.SIGKILL,),
+    ),
+    KnownError(
+        "process.crashed",
+        (r"Fatal Python error: Segmentation fault", r"^Segmentation fault"),
+        "",
+        "",
+        confidence="possible",
+        signals=(signal.SIGSEGV,),
+        tell=_segfault,
+    ),
+    KnownError(
+        "process.aborted",
+        (r"terminate called after throwing an instance of '(?P<what>[^']+)'", r"Fatal Python error: Aborted"),
+        "a library gave up in rank {rank} and ended the process; what it said stands above",
+        "all of it: ipexctl logs {run} -r {rank} --stderr",
+        confidence="possible",
+        signals=(signal.SIGABRT,),
+    ),
+    KnownError(
+        "process.floating_point",
+        (r"Floating point exception",),
+        "a library in rank {rank} divided by zero",
+        "all it said: ipexctl logs {run} -r {rank} --stderr",
+        confidence="possible",
+        signals=(signal.SIGFPE,),
+    ),
+    KnownError(
+        "process.told_to_go",
+        (),
+        "somebody or something told rank {rank} to go, and not ipexctl: another session of yours, a job scheduler, or "
+        "{host} being shut down",
+        "is {host} still up, and yours? ipexctl doctor --limit {host}; then run it again",
+        confidence="possible",
+        signals=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+    ),
+    KnownError(
+        "limit.cpu_time",
+        (),
+        "rank {rank} has used up the processor time that {host} allows a process",
+        "ulimit -t there says how much that is",
+        signals=(signal.SIGXCPU,),
+    ),
+)

@@ -1,0 +1,280 @@
+"""What a known text or way of ending means: the shapes of the table's rows, and how a rank's words are held against it.
+
+Pure. The rows themselves are in `causes_launch`, `causes_network`, `causes_machine` and `causes_script`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ipexctl.node.common.records import Master
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Confidence = Literal["likely", "possible"]
+Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
+"""end: counts in a rank's last words alone, as scripts print such texts and go on. anywhere: is said only where
+something is broken, maybe long before the end. vague: any better one wins. follows: what is said when another rank
+has gone. aside: said in healthy runs, too."""
+
+_PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
+_COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_FATAL: Final = "Fatal Python error:"
+_CHAINED: Final = ("During handling of the above exception", "The above exception was the direct cause")
+_FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?$")
+_THEIRS: Final = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
+_ERR_LINES, _OUT_LINES = 40, 15
+_SAID_AFTER: Final = 60
+"""Lines that an exception and what dies of it may take; behind more of them it was handled."""
+_ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "anywhere": 2, "vague": 3, "follows": 4, "raised": 5}
+_ASIDE: Final = 6
+
+
+@dataclass(frozen=True)
+class RankOutput:
+    """One rank, or mpirun, with what it said and how it ended. Lines are as they came but for colours."""
+
+    rank: int | None
+    host: str
+    out: tuple[str, ...] = ()
+    err: tuple[str, ...] = ()
+    exit_code: int | None = None
+    signal: int | None = None
+    kind: str = ""
+    state: str = ""
+
+    @cached_property
+    def ended_by(self) -> int | None:
+        """The signal, also where a shell between it and us has made 128+N of it."""
+        if self.signal:
+            return self.signal
+        return self.exit_code - 128 if self.exit_code in _OF_SHELLS else None
+
+    @cached_property
+    def text(self) -> str:
+        return "\n".join((*map(bare, self.out), *map(bare, self.err)))
+
+    @cached_property
+    def last_words(self) -> str:
+        """The last exception with those it came from; where there is none, the last lines."""
+        for lines in (self.err, self.out):
+            cleared = [bare(line) for line in lines]
+            start = _last_exception(cleared)
+            if start is not None:
+                return "\n".join(cleared[start:])
+        return "\n".join(map(bare, (*self.out[-_OUT_LINES:], *self.err[-_ERR_LINES:])))
+
+    @cached_property
+    def exception(self) -> tuple[str, str] | None:
+        """Its type and words, of the one that ended it."""
+        _, found, rest = self.last_words.rpartition(_TRACEBACK)
+        for line in rest.splitlines()[1:] if found else ():
+            if line and not line[0].isspace():
+                match = _EXCEPTION.match(line)
+                return (match["type"], match["words"] or "") if match else None
+        return None
+
+    @cached_property
+    def place(self) -> str:
+        """`train.py, line 12`: the innermost line of the script's own code that the exception passed."""
+        frames = [match for line in self.last_words.splitlines() if (match := _FRAME.match(line))]
+        own = [frame for frame in frames if not any(each in frame["file"] for each in _THEIRS)]
+        if not own:
+            return ""
+        frame = own[0] if _FATAL in self.last_words else own[-1]  # faulthandler begins with the innermost
+        return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureContext:
+    """The run around a rank whose end is to be explained."""
+
+    run: str
+    words: tuple[RankOutput, ...] = ()
+    """Every rank's."""
+    mpirun: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    master: Master = Master()  # noqa: RUF009
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    """Host → what its processor can do, where that is known."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.host for each in self.words))
+
+    @property
+    def python(self) -> str:
+        return str(self.plan.get("python") or "python3")
+
+    def install(self, package: str) -> str:
+        """What brings that package besides those that were asked for before."""
+        if self.plan.get("install") == "":
+            return f"ipexctl exec -- {self.python} -m pip install {shlex.quote(package)}"
+        return f"{self.plan.get('install') or 'ipexctl install'} --with {shlex.quote(package)}"
+
+    def who_said(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
+        return tuple(each for each in self.words if pattern.search(each.last_words))
+
+
+@dataclass(frozen=True, slots=True)
+class PatternMatch:
+    """A row's texts, met."""
+
+    words: RankOutput
+    context: FailureContext
+    groups: Mapping[str, str]
+    pattern: re.Pattern[str] | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Those whose ranks said it as well, in the run's order."""
+        if self.pattern is None:
+            return (self.words.host,)
+        said = {each.host for each in self.context.who_said(self.pattern)}
+        said.add(self.words.host)
+        return tuple(host for host in self.context.hosts if host in said) or (self.words.host,)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownError:
+    """One row. `sentence` and `fix` may name `{host}`, `{rank}`, `{run}`, `{python}` and groups of the patterns."""
+
+    id: str
+    texts: tuple[str, ...]
+    sentence: str
+    fix: str
+    weight: Weight = "end"
+    confidence: Confidence = "likely"
+    signals: tuple[int, ...] = ()
+    """It is met by this way of ending alone."""
+    tell: Callable[[PatternMatch], tuple[str, str] | None] | None = None
+    """Where the words depend on more: sentence and fix, None where it isn't this after all."""
+    patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patterns", tuple(re.compile(text, re.MULTILINE) for text in self.texts))
+
+    def explain(self, found: PatternMatch) -> tuple[str, str] | None:
+        if self.tell is not None:
+            return self.tell(found)
+        words = found.words
+        fields = _Fields(found.groups)
+        fields.update(rank=words.rank, host=words.host, run=found.context.run, python=found.context.python)
+        return self.sentence.format_map(fields), self.fix.format_map(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why the run ended, as far as its words tell."""
+
+    id: str
+    sentence: str
+    fix: str
+    confidence: Confidence
+    rank: int | None = None
+    host: str = ""
+    order: int = field(default=0, compare=False)
+
+    @property
+    def is_good(self) -> bool:
+        """Not merely what follows from something else."""
+        return self.order in (0, 1, 2, 3, 5)
+
+
+class _Fields(dict[str, Any]):
+    """What a pattern has not caught is left general."""
+
+    def __missing__(self, key: str) -> str:
+        return {"node": "a node", "path": "a file", "what": "it"}.get(key, "something")
+
+
+_OF_SHELLS: Final = frozenset({129, 132, 134, 135, 136, 137, 139, 152})
+
+
+def bare(line: str) -> str:
+    """A line without colours and without the rank that torch puts before each line of a traceback."""
+    if "\x1b" in line:
+        line = _COLOR.sub("", line)
+    return _PREFIX.sub("", line) if line.startswith("[rank") else line
+
+
+def _last_exception(lines: Sequence[str]) -> int | None:
+    """Where the last traceback begins, with those it was raised from; none where the rank went on after it."""
+    starts = [at for at, line in enumerate(lines) if line.startswith((_TRACEBACK, _FATAL))]
+    if not starts:
+        return None
+    start = starts[-1]
+    said = next((at for at in range(start + 1, len(lines)) if lines[at] and not lines[at][0].isspace()), len(lines))
+    if len(lines) - said > _SAID_AFTER:
+        return None
+    for before in reversed(starts[:-1]):
+        if not any(line.startswith(_CHAINED) for line in lines[before:start]):
+            break
+        start = before
+    return start
+
+
+def cause_of(words: RankOutput, context: FailureContext, table: Sequence[KnownError]) -> Cause | None:
+    """The best row for one rank's end: by weight, then in the table's order, which goes from special to common."""
+    best: Cause | None = None
+    for known in table:
+        if best is not None and _best_order(known) >= best.order:
+            continue
+        met = _meet(known, words, context)
+        if met is None or (best is not None and met[1] >= best.order):
+            continue
+        explained = known.explain(met[0])
+        if explained is not None:
+            sentence, fix = explained
+            best = Cause(known.id, sentence, fix, known.confidence, words.rank, words.host, met[1])
+    return best
+
+
+def _best_order(known: KnownError) -> int:
+    order = _ORDER["end"] if known.weight == "anywhere" else _ORDER.get(known.weight, _ASIDE)
+    return min(order, _ORDER["signal"]) if known.signals else order
+
+
+def _meet(known: KnownError, words: RankOutput, context: FailureContext) -> tuple[PatternMatch, int] | None:
+    for pattern in known.patterns:
+        match = pattern.search(words.last_words)
+        if match is not None:
+            order = _ORDER["end"] if known.weight in ("end", "anywhere") else _ORDER.get(known.weight, _ASIDE)
+            return PatternMatch(words, context, _groups(match), pattern), order
+    if words.ended_by in known.signals:
+        return PatternMatch(words, context, {}), _ORDER["signal"]
+    if known.weight in ("end", "follows"):
+        return None
+    for pattern in known.patterns:
+        match = pattern.search(words.text)
+        if match is not None:
+            return PatternMatch(words, context, _groups(match), pattern), _ORDER.get(known.weight, _ASIDE)
+    return None
+
+
+def _groups(match: re.Match[str]) -> dict[str, str]:
+    return {name: text for name, text in match.groupdict().items() if text is not None}
+
+
+def raised(words: RankOutput, context: FailureContext) -> Cause | None:
+    """No text we know, but an exception: the script's own affair."""
+    if words.exception is None:
+        return None
+    kind, said = words.exception
+    at = f" ({words.place})" if words.place else ""
+    what = f"{kind}: {said}" if said else kind
+    sentence = f"the script raised {shortened(what)}{at}"
+    fix = f"mend that, and run it again; all that rank {words.rank} said: ipexctl logs {context.run} -r {words.rank}"
+    sure: Confidence = "likely" if words.exit_code in (1, None) else "possible"
+    return Cause("script.raised", sentence, fix, sure, words.rank, words.host, _ORDER["raised"])
+
+
+def shortened(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[: most - 2].rstrip() + " …"

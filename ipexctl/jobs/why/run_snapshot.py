@@ -1,0 +1,132 @@
+"""What `node/run/run_snapshot.py` has read of a run's directory, as a value.
+
+What is missing or odd is left out, never an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.jobs.why.patterns.match import FailureContext, RankOutput
+from ipexctl.node.common.records import read_event, read_status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.node.common.records import RankStatus, RunEvent, RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """All that is known of a run."""
+
+    status: RunStatus
+    context: FailureContext
+    node0: str = ""
+    now: float | None = None
+    """By node0's clock, as are the others."""
+    boot: float | None = None
+    ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
+    """Rank → when its command ended, in the last attempt."""
+    restarts: tuple[str, ...] = ()
+    """What each attempt before the last ended with."""
+    supervise: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.status.id
+
+    @property
+    def took(self) -> float | None:
+        status = self.status
+        return max(0.0, status.ended - status.started) if status.ended and status.started else None
+
+    @property
+    def silent_for(self) -> float | None:
+        """Seconds in which no rank has printed anything, where that was reported."""
+        until = self.status.ended if self.status.is_over else self.now
+        if self.status.silent is None or until is None:
+            return None
+        return max(0.0, until - self.status.silent.since)
+
+    def words_of(self, rank: int | None) -> RankOutput:
+        return next((words for words in self.context.words if words.rank == rank), RankOutput(rank, ""))
+
+    def row(self, rank: int | None) -> RankStatus | None:
+        return next((row for row in self.status.ranks if row.rank == rank), None)
+
+
+def read_snapshot(document: Mapping[str, Any], node0: str) -> RunSnapshot:
+    """From the last event of the call."""
+    status = read_status(document.get("status"))
+    events = [event for each in _list(document.get("events")) if (event := read_event(each)) is not None]
+    started = max((at for at, each in enumerate(events) if each.event == "restart"), default=0)
+    exits = {each.rank: each.at for each in events[started:] if each.event == "exit"}
+    return RunSnapshot(
+        status=status,
+        context=_scene(document, status, node0),
+        node0=node0,
+        now=_number(document.get("now")),
+        boot=_number(document.get("boot")),
+        ended_at={rank: at for rank, at in exits.items() if rank is not None and at is not None},
+        restarts=_restarts(status, events),
+        supervise=_lines(document.get("supervise")),
+    )
+
+
+def _scene(document: Mapping[str, Any], status: RunStatus, node0: str) -> FailureContext:
+    texts = {key: _unpacked(text) for key, text in _dict(document.get("texts")).items()}
+    keys = _dict(document.get("ranks"))
+    first = status.first_failure
+    words = []
+    for row in status.ranks:
+        own = _dict(keys.get(str(row.rank)))
+        out, err = texts.get(str(own.get("out")), ()), texts.get(str(own.get("err")), ())
+        if first is not None and first.rank == row.rank:
+            words.append(RankOutput(row.rank, row.host, out, err, first.exit_code, first.signal, first.kind, row.state))
+        else:
+            words.append(RankOutput(row.rank, row.host, out, err, row.exit_code, row.signal, "", row.state))
+    plan = _dict(document.get("plan"))
+    log = _lines(document.get("mpirun")) or status.mpirun.tail
+    return FailureContext(
+        run=status.id,
+        words=tuple(words),
+        mpirun=RankOutput(None, node0, (), (*log, status.reason)),
+        plan=plan,
+        master=status.master,
+        tiers={str(host): str(tier) for host, tier in _dict(plan.get("tiers")).items() if tier},
+    )
+
+
+def _restarts(status: RunStatus, events: Sequence[RunEvent]) -> tuple[str, ...]:
+    if status.attempts:
+        return tuple(attempt.reason for attempt in status.attempts)
+    return tuple(str(each.fields.get("after") or "") for each in events if each.event == "restart")
+
+
+def _unpacked(text: object) -> tuple[str, ...]:
+    try:
+        data = zlib.decompress(base64.b64decode(str(text)))
+    except (binascii.Error, zlib.error, ValueError):
+        return ()
+    return tuple(data.decode(errors="replace").split("\n")) if data else ()
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _lines(value: object) -> tuple[str, ...]:
+    return tuple(map(str, _list(value)))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

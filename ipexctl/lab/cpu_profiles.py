@@ -1,0 +1,150 @@
+"""The CPUs a lab's host can be dressed as. Data and its lookup; `cpuinfo` and `sysfs` render it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Final
+
+from ipexctl.errors import UserError
+from ipexctl.lab.cpu_flags import FLAGS
+
+X86: Final = "x86_64"
+ARM: Final = "aarch64"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuProfile:
+    """One machine: what its CPU calls itself, and how its cores and memory are laid out."""
+
+    name: str
+    model_name: str
+    family: int
+    model: int
+    stepping: int
+    sockets: int
+    cores: int
+    """Per socket."""
+    mhz: int
+    l2: int
+    """KB, each core's own."""
+    l3: int
+    """KB, shared by `l3_cores` cores, or by all of a socket."""
+    known_for: str
+    """What it has, or lacks, that matters to a training job."""
+    numa_per_socket: int = 1
+    threads: int = 2
+    vendor: str = "GenuineIntel"
+    arch: str = X86
+    l1d: int = 32
+    l1i: int = 32
+    l3_cores: int = 0
+    far: int = 21
+    """The NUMA distance to the other socket."""
+    address_sizes: str = "46 bits physical, 48 bits virtual"
+    cpuid_level: int = 22
+    microcode: str = "0x1"
+
+    @property
+    def flags(self) -> str:
+        return FLAGS[self.name]
+
+    @property
+    def nodes(self) -> int:
+        return self.sockets * self.numa_per_socket
+
+    @property
+    def cpus(self) -> int:
+        return self.sockets * self.cores * self.threads
+
+    @property
+    def layout(self) -> str:
+        """`2x56, 8 NUMA nodes`."""
+        return f"{self.sockets}x{self.cores}, {self.nodes} NUMA node{'s' if self.nodes > 1 else ''}"
+
+
+_WIDE = "52 bits physical, 57 bits virtual"
+COSTUMES: Final = (
+    CpuProfile(
+        "sandybridge", "Intel(R) Xeon(R) CPU E5-2680 0 @ 2.70GHz", 6, 45, 7, 2, 8, 2700, 256, 20480,
+        "AVX, no AVX2: no stack for it", cpuid_level=13, microcode="0x71a",
+    ),
+    CpuProfile(
+        "haswell", "Intel(R) Xeon(R) CPU E5-2690 v3 @ 2.60GHz", 6, 63, 2, 2, 12, 2600, 256, 30720,
+        "AVX2, no AVX-512", cpuid_level=15, microcode="0x49",
+    ),
+    CpuProfile(
+        "skylake-sp", "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", 6, 85, 4, 2, 20, 2400, 1024, 28160,
+        "AVX-512, no VNNI", microcode="0x2007006",
+    ),
+    CpuProfile(
+        "cascadelake", "Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz", 6, 85, 7, 2, 20, 2500, 1024, 28160,
+        "AVX-512 with VNNI", microcode="0x5003605",
+    ),
+    CpuProfile(
+        "cooperlake", "Intel(R) Xeon(R) Platinum 8376H CPU @ 2.60GHz", 6, 85, 11, 4, 28, 2600, 1024, 39424,
+        "AVX-512 with BF16, four sockets", microcode="0x7002503",
+    ),
+    CpuProfile(
+        "icelake-sp", "Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz", 6, 106, 6, 2, 32, 2600, 1280, 49152,
+        "AVX-512 with VNNI, no BF16", l1d=48, address_sizes="46 bits physical, 57 bits virtual",
+        cpuid_level=27, microcode="0xd0003a5",
+    ),
+    CpuProfile(
+        "sapphirerapids", "Intel(R) Xeon(R) Platinum 8480+", 6, 143, 8, 2, 56, 2000, 2048, 107520,
+        "AMX (BF16, INT8), SNC4", numa_per_socket=4, l1d=48, address_sizes=_WIDE,
+        cpuid_level=32, microcode="0x2b000590",
+    ),
+    CpuProfile(
+        "emerald-rapids", "INTEL(R) XEON(R) PLATINUM 8592+", 6, 207, 2, 2, 64, 1900, 2048, 327680,
+        "AMX (BF16, INT8)", l1d=48, address_sizes=_WIDE, cpuid_level=32, microcode="0x21000240",
+    ),
+    CpuProfile(
+        "graniterapids", "Intel(R) Xeon(R) 6972P", 6, 173, 1, 2, 96, 2400, 2048, 491520,
+        "AMX with FP16, SNC3", numa_per_socket=3, l1d=48, l1i=64, address_sizes=_WIDE,
+        cpuid_level=36, microcode="0x1000380",
+    ),
+    CpuProfile(
+        "epyc-genoa", "AMD EPYC 9554 64-Core Processor", 25, 17, 1, 2, 64, 3100, 1024, 32768,
+        "AMD: AVX-512 with BF16, no AMX", vendor="AuthenticAMD", l3_cores=8, far=32,
+        address_sizes="52 bits physical, 57 bits virtual", cpuid_level=16, microcode="0xa101148",
+    ),
+    CpuProfile(
+        "graviton3", "Neoverse-V1", 8, 0xD40, 1, 1, 64, 2600, 1024, 32768,
+        "aarch64: no wheel of the stack fits", threads=1, vendor="ARM", arch=ARM, l1d=64, l1i=64,
+    ),
+)  # fmt: skip
+_BY_NAME: Final = {cpu_profile.name: cpu_profile for cpu_profile in COSTUMES}
+
+
+def find_cpu_profile(name: str) -> CpuProfile:
+    cpu_profile = _BY_NAME.get(name)
+    if cpu_profile is None:
+        near = difflib.get_close_matches(name, _BY_NAME, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"there is no CPU {name!r}{hint}", fix=f"one of: {', '.join(_BY_NAME)}")
+    return cpu_profile
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One logical CPU."""
+
+    number: int
+    socket: int
+    core: int
+    """Within its socket."""
+    thread: int
+    node: int
+
+
+def cpus(cpu_profile: CpuProfile) -> tuple[Cpu, ...]:
+    """Numbered as Linux does: the first thread of every core, socket after socket, then the second ones."""
+    found: list[Cpu] = []
+    per_node = cpu_profile.cores // cpu_profile.numa_per_socket
+    for thread in range(cpu_profile.threads):
+        for socket in range(cpu_profile.sockets):
+            for core in range(cpu_profile.cores):
+                node = socket * cpu_profile.numa_per_socket + core // per_node
+                found.append(Cpu(len(found), socket, core, thread, node))
+    return tuple(found)

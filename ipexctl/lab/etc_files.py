@@ -1,0 +1,93 @@
+"""What a host has of its own under /etc: accounts, names, sshd's configuration. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ipexctl.lab.state import Lab, LabHost
+
+UID: Final = 1000
+"""The same for every account name: on a shared home the files must belong to all of them."""
+_FIRST_PERSON, _NOBODY = 1000, 65534
+_SHELL: Final = "/bin/bash"
+
+
+def passwd(machine: str, host: LabHost) -> str:
+    """The machine's system accounts, none of its people, and ours."""
+    lines = [line for line in machine.splitlines() if _is_system(line) and not line.startswith("root:")]
+    lines.insert(0, f"root:x:0:0:root:/root:{_SHELL}")
+    if not any(line.startswith("sshd:") for line in lines):
+        lines.append("sshd:x:74:65534::/run/sshd:/usr/sbin/nologin")
+    if host.user != "root":
+        lines.append(f"{host.user}:x:{UID}:{UID}:{host.user}:{host.home}:{_SHELL}")
+    return _text(lines)
+
+
+def group(machine: str, host: LabHost) -> str:
+    lines = [_without_members(line) for line in machine.splitlines() if _is_system(line)]
+    if host.user != "root":
+        lines.append(f"{host.user}:x:{UID}:")
+    return _text(lines)
+
+
+def shadow(passwd_text: str) -> str:
+    """No password for anyone: `*`, not `!`, which sshd takes for a locked account."""
+    return _text([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
+
+
+def _is_system(line: str) -> bool:
+    fields = line.split(":")
+    if len(fields) < 4 or not fields[2].isdigit():
+        return False
+    return int(fields[2]) < _FIRST_PERSON or int(fields[2]) == _NOBODY
+
+
+def _without_members(line: str) -> str:
+    return line.rsplit(":", 1)[0] + ":"
+
+
+def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
+    """/etc/hosts. Without Debian's `127.0.1.1 NAME` line: it sends a rendezvous to the loopback."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    known = lab.nodes if others else (host,)
+    lines += [f"{node.peer_address} {node.name}" for node in known]
+    return _text(lines)
+
+
+RESOLV_CONF: Final = "# no name server: the hosts of a lab know what /etc/hosts says\noptions timeout:1 attempts:1\n"
+NSSWITCH: Final = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
+
+
+def sshd_config(openssh: tuple[int, int]) -> str:
+    lines = [
+        "Port 22",
+        "HostKey /etc/ssh/ssh_host_ed25519_key",
+        "PidFile /run/sshd.pid",
+        "UsePAM no",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "PermitRootLogin prohibit-password",
+        "UseDNS no",
+        "MaxStartups 200",
+        "MaxSessions 100",
+        "PrintMotd no",
+        "PrintLastLog no",
+        "AcceptEnv LANG LC_*",
+        "Subsystem sftp internal-sftp",
+    ]
+    if openssh >= (9, 8):
+        # Tests fail to log in on purpose; sshd would shut the whole lab out for it.
+        lines.append("PerSourcePenalties no")
+    return _text(lines)
+
+
+def openssh_version(banner: str) -> tuple[int, int]:
+    """`OpenSSH_9.2p1 Debian-2…` → (9, 2); (0, 0) for what can't be read."""
+    head = banner.removeprefix("OpenSSH_").split("p", 1)[0].split(",", 1)[0].strip()
+    major, _, minor = head.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+def _text(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,95 @@
+"""How many ranks each host gets: from slots, -n and --ppn, else one a NUMA node of the smallest host. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.binding import level
+from ipexctl.launch.plan import LaunchRefusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.hosts.host import Host
+
+
+@dataclass(frozen=True, slots=True)
+class RankDistribution:
+    """Ranks of each host, in the hosts' order."""
+
+    counts: tuple[int, ...]
+    why: str
+    notes: tuple[str, ...] = ()
+
+
+def distribute_ranks(
+    hosts: Sequence[Host], n: int | None, ppn: int | None, default: int
+) -> RankDistribution | LaunchRefusal:
+    """`default` is what a host gets that grants no number of its own."""
+    shared = _by_ppn(hosts, n, ppn) if ppn is not None else _by_slots(hosts, n, default)
+    if isinstance(shared, LaunchRefusal):
+        return shared
+    notes = [*shared.notes, *_uneven(hosts, shared.counts, n)]
+    beyond = [host.name for host, count in zip(hosts, shared.counts, strict=True) if host.slots and count > host.slots]
+    if beyond:
+        notes.append(f"more ranks than slots on {fold(beyond)}, as you asked")
+    return RankDistribution(shared.counts, shared.why, tuple(notes))
+
+
+def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution | LaunchRefusal:
+    short = [host.name for host in hosts if host.max_slots is not None and ppn > host.max_slots]
+    if short and (n is None or n > ppn or hosts[0].name in short):
+        most = min(host.max_slots or 0 for host in hosts if host.name in short)
+        return LaunchRefusal(
+            f"--ppn {ppn} is more than max_slots={most} of {fold(short)}",
+            f"--ppn {most}, or another max_slots",
+            tuple(short),
+        )
+    total = ppn * len(hosts) if n is None else n
+    if total > ppn * len(hosts):
+        needed = -(-total // ppn)
+        return LaunchRefusal(
+            f"-n {total} with --ppn {ppn} takes {needed} hosts, not {len(hosts)}",
+            f"-n {ppn * len(hosts)}, or --ppn {-(-total // len(hosts))}",
+        )
+    counts = tuple(max(0, min(ppn, total - ppn * at)) for at in range(len(hosts)))
+    return RankDistribution(counts, f"--ppn {ppn}" if n is None else f"-n {n}, --ppn {ppn}")
+
+
+def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistribution | LaunchRefusal:
+    slots = [min(host.slots or default, host.max_slots or 1 << 20) for host in hosts]
+    granted = any(host.slots for host in hosts)
+    if n is None:
+        why = "its slots" if granted else "one rank a NUMA node, as many as the smallest host has"
+        return RankDistribution(tuple(slots), why)
+    if not granted:
+        slots = [0] * len(hosts)  # nothing is granted, so nothing is exceeded: an even share
+    counts = level(n, slots)
+    rest = n - sum(counts)
+    if rest:
+        room = [(host.max_slots or 1 << 20) - count for host, count in zip(hosts, counts, strict=True)]
+        more = level(rest, room)
+        if sum(more) < rest:
+            most = n - rest + sum(more)
+            return LaunchRefusal(f"-n {n} is more than the {most} ranks that max_slots allows in all", f"-n {most}")
+        counts = [count + extra for count, extra in zip(counts, more, strict=True)]
+    return RankDistribution(tuple(counts), f"-n {n}, shared evenly" + (" within the slots" if granted else ""))
+
+
+def _uneven(hosts: Sequence[Host], counts: Sequence[int], n: int | None) -> list[str]:
+    idle = [host.name for host, count in zip(hosts, counts, strict=True) if not count]
+    busy = [count for count in counts if count]
+    notes = []
+    if idle:
+        have = "no rank and takes" if len(idle) == 1 else "no ranks and take"
+        total = f"{sum(counts)} {'rank' if sum(counts) == 1 else 'ranks'}"
+        notes.append(
+            f"{fold(idle)} {'has' if len(idle) == 1 else 'have'} {have} no part: {total} for {len(hosts)} hosts"
+        )
+    if n is not None and busy and min(busy) != max(busy):
+        notes.append(
+            f"{n} ranks don't divide evenly: hosts have {min(busy)} to {max(busy)}, and those with more set the pace"
+        )
+    return notes

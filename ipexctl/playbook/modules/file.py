@@ -1,0 +1,119 @@
+"""file, stat and ping: what is at a path of the host, and that the host answers at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.playbook.modules.copy import fix_for
+from ipexctl.playbook.modules.host_script import run_sh
+from ipexctl.playbook.result import Result, failed
+
+if TYPE_CHECKING:
+    from ipexctl.playbook.play_context import PlayContext
+    from ipexctl.playbook.result import Call
+    from ipexctl.remote.session import Session
+
+_HOME: Final = """\
+case $1 in '~') path=$HOME;; '~/'*) path=$HOME/${1#??};; *) path=$1;; esac
+case $path in -*) path=./$path;; esac
+"""
+_FILE: Final = """\
+state=$2 src=$3 mode=$4 check=$5 changed=ok
+no() { printf '%s\\n' "$1" >&2; exit 1; }
+if [ -L "$path" ]; then was=link; elif [ -d "$path" ]; then was=directory; elif [ -e "$path" ]; then was=file
+else was=absent; fi
+now=$was
+if [ "$was" = link ] && [ "$state" != link ] && [ "$state" != absent ] && [ -e "$path" ]; then
+  if [ -d "$path" ]; then now=directory; else now=file; fi
+fi
+case $state in
+  absent)
+    case $path in /|"$HOME"|"$HOME/") no "$path is not for us to take away";; esac
+    [ "$was" = absent ] || changed=changed
+    [ "$check$changed" != changed ] || rm -rf -- "$path" || exit 1;;
+  directory)
+    [ "$now" = directory ] || [ "$now" = absent ] || no "a $now is in its place: $path"
+    [ "$now" = directory ] || changed=changed
+    [ "$check$changed" != changed ] || mkdir -p -- "$path" || exit 1;;
+  touch)
+    changed=changed
+    [ -n "$check" ] || touch -- "$path" || exit 1;;
+  link)
+    [ "$was" = link ] || [ "$was" = absent ] || no "a $was is in its place: $path"
+    [ "$was" = link ] && [ "$(readlink -- "$path")" = "$src" ] || changed=changed
+    [ "$check$changed" != changed ] || ln -sfn -- "$src" "$path" || exit 1;;
+  *)
+    [ "$now" != absent ] || no "there is nothing at $path"
+    [ "$now" = file ] || [ -z "$state" ] || no "a $now is in its place: $path";;
+esac
+had=$(stat -L -c %a -- "$path" 2>/dev/null)
+if [ -n "$mode" ] && [ "$had" != "$mode" ]; then
+  changed=changed
+  [ -n "$check" ] || chmod "$mode" -- "$path" || exit 1
+fi
+printf '%s\\n%s\\n%s\\n%s\\n' "$changed" "$was" "$had" "$path"
+"""
+_STAT: Final = """\
+follow=$2 sum=$3
+[ -e "$path" ] || { [ -L "$path" ] && [ -z "$follow" ]; } || { echo none; exit 0; }
+stat ${follow:+-L} -c '%f|%s|%a|%Y|%U|%G' -- "$path" || exit 1
+readlink -- "$path" || echo
+[ -z "$sum" ] || ! [ -f "$path" ] || sha1sum <"$path"
+"""
+_KINDS: Final = {0x4: "isdir", 0x8: "isreg", 0xA: "islnk"}
+
+
+class _File:
+    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+        args = call.args
+        mode = "" if args["mode"] is None else f"{args['mode']:o}"
+        state = args["state"] or ""
+        words = [args["path"], state, args["src"] or "", mode, "check" if call.check else ""]
+        ran = run_sh(context, session, call, _HOME + _FILE, words)
+        if ran.rc != 0:
+            return failed(ran.last_words or f"exit code {ran.rc}", fix_for(ran.last_words), path=args["path"])
+        changed, was, had, path = ran.stdout.decode(errors="replace").split("\n", 3)
+        data: dict[str, Any] = {"path": path.rstrip("\n"), "state": state or was}
+        if changed != "changed":
+            return Result("ok", data=data)
+        before = [f"-{was}", f"-mode {had}"] if had and mode else [f"-{was}"]
+        after = [f"+{state or was}", f"+mode {mode}"] if had and mode else [f"+{state or was}"]
+        lines = [f"--- {data['path']}", f"+++ {data['path']}", *before, *after]
+        return Result("changed", data=data, diff="".join(f"{line}\n" for line in lines))
+
+
+class _Stat:
+    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+        args = call.args
+        words = [args["path"], "yes" if args["follow"] else "", "yes" if args["get_checksum"] else ""]
+        ran = run_sh(context, session, call, _HOME + _STAT, words)
+        if ran.rc != 0:
+            return failed(ran.last_words or f"exit code {ran.rc}", fix_for(ran.last_words), path=args["path"])
+        first, *rest = ran.stdout.decode(errors="replace").split("\n")
+        if first == "none":
+            return Result("ok", data={"stat": {"exists": False}})
+        kind, size, mode, changed, user, group = first.split("|")
+        found: dict[str, Any] = {
+            "exists": True,
+            "path": args["path"],
+            "size": int(size),
+            "mode": mode.rjust(4, "0"),
+            "mtime": int(changed),
+            "pw_name": user,
+            "gr_name": group,
+            **{name: int(kind, 16) >> 12 == number for number, name in _KINDS.items()},
+        }
+        if found["islnk"]:
+            found["lnk_target"] = rest[0]
+        if len(rest) > 1 and rest[1]:
+            found["checksum"] = rest[1].split()[0]
+        return Result("ok", data={"stat": found})
+
+
+class _Ping:
+    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+        ran = run_sh(context, session, call, "exit 0")
+        return Result("ok", data={"ping": "pong"}) if ran.rc == 0 else failed(ran.last_words or f"exit code {ran.rc}")
+
+
+RUNNERS: Final = {"file": _File(), "stat": _Stat(), "ping": _Ping()}

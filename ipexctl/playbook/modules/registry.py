@@ -1,0 +1,53 @@
+"""The module of a task, imported when it is first needed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.playbook.play_context import PlayContext
+    from ipexctl.playbook.result import Call, Result
+    from ipexctl.remote.session import Session
+
+_FILES: Final = {
+    "exec": "shell",
+    "command": "shell",
+    "copy": "copy",
+    "template": "copy",
+    "file": "file",
+    "stat": "file",
+    "ping": "file",
+    "fetch": "fetch",
+    "wait_for": "wait_for",
+    "assert": "debug",
+    "fail": "debug",
+    "debug": "debug",
+    "set_fact": "debug",
+    "pause": "wait_for",
+    "doctor": "doctor_trust_sync",
+    "trust": "doctor_trust_sync",
+    "sync": "doctor_trust_sync",
+    "install": "stack",
+    "env": "stack",
+    "run": "run",
+    "tune": "tune",
+    "migrate": "migrate",
+}
+
+
+class Runner(Protocol):
+    """Each has the one of these that its spec's `where` asks for."""
+
+    def here(self, context: PlayContext, call: Call, thats: Sequence[bool]) -> Result: ...
+
+    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result: ...
+
+    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]: ...
+
+
+def runner(name: str) -> Runner:
+    file: Any = import_module(f"ipexctl.playbook.modules.{_FILES[name]}")
+    return cast("Runner", file.RUNNERS[name])

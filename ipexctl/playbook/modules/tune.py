@@ -1,0 +1,137 @@
+"""tune: settings that training feels, the account's own or, as root, the machine's; each can be taken back."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.playbook.modules.host_script import run_sh
+from ipexctl.playbook.result import Result, failed
+
+if TYPE_CHECKING:
+    from ipexctl.playbook.play_context import PlayContext
+    from ipexctl.playbook.result import Call
+    from ipexctl.remote.session import Session
+
+# What was there before we first came is kept in a file beside our home, a line a setting: that is what is undone.
+_TUNE: Final = """\
+umask 077
+mode=$1 state=$2 home=$3; shift 3
+case $home in '~/'*) home=$HOME/${home#??};; esac
+kept=$home/tune.before
+file_of() {
+  case $1 in
+    thp) echo /sys/kernel/mm/transparent_hugepage/enabled;;
+    sysctl:*) echo "/proc/sys/$(printf %s "${1#sysctl:}" | tr . /)";;
+  esac
+}
+governors() { ls /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor 2>/dev/null; }
+now() {
+  case $1 in
+    linger) if [ -e "/var/lib/systemd/linger/$(id -un)" ]; then echo yes; else echo no; fi;;
+    governor) f=$(governors | head -n 1); [ -n "$f" ] && cat "$f";;
+    thp) sed -n 's/.*\\[\\(.*\\)\\].*/\\1/p' "$(file_of thp)" 2>/dev/null;;
+    *) tr -s '\\t' ' ' <"$(file_of "$1")" 2>/dev/null;;
+  esac
+}
+put() {
+  case $1 in
+    linger) if [ "$2" = yes ]; then loginctl enable-linger; else loginctl disable-linger; fi;;
+    governor) for f in $(governors); do printf %s "$2" >"$f" || return 1; done;;
+    *) printf %s "$2" >"$(file_of "$1")";;
+  esac
+}
+change() {
+  is=$(now "$1")
+  if [ -z "$is" ]; then printf 'missing\\t%s\\t\\t%s\\n' "$1" "$2"; return; fi
+  if [ "$is" = "$2" ]; then printf 'same\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return; fi
+  if [ "$mode" = check ]; then printf 'changed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return; fi
+  if [ "$state" = present ] && ! grep -q "^$1	" "$kept" 2>/dev/null; then
+    if ! { mkdir -p "$home" && printf '%s\\t%s\\n' "$1" "$is" >>"$kept"; }; then
+      printf 'failed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return
+    fi
+  fi
+  if why=$(put "$1" "$2" 2>&1) && [ "$(now "$1")" = "$2" ]; then
+    printf 'changed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"
+  else
+    printf 'failed\\t%s\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2" "$(printf %s "$why" | tail -n 1)"
+  fi
+}
+if [ "$state" = present ]; then
+  while [ $# -gt 1 ]; do change "$1" "$2"; shift 2; done
+  exit 0
+fi
+[ -e "$kept" ] || exit 0
+rest=$kept.rest; [ "$mode" = check ] || : >"$rest"
+while IFS='	' read -r name was; do
+  asked=no; [ $# -eq 0 ] && asked=yes
+  for each do [ "$each" = "$name" ] && asked=yes; done
+  if [ $asked = no ]; then [ "$mode" = check ] || printf '%s\\t%s\\n' "$name" "$was" >>"$rest"; continue; fi
+  said=$(change "$name" "$was"); printf '%s\\n' "$said"
+  case $said in failed*) [ "$mode" = check ] || printf '%s\\t%s\\n' "$name" "$was" >>"$rest";; esac
+done <"$kept"
+[ "$mode" = check ] || { if [ -s "$rest" ]; then mv -f "$rest" "$kept"; else rm -f "$rest" "$kept"; fi; }
+"""
+
+
+class _Tune:
+    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+        wanted = _wanted(call)
+        if not wanted and call.args["state"] == "present":
+            return failed("tune has nothing to set", "linger, thp, governor, or sysctl")
+        bad = next((value for value in wanted.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
+        if bad is not None:
+            return failed(f"{bad!r} can't be a setting's value")
+        home = context.options.home if call.become is None else "/var/lib/ipexctl-tune"
+        words = ["check" if call.check else "", call.args["state"], home]
+        if call.args["state"] == "present":
+            words += [word for pair in wanted.items() for word in pair]
+        else:
+            words += list(wanted)
+        ran = run_sh(context, session, call, _TUNE, words)
+        if ran.rc != 0:
+            return failed(ran.last_words or f"exit code {ran.rc}")
+        rows = [(*line.split("\t"), "", "", "")[:5] for line in ran.stdout.decode(errors="replace").splitlines()]
+        return _outcome(rows, call)
+
+
+def _wanted(call: Call) -> dict[str, str]:
+    args = call.args
+    found: dict[str, str] = {}
+    if args["linger"] is not None:
+        found["linger"] = "yes" if args["linger"] else "no"
+    for name in ("thp", "governor"):
+        if args[name] is not None:
+            found[name] = args[name]
+    for name, value in (args["sysctl"] or {}).items():
+        found[f"sysctl:{name}"] = " ".join(str(value).split())
+    return found
+
+
+def _outcome(rows: list[Any], call: Call) -> Result:
+    changed = [row for row in rows if row[0] == "changed"]
+    broken = [row for row in rows if row[0] == "failed"]
+    missing = [row[1] for row in rows if row[0] == "missing"]
+    data = {
+        "settings": {row[1]: {"before": row[2], "after": row[3], "outcome": row[0]} for row in rows},
+        "missing": missing,
+    }
+    diff = "".join(
+        f"- {row[1].removeprefix('sysctl:')} = {row[2]}\n+ {row[1].removeprefix('sysctl:')} = {row[3]}\n"
+        for row in changed
+    )
+    said = ", ".join(f"{row[1].removeprefix('sysctl:')} {row[2]} → {row[3]}" for row in changed)
+    if missing:
+        said += ("; " if said else "") + f"this machine has no {', '.join(missing)}"
+    if broken:
+        name, was, to, why = broken[0][1:5]
+        fix = (
+            "become: true sets it as root"
+            if call.become is None
+            else "this kernel, or container, doesn't let it be set"
+        )
+        return Result("failed", f"{name} stays {was}, not {to}" + (f": {why}" if why else ""), fix, data, diff)
+    return Result("changed" if changed else "ok", said, data=data, diff=diff)
+
+
+RUNNERS: Final = {"tune": _Tune()}

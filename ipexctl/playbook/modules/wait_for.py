@@ -1,0 +1,82 @@
+"""wait_for: until a port answers or a path is there, or no longer. The host waits by itself: one round trip.
+
+pause: we wait, and no host is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.playbook.modules.host_script import run_sh
+from ipexctl.playbook.result import Result, failed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.playbook.play_context import PlayContext
+    from ipexctl.playbook.result import Call
+    from ipexctl.remote.session import Session
+
+_GLANCE: Final = 0.1
+# Whether somebody listens is in /proc for the host's own ports; for another's, bash must knock.
+_WAIT: Final = """\
+port=$1 host=$2 path=$3 want=$4 most=$5 delay=$6 once=$7
+case $path in '~/'*) path=$HOME/${path#??};; esac
+there() {
+  if [ -n "$path" ]; then [ -e "$path" ]; return; fi
+  if [ -z "$host" ]; then cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -qi ":$port [0-9A-F]*:0000 0A"; return; fi
+  timeout 3 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$host" "$port" 2>/dev/null
+}
+[ -z "$host" ] || command -v bash >/dev/null || { echo 'there is no bash, which host: needs' >&2; exit 2; }
+sleep "$delay"
+began=$(date +%s)
+while :; do
+  if there; then now=yes; else now=no; fi
+  [ "$now" != "$want" ] || { echo yes $(($(date +%s) - began)); exit 0; }
+  [ "$once" != yes ] && [ $(($(date +%s) - began)) -lt "$most" ] || { echo no; exit 0; }
+  sleep 0.2 2>/dev/null || sleep 1
+done
+"""
+
+
+class _WaitFor:
+    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+        args = call.args
+        wanted = "no" if args["state"] in ("stopped", "absent") else "yes"
+        if args["port"] is None and args["path"] is None:
+            if not call.check:
+                run_sh(context, session, call, f"sleep {args['seconds']:g}")
+            return Result("ok", data={"elapsed": 0 if call.check else args["seconds"]})
+        port = "" if args["port"] is None else str(args["port"])
+        if port and args["host"] in (None, "localhost", "127.0.0.1"):
+            port, host = f"{args['port']:04X}", ""
+        else:
+            host = args["host"] or ""
+        words = [port, host, args["path"] or "", wanted, f"{args['seconds']:.0f}", f"{args['delay']:g}"]
+        ran = run_sh(context, session, call, _WAIT, [*words, "yes" if call.check else ""])
+        said = ran.stdout.split()
+        if ran.rc != 0 or not said:
+            return failed(ran.last_words or f"exit code {ran.rc}")
+        if said[0] == b"yes":
+            return Result("ok", data={"elapsed": int(said[1])})
+        what = args["path"] or f"port {args['port']}" + (f" of {args['host']}" if host else "")
+        state = {"yes": "is not there", "no": "is still there"}[wanted]
+        if call.check:
+            return Result("ok", f"{what} {state}; --check doesn't wait")
+        return failed(f"{what} {state} after {args['seconds']:g} s", "seconds: more of them, or see why")
+
+
+class _Pause:
+    def here(self, context: PlayContext, call: Call, thats: Sequence[bool]) -> Result:
+        del thats
+        seconds = call.args["seconds"] + 60 * call.args["minutes"]
+        if call.check:
+            return Result("ok", f"{seconds:g} s; --check doesn't wait", data={"delta": 0})
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not context.cancel.thrown:
+            time.sleep(min(_GLANCE, left))
+        return Result("ok", data={"delta": seconds})
+
+
+RUNNERS: Final = {"wait_for": _WaitFor(), "pause": _Pause()}

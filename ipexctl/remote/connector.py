@@ -1,0 +1,117 @@
+"""How the hosts of one call are reached: what the call's options say, and what its sessions share."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from ipexctl.remote.control_machine import is_this_machine
+from ipexctl.remote.deadline import Deadline
+from ipexctl.remote.host_keys import HostKeys
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.proxy_jump import ProxyJumps
+from ipexctl.remote.ssh_config import Resolver
+from ipexctl.remote.tcp import connect_tcp
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.auth import KeyRing
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.host_keys import Policy
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.ssh import SshSession
+
+OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
+"""Told of each connection, and of each command that ended, with the seconds it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """The options of a call that say how hosts are reached, not which."""
+
+    connect_timeout: float = 10.0
+    host_keys: Policy | None = None
+    on_step: OnStep | None = None
+
+
+def _allow_many_files() -> None:
+    """A connection takes a handful of descriptors, and the customary limit of 1024 is only the soft one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    if soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Connector:
+    """Opens sessions. What is asked or read once for all hosts (keys, known_hosts, bastions) lives here."""
+
+    def __init__(self, options: ConnectOptions, *, ask: Callable[[str, Cancel], str] | None = None) -> None:
+        _allow_many_files()
+        self.connect_timeout = options.connect_timeout
+        self.resolver = Resolver()
+        self.host_keys = HostKeys(options.host_keys)
+        self.jumps = ProxyJumps(self.resolver.ssh, options.host_keys)
+        self._ask = ask
+        self._on_step = options.on_step
+        self._lock = threading.Lock()
+        self._key_ring: KeyRing | None = None
+
+    @property
+    def key_ring(self) -> KeyRing:
+        from ipexctl.remote.auth import KeyRing
+
+        with self._lock:
+            if self._key_ring is None:
+                self._key_ring = KeyRing(self._ask)
+            return self._key_ring
+
+    def load(self, hosts: Sequence[Host]) -> None:
+        """Import what sessions on these hosts need, before the caller imports more beside it."""
+        if not all(is_this_machine(host) for host in hosts):
+            import ipexctl.remote.handshake
+            import ipexctl.remote.ssh  # noqa: F401
+
+    def open(self, host: Host, cancel: Cancel) -> Session:
+        """A session on that host; raises a HostError where there can be none.
+
+        The socket comes first and paramiko's import, a fifth of a second, after it: meanwhile the sshd of every
+        host that is dialled starts up.
+        """
+        started = time.monotonic()
+        session = LocalSession(host) if is_this_machine(host) else self._over_ssh(host, cancel)
+        if self._on_step is not None:
+            self._on_step(host, None, time.monotonic() - started)
+            session.on_command = partial(self._on_step, host)
+        return session
+
+    def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
+        deadline = Deadline(self.connect_timeout, cancel)
+        endpoint = self.resolver.resolve(host, self.connect_timeout)
+        sock: socket.socket
+        if endpoint.jump or endpoint.proxy:
+            sock = self.jumps.open(host, endpoint, deadline)
+        else:
+            sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
+        from ipexctl.remote.handshake import Handshake, connect
+        from ipexctl.remote.ssh import SshSession
+
+        return SshSession(host, connect(Handshake(host, endpoint, sock, self.host_keys, self.key_ring, deadline)))
+
+    def __enter__(self) -> Connector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.jumps.close()

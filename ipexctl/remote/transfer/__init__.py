@@ -1,0 +1,1 @@
+"""Files by hash, from one host of the cluster to all others."""

@@ -1,0 +1,280 @@
+"""The version table: which builds belong together, and what a host must have for them. The data is in rows.json.
+
+Which row fits given hosts is `fit`'s, which one is taken `resolver`'s; a user's own rows come from `user_rows`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PyPI = Literal["available", "yanked", "absent"]
+CpuWheel = Literal["published", "unverified", "none"]
+Isa = Literal["avx2", "avx512"]
+
+
+@dataclass(frozen=True, slots=True)
+class IpexBuild:
+    """One version of IPEX."""
+
+    version: str
+    built_for: str
+    """The torch it was built against."""
+    pythons: tuple[str, ...]
+    pypi: PyPI
+    works_with: tuple[str, ...]
+    """Patches of torch; IPEX itself looks at major and minor only."""
+    pypi_pythons: tuple[str, ...] = ()
+    wheel_tag: str | None = None
+    glibc: str = "2.17"
+    isa: Isa = "avx2"
+    note: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OnecclBuild:
+    """One version of oneccl_bind_pt, oneCCL's bindings for PyTorch."""
+
+    version: str
+    built_for: str
+    pythons: tuple[str, ...]
+    cpu_wheel: CpuWheel
+    """Whether a wheel for CPUs was ever published; `unverified`: one is listed by readmes of later versions only."""
+    works_with: tuple[str, ...]
+    oneccl: str | None = None
+    """The oneCCL inside."""
+    mpi: str | None = None
+    """The Intel MPI inside; None: none."""
+    note: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Where a row's wheels are published."""
+
+    kind: Literal["index", "links"]
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBad:
+    """A combination that doesn't work, or not well. The versions given are those that must meet."""
+
+    what: str
+    symptom: str
+    instead: str
+    source: str
+    torch: str | None = None
+    ipex: str | None = None
+    oneccl: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StackSpec:
+    """One stack: versions that were built for one another, and what a host must have for them."""
+
+    name: str
+    torch: str
+    """The recommended patch."""
+    torch_patches: tuple[str, ...]
+    torch_pythons: tuple[str, ...]
+    torch_glibc: str = "2.28"
+    ipex_builds: tuple[IpexBuild, ...] = ()
+    """The preferred one first."""
+    oneccl_builds: tuple[OnecclBuild, ...] = ()
+    """The preferred one first."""
+    mpi: tuple[tuple[str, str], ...] = ()
+    """(glibc floor, what pip is asked for), the newest floor first."""
+    requires: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    indexes: tuple[Index, ...] = ()
+    module: str | None = None
+    """What a script imports to have the ccl backend."""
+    setvars: str | None = None
+    """The script that sets its variables, from the module's directory on."""
+    known_bad: tuple[KnownBad, ...] = ()
+    retired: bool = False
+    note: str = ""
+    sources: tuple[str, ...] = ()
+    origin: str = ""
+    """The user's file that it, or a part of it, is from."""
+
+    @property
+    def line(self) -> str:
+        """`2.8`."""
+        return minor(self.torch)
+
+    @property
+    def title(self) -> str:
+        """As people say it: `IPEX 2.8`, `torch 2.13`."""
+        return f"IPEX {self.line}" if self.ipex_builds else f"torch {self.line}"
+
+    @property
+    def ipex(self) -> str | None:
+        return self.ipex_builds[0].version if self.ipex_builds else None
+
+    @property
+    def oneccl(self) -> str | None:
+        """The bindings this row is known with: published for CPUs, and for the recommended torch."""
+        return next((build.version for build in self._published), None)
+
+    @property
+    def bundled_mpi(self) -> str | None:
+        return next((build.mpi for build in self._published), None)
+
+    @property
+    def _published(self) -> tuple[OnecclBuild, ...]:
+        good = [build for build in self.oneccl_builds if build.cpu_wheel == "published"]
+        return tuple(sorted(good, key=lambda build: self.torch not in build.works_with))
+
+    @property
+    def backend(self) -> Literal["ccl", "gloo"]:
+        return "ccl" if self.oneccl else "gloo"
+
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        """Those that every part was built for."""
+        found = set(self.torch_pythons)
+        if self.ipex_builds:
+            found &= {python for build in self.ipex_builds for python in build.pythons}
+        if self.oneccl:
+            found &= {python for build in self._published for python in build.pythons}
+        return tuple(sorted(found, key=version_key))
+
+    @property
+    def glibc(self) -> str:
+        """The oldest that every part runs on."""
+        floors = [self.torch_glibc]
+        if self.ipex_builds:
+            floors.append(min((build.glibc for build in self.ipex_builds), key=version_key))
+        return max(floors, key=version_key)
+
+    @property
+    def isa(self) -> Isa | None:
+        """The least a CPU must have; None: torch alone runs on any x86-64."""
+        floors = {build.isa for build in self.ipex_builds}
+        return None if not floors else "avx2" if "avx2" in floors else "avx512"
+
+    def without_oneccl(self) -> StackSpec:
+        """The same with gloo."""
+        return replace(self, oneccl_builds=())
+
+    def stock(self) -> StackSpec:
+        """Its torch alone: `torch-2.7` of `ipex-2.7`."""
+        if not self.ipex_builds:
+            return self
+        return replace(
+            self,
+            name=f"torch-{self.line}",
+            ipex_builds=(),
+            oneccl_builds=(),
+            requires=("numpy",),
+            module=None,
+            setvars=None,
+            known_bad=(),
+            retired=False,
+            note="",
+            sources=self.sources[:1],
+        )
+
+
+@cache
+def rows() -> tuple[StackSpec, ...]:
+    """All rows of the package, newest first."""
+    return newest_first(row_from(item) for item in packaged())
+
+
+@cache
+def packaged() -> tuple[Mapping[str, Any], ...]:
+    """The rows as they are written."""
+    return tuple(json.loads((files("ipexctl.stack.catalog") / "rows.json").read_text(encoding="utf-8")))
+
+
+def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
+    """By torch; of two for one torch the user's own comes first, and what has IPEX."""
+    return tuple(
+        sorted(made, key=lambda row: (version_key(row.torch), bool(row.origin), row.ipex is not None), reverse=True)
+    )
+
+
+def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
+    """A row as it is written, as a value; what may be left out is said in docs/versions.md."""
+    torch = data["torch"]
+    patches = _texts(data, "torch_patches") or (torch,)
+    pythons = _texts(data, "torch_pythons")
+    floor = data.get("torch_glibc", "2.28")
+    ipex = [
+        IpexBuild(
+            version=item["version"],
+            built_for=item.get("built_for", torch),
+            pythons=_texts(item, "pythons") or pythons,
+            pypi=item.get("pypi", "absent"),
+            works_with=_texts(item, "works_with") or patches,
+            pypi_pythons=_texts(item, "pypi_pythons"),
+            wheel_tag=item.get("wheel_tag"),
+            glibc=item.get("glibc", floor),
+            isa=item.get("isa", "avx2"),
+            note=item.get("note", ""),
+            source=item.get("source", ""),
+        )
+        for item in data.get("ipex", ())
+    ]
+    oneccl = [
+        OnecclBuild(
+            version=item["version"],
+            built_for=item.get("built_for", torch),
+            pythons=_texts(item, "pythons") or pythons,
+            cpu_wheel=item.get("cpu_wheel", "published"),
+            works_with=_texts(item, "works_with") or patches,
+            oneccl=item.get("oneccl"),
+            mpi=item.get("mpi"),
+            note=item.get("note", ""),
+            source=item.get("source", ""),
+        )
+        for item in data.get("oneccl", ())
+    ]
+    return StackSpec(
+        name=data["name"],
+        torch=torch,
+        torch_patches=patches,
+        torch_pythons=pythons,
+        torch_glibc=floor,
+        ipex_builds=tuple(sorted(ipex, key=lambda build: version_key(build.version), reverse=True)),
+        oneccl_builds=tuple(
+            sorted(oneccl, key=lambda build: (build.cpu_wheel == "published", version_key(build.version)), reverse=True)
+        ),
+        mpi=tuple(sorted(data.get("mpi", {}).items(), key=lambda item: version_key(item[0]), reverse=True)),
+        requires=_texts(data, "requires"),
+        constraints=_texts(data, "constraints"),
+        indexes=tuple(Index(item["kind"], item["url"]) for item in data.get("indexes", ())),
+        module=data.get("module"),
+        setvars=data.get("setvars"),
+        known_bad=tuple(KnownBad(**item) for item in data.get("known_bad", ())),
+        retired=data.get("retired", bool(ipex)),
+        note=data.get("note", ""),
+        sources=_texts(data, "sources"),
+        origin=origin,
+    )
+
+
+def minor(version: str) -> str:
+    """`3.11.2` → `3.11`."""
+    return ".".join(version.split(".")[:2])
+
+
+@lru_cache(maxsize=4096)
+def version_key(version: str) -> tuple[int, ...]:
+    """For sorting: the numbers before any local part."""
+    return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
+
+
+def _texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(data.get(key) or ())

@@ -1,0 +1,82 @@
+"""What of a host's home stands in the way of an environment there, before a byte is moved. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.stack.resolve.plan import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.facts.system import Mount
+    from ipexctl.stack.lock.lock import Lock
+
+UNPACKED: Final = 2.1
+"""An environment takes about so many bytes on the disk for each byte of its wheels, which lie beside it meanwhile."""
+_FILES: Final = 30_000
+
+
+_LEAST: Final = 200_000_000
+"""Bytes free without which a host isn't one where wheels land: the smallest stack takes more."""
+
+
+def takes_wheels(facts: Facts) -> bool:
+    """Whether nothing is known to keep wheels from that host, whichever they will be."""
+    disk = facts.home.disk if facts.home else None
+    if disk is None:
+        return True
+    return disk.writable is not False and not disk.noexec and (disk.free is None or disk.free >= _LEAST)
+
+
+def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
+    """The reason and what to do, or None where nothing is known to be in the way; `held` bytes of wheels are there."""
+    home = facts.home
+    disk = home.disk if home else None
+    if home is None or disk is None:
+        return None
+    elsewhere = "name another directory: --home DIR"
+    if disk.writable is False:
+        return f"{home.path} can't be written ({_where(disk.mount)})", elsewhere
+    if disk.noexec:
+        return f"{home.path} is on a filesystem mounted noexec: no program or library in it would start", elsewhere
+    needed = int(lock.size * (1 + UNPACKED)) - held
+    if disk.free is not None and disk.free < needed:
+        return (
+            (
+                f"an environment of {len(lock.wheels)} wheels needs about {gigabytes(needed)} in {home.path}, "
+                f"and {gigabytes(disk.free)} are free"
+            ),
+            f"make room there (ipexctl envs lists environments), or {elsewhere}",
+        )
+    if disk.inodes_free is not None and disk.inodes_free < _FILES:
+        return f"{home.path} has room for {disk.inodes_free} more files; an environment has about {_FILES}", elsewhere
+    return None
+
+
+def gigabytes(count: float) -> str:
+    """`3.7 GB`, `240 MB`; thousands, as disks and networks are sold."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.{1 if count < 100 * size and unit != 'MB' else 0}f} {unit}"
+    return f"{count / 1e3:.0f} kB"
+
+
+def _where(mount: Mount | None) -> str:
+    return f"{mount.point} is mounted read-only" if mount and "ro" in mount.options else "no permission, or read-only"
+
+
+def homes_differ(homes: Mapping[str, str], users: Sequence[str | None]) -> Refusal | None:
+    """mpirun starts the same path on every host, so it must be the same everywhere."""
+    if len(set(homes.values())) <= 1:
+        return None
+    first = next(iter(homes.items()))
+    other = next(item for item in homes.items() if item[1] != first[1])
+    owner = next((user for user in users if user), "me")
+    return Refusal(
+        f"our directory is {first[1]} on {first[0]} and {other[1]} on {other[0]}: mpirun starts programs by one path "
+        "that must hold on every host",
+        f"name one: --home /var/tmp/ipexctl-{owner}, or a directory of your scratch space (also: $IPEXCTL_HOME)",
+        tuple(name for name, path in homes.items() if path != first[1]),
+    )

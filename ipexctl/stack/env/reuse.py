@@ -1,0 +1,123 @@
+"""Environments that are there already, by their records: whether one will do for what is asked. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.text import is_variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.facts.software import Env
+    from ipexctl.stack.resolve.request import EnvRequest
+
+SCHEMA: Final = "ipexctl.env/1"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFields:
+    """The part of env.json that is the same on every host; whoever builds adds the rest."""
+
+    row: str
+    python: str
+    requests: tuple[dict[str, Any], ...]
+    backend: str
+    module: str | None
+    retired: bool
+    mpi: str | None
+    why: str
+    installer: dict[str, Any] | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self), "requests": list(self.requests)}
+
+
+@dataclass(frozen=True, slots=True)
+class EnvRecord:
+    """What an environment's env.json says of it."""
+
+    name: str
+    row: str
+    python: str
+    interpreter: str
+    digest: str
+    backend: str
+    requests: tuple[dict[str, Any], ...]
+    packages: dict[str, str]
+    variables: dict[str, str]
+    prepended: tuple[str, ...]
+    module: str | None = None
+    why: str = ""
+    mpi: str | None = None
+    installer: dict[str, Any] | None = None
+
+
+def read_record(text: str) -> EnvRecord | None:
+    """The record, or None where the text is none of ours."""
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            return None
+        variables = dict(data["variables"])
+        if not all(is_variable_name(name) and isinstance(value, str) for name, value in variables.items()):
+            return None
+        return EnvRecord(
+            name=data["name"],
+            row=data["row"],
+            python=data["python"],
+            interpreter=data["interpreter"],
+            digest=data["digest"],
+            backend=data["backend"],
+            requests=tuple(data["requests"]),
+            packages=dict(data["packages"]),
+            variables=variables,
+            prepended=tuple(data["prepended"]),
+            module=data.get("module"),
+            why=data.get("why", ""),
+            mpi=data.get("mpi"),
+            installer=data.get("installer"),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """An environment that was made for this very request, and which hosts have it under the wanted name."""
+
+    record: EnvRecord
+    hosts: tuple[str, ...]
+    """Those that have its directory."""
+    named: tuple[str, ...]
+    """Those of them where the wanted name points at it."""
+
+
+def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
+    for env in facts.software.envs:
+        record = read_record(env.record)
+        if record is not None and record.name == env.name:
+            yield env, record
+
+
+def find_existing(request: EnvRequest, name: str, hosts: Mapping[str, Facts]) -> Existing | None:
+    """The environment made for this request that most hosts have; of equals the one that carries the name."""
+    asked = request.to_json()
+    records: dict[str, EnvRecord] = {}
+    having: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {}
+    for host, facts in hosts.items():
+        for env, record in records_of(facts):
+            if asked not in record.requests:
+                continue
+            records.setdefault(record.name, record)
+            having.setdefault(record.name, []).append(host)
+            if name in env.names:
+                named.setdefault(record.name, []).append(host)
+    if not records:
+        return None
+    best = max(records, key=lambda each: (len(named.get(each, ())), len(having[each]), each))
+    return Existing(records[best], tuple(having[best]), tuple(named.get(best, ())))

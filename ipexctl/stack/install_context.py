@@ -1,0 +1,160 @@
+"""One call of install: what it asks for, and what is known and done so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from ipexctl.hosts.host import Host
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.transfer.store_client import StoreLocation
+from ipexctl.stack.env.names import DEFAULT
+from ipexctl.stack.env.preflight import takes_wheels
+from ipexctl.stack.progress import Timed
+from ipexctl.stack.report import HostInstall, InstallReport
+from ipexctl.stack.resolve.compatibility import usable_pythons
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.remote.outcome import HostError
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.lock.lock import Lock
+    from ipexctl.stack.progress import Watch
+    from ipexctl.stack.report import StackSummary
+    from ipexctl.stack.resolve.plan import Refusal
+    from ipexctl.stack.resolve.request import EnvRequest, Sources
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRequest:
+    """What a call of install asks for."""
+
+    env: EnvRequest
+    sources: Sources
+    rows: tuple[StackSpec, ...] = field(repr=False)
+    """The version table, with the user's own rows."""
+    origins: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Requirement line → where the user wrote it."""
+    name: str = DEFAULT
+    home: str = "~/.ipexctl"
+    iface: str | None = None
+    timeout: float | None = None
+    dry_run: bool = False
+    upgrade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ControlMachine:
+    """This machine as one that asks indexes, makes locks and downloads."""
+
+    session: Session
+    python: str
+    home: str
+
+    @classmethod
+    def find(cls) -> ControlMachine:
+        cache = Path(platformdirs.user_cache_dir("ipexctl"))
+        return cls(LocalSession(Host("localhost", "localhost")), sys.executable, str(cache))
+
+    @property
+    def place(self) -> StoreLocation:
+        return StoreLocation(self.session.host, self.python, f"{self.home}/wheels")
+
+
+class InstallContext:
+    """What is known and done so far in one call: the only thing here that changes."""
+
+    def __init__(self, hosts: Sequence[Host], wishes: InstallRequest, pool: SessionPool, watch: Watch) -> None:
+        self.hosts = tuple(hosts)
+        self.wishes = wishes
+        self.pool = pool
+        self.watch = watch
+        self.here = ControlMachine.find()
+        self.notes: list[str] = []
+        self.facts: dict[str, Facts] = {}
+        self.done: dict[str, HostInstall] = {}
+        self.uplink = 0
+        self.downloaded = 0
+        self._left_out: set[str] = set()
+        self._began = time.monotonic()
+
+    @property
+    def there(self) -> tuple[Host, ...]:
+        """The hosts that have answered and aren't through yet."""
+        return tuple(host for host in self.hosts if host.name in self.facts and host.name not in self.done)
+
+    @property
+    def first(self) -> Host:
+        """Where wheels land: node0, or the first that answers and has a place for them."""
+        answered = [host for host in self.hosts if host.name in self.facts]
+        return next((host for host in answered if takes_wheels(self.facts[host.name])), answered[0])
+
+    @property
+    def home(self) -> str:
+        """Our directory, absolute: the same on every host by now."""
+        return next(facts.home.path for facts in self.facts.values() if facts.home is not None)
+
+    @contextmanager
+    def timed(self, host: str, what: str) -> Iterator[None]:
+        """Tell whoever watches what the body took."""
+        began = time.monotonic()
+        yield
+        self.watch(Timed(host, what, time.monotonic() - began))
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def python(self, host: Host, preferred: str | None = None) -> str:
+        """An interpreter of the host for our own scripts."""
+        if preferred:
+            return preferred
+        found = usable_pythons(self.facts[host.name])
+        return found[0].path if found else "python3"
+
+    def end(self, host: Host, error: HostError, env: str | None = None) -> None:
+        self.done[host.name] = HostInstall(host, error.status, error.reason, error.fix, env=env, seconds=self.seconds)
+
+    def leave_out(self, host: Host) -> None:
+        """Nothing is done to that host: it was looked at, and that is all."""
+        self._left_out.add(host.name)
+
+    def report(
+        self,
+        *,
+        stack: StackSummary | None = None,
+        refusal: Refusal | None = None,
+        lock: Lock | None = None,
+        path: str | None = None,
+    ) -> InstallReport:
+        if refusal is not None:
+            for host in self.there:
+                if host.name in self._left_out:
+                    continue
+                named = not refusal.hosts or host.name in refusal.hosts
+                reason = refusal.reason if named else "nothing was begun: all hosts get one stack, or none"
+                self.done[host.name] = HostInstall(
+                    host, "failed", reason, refusal.fix if named else "", seconds=self.seconds
+                )
+        return InstallReport(
+            hosts=tuple(self.done[host.name] for host in self.hosts if host.name in self.done),
+            seconds=self.seconds,
+            stack=stack,
+            refusal=refusal,
+            lock=lock,
+            notes=tuple(dict.fromkeys(self.notes)),
+            path=path,
+            dry_run=self.wishes.dry_run,
+            uplink=self.uplink,
+            downloaded=self.downloaded,
+        )

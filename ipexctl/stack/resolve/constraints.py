@@ -1,0 +1,326 @@
+"""From what a call asks for to the rows that may be it, in their order; or why there can be none. Pure.
+
+Hosts and wheels don't count here: a version that nobody knows is a wrong call, two that don't go together a refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.stack.catalog.table import minor, version_key
+from ipexctl.stack.resolve.compatibility import OUR_FLOOR, span
+from ipexctl.stack.resolve.plan import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ipexctl.stack.catalog.table import OnecclBuild, StackSpec
+    from ipexctl.stack.resolve.request import StackRequest
+
+Kind = Literal["any", "ipex", "torch"]
+KINDS: Final = ("ipex", "torch")
+_CLIP: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A row, with its bindings or without."""
+
+    row: StackSpec
+    ccl: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What may be taken, the best first."""
+
+    variants: tuple[Variant, ...]
+    kind: Kind
+    named: bool
+    """Whether the call says which row, and not just which kind."""
+    python: str | None
+    require_oneccl: bool
+    oneccl: str | None = None
+
+
+def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Refusal:
+    """Everything that can be said without a host."""
+    for check in (_check_stack, _check_torch, _check_ipex, _check_oneccl, _check_python):
+        if wrong := check(request, table):
+            return wrong
+    chosen = _of_stack(request, table)
+    for narrow in (_narrow_torch, _narrow_ipex, _narrow_oneccl, _narrow_kind):
+        narrowed = narrow(request, chosen, table)
+        if isinstance(narrowed, Refusal):
+            return narrowed
+        chosen = narrowed
+    kind: Kind = "any" if request.stack is None else "torch" if not any(row.ipex for row in chosen) else "ipex"
+    named = bool(request.torch or request.ipex or request.oneccl or (request.stack and request.stack not in KINDS))
+    must = request.require_oneccl or request.oneccl is not None
+    variants = _ordered(chosen, must=must, named=named, kind=kind)
+    if not variants:
+        return _no_oneccl(chosen, table)
+    constraints = Constraints(variants, kind, named, request.python, must, request.oneccl)
+    return _check_python_fits(constraints) or constraints
+
+
+def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
+    """Every name a stack can be asked by: the rows, and the torch of each IPEX row alone."""
+    rows = tuple(table)
+    named = {row.name: row for row in rows}
+    for row in rows:
+        named.setdefault(row.stock().name, row.stock())
+    return named
+
+
+def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) -> tuple[Variant, ...]:
+    """With IPEX and oneCCL, then with IPEX, then stock PyTorch, each the newest first."""
+    found = [Variant(row, True) for row in rows if row.ipex and row.oneccl_builds]
+    if must:
+        return tuple(found)
+    found += [Variant(row.without_oneccl(), False) for row in rows if row.ipex]
+    if kind == "torch" or (named and not found):
+        return tuple(Variant(row, False) for row in rows)
+    if kind == "any" and not named:
+        found += [Variant(row, False) for row in rows if not row.ipex]
+        found += [Variant(row.stock(), False) for row in rows if row.ipex]
+    elif kind == "any":
+        found += [Variant(row, False) for row in rows if not row.ipex]
+    return tuple(found)
+
+
+def _check_stack(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
+    known = [*KINDS, *stacks(table)]
+    if request.stack is None or request.stack in known:
+        return None
+    reason = f"there is no stack called {_shown(request.stack)}"
+    near = get_close_matches(request.stack.lower(), known, n=2)
+    return _unknown(reason, near, f"`ipexctl versions` lists them: {known[2]} to {table[-1].name}, ipex, torch")
+
+
+def _check_torch(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
+    if request.torch is None:
+        return None
+    asked = _public(request.torch)
+    lines = {row.line for row in table}
+    patches = {patch for row in table for patch in row.torch_patches}
+    if asked in lines or asked in patches:
+        return None
+    reason = f"the version table has no torch {_shown(request.torch)}"
+    if minor(asked) in lines:
+        have = sorted((patch for patch in patches if minor(patch) == minor(asked)), key=version_key)
+        return _unknown(f"{reason}; of torch {minor(asked)} there is {', '.join(have)}", (), f"--torch {have[-1]}")
+    return _unknown(reason, _near(asked, lines), f"it has {table[-1].line} to {table[0].line}: ipexctl versions")
+
+
+def _check_ipex(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
+    known = [build.version for row in table for build in row.ipex_builds]
+    return _check_version("IPEX", request.ipex, known)
+
+
+def _check_oneccl(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
+    known = [build.version for row in table for build in row.oneccl_builds]
+    return _check_version("oneccl_bind_pt", request.oneccl, known)
+
+
+def _check_version(what: str, asked: str | None, known: Sequence[str]) -> Refusal | None:
+    if asked is None or any(_is(asked, version) for version in known):
+        return None
+    ordered = sorted(set(known), key=version_key)
+    return _unknown(
+        f"the version table has no {what} {_shown(asked)}",
+        _near(_public(asked), ordered),
+        f"it has {ordered[0]} to {ordered[-1]}: ipexctl versions" if ordered else "",
+    )
+
+
+def _check_python(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
+    if request.python is None:
+        return None
+    known = sorted({python for row in table for python in row.torch_pythons}, key=version_key)
+    if request.python in known:
+        if version_key(request.python) >= version_key(OUR_FLOOR):
+            return None
+        return Refusal(
+            f"Python {request.python} is too old for ipexctl's own part on a node, which needs {OUR_FLOOR} or newer",
+            f"--python {OUR_FLOOR}, or leave it out",
+        )
+    if re.fullmatch(r"\d+\.\d+\.\d+\S*", request.python) and minor(request.python) in known:
+        return _unknown(
+            f"--python takes a Python by its first two numbers, not {_shown(request.python)}",
+            [minor(request.python)],
+            "",
+        )
+    return _unknown(
+        f"no row of the version table is for Python {_shown(request.python)}",
+        _near(request.python, known),
+        f"there are {span(known)}",
+    )
+
+
+def _of_stack(request: StackRequest, table: Sequence[StackSpec]) -> tuple[StackSpec, ...]:
+    if request.stack is None or request.stack in KINDS:
+        return tuple(table)
+    return (stacks(table)[request.stack],)
+
+
+def _narrow_torch(
+    request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
+) -> tuple[StackSpec, ...] | Refusal:
+    if request.torch is None:
+        return tuple(rows)
+    asked = _public(request.torch)
+    found = []
+    for row in rows:
+        if asked in row.torch_patches:
+            found.append(replace(row, torch=asked, torch_patches=(asked,)))
+        elif asked == row.line:
+            found.append(row)
+    if found:
+        return tuple(found)
+    name = rows[0].name
+    other = next((row.name for row in table if row.line == minor(asked)), None)
+    return Refusal(f"the stack {name} has torch {rows[0].line}, not {asked}", f"--stack {other}" if other else "")
+
+
+def _narrow_ipex(
+    request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
+) -> tuple[StackSpec, ...] | Refusal:
+    if request.ipex is None:
+        return tuple(rows)
+    found = []
+    for row in rows:
+        builds = tuple(build for build in row.ipex_builds if _is(request.ipex, build.version))
+        good = tuple(build for build in builds if set(build.works_with) & set(row.torch_patches))
+        if good:
+            found.append(replace(row, ipex_builds=good))
+    if found and request.stack != "torch":
+        return tuple(found)
+    home = next(row for row in table if any(_is(request.ipex, build.version) for build in row.ipex_builds))
+    if request.stack is not None and request.stack in ("torch", rows[0].name) and not rows[0].ipex_builds:
+        return Refusal(f"the stack {request.stack} is PyTorch without IPEX", f"--stack {home.name}")
+    has = request.torch or rows[0].line
+    return Refusal(
+        f"IPEX {request.ipex} does not work with torch {has}: it is built for torch {home.line}",
+        _instead(has, home, rows),
+    )
+
+
+def _instead(has: str, home: StackSpec, rows: Sequence[StackSpec]) -> str:
+    fits = next((row.ipex for row in rows if row.ipex), None)
+    return f"--torch {home.line}" + (f", or --ipex {fits} for torch {has}" if fits else "")
+
+
+def _narrow_oneccl(
+    request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
+) -> tuple[StackSpec, ...] | Refusal:
+    if request.oneccl is None:
+        return tuple(rows)
+    found = []
+    for row in rows:
+        builds = tuple(build for build in row.oneccl_builds if _is(request.oneccl, build.version))
+        good = tuple(build for build in builds if set(build.works_with) & set(row.torch_patches))
+        if good and row.ipex:
+            patches = tuple(p for p in row.torch_patches if any(p in build.works_with for build in good))
+            torch = row.torch if row.torch in patches else patches[-1]
+            found.append(replace(row, oneccl_builds=good, torch=torch, torch_patches=patches))
+    if found and request.stack != "torch":
+        return tuple(found)
+    home = next(row for row in table if any(_is(request.oneccl, build.version) for build in row.oneccl_builds))
+    if request.stack == "torch" or (request.stack is not None and not any(row.oneccl_builds for row in rows)):
+        return Refusal(f"the stack {request.stack} has no oneCCL bindings", f"--stack {home.name}")
+    has = request.torch or rows[0].torch
+    better = [build for row in rows for build in row.oneccl_builds if set(build.works_with) & set(row.torch_patches)]
+    return Refusal(
+        f"oneccl_bind_pt {request.oneccl} does not work with torch {has}{_does(better)}",
+        _pair(request.oneccl, home, better),
+    )
+
+
+def _does(better: Sequence[OnecclBuild]) -> str:
+    return f"; {better[0].version} does" if better and better[0].cpu_wheel == "published" else ""
+
+
+def _pair(asked: str, home: StackSpec, better: Sequence[OnecclBuild]) -> str:
+    fits = next(build.works_with[0] for build in home.oneccl_builds if _is(asked, build.version))
+    first = f"--oneccl {better[0].version}, or " if _does(better) else ""
+    return f"{first}--torch {fits} with --oneccl {asked}"
+
+
+def _narrow_kind(
+    request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
+) -> tuple[StackSpec, ...] | Refusal:
+    if request.stack == "torch":
+        if request.require_oneccl:
+            return Refusal(
+                "stock PyTorch has no oneCCL bindings: --stack torch and --require-oneccl contradict each other",
+                "leave one of them out",
+            )
+        return tuple(row.stock() for row in rows)
+    if request.stack != "ipex":
+        return tuple(rows)
+    found = tuple(row for row in rows if row.ipex)
+    if found:
+        return found
+    last = next((row for row in table if row.ipex), None)
+    ended = f"; the last IPEX is for torch {last.line}" if last else ""
+    return Refusal(
+        f"there is no IPEX for torch {request.torch}{ended}",
+        f"--stack {rows[0].name}" + (f", or --torch {last.line}" if last else ""),
+    )
+
+
+def _no_oneccl(rows: Sequence[StackSpec], table: Sequence[StackSpec]) -> Refusal:
+    having = [row for row in table if row.oneccl]
+    last = next((row for row in having if row.line == rows[0].line), having[0] if having else None)
+    return Refusal(
+        f"there are no oneCCL bindings for {rows[0].title}",
+        (f"--stack {last.name} has them, or " if last else "") + "leave out --require-oneccl, for gloo",
+    )
+
+
+def _check_python_fits(constraints: Constraints) -> Refusal | None:
+    if constraints.python is None or any(constraints.python in variant.row.pythons for variant in constraints.variants):
+        return None
+    row = next((variant.row for variant in constraints.variants if not variant.ccl), constraints.variants[0].row)
+    return Refusal(
+        f"{row.title} is built for Python {span(row.pythons)}, not for {constraints.python}",
+        "leave out --python, or another row: ipexctl versions --python " + constraints.python,
+    )
+
+
+def _is(asked: str, version: str) -> bool:
+    """`2.7` asks for every 2.7."""
+    wanted = _public(asked)
+    return wanted == version or (wanted.count(".") == 1 and minor(version) == wanted)
+
+
+def _public(version: str) -> str:
+    return version.strip().removesuffix("+cpu")
+
+
+def _near(asked: str, known: Iterable[str]) -> list[str]:
+    """The nearest number; of what is no number what is spelled alike."""
+    ordered = sorted(known, key=version_key, reverse=True)
+    if re.fullmatch(r"\d+(\.\d+)+", asked) and ordered:
+        wanted = _weight(asked)
+        return [min(ordered, key=lambda version: abs(_weight(version) - wanted))]
+    return get_close_matches(asked, ordered, n=2, cutoff=0.6)
+
+
+def _weight(version: str) -> int:
+    """A number that is near for versions that are."""
+    major, second, third, *_ = (*version_key(version), 0, 0, 0)
+    return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)
+
+
+def _unknown(reason: str, near: Sequence[str], else_: str) -> Refusal:
+    guess = f"did you mean {' or '.join(near)}?" if near else ""
+    return Refusal(reason, " ".join(part for part in (guess, else_) if part), wrong_call=True)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _CLIP else text[: _CLIP - 1] + "…")

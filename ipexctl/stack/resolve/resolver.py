@@ -1,0 +1,381 @@
+"""Which one stack for all hosts: from a request, their facts and what can be had to a StackPlan or a Refusal. Pure.
+
+`constraints` reads the request, `compatibility` matches hosts, `wheels` platforms; `explanations` says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.stack.catalog.table import rows as packaged_rows
+from ipexctl.stack.catalog.table import version_key
+from ipexctl.stack.lock.wheels import Target, Wheels, split_requirement
+from ipexctl.stack.resolve import explanations as because
+from ipexctl.stack.resolve.compatibility import (
+    Incompatibility,
+    has_isa,
+    incompatibilities,
+    incompatibility,
+    interpreters_for,
+    profiles,
+    span,
+    without_python,
+)
+from ipexctl.stack.resolve.constraints import Variant, read_constraints, stacks
+from ipexctl.stack.resolve.plan import Refusal, StackPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ipexctl.facts.cpu import Tier
+    from ipexctl.facts.facts import Facts
+    from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec
+    from ipexctl.stack.resolve.availability import Availability, Candidate
+    from ipexctl.stack.resolve.compatibility import HostProfile
+    from ipexctl.stack.resolve.constraints import Constraints
+    from ipexctl.stack.resolve.request import StackRequest
+
+TORCH: Final = "torch"
+IPEX: Final = "intel-extension-for-pytorch"
+ONECCL: Final = "oneccl-bind-pt"
+UV: Final = "uv"
+__all__ = ["Pick", "indexes", "interpreters_for", "incompatibility", "projects", "resolve", "row_named"]
+OPTIONAL: Final = ("intel-openmp", "numpy")
+"""What a row does without where nobody has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """All there is to know about where and from what."""
+
+    hosts: Mapping[str, Facts]
+    kinds: Mapping[HostProfile, tuple[str, ...]]
+    wheels: Wheels
+
+    @property
+    def glibc(self) -> str | None:
+        return min((kind.glibc for kind in self.kinds if kind.glibc), key=version_key, default=None)
+
+    @property
+    def tiers(self) -> tuple[Tier | None, ...]:
+        return tuple(kind.tier for kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The builds that go together, and the wheels they are; no wheels where nobody was asked."""
+
+    torch: str
+    ipex: IpexBuild | None
+    oneccl: OnecclBuild | None
+    target: Target
+    wheels: Mapping[str, Candidate]
+
+    @property
+    def is_for_cpus(self) -> bool:
+        """Its torch says so: on PyPI the plain version is the CUDA build."""
+        return self.pin(TORCH, self.torch).endswith("+cpu")
+
+    def pin(self, project: str, version: str) -> str:
+        """`2.8.0+cpu` where that is what somebody has."""
+        found = self.wheels.get(project)
+        return found.version if found else version
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    variant: Variant
+    pick: Pick
+
+
+def resolve(
+    request: StackRequest,
+    hosts: Mapping[str, Facts],
+    obtainable: Availability | None,
+    *,
+    rows: Sequence[StackSpec] | None = None,
+) -> StackPlan | Refusal:
+    """The stack for these hosts. With no `obtainable` nobody was asked, and the table alone decides."""
+    table = packaged_rows() if rows is None else tuple(rows)
+    constraints = read_constraints(request, table)
+    if isinstance(constraints, Refusal):
+        return constraints
+    cluster = _Cluster(hosts, profiles(hosts), Wheels(obtainable))
+    if constraints.python is not None and (lacking := without_python(constraints.python, cluster.kinds)):
+        return lacking
+    tried: list[tuple[Variant, Incompatibility]] = []
+    for variant in constraints.variants:
+        found = _fit(variant, constraints, cluster)
+        if isinstance(found, _Fit):
+            if better := _for_cpus(found, constraints, cluster, table):
+                tried.append((variant, Incompatibility("only its CUDA build can be had")))
+            return _plan(better or found, tried, constraints, cluster, table)
+        tried.append((variant, found))
+    return _refuse(request, tried, constraints, cluster, table)
+
+
+def row_named(name: str, rows: Sequence[StackSpec] | None = None) -> StackSpec | None:
+    """The row of that name: one of the table, or the torch of an IPEX row alone."""
+    return stacks(packaged_rows() if rows is None else rows).get(name)
+
+
+def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
+    """Which projects to ask indexes for, and `uv`, which makes the environments."""
+    constraints = read_constraints(request, packaged_rows() if rows is None else rows)
+    if isinstance(constraints, Refusal):
+        return ()
+    found = [TORCH]
+    if any(variant.row.ipex for variant in constraints.variants):
+        found.append(IPEX)
+    if any(variant.ccl for variant in constraints.variants):
+        found.append(ONECCL)
+    for variant in constraints.variants:
+        asked = [*(requirement for _, requirement in variant.row.mpi), *variant.row.requires]
+        found += [split_requirement(requirement)[0] for requirement in asked]
+    return tuple(dict.fromkeys([*found, UV]))
+
+
+def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
+    """Where the rows that may be taken publish their wheels, those of the best row first and PyPI last."""
+    constraints = read_constraints(request, packaged_rows() if rows is None else rows)
+    if isinstance(constraints, Refusal):
+        return ()
+    found = dict.fromkeys(index for variant in constraints.variants for index in variant.row.indexes)
+    return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
+
+
+def _fit(variant: Variant, constraints: Constraints, cluster: _Cluster) -> _Fit | Incompatibility:
+    row = variant.row
+    pythons = row.pythons
+    narrower = variant.ccl and row.oneccl and pythons != row.without_oneccl().pythons
+    title = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
+    if constraints.python is not None:
+        if constraints.python not in pythons:
+            return Incompatibility(f"{title} is built for Python {span(pythons)}, not for {constraints.python}")
+        pythons = (constraints.python,)
+    wrong, common = incompatibilities(row, cluster.kinds, pythons, title)
+    if wrong is not None:
+        return wrong
+    targets = [Target(python, cluster.glibc or row.glibc) for python in common]
+    picks = [
+        pick for target in targets if (pick := next(_picks(variant, constraints, target, cluster), None)) is not None
+    ]
+    if not picks:
+        return because.missing_wheels(variant, targets, cluster.wheels)
+    # An older Python is no loss beside gigabytes of CUDA that no CPU will use.
+    pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
+    return _missing_extra(row, pick, cluster.wheels) or _Fit(variant, pick)
+
+
+def _for_cpus(found: _Fit, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]) -> _Fit | None:
+    """Where nobody says which torch: a maintained one for CPUs, rather than a newer one with gigabytes of CUDA."""
+    if constraints.named or found.variant.row.ipex or found.pick.is_for_cpus or not cluster.wheels.asked:
+        return None
+    maintained = {row.name for row in table if not (row.ipex or row.retired)}
+    others = (_fit(variant, constraints, cluster) for variant in constraints.variants if variant.row.name in maintained)
+    return next((other for other in others if isinstance(other, _Fit) and other.pick.is_for_cpus), None)
+
+
+def _picks(variant: Variant, constraints: Constraints, target: Target, cluster: _Cluster) -> Iterator[Pick]:
+    """All combinations that work and can be had, the best first."""
+    row = variant.row
+    others = sorted((patch for patch in row.torch_patches if patch != row.torch), key=version_key, reverse=True)
+    for torch in (row.torch, *others):
+        for ipex in row.ipex_builds or (None,):
+            if ipex and not _ipex_runs(ipex, torch, target, cluster):
+                continue
+            for oneccl in row.oneccl_builds if variant.ccl else (None,):
+                if oneccl and not _oneccl_runs(oneccl, torch, target, constraints, cluster.wheels):
+                    continue
+                found = _wheels(torch, ipex, oneccl, target, cluster.wheels)
+                if found is not None:
+                    yield Pick(torch, ipex, oneccl, target, found)
+
+
+def _ipex_runs(build: IpexBuild, torch: str, target: Target, cluster: _Cluster) -> bool:
+    return (
+        torch in build.works_with
+        and target.python in build.pythons
+        and version_key(build.glibc) <= version_key(target.glibc)
+        and all(has_isa(tier, build.isa) for tier in cluster.tiers)
+    )
+
+
+def _oneccl_runs(build: OnecclBuild, torch: str, target: Target, constraints: Constraints, wheels: Wheels) -> bool:
+    """A build that was never published for CPUs counts where somebody has it: they made it themselves."""
+    if torch not in build.works_with or target.python not in build.pythons:
+        return False
+    return (
+        wheels.asked or build.cpu_wheel == "published" or (constraints.oneccl is not None and build.cpu_wheel != "none")
+    )
+
+
+def _wheels(
+    torch: str, ipex: IpexBuild | None, oneccl: OnecclBuild | None, target: Target, wheels: Wheels
+) -> dict[str, Candidate] | None:
+    if not wheels.asked:
+        return {}
+    wanted = {TORCH: torch}
+    if ipex:
+        wanted[IPEX] = ipex.version
+    if oneccl:
+        wanted[ONECCL] = oneccl.version
+    found: dict[str, Candidate] = {}
+    for project, version in wanted.items():
+        candidate = wheels.build(project, version, target)
+        if candidate is None:
+            return None
+        found[project] = candidate
+    return found
+
+
+def _missing_extra(row: StackSpec, pick: Pick, wheels: Wheels) -> Incompatibility | None:
+    for requirement in row.requires:
+        if split_requirement(requirement)[0] not in OPTIONAL and not wheels.can_satisfy(requirement, pick.target):
+            return Incompatibility(f"{row.name} needs {requirement}, and {because.nobody(wheels, 'it')}")
+    return None
+
+
+def _plan(
+    found: _Fit,
+    tried: Sequence[tuple[Variant, Incompatibility]],
+    constraints: Constraints,
+    cluster: _Cluster,
+    table: Sequence[StackSpec],
+) -> StackPlan:
+    row, pick, wheels = found.variant.row, found.pick, cluster.wheels
+    torch = pick.pin(TORCH, pick.torch)
+    ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
+    oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
+    mpi, mpi_note = _mpi(row, pick, cluster)
+    extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
+    notes = [
+        *because.instead_of_what(found.variant, tried, constraints, cluster.wheels),
+        *because.retired(row, *_maintained(cluster, table)),
+        *because.withdrawn(pick),
+        *because.made_by_hand(row, pick),
+        *because.known_bad(row, pick),
+        *([mpi_note] if mpi_note else []),
+        *because.left_out(row, [each for each in row.requires if each not in extras], wheels),
+    ]
+    pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
+    return StackPlan(
+        row=row,
+        torch=torch,
+        ipex=ipex,
+        oneccl=oneccl,
+        python=pick.target.python,
+        interpreters=interpreters_for(pick.target.python, cluster.hosts),
+        requirements=(
+            *(f"{project}=={pin}" for project, pin in pins.items() if pin),
+            *([mpi] if mpi else []),
+            *extras,
+        ),
+        constraints=row.constraints,
+        backend="ccl" if oneccl else "gloo",
+        glibc=pick.target.glibc,
+        why=because.why(
+            found.variant,
+            tried,
+            constraints,
+            any_hosts=bool(cluster.hosts),
+            otherwise=_otherwise(found, constraints, cluster),
+        ),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _mpi(row: StackSpec, pick: Pick, cluster: _Cluster) -> tuple[str | None, str]:
+    """What pip is asked for to have an mpirun, and what to say where it can't be had."""
+    if (pick.oneccl and pick.oneccl.mpi) or not row.mpi:
+        return None, ""
+    fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
+    found = next((each for each in fitting if cluster.wheels.can_satisfy(each, pick.target)), None)
+    if found:
+        return found, ""
+    return None, because.no_mpi([each for _, each in row.mpi][-1:], cluster.hosts, cluster.wheels)
+
+
+def _otherwise(found: _Fit, constraints: Constraints, cluster: _Cluster) -> str | None:
+    """Where nobody was asked for the bindings: the row it is when nobody has them."""
+    if cluster.wheels.asked or not found.variant.ccl or constraints.require_oneccl:
+        return None
+    for variant in constraints.variants:
+        if not variant.ccl and variant.row.ipex and isinstance(_fit(variant, constraints, cluster), _Fit):
+            return variant.row.name
+    return None
+
+
+def _maintained(cluster: _Cluster, table: Sequence[StackSpec]) -> tuple[StackSpec | None, str]:
+    """The newest maintained PyTorch that fits these hosts, or why there is none; indexes aren't asked for it."""
+    why_not = ""
+    for row in table:
+        if row.ipex or row.retired:
+            continue
+        wrong, _ = incompatibilities(row, cluster.kinds, row.pythons)
+        if wrong is None:
+            return row, ""
+        why_not = why_not or wrong.reason
+    return None, why_not
+
+
+def _refuse(
+    request: StackRequest,
+    tried: Sequence[tuple[Variant, Incompatibility]],
+    constraints: Constraints,
+    cluster: _Cluster,
+    table: Sequence[StackSpec],
+) -> Refusal:
+    variant, wrong = because.plainest(tried, cluster.kinds, cluster.wheels)
+    fits = (
+        _newest_that_fits(variant.row, constraints, cluster, table)
+        if constraints.named or constraints.kind == "ipex"
+        else None
+    )
+    stock = None
+    if variant.row.ipex and not constraints.require_oneccl:
+        alike = [row for row in table if request.torch and row.line == variant.row.line]
+        stock = next(
+            (
+                row.stock()
+                for row in (*alike, *table)
+                if isinstance(_fit(Variant(row.stock(), False), constraints, cluster), _Fit)
+            ),
+            None,
+        )
+    gloo = _newest_gloo(constraints, cluster, table) if constraints.require_oneccl else None
+    return because.refusal(
+        wrong,
+        variant,
+        fits=fits,
+        stock=stock,
+        gloo=gloo,
+        constraints=constraints,
+        count=len(cluster.hosts),
+        asked=cluster.wheels.asked,
+    )
+
+
+def _newest_that_fits(
+    row: StackSpec, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]
+) -> StackSpec | None:
+    """Of the same kind, what these hosts could have instead."""
+    for other in table:
+        alike = other if row.ipex else other.stock()
+        if bool(alike.ipex) != bool(row.ipex) or alike.line == row.line:
+            continue
+        variants = [Variant(alike, True)] if constraints.require_oneccl else [Variant(alike.without_oneccl(), False)]
+        if any(
+            isinstance(_fit(each, constraints, cluster), _Fit) for each in variants if each.row.ipex or not row.ipex
+        ):
+            return alike
+    return None
+
+
+def _newest_gloo(constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]) -> StackSpec | None:
+    for row in table:
+        variant = Variant(row.without_oneccl(), False)
+        if row.ipex and isinstance(_fit(variant, constraints, cluster), _Fit):
+            return row
+    return None

@@ -1,0 +1,169 @@
+"""Much content for many hosts: across our link once, to the first host, and from there to the others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.facts.internal import addresses_among
+from ipexctl.hosts.internal import NoCommonNetwork
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.transfer import store_client as stores
+from ipexctl.remote.transfer.distribute import Distributor
+from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
+from ipexctl.sync.manifest import encode
+from ipexctl.sync.node_calls import END, frame
+from ipexctl.sync.report import BytesMoved, Notice
+from ipexctl.trust.node0_config import config_for
+from ipexctl.trust.plan import words_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.sync.manifest import Entry
+    from ipexctl.sync.node_calls import TreeState
+    from ipexctl.sync.project import Project
+    from ipexctl.sync.report import Watch
+
+ALONE: Final = 1_000_000
+"""A file of this size travels under its own hash, and is moved into its place; smaller ones share a parcel."""
+
+STORE: Final = "tmp/sync"
+"""Below our directory on a host: contents on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The hosts that are to get something, and what is known of them."""
+
+    hosts: tuple[Host, ...]
+    """One of each home; the first is where it all lands."""
+    answers: Mapping[str, TreeState]
+    facts: Mapping[str, Facts]
+    iface: str | None
+    timeout: float | None
+
+
+class Uploader:
+    """Holds the parcel, the first host's copy and the ways to the others until all have what they lacked."""
+
+    def __init__(
+        self, project: Project, contents: Sequence[Entry], cluster: Cluster, pool: SessionPool, watch: Watch
+    ) -> None:
+        self._root = os.fsencode(project.root)
+        self._cluster, self._crew, self._watch = cluster, pool, watch
+        self._ends = ExitStack()
+        self._large = [entry for entry in contents if entry.size >= ALONE]
+        self._small = [entry for entry in contents if entry.size < ALONE]
+        self._files: list[tuple[StoredFile, Path]] = []
+        self.sent: dict[str, int] = {}
+        """Host → bytes that went there from this machine."""
+
+    def __enter__(self) -> Uploader:
+        try:
+            self._pack()
+            self._places = self._make_places()
+            source = self._places[self._cluster.hosts[0].name]
+            self._push(source)
+            config = self._ssh_config()
+            self._spreader = self._ends.enter_context(
+                Distributor(self._crew, source, self._blobs, ssh_config=config, on_progress=self._moved)
+            )
+        except BaseException:
+            self._ends.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    @property
+    def _blobs(self) -> list[StoredFile]:
+        return [blob for blob, _ in self._files]
+
+    def bring(self, host: Host, session: Session) -> list[str]:
+        """Make the host have it all; returns where it lies there."""
+        place = self._places[host.name]
+        way = self._spreader.bring(place, session, timeout=self._cluster.timeout)
+        if way == "here" and not isinstance(session, LocalSession):
+            self.sent[host.name] = sum(blob.size or 0 for blob in self._blobs)
+        return [f"{place.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
+
+    def drop(self, host: Host, session: Session) -> None:
+        with suppress(HostError):
+            stores.drop(session, self._places[host.name], self._blobs, cancel=self._crew.cancel)
+
+    def _pack(self) -> None:
+        self._files = [(StoredFile(e.content, "content", e.size), self._here(e)) for e in self._large]
+        if not self._small:
+            return
+        try:
+            directory = self._ends.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-"))
+            place, digest = Path(directory) / "parcel", hashlib.sha256()
+            with place.open("wb") as file:
+                for data in (*(frame(self._root, entry) for entry in self._small), END):
+                    digest.update(data)
+                    file.write(data)
+        except OSError as error:
+            raise UserError(
+                f"packing in {tempfile.gettempdir()}: {error.strerror or error}",
+                fix="make room there, or name another directory: TMPDIR=DIR",
+            ) from None
+        self._files.append((StoredFile(digest.hexdigest(), "parcel", place.stat().st_size), place))
+
+    def _here(self, entry: Entry) -> Path:
+        return Path(os.fsdecode(os.path.join(self._root, encode(entry.path))))
+
+    def _push(self, source: StoreLocation) -> None:
+        host = source.host
+        session = self._crew.session(host)
+        need = set(stores.missing(session, source, self._blobs, cancel=self._crew.cancel))
+        total = sum(blob.size or 0 for blob in need)
+        stores.push(
+            session,
+            source,
+            [(blob, path) for blob, path in self._files if blob in need],
+            on_bytes=lambda done: self._watch(BytesMoved(host.name, done, total)),
+            timeout=self._cluster.timeout,
+            cancel=self._crew.cancel,
+        )
+        self.sent[host.name] = total
+
+    def _moved(self, host: Host, done: int, total: int | None) -> None:
+        self._watch(BytesMoved(host.name, done, total))
+
+    def _make_places(self) -> dict[str, StoreLocation]:
+        hosts, answers = self._cluster.hosts, self._cluster.answers
+        internal = addresses_among(hosts, self._cluster.facts, self._cluster.iface)
+        if isinstance(internal, NoCommonNetwork):
+            self._watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
+            internal = {}
+        words = words_for(hosts, internal)
+        return {
+            host.name: StoreLocation(
+                host,
+                answers[host.name].python,
+                f"{answers[host.name].home}/{STORE}",
+                internal.get(host.name),
+                words.get(host.name),
+            )
+            for host in hosts
+        }
+
+    def _ssh_config(self) -> str | None:
+        """The config by which the first host reaches the others, where `trust` has been there for all of them."""
+        first = self._cluster.hosts[0]
+        others = [host.name for host in self._cluster.hosts[1:]]
+        home = self._cluster.answers[first.name].home
+        return config_for(self._crew.session(first), home, others, cancel=self._crew.cancel)

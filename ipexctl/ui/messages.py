@@ -1,0 +1,85 @@
+"""Everything said along the way goes to stderr through here: errors, hints, steps. Nothing here is an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, TextIO
+
+from ipexctl.errors import FileError
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.errors import UserError
+
+_SHOWN: Final = 200
+"""Characters at each end of a remote command: some bring a script of their own."""
+_LOCK = threading.Lock()
+
+
+def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = False) -> bool:
+    """Colour is for a terminal that wants it; it never says anything that the words don't."""
+    if no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def print_message(text: str, patience: float | None = None) -> None:
+    """Write a line to stderr. Where nobody hears us any more, what is said is lost, and nothing else.
+
+    With `patience`, a reader that doesn't read is waited for so many seconds. It goes straight to the descriptor:
+    what hung in Python's own buffer would hang, or spoil the exit code of, the interpreter's end.
+    """
+    try:
+        descriptor = sys.stderr.fileno()
+    except (OSError, ValueError):  # stderr is no file but something that collects
+        sys.stderr.write(f"{text}\n")
+        return
+    if patience is not None and not select.select([], [descriptor], [], patience)[1]:
+        return
+    if not _LOCK.acquire(timeout=-1 if patience is None else patience):
+        return
+    try:
+        rest = memoryview(f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        with contextlib.suppress(OSError):
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+    finally:
+        _LOCK.release()
+
+
+def print_user_error(error: UserError) -> None:
+    """What is wrong with the call or a file; for a line of a file also that line and a caret under the place."""
+    red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
+    lines = [f"{red}error:{plain} {printable(error.message)}"]
+    if isinstance(error, FileError):
+        lines[0] = printable(error.message)
+        if error.text:
+            lines += excerpt(error.text, error.column)
+    if error.fix:
+        lines.append(f"  {printable(error.fix)}")
+    print_message("\n".join(lines))
+    for other in error.more if isinstance(error, FileError) else ():
+        print_user_error(other)
+
+
+def print_refusal(reason: str, fix: str = "") -> None:
+    """Why nothing was begun, and what to type next."""
+    red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
+    print_message(f"{red}refused:{plain} {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+
+
+def excerpt(text: str, column: int, width: int = 74) -> list[str]:
+    """The line and a caret under its `column` (from 1); a long line is cut around the place."""
+    start = max(0, column - 1 - width // 2) if len(text) > width else 0
+    piece = text[start : start + width]
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" if c != "\t" else " " for c in piece)
+    lines = [f"  {'...' if start else ''}{shown}"]
+    if column:
+        lines.append(" " * (2 + (3 if start else 0) + column - 1 - start) + "^")
+    return lines

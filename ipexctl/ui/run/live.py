@@ -1,0 +1,219 @@
+"""A run on a terminal: a thread that draws `RunState` ten times a second and reads keys. No decisions here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.jobs.events import Chunk
+from ipexctl.jobs.ranks import EVERY_RANK
+from ipexctl.ui.messages import print_message
+from ipexctl.ui.run.keys import Controls, read_keys
+from ipexctl.ui.run.state import RunState
+from ipexctl.ui.run.summary import end_lines, left_lines
+from ipexctl.ui.run.terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import FrameType
+
+    from ipexctl.jobs.events import Event, RunStatus
+    from ipexctl.jobs.ranks import RankSet
+
+_FRAME: Final = 0.1
+_MOST_WAITING: Final = 32 << 20
+"""Bytes that may wait to be looked at; whoever follows waits then, the run itself never does."""
+_LAST_LINES: Final = 8
+
+
+def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
+    """Live where somebody looks at a terminal that can do it."""
+    if live:
+        check_terminal()
+    return sys.stdout.isatty() and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
+
+
+def check_terminal() -> None:
+    """Raises a UserError where the live view can't be."""
+    if not sys.stdout.isatty():
+        raise UserError("--live needs a terminal, and stdout is none", fix="leave --live out")
+
+
+class LiveRun:
+    """Shows a run until it ends, or until the user leaves; the terminal is as before when the block is left.
+
+    `watch` takes chunks from one thread, words from any. `on_stop` and `on_detach` are called from the view's own
+    thread, once each key; a run that was left is shown no further. Enter it in the main thread, for Ctrl-Z.
+    """
+
+    def __init__(
+        self,
+        status: RunStatus,
+        on_stop: Callable[[], None],
+        on_detach: Callable[[], None],
+        *,
+        ranks: RankSet = EVERY_RANK,
+        no_color: bool = False,
+    ) -> None:
+        self._terminal = Terminal(no_color=no_color)
+        controls = Controls(ranks, keys=self._terminal.keyboard is not None)
+        self.screen = RunState(status, controls, unicode=self._terminal.unicode)
+        self.detached = False
+        self._on_stop = on_stop
+        self._on_detach = on_detach
+        self._events: deque[Event] = deque()
+        self._came = self._taken = 0
+        self._size = (0, 0)
+        self._drained = threading.Event()
+        self._closing = False
+        self._suspended = False
+        self._anew = False
+        self._error: BaseException | None = None
+        self._wake, self._waker = os.pipe()
+        self._thread = threading.Thread(target=self._show, name="live view", daemon=True)
+        self._handlers: dict[int, Any] = {}
+        self._offset = time.time() - time.monotonic()  # a clock that is set meanwhile moves no elapsed time
+
+    def __enter__(self) -> LiveRun:
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {
+                signal.SIGTSTP: signal.signal(signal.SIGTSTP, self._suspend),
+                signal.SIGCONT: signal.signal(signal.SIGCONT, self._resume),
+            }
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self._closing = True
+            os.write(self._waker, b"x")
+            self._thread.join(2.0)
+        finally:
+            self._terminal.leave()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            if not self._thread.is_alive():
+                os.close(self._wake)
+                os.close(self._waker)
+        if kind is None and self._error is not None:
+            raise self._error
+        if kind is None:
+            self._terminal.leave(None)
+            self._say_end()
+
+    def watch(self, event: Event) -> None:
+        if self._error is not None:
+            raise self._error
+        if not self._thread.is_alive():
+            return
+        self._events.append(event)
+        if isinstance(event, Chunk):
+            self._came += len(event.data)
+            while self._came - self._taken > _MOST_WAITING and self._thread.is_alive():
+                self._drained.clear()
+                self._drained.wait(_FRAME)
+
+    def stopping(self) -> None:
+        """Show that the run is being stopped. For a signal handler, too; whatever it wrote is painted over."""
+        self.screen.controls.stopping = True
+        self._anew = True
+
+    def not_stopping(self) -> None:
+        """It could not be stopped, so it goes on."""
+        self.screen.controls.stopping = False
+        self.screen.changed = True
+
+    def abandon(self) -> None:
+        """Give the terminal back now. For a signal handler that is about to end us where we stand."""
+        self._suspended = True
+        self._terminal.leave(0.1)
+
+    def _show(self) -> None:
+        try:
+            self._loop()
+        except OSError:  # the terminal is gone; who sent us SIGHUP has the say
+            self._on_detach()
+        except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
+            self._error = error
+        finally:
+            self._terminal.leave()
+
+    def _loop(self) -> None:
+        drawn = -1.0
+        second = -1
+        while True:
+            self._take_in()
+            now = time.monotonic()
+            if self.screen.ended is not None or self._closing:
+                self.screen.tick(now + self._offset)
+                return
+            if self._ready():
+                anew = self._terminal.size != self._size or int(now) != second
+                if (self.screen.changed or anew) and now - drawn >= _FRAME and self._terminal.free:
+                    self._draw(now)
+                    drawn, second = now, int(now)
+            for key in read_keys(self._terminal.wait(_FRAME, self._wake)):
+                self._press(key)
+                drawn = -1.0
+            if self.detached:
+                return
+
+    def _draw(self, now: float) -> None:
+        self._size = width, height = self._terminal.size
+        self._terminal.paint(self.screen.render(width, height, now + self._offset), width, height)
+
+    def _ready(self) -> bool:
+        """Whether the screen is ours now; taken, where it is and wasn't."""
+        if self._suspended or not self._terminal.ours:
+            return False
+        if not self._terminal.entered or self._anew:
+            self._anew = False
+            self._terminal.enter()
+            self.screen.changed = True
+        return True
+
+    def _take_in(self) -> None:
+        taken = 0
+        for _ in range(len(self._events)):
+            event = self._events.popleft()
+            if isinstance(event, Chunk):
+                taken += len(event.data)
+            self.screen.feed(event)
+        self._taken += taken
+        self._drained.set()
+
+    def _press(self, key: str) -> None:
+        constraints = self.screen.controls.press(key)
+        self.screen.changed = True
+        if constraints == "stop":
+            self._on_stop()
+        elif constraints == "detach":
+            self.detached = True
+            self._on_detach()
+
+    def _suspend(self, number: int, _: FrameType | None) -> None:
+        self._suspended = True
+        self._terminal.leave()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # here we stop, and go on when somebody says so
+        signal.signal(number, self._suspend)
+        self._suspended = False
+
+    def _resume(self, *_: object) -> None:
+        self._anew = True
+
+    def _say_end(self) -> None:
+        """What a screen that was given back leaves to be read: the last lines, and how it ended."""
+        ended = self.screen.ended
+        if ended is not None:
+            for line in self.screen.last_lines(_LAST_LINES):
+                print_message(line)
+            print_message("\n".join(end_lines(ended.status or self.screen.status, ended.exit_code)))
+        elif self.detached:
+            print_message("\n".join(left_lines(self.screen.status.id)))
