@@ -124,3 +124,24 @@ def test_tune_sets_and_puts_back(site: Site) -> None:
     assert statuses(site.report(tune % ", state: absent", *root), "set")["node1"] == "changed"
     assert site.on(0, "cat /proc/sys/net/core/somaxconn").strip() == was
     assert statuses(site.report(tune % ", state: absent", *root), "set")["node1"] == "ok"
+
+
+def test_sync_brings_of_the_credentials_what_include_names(site: Site) -> None:
+    (site.directory / "proj").mkdir()
+    for name in ("train.py", ".env", "server.pem"):
+        (site.directory / "proj" / name).write_text("x")
+    ran = site.play(
+        "- sync: {src: proj, include: [.env]}\n  register: sent\n"
+        "- exec: mkdir -p PLACE && ls -A {{ sent.path }} >PLACE/sent\n"
+    )
+    assert "server.pem (credentials" in ran.err
+    assert site.on(1, "cat PLACE/sent").split() == [".env", ".ipexctl", "train.py"]
+
+
+def test_a_home_directory_as_project_is_refused_before_the_first_task(site: Site) -> None:
+    env = {"HOME": str(site.directory)}
+    for task in ("sync:", "run: a.py"):
+        ran = site.play(f"- exec: mkdir -p PLACE/touched\n- {task}\n", rc=2, env=env)
+        assert ran.out == ""
+        assert "site.yml:4:7:" in ran.err
+    site.on(0, "test ! -e PLACE/touched")
