@@ -179,7 +179,7 @@ SCENES = (
 
 def scenes(*stages: str) -> pytest.MarkDecorator:
     wanted = [context for context in SCENES if context.stage in stages]
-    return pytest.mark.parametrize("scene", wanted, ids=lambda context: context.page)
+    return pytest.mark.parametrize("context", wanted, ids=lambda context: context.page)
 
 
 def play(context: Scene, shell: Shell) -> None:

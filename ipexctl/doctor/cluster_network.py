@@ -255,7 +255,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.clock_skew",
         "warn",
-        f"{'These clocks differ' if len(known) == 2 else 'The deadline is off'} by {_duration(abs(worst))}: logs can't "
+        f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: logs can't "
         "be put in order, files look newer than now, and certificates may fail",
         "as root: timedatectl set-ntp true, or chronyc makestep",
         tuple(concerned),

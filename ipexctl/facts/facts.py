@@ -45,7 +45,7 @@ class Facts:
     security: Security = field(default_factory=Security)
     batch: Batch = field(default_factory=Batch)
     activity: Activity = field(default_factory=Activity)
-    deadline: float | None = None
+    clock: float | None = None
     """Seconds since 1970 by the host's own clock, when the probe began."""
     complete: bool = False
     """Whether the probe was heard out to its last line."""

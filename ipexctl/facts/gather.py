@@ -28,10 +28,10 @@ class Skew:
     uncertainty: float
 
 
-def skew(deadline: float, sent: float, heard: float) -> Skew:
+def skew(clock: float, sent: float, heard: float) -> Skew:
     """The host read its clock at some moment between our sending the question and our hearing its first word."""
     half = max(0.0, heard - sent) / 2
-    return Skew(deadline - sent - half, half)
+    return Skew(clock - sent - half, half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class HostFacts:
 
     @property
     def skew(self) -> Skew | None:
-        if self.facts is None or self.facts.deadline is None or self.sent is None or self.heard is None:
+        if self.facts is None or self.facts.clock is None or self.sent is None or self.heard is None:
             return None
-        return skew(self.facts.deadline, self.sent, self.heard)
+        return skew(self.facts.clock, self.sent, self.heard)
 
 
 class _Answer:

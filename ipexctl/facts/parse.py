@@ -49,7 +49,7 @@ def parse(text: str) -> Facts:
         security=parse_security(said),
         batch=parse_batch(said),
         activity=parse_activity(said),
-        deadline=seconds(said.first("clock")),
+        clock=seconds(said.first("clock")),
         complete="end" in said,
         cut=_cut(said),
     )

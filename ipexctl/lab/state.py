@@ -125,7 +125,11 @@ class Lab:
 
 
 def to_json(lab: Lab) -> str:
-    return json.dumps({"format": _FORMAT, **asdict(lab)}, indent=1) + "\n"
+    return json.dumps({"format": _FORMAT, **asdict(lab, dict_factory=_on_disk)}, indent=1) + "\n"
+
+
+def _on_disk(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {"costume" if name == "cpu_profile" else name: value for name, value in pairs}
 
 
 def from_json(text: str) -> Lab:
@@ -143,7 +147,7 @@ def from_json(text: str) -> Lab:
 
 def _host(data: dict[str, Any]) -> LabHost:
     faults = {str(name): tuple(str(a) for a in args) for name, args in data.pop("faults").items()}
-    return LabHost(faults=faults, **data)
+    return LabHost(faults=faults, cpu_profile=data.pop("costume"), **data)
 
 
 def save(lab: Lab) -> None:

@@ -256,7 +256,7 @@ print(f"{times[0]:.1f} ms at best, {statistics.median(times):.1f} ms in the midd
 """
 
 
-@pytest.mark.parametrize("costume", ["haswell", "graniterapids"])
+@pytest.mark.parametrize("cpu_profile", ["haswell", "graniterapids"])
 def test_what_the_probe_costs_the_host(
     make_lab: Callable[[LabSpec], Lab], cpu_profile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

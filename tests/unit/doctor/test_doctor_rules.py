@@ -60,7 +60,7 @@ def test_every_id_has_a_scene() -> None:
     assert set(CLUSTER) == set(CLUSTER_IDS)
 
 
-@pytest.mark.parametrize("scene", [*SCENES.items(), *MORE], ids=lambda item: item[0])
+@pytest.mark.parametrize("context", [*SCENES.items(), *MORE], ids=lambda item: item[0])
 def test_what_is_said_is_one_line_with_something_to_do(context: tuple[str, object]) -> None:
     id_, provoke = context
     assert callable(provoke)
@@ -90,7 +90,7 @@ CHECKED_BY = {
 """Words of a fix that ends something or takes it away, and the command that says first whether that may be done."""
 
 
-@pytest.mark.parametrize("scene", [*SCENES.items(), *MORE], ids=lambda item: item[0])
+@pytest.mark.parametrize("context", [*SCENES.items(), *MORE], ids=lambda item: item[0])
 def test_a_fix_that_ends_something_or_takes_it_away_has_a_check_before_it(context: tuple[str, object]) -> None:
     _, provoke = context
     assert callable(provoke)

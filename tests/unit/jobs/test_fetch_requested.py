@@ -20,7 +20,7 @@ from ipexctl.remote.outcome import HostError
 if TYPE_CHECKING:
     from ipexctl.jobs.fetch.manifest import Kind
 
-GIVE = runpy.run_path(str(resources.files("ipexctl.node") / "give.py"))
+GIVE = runpy.run_path(str(resources.files("ipexctl.node") / "files" / "file_sender.py"))
 RUN = "train-1120-120000-abcd"
 
 
@@ -182,7 +182,7 @@ def test_what_an_honest_host_lists_is_never_refused(
         out = Out()
         try:
             _, single = GIVE["give_path"](GIVE["Listing"](out), top, path + end)
-        except GIVE["Failed"]:
+        except GIVE["AgentError"]:
             return
     accepted = Requested(path + end).accept(out.entries, single=single)
     assert accepted.single == single

@@ -13,11 +13,11 @@ from ipexctl.jobs.submit.pending import abandoned_runs, mark_pending, pending_ru
 if TYPE_CHECKING:
     from pathlib import Path
 
-CALL = "import sys; from pathlib import Path; from ipexctl.jobs.submit.pending import noted\n"
+CALL = "import sys; from pathlib import Path; from ipexctl.jobs.submit.pending import mark_pending\n"
 
 
 def killed_while_it_began(directory: Path, run: str) -> None:
-    code = f"{CALL}with noted(Path(sys.argv[1]), sys.argv[2]): print('in', flush=True); sys.stdin.read()"
+    code = f"{CALL}with mark_pending(Path(sys.argv[1]), sys.argv[2]): print('in', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code, directory, run], stdin=-1, stdout=-1) as call:
         assert call.stdout is not None
         assert call.stdout.readline() == b"in\n"

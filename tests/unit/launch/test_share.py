@@ -99,7 +99,7 @@ def test_a_host_without_ranks_is_no_part_of_the_plan() -> None:
     assert (found.master_addr, found.flavor, len(found.files)) == ("127.0.0.1", "intel", 1)
 
 
-@pytest.mark.parametrize("wish", [{"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": 0}, {"master_port": 70000}])
+@pytest.mark.parametrize("constraints", [{"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": 0}, {"master_port": 70000}])
 def test_impossible_numbers_are_refused(constraints: dict[str, int]) -> None:
     assert refusal(machine(SMALL), **constraints).fix
 

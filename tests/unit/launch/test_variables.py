@@ -82,7 +82,7 @@ def test_the_whole_tcmalloc_is_preferred_to_the_minimal_one() -> None:
     assert value(found, "LD_PRELOAD") == both[1]
 
 
-@pytest.mark.parametrize("wish", [{"bind": "none"}, {"bind": "socket", "ppn": 4}, {"n": 500}])
+@pytest.mark.parametrize("constraints", [{"bind": "none"}, {"bind": "socket", "ppn": 4}, {"n": 500}])
 def test_threads_are_not_bound_one_by_one_where_ranks_have_no_cores_to_themselves(constraints: dict[str, Any]) -> None:
     found = plan(machine(SPR), env=IPEX, **constraints)
     assert value(found, "KMP_AFFINITY") is None

@@ -316,7 +316,7 @@ def test_much_for_many_travels_as_blobs_and_leaves_none(
     put(place.root, "large", "l" * 5000)
     put(place.root, "small", "s" * 900)
     put(place.root, "twice", "s" * 900)
-    monkeypatch.setattr(sync, "decide", _apart)
+    monkeypatch.setattr(sync, "make_sync_plan", _apart)
     report = place.sync(hosts=(HERE, Host("there", "localhost")))
     assert report.hosts[0].status in ("ok", "changed"), report.hosts
     assert place.there() == contents(place.root)

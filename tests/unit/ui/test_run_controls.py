@@ -16,7 +16,9 @@ def test_leaving_takes_one_key(key: str) -> None:
     assert Controls().press(key) == "detach"
 
 
-@pytest.mark.parametrize(("answer", "wish"), [("y", "stop"), ("n", None), ("enter", None), ("q", None), ("s", None)])
+@pytest.mark.parametrize(
+    ("answer", "constraints"), [("y", "stop"), ("n", None), ("enter", None), ("q", None), ("s", None)]
+)
 def test_stopping_is_asked_for_first_and_only_yes_is_yes(answer: str, constraints: str | None) -> None:
     controls = Controls()
     assert controls.press("s") is None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import signal, sys, threading, time
-from ipexctl.jobs.events import Chunk, Ended, RankStatus, Said, RunStatus
+from ipexctl.jobs.events import Chunk, RunEnded, RankStatus, RunNotice, RunStatus
 from ipexctl.ui.run.live import LiveRun
 
 def status(state):
@@ -33,7 +33,7 @@ with LiveRun(status("running"), lambda: print("asked to stop"), over.set) as vie
     {body}
 """
 WAIT = "over.wait(20)"
-END = 'time.sleep(0.5); view.watch(Ended(0, status("ok")))'
+END = 'time.sleep(0.5); view.watch(RunEnded(0, status("ok")))'
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_an_exception_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]
 
 
 def test_an_error_of_the_view_itself_is_raised_and_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
-    shown = show("view.screen.tick = None; view.watch(Said('x')); time.sleep(0.5)")
+    shown = show("view.screen.tick = None; view.watch(RunNotice('x')); time.sleep(0.5)")
     assert shown.until_gone() == 1
     assert shown.restored
     assert b"TypeError" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
@@ -141,7 +141,7 @@ def test_a_terminal_that_takes_nothing_holds_up_nobody_else(show: Callable[[str]
     through = tmp_path / "through"
     shown = show(
         "flood = [view.watch(Chunk(0, 'stdout', b'%d' % i * 99 + b'\\n')) or time.sleep(0.001) for i in range(1500)];"
-        f"open({str(through)!r}, 'w').close(); view.watch(Ended(0, status('ok')))"
+        f"open({str(through)!r}, 'w').close(); view.watch(RunEnded(0, status('ok')))"
     )
     end = time.monotonic() + 20
     while not through.exists() and time.monotonic() < end:

@@ -42,7 +42,10 @@ def _rank_killed(found: PatternMatch) -> tuple[str, str]:
 def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
     return (
         f"MPI gave up in {found.groups['call']} before the ranks could talk",
-        f"its output: ipexctl logs {found.context.run} --stderr; ipexctl doctor checks the network among the nodes",
+        (
+            f"its own words: ipexctl logs {found.context.run} --stderr; ipexctl doctor looks at the network among the "
+            "nodes"
+        ),
     )
 
 
