@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,8 @@ def test_a_rank_of_that_environment_trains(lab: Lab, ipex: Installed) -> None:
         assert on_host(host, f'{ipex.report["path"]}/bin/python -c "{code}"').endswith("2.8.0+cpu")
 
 
-def train(lab: Lab, project: Path, *words: str, dtype: str = "fp32") -> Ran:
+def train(lab: Lab, project: Path, *words: str, dtype: str = "fp32", aborts: bool = False) -> Ran:
+    """`aborts`: a rank may be ended by std::terminate at its exit, as with oneCCL 2021.15 in one run of seven."""
     options = ("-H", lab.hostfile, "--plain", *words)
     ran = ipexctl(
         *("run", *options, "train_digits.py", "--fresh", *SHORT, "--dtype", dtype),
@@ -142,7 +144,8 @@ def train(lab: Lab, project: Path, *words: str, dtype: str = "fp32") -> Ran:
         env={"XDG_STATE_HOME": str(project.parent / "state")},
         timeout=240,
     )
-    assert ran.rc == 0, ran.err + ran.out
+    aborted = ran.rc == 128 + signal.SIGABRT and "terminate called without an active exception" in ran.err
+    assert ran.rc == 0 or (aborts and aborted), ran.err + ran.out
     assert f"{dtype} with IPEX" in ran.out
     return ran
 
@@ -231,7 +234,7 @@ def test_the_bindings_of_oneccl_are_verified_and_two_ranks_learn_over_them_what_
     assert verified["launcher"].endswith("/oneccl_bindings_for_pytorch/opt/mpi/bin/mpiexec.hydra")
     assert verified["allreduce_ms"]
     try:
-        ran = train(lab, project, *only, "-n", "2", "--ppn", "2", "--backend", "ccl")
+        ran = train(lab, project, *only, "-n", "2", "--ppn", "2", "--backend", "ccl", aborts=True)
     finally:
         on_host(lab.hosts[0], "rm -rf ~/.ipexctl/code ~/.ipexctl/runs")
     assert "[0] ranks: 2, over ccl" in ran.out
