@@ -1,7 +1,9 @@
 #!/bin/sh
-# The checks and the tests, on this machine as it is: what is missing is installed where we may, else left out.
-#   sh tests/run.sh                 everything; the real wheels last, where there is room and a network for them
-#   sh tests/run.sh -k hostfile     any arguments go to pytest, and the real wheels are left out
+# The checks and the tests, on this machine as it is: missing packages are installed where that is allowed.
+#   sh tests/run.sh                 checks, unit tests, and each command once on real hosts: about ten minutes on two cores
+#   sh tests/run.sh --all           everything: all tests on real hosts, the pages, Ansible, Slurm, real wheels
+#   sh tests/run.sh --rest          what --all has beyond the plain call
+#   sh tests/run.sh -k hostfile     any other arguments go to pytest
 . "$(dirname -- "$0")/../.ci/environment"
 
 environment tests/requirements.lock
@@ -11,12 +13,19 @@ else
   say "left out: the tests on real hosts (they need root on Linux with sshd and iproute2)"
 fi
 
-set -e
-.venv/bin/ruff check .
-.venv/bin/ruff format --check .
-.venv/bin/mypy
-.venv/bin/lint-imports --no-cache
-[ $# -eq 0 ] || exec .venv/bin/python -m pytest "$@"
 # Most tests wait for hosts, not for a processor: three files at a time, those with hosts first.
-.venv/bin/python -m pytest -n 3 --dist loadfile tests/lab tests/package tests/unit
-exec .venv/bin/python -m pytest tests/stack --exitfirst --durations=0
+# A test that failed runs once more, alone, and is named as flaky if it passes then.
+pytest() { .venv/bin/python tests/second_chance.py -n 3 --dist loadfile "$@"; }
+real_wheels() { exec .venv/bin/python -m pytest tests/stack --exitfirst --durations=0; }
+
+checks() {
+  .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports --no-cache
+}
+
+set -e
+case "${1:-}" in
+  "") checks; pytest -m "not lab or core" tests/lab tests/unit ;;
+  --all) checks; pytest tests/lab tests/package tests/unit; real_wheels ;;
+  --rest) pytest -m "not core" tests/lab tests/package; real_wheels ;;
+  *) checks; exec .venv/bin/python -m pytest "$@" ;;
+esac
