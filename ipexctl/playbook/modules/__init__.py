@@ -1,4 +1,4 @@
-"""The modules: what each understands is known at once, what it does is imported when it is first needed."""
+"""The modules of playbooks: their declarations; implementations are imported on first use (`registry`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODULES: Final = {
     **{spec.name: spec for spec in SPECS},
     "shell": next(spec for spec in SPECS if spec.name == "exec"),
 }
-"""By every name a task may call them."""
+"""Declarations by every name that a task may use."""
 
 NOT_MODULES: Final = {
     "pip": "install: {with: [PACKAGE]} puts it into the environment of all hosts",

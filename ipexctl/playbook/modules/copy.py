@@ -1,4 +1,4 @@
-"""copy and template: a file of this machine, or its text, in its place on the host; a directory, too."""
+"""The modules copy and template: write a file, a text or a directory of the control machine to a host."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
-MOST: Final = 256 << 20
-_SMALL: Final = 256 << 10
-"""A file up to this size is sent along with the question whether it is there: one round trip."""
-_LONGEST_DIFF: Final = 200_000
+MAX_BYTES: Final = 256 << 20
+_SMALL_FILE: Final = 256 << 10
+"""A file up to this size is sent along with the check whether it differs: one round trip."""
+_MAX_DIFF: Final = 200_000
 
 _PLACE: Final = """\
 LC_ALL=C; export LC_ALL
@@ -73,7 +73,7 @@ mkdir -p -- "$dest" && exec tar -xpof - -C "$dest"
 
 
 class _Copy:
-    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
         content = call.args.get("content")
         if content is not None:
             name = os.path.basename(call.args.get("src") or "content")  # noqa: PTH119
@@ -82,7 +82,7 @@ class _Copy:
         if source.is_dir():
             return _put_tree(context, call, session, source)
         try:
-            if size_of(source) > MOST:
+            if size_of(source) > MAX_BYTES:
                 return failed(
                     f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off"
                 )
@@ -93,71 +93,75 @@ class _Copy:
 
 
 def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> Result:
-    """One round trip for a small file: it is sent along, and thrown away there where it is there already."""
+    """Write a file. A small one is sent along with the check, and discarded if the host already has it."""
     args = call.args
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
-    words = [args["dest"], name, hashlib.sha256(data).hexdigest(), str(len(data)), mode]
-    words += ["yes" if args["backup"] else "", "yes" if call.check else "", "yes" if call.diff else ""]
-    small = len(data) <= _SMALL
-    ran = run_sh(context, session, call, _PLACE, [*words, "" if small else "no"], stdin=data if small else b"")
-    if ran.rc == 0 and ran.stdout.startswith(b"send\n"):
-        ran = run_sh(context, session, call, _PLACE, [*words, ""], stdin=b"" if call.check else data)
-    if ran.rc != 0:
-        return failed(ran.last_words or f"exit code {ran.rc}", fix_for(ran.last_words), dest=args["dest"])
-    state, dest, was, old = (*ran.stdout.split(b"\n", 3), b"", b"", b"")[:4]
-    where = dest.decode(errors="replace")
-    found = {"dest": where, "checksum": words[2], "size": len(data)}
-    if state == b"ok":
-        return Result("ok", data=found)
-    if state == b"mode":
-        said = f"mode {was.decode()} → {mode}"
-        return Result(
-            "changed", said, data=found, diff=f"--- {where}\n+++ {where}\n-mode {was.decode()}\n+mode {mode}\n"
+    arguments = [args["dest"], name, hashlib.sha256(data).hexdigest(), str(len(data)), mode]
+    arguments += ["yes" if args["backup"] else "", "yes" if call.check else "", "yes" if call.diff else ""]
+    small = len(data) <= _SMALL_FILE
+    completed = run_sh(
+        context, session, call, _PLACE, [*arguments, "" if small else "no"], stdin=data if small else b""
+    )
+    if completed.rc == 0 and completed.stdout.startswith(b"send\n"):
+        completed = run_sh(context, session, call, _PLACE, [*arguments, ""], stdin=b"" if call.check else data)
+    if completed.rc != 0:
+        return failed(
+            completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), dest=args["dest"]
         )
-    return Result("changed", data=found, diff=_diff(old, data, where) if call.diff else "")
+    state, dest, old_mode, old = (*completed.stdout.split(b"\n", 3), b"", b"", b"")[:4]
+    path = dest.decode(errors="replace")
+    outcome = {"dest": path, "checksum": arguments[2], "size": len(data)}
+    if state == b"ok":
+        return Result("ok", data=outcome)
+    if state == b"mode":
+        message = f"mode {old_mode.decode()} → {mode}"
+        return Result(
+            "changed", message, data=outcome, diff=f"--- {path}\n+++ {path}\n-mode {old_mode.decode()}\n+mode {mode}\n"
+        )
+    return Result("changed", data=outcome, diff=_diff(old, data, path) if call.diff else "")
 
 
-def _diff(old: bytes, new: bytes, where: str) -> str:
-    if b"\0" in old[:8000] or b"\0" in new[:8000] or max(len(old), len(new)) >= _LONGEST_DIFF:
-        return f"--- {where}\n+++ {where}\n(too long, or no text: {len(old)} bytes → {len(new)} bytes)\n"
+def _diff(old: bytes, new: bytes, path: str) -> str:
+    if b"\0" in old[:8000] or b"\0" in new[:8000] or max(len(old), len(new)) >= _MAX_DIFF:
+        return f"--- {path}\n+++ {path}\n(too long, or no text: {len(old)} bytes → {len(new)} bytes)\n"
     before, after = (part.decode(errors="replace").splitlines(keepends=True) for part in (old, new))
-    lines = difflib.unified_diff(before, after, f"{where} (before)", f"{where} (after)", n=2)
+    lines = difflib.unified_diff(before, after, f"{path} (before)", f"{path} (after)", n=2)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ no newline at the end\n" for line in lines)
 
 
 def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) -> Result:
-    """A directory: what differs there travels. `src/` is what is in it, `src` the directory itself."""
+    """Copy a directory; only files that differ are sent. `src/` copies its contents, `src` the directory itself."""
     args = call.args
-    inside = "" if args["src"].endswith("/") else f"{source.name}/"
+    prefix = "" if args["src"].endswith("/") else f"{source.name}/"
     try:
         files = _files_below(source)
     except OSError as error:
         return failed(f"{error.filename} on this machine: {error.strerror or error}")
-    if sum(len(data) for data, _ in files.values()) > MOST:
+    if sum(len(data) for data, _ in files.values()) > MAX_BYTES:
         return failed(f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off")
-    bad = next((name for name in files if "\n" in name or "\\" in name), None)
-    if bad is not None:
-        return failed(f"{bad!r}: copy can't carry such a name", "sync can")
-    wanted = {f"{inside}{name}": each for name, each in files.items()}
+    unsupported = next((name for name in files if "\n" in name or "\\" in name), None)
+    if unsupported is not None:
+        return failed(f"{unsupported!r}: copy can't carry such a name", "sync can")
+    wanted = {f"{prefix}{name}": file for name, file in files.items()}
     lines = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, (data, _) in wanted.items())
-    asked = run_sh(context, session, call, _TREE, [args["dest"]], stdin=os.fsencode(lines))
-    same = {line[: -len(b": OK")] for line in asked.stdout.splitlines() if line.endswith(b": OK")}
-    missing = {name: each for name, each in wanted.items() if os.fsencode(name) not in same}
-    found = {"dest": args["dest"], "files": len(wanted), "copied": sorted(missing)}
+    checked = run_sh(context, session, call, _TREE, [args["dest"]], stdin=os.fsencode(lines))
+    same = {line[: -len(b": OK")] for line in checked.stdout.splitlines() if line.endswith(b": OK")}
+    missing = {name: file for name, file in wanted.items() if os.fsencode(name) not in same}
+    outcome = {"dest": args["dest"], "files": len(wanted), "copied": sorted(missing)}
     if not missing:
-        return Result("ok", data=found)
-    said = f"{len(missing)} of {len(wanted)} files"
+        return Result("ok", data=outcome)
+    message = f"{len(missing)} of {len(wanted)} files"
     diff = "".join(f"+ {args['dest'].rstrip('/')}/{name}\n" for name in sorted(missing))
     if call.check:
-        return Result("changed", said, data=found, diff=diff)
-    ran = run_sh(context, session, call, _UNPACK, [args["dest"]], stdin=_packed(missing, args["mode"]))
-    if ran.rc != 0:
-        return failed(ran.last_words or f"exit code {ran.rc}", fix_for(ran.last_words), **found)
-    return Result("changed", said, data=found, diff=diff)
+        return Result("changed", message, data=outcome, diff=diff)
+    completed = run_sh(context, session, call, _UNPACK, [args["dest"]], stdin=_packed(missing, args["mode"]))
+    if completed.rc != 0:
+        return failed(completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), **outcome)
+    return Result("changed", message, data=outcome, diff=diff)
 
 
 def _files_below(source: Path) -> dict[str, tuple[bytes, int]]:
-    found: dict[str, tuple[bytes, int]] = {}
+    contents: dict[str, tuple[bytes, int]] = {}
     size = 0
     for directory, names, files in os.walk(source):
         names.sort()
@@ -165,24 +169,24 @@ def _files_below(source: Path) -> dict[str, tuple[bytes, int]]:
             path = source / directory / name
             if path.is_file():
                 size += path.stat().st_size
-                if size > MOST:
-                    return {"": (b"\0" * (MOST + 1), 0)}
-                found[str(path.relative_to(source))] = (path.read_bytes(), path.stat().st_mode & 0o777)
-    return found
+                if size > MAX_BYTES:
+                    return {"": (b"\0" * (MAX_BYTES + 1), 0)}
+                contents[str(path.relative_to(source))] = (path.read_bytes(), path.stat().st_mode & 0o777)
+    return contents
 
 
 def _packed(files: dict[str, tuple[bytes, int]], mode: int | None) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for name, (data, own) in files.items():
-            node = tarfile.TarInfo(name)
-            node.size, node.mode = len(data), own if mode is None else mode
-            archive.addfile(node, io.BytesIO(data))
+        for name, (data, file_mode) in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), file_mode if mode is None else mode
+            archive.addfile(member, io.BytesIO(data))
     return packed.getvalue()
 
 
-def fix_for(said: str) -> str:
-    text = said.lower()
+def fix_for(message: str) -> str:
+    text = message.lower()
     if "permission denied" in text:
         return "a place this account may write to, or become: true"
     if "no space" in text or "quota" in text:

@@ -1,4 +1,4 @@
-"""doctor, trust and sync: one call for all hosts of the play, and to each its outcome."""
+"""The modules doctor, trust and sync: one call for all hosts of the play, one result for each host."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def refused(calls: Sequence[Call], reason: str, fix: str = "", status: Any = "failed") -> dict[str, Result]:
-    """The same for all: nothing was begun."""
+    """The same result for all hosts: nothing was started."""
     return {call.host.name: Result(status, reason, fix) for call in calls}
 
 
 class _Doctor:
-    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         import os
 
         from ipexctl.doctor.run import DoctorRequest, run_doctor
@@ -30,7 +30,7 @@ class _Doctor:
         from ipexctl.stack.catalog.user_table import known_rows
 
         args, options = calls[0].args, context.options
-        wishes = DoctorRequest(
+        request = DoctorRequest(
             home=options.home,
             iface=options.iface,
             require=args["require"],
@@ -40,10 +40,10 @@ class _Doctor:
             rows=known_rows(os.environ),
             node0_of=RunRegistry().node0_of,
         )
-        report = run_doctor([call.host for call in calls], wishes, context.pool)
-        bad = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
-        everyone = {call.host.name for call in calls}
-        ignored = {*(args["ignore"] or ()), *(context.mended if calls[0].check else ())}
+        report = run_doctor([call.host for call in calls], request, context.pool)
+        failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
+        all_names = {call.host.name for call in calls}
+        ignored = {*(args["ignore"] or ()), *(context.fixed if calls[0].check else ())}
         results: dict[str, Result] = {}
         for host in report.hosts:
             name = host.host.name
@@ -51,27 +51,30 @@ class _Doctor:
                 status: Any = "unreachable" if host.status == "unreachable" else "failed"
                 results[name] = Result(status, host.reason, host.fix)
                 continue
-            found = [*host.findings, *(each for each in report.cluster if name in (each.hosts or everyone))]
-            minded = [finding for finding in found if finding.id not in ignored]
-            wrong = [finding for finding in minded if finding.level in bad]
-            shown = wrong or [finding for finding in minded if finding.level == "warn"]
+            findings = [
+                *host.findings,
+                *(finding for finding in report.cluster if name in (finding.hosts or all_names)),
+            ]
+            relevant = [finding for finding in findings if finding.id not in ignored]
+            failures = [finding for finding in relevant if finding.level in failing_levels]
+            shown = failures or [finding for finding in relevant if finding.level == "warn"]
             text = "\n".join(f"{finding.id}: {finding.message}" for finding in shown)
-            fixes = "\n".join(finding.fix for finding in wrong if finding.fix)
+            fixes = "\n".join(finding.fix for finding in failures if finding.fix)
             data = {
-                "findings": [{"id": f.id, "level": f.level, "message": f.message, "fix": f.fix} for f in found],
+                "findings": [{"id": f.id, "level": f.level, "message": f.message, "fix": f.fix} for f in findings],
                 "tier": host.facts.cpu.tier if host.facts else None,
             }
-            results[name] = Result("failed" if wrong else "ok", text, fixes, data)
+            results[name] = Result("failed" if failures else "ok", text, fixes, data)
         return results
 
 
 class _Trust:
-    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.trust import setup as verb
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
+        from ipexctl.trust import setup
         from ipexctl.trust.host_steps import TrustSteps
 
         call, options = calls[0], context.options
-        hosts = [each.host for each in calls]
+        hosts = [host_call.host for host_call in calls]
         with TrustSteps(
             hosts,
             PlaySessions(context),
@@ -80,13 +83,13 @@ class _Trust:
             timeout=call.timeout,
         ) as pool:
             if call.args["state"] == "absent":
-                report = verb.revoke(pool, home=options.home, dry_run=call.check)
+                report = setup.revoke(pool, home=options.home, dry_run=call.check)
             else:
-                report = verb.trust(pool, home=options.home, iface=options.iface, dry_run=call.check)
+                report = setup.trust(pool, home=options.home, iface=options.iface, dry_run=call.check)
         for note in report.notes:
             context.watch(PlayNotice(f"note: {note}"))
         if any(done.status == "changed" for done in report.hosts):
-            context.mended.add("network.login")
+            context.fixed.add("network.login")
         return {
             done.host.name: Result(done.status, done.reason, done.fix, {"internal": done.internal, "by": report.by})
             for done in report.hosts
@@ -94,17 +97,17 @@ class _Trust:
 
 
 class PlaySessions:
-    """Opens nothing of its own: the playbook's connections serve."""
+    """Lends the sessions of the playbook's pool instead of opening new ones."""
 
     def __init__(self, context: PlayContext) -> None:
-        self._world = context
+        self._context = context
 
     def open(self, host: Any, cancel: Any) -> Any:
-        return self._world.lent(host, cancel)
+        return self._context.lend_session(host, cancel)
 
 
 class _Sync:
-    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.sync.project import data_patterns, read_project
         from ipexctl.sync.sync import sync_project
 
@@ -130,12 +133,12 @@ class _Sync:
             context.watch(PlayNotice(f"note: {note}"))
         results = {}
         for done in report.hosts:
-            send, gone = done.would_send, done.would_delete
-            counts = (len(send), len(gone)) if call.check else (done.files_sent, done.files_deleted)
-            said = [f"{counts[0]} files sent"] * bool(counts[0]) + [f"{counts[1]} deleted"] * bool(counts[1])
-            diff = "".join(f"+ {path}\n" for path in send) + "".join(f"- {path}\n" for path in gone)
+            send, deleted = done.would_send, done.would_delete
+            counts = (len(send), len(deleted)) if call.check else (done.files_sent, done.files_deleted)
+            changes = [f"{counts[0]} files sent"] * bool(counts[0]) + [f"{counts[1]} deleted"] * bool(counts[1])
+            diff = "".join(f"+ {path}\n" for path in send) + "".join(f"- {path}\n" for path in deleted)
             data = {"path": done.path or report.path, "files": report.files, "sent": counts[0], "deleted": counts[1]}
-            results[done.host.name] = Result(done.status, done.reason or ", ".join(said), done.fix, data, diff)
+            results[done.host.name] = Result(done.status, done.reason or ", ".join(changes), done.fix, data, diff)
         return results
 
 

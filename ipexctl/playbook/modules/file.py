@@ -1,4 +1,4 @@
-"""file, stat and ping: what is at a path of the host, and that the host answers at all."""
+"""The modules file, stat and ping: set or inspect a path of a host, and check that the host replies."""
 
 from __future__ import annotations
 
@@ -64,36 +64,40 @@ _KINDS: Final = {0x4: "isdir", 0x8: "isreg", 0xA: "islnk"}
 
 
 class _File:
-    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
         args = call.args
         mode = "" if args["mode"] is None else f"{args['mode']:o}"
         state = args["state"] or ""
-        words = [args["path"], state, args["src"] or "", mode, "check" if call.check else ""]
-        ran = run_sh(context, session, call, _HOME + _FILE, words)
-        if ran.rc != 0:
-            return failed(ran.last_words or f"exit code {ran.rc}", fix_for(ran.last_words), path=args["path"])
-        changed, was, had, path = ran.stdout.decode(errors="replace").split("\n", 3)
-        data: dict[str, Any] = {"path": path.rstrip("\n"), "state": state or was}
+        arguments = [args["path"], state, args["src"] or "", mode, "check" if call.check else ""]
+        completed = run_sh(context, session, call, _HOME + _FILE, arguments)
+        if completed.rc != 0:
+            return failed(
+                completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), path=args["path"]
+            )
+        changed, old_state, old_mode, path = completed.stdout.decode(errors="replace").split("\n", 3)
+        data: dict[str, Any] = {"path": path.rstrip("\n"), "state": state or old_state}
         if changed != "changed":
             return Result("ok", data=data)
-        before = [f"-{was}", f"-mode {had}"] if had and mode else [f"-{was}"]
-        after = [f"+{state or was}", f"+mode {mode}"] if had and mode else [f"+{state or was}"]
-        lines = [f"--- {data['path']}", f"+++ {data['path']}", *before, *after]
+        removed = [f"-{old_state}", f"-mode {old_mode}"] if old_mode and mode else [f"-{old_state}"]
+        added = [f"+{state or old_state}", f"+mode {mode}"] if old_mode and mode else [f"+{state or old_state}"]
+        lines = [f"--- {data['path']}", f"+++ {data['path']}", *removed, *added]
         return Result("changed", data=data, diff="".join(f"{line}\n" for line in lines))
 
 
 class _Stat:
-    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
         args = call.args
-        words = [args["path"], "yes" if args["follow"] else "", "yes" if args["get_checksum"] else ""]
-        ran = run_sh(context, session, call, _HOME + _STAT, words)
-        if ran.rc != 0:
-            return failed(ran.last_words or f"exit code {ran.rc}", fix_for(ran.last_words), path=args["path"])
-        first, *rest = ran.stdout.decode(errors="replace").split("\n")
+        arguments = [args["path"], "yes" if args["follow"] else "", "yes" if args["get_checksum"] else ""]
+        completed = run_sh(context, session, call, _HOME + _STAT, arguments)
+        if completed.rc != 0:
+            return failed(
+                completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), path=args["path"]
+            )
+        first, *rest = completed.stdout.decode(errors="replace").split("\n")
         if first == "none":
             return Result("ok", data={"stat": {"exists": False}})
         kind, size, mode, changed, user, group = first.split("|")
-        found: dict[str, Any] = {
+        stat: dict[str, Any] = {
             "exists": True,
             "path": args["path"],
             "size": int(size),
@@ -103,17 +107,19 @@ class _Stat:
             "gr_name": group,
             **{name: int(kind, 16) >> 12 == number for number, name in _KINDS.items()},
         }
-        if found["islnk"]:
-            found["lnk_target"] = rest[0]
+        if stat["islnk"]:
+            stat["lnk_target"] = rest[0]
         if len(rest) > 1 and rest[1]:
-            found["checksum"] = rest[1].split()[0]
-        return Result("ok", data={"stat": found})
+            stat["checksum"] = rest[1].split()[0]
+        return Result("ok", data={"stat": stat})
 
 
 class _Ping:
-    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        ran = run_sh(context, session, call, "exit 0")
-        return Result("ok", data={"ping": "pong"}) if ran.rc == 0 else failed(ran.last_words or f"exit code {ran.rc}")
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+        completed = run_sh(context, session, call, "exit 0")
+        if completed.rc != 0:
+            return failed(completed.last_error or f"exit code {completed.rc}")
+        return Result("ok", data={"ping": "pong"})
 
 
 RUNNERS: Final = {"file": _File(), "stat": _Stat(), "ping": _Ping()}

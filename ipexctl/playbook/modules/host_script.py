@@ -1,4 +1,4 @@
-"""Scripts of ours on a host: brought by stdin, so that no `ps` shows them; as another account where that is asked."""
+"""Runs a shell script on a host, as another account if `become` is set; it travels on stdin, so `ps` never shows it."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session, Stream
 
-# `read` takes byte after byte, and so leaves what comes behind the line to the script: head and dd may not.
-_TAKE: Final = 'IFS= read -r _s && eval "$(printf %b "$_s")"'
-_AS: Final = """\
+# `read` consumes single bytes, so the input after the line is left for the script; head and dd may read ahead.
+_READ_SCRIPT: Final = 'IFS= read -r _s && eval "$(printf %b "$_s")"'
+_BECOME: Final = """\
 if [ "$(id -un)" = {user} ]; then exec /bin/sh -c {take}; fi
 command -v sudo >/dev/null || {{ printf '\\036become there is no sudo\\n' >&2; exit 96; }}
 why=$(sudo -n -u {user} -- true 2>&1) || {{ printf '\\036become %s\\n' "$why" >&2; exit 96; }}
 exec sudo -n -u {user} -- /bin/sh -c {take}
 """
-_OF_SH: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
-"""What sh puts before its own words: our script's name for itself, and a line nobody else has."""
-MOST: Final = 16 << 20
-"""Bytes that are kept of what a command prints, of each stream."""
+_SH_PREFIX: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
+"""The prefix of sh's own messages: the script's name and a line number, which mean nothing to the user."""
+MAX_OUTPUT: Final = 16 << 20
+"""Most bytes kept of a command's output, for each stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class Completed:
     rc: int
     stdout: bytes
     stderr: bytes
-    cut: bool = False
-    """Whether there was more."""
+    truncated: bool = False
+    """Whether output was dropped."""
 
     @property
-    def last_words(self) -> str:
+    def last_error(self) -> str:
         lines = self.stderr.decode(errors="replace").strip().splitlines()
-        return _OF_SH.sub("", lines[-1].strip()) if lines else ""
+        return _SH_PREFIX.sub("", lines[-1].strip()) if lines else ""
 
 
 def run_sh(
@@ -56,33 +56,33 @@ def run_sh(
     *,
     stdin: bytes = b"",
     label: str = "",
-) -> Ran:
-    """Run it with these as `$1` …; `stdin` is what it finds on its own. Raises a HostError where the host is lost."""
-    whole = f"set -- {shlex.join(args)}\n{script}" if args else script
-    take = _TAKE
+) -> Completed:
+    """Run the script with `args` as `$1` …, and `stdin` as its stdin. Raises HostError if the host is lost."""
+    full_script = f"set -- {shlex.join(args)}\n{script}" if args else script
+    command_line = _READ_SCRIPT
     if call.become is not None:
-        take = _AS.format(user=shlex.quote(call.become), take=shlex.quote(_TAKE))
-    line = encode_for_printf(whole).encode("latin-1") + b"\n"
+        command_line = _BECOME.format(user=shlex.quote(call.become), take=shlex.quote(_READ_SCRIPT))
+    line = encode_for_printf(full_script).encode("latin-1") + b"\n"
     kept: dict[Stream, list[bytes]] = {"stdout": [], "stderr": []}
     sizes: dict[Stream, int] = {"stdout": 0, "stderr": 0}
 
     def sink(stream: Stream, data: bytes) -> None:
-        if sizes[stream] < MOST:
-            kept[stream].append(data[: MOST - sizes[stream]])
+        if sizes[stream] < MAX_OUTPUT:
+            kept[stream].append(data[: MAX_OUTPUT - sizes[stream]])
         sizes[stream] += len(data)
 
-    command = Command(take, label or call.task.spec.name)
+    command = Command(command_line, label or call.task.spec.name)
     ended = session.run(command, sink, stdin=io.BytesIO(line + stdin), timeout=call.timeout, cancel=context.cancel)
     stderr = b"".join(kept["stderr"])
     if ended.code == 96 and stderr.startswith(b"\x1ebecome "):
-        raise HostError(*_not_become(stderr[8:].decode(errors="replace").strip(), str(call.become)))
-    return Ran(ended.code, b"".join(kept["stdout"]), stderr, max(sizes.values()) > MOST)
+        raise HostError(*_become_failure(stderr[8:].decode(errors="replace").strip(), str(call.become)))
+    return Completed(ended.code, b"".join(kept["stdout"]), stderr, max(sizes.values()) > MAX_OUTPUT)
 
 
-def _not_become(why: str, user: str) -> tuple[str, str]:
-    said = why.splitlines()[-1] if why else "sudo says no"
+def _become_failure(stderr: str, user: str) -> tuple[str, str]:
+    reason = stderr.splitlines()[-1] if stderr else "sudo says no"
     fix = "sudo there has to let this account in without a password (NOPASSWD), or log in as root: --user root"
-    return f"become: it can't be {user} there: {said.removeprefix('sudo: ')}", fix
+    return f"become: it can't be {user} there: {reason.removeprefix('sudo: ')}", fix
 
 
 def exports(call: Call) -> str:

@@ -1,4 +1,4 @@
-"""migrate: the project on this machine, looked through for IPEX's ways; shown, and edited where that is asked for."""
+"""The module migrate: list the lines of a project that use IPEX, and edit them with `apply`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class _Migrate:
-    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        """Once, for the project is here; the first host has the outcome to show."""
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
+        """Run once, on the control machine; the first host gets the result."""
         del context
         call = calls[0]
         root = local_path(call.task.base, call.args["src"])
@@ -50,9 +50,11 @@ class _Migrate:
             f"{each.path}:{each.line}: {each.what}" + ("" if each.new is not None else " (yours to decide)")
             for each in found
         ]
-        said = "\n".join(lines) or "nothing of IPEX's ways is in it"
+        message = "\n".join(lines) or "nothing of IPEX's ways is in it"
         changes = bool(edits) and call.args["apply"]
-        first = Result("changed" if changes else "ok", said=said, reason=said if changes else "", data=data, diff=diff)
+        first = Result(
+            "changed" if changes else "ok", message=message, reason=message if changes else "", data=data, diff=diff
+        )
         rest = Result("ok", data=data)
         return {each.host.name: first if each is call else rest for each in calls}
 

@@ -1,4 +1,4 @@
-"""Whether what fetch brings into a project goes to all hosts with the project's next run."""
+"""Warns if fetch writes into a project whose next run would upload the files to all hosts."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 def warn_of_synced_files(context: PlayContext, dest: Path) -> None:
-    """One word for each project that this playbook has run."""
+    """Warn once for each project that this playbook has run."""
     for root, excludes in list(context.projects.items()):
-        below = is_synced(dest, root, excludes)
-        if below:
+        path = synced_path(dest, root, excludes)
+        if path:
             del context.projects[root]
             context.watch(
                 PlayNotice(
-                    f"fetch brings {below} into the project {root}: the next run sends it to all hosts; "
-                    f"a dest outside, or exclude: ['{pattern_for(below)}'] of run, leaves it here",
+                    f"fetch brings {path} into the project {root}: the next run sends it to all hosts; "
+                    f"a dest outside, or exclude: ['{pattern_for(path)}'] of run, leaves it here",
                     warning=True,
                 )
             )
 
 
-def is_synced(dest: Path, root: Path, excludes: Sequence[str]) -> str:
-    """Where in the project it is, unless that stays behind."""
-    top, place = Path(os.path.realpath(root)), Path(os.path.realpath(dest))
-    if not place.is_relative_to(top):
+def synced_path(dest: Path, root: Path, excludes: Sequence[str]) -> str:
+    """The path of `dest` in the project; empty if it is outside or excluded from the upload."""
+    top, path = Path(os.path.realpath(root)), Path(os.path.realpath(dest))
+    if not path.is_relative_to(top):
         return ""
-    parts = place.relative_to(top).parts
+    parts = path.relative_to(top).parts
     ignored = Ignored(outer_layers(top), excludes)
-    own = layer_of(top, "")
-    layers = (*ignored.outer, own) if own else ignored.outer
+    project_layer = layer_of(top, "")
+    layers = (*ignored.outer, project_layer) if project_layer else ignored.outer
     for depth in range(1, len(parts) + 1):
         if ignored.stays("/".join(parts[:depth]), layers, is_directory=True):
             return ""

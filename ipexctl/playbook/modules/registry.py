@@ -1,4 +1,4 @@
-"""The module of a task, imported when it is first needed."""
+"""Maps module names to their implementations, which are imported on first use."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _FILES: Final = {
 
 
 class Runner(Protocol):
-    """Each has the one of these that its spec's `where` asks for."""
+    """The interface of modules; each implements the method that its spec's `where` selects."""
 
-    def here(self, context: PlayContext, call: Call, thats: Sequence[bool]) -> Result: ...
+    def run_locally(self, context: PlayContext, call: Call, conditions: Sequence[bool]) -> Result: ...
 
-    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result: ...
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result: ...
 
-    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]: ...
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]: ...
 
 
 def runner(name: str) -> Runner:

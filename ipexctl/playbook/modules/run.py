@@ -1,4 +1,4 @@
-"""run: a job on all ranks of the play's hosts, followed to its end, or left to itself."""
+"""The module run: start a job on the play's hosts and follow it to its end, or detach."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.playbook.result import Call
 
-_KEPT: Final = 1 << 20
-"""Characters of what the ranks said that `register` keeps."""
+_MAX_KEPT: Final = 1 << 20
+"""Most characters of the ranks' output kept for `register`, for each stream."""
 
 _CREATES: Final = """\
 case $1 in '~') set -- "$HOME";; '~/'*) set -- "$HOME/${1#??}";; esac
@@ -36,29 +36,31 @@ for it in "$tree" "$tree".gen*; do
 done
 exit 1
 """
-# Of a project whose tree is in use the next run has another one, .gen2.
+# While a project's tree is in use, the next run gets a second tree, .gen2.
 
 _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 
 class _Run:
-    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.jobs.submit.project import locate_project
         from ipexctl.jobs.submit.request import check_request
 
         call = calls[0]
         try:
-            wishes, secrets = _wishes(context, call)
-            check_request(wishes)
-            place = locate_project(wishes, call.task.base)
-            if wishes.sync:
-                context.projects[place.root] = (*wishes.excludes, *wishes.data)
-            if call.args["creates"] is not None and (found := _creates(context, call, place)):
-                data = {**_NOT_RUN, "run": "", "creates": found}
-                return {each.host.name: Result("ok", f"{found} is there already", data=data) for each in calls}
+            request, secrets = _run_request(context, call)
+            check_request(request)
+            location = locate_project(request, call.task.base)
+            if request.sync:
+                context.projects[location.root] = (*request.excludes, *request.data)
+            if call.args["creates"] is not None and (created := _find_created(context, call, location)):
+                data = {**_NOT_RUN, "run": "", "creates": created}
+                return {
+                    host_call.host.name: Result("ok", f"{created} is there already", data=data) for host_call in calls
+                }
             if call.check:
-                return _planned(context, calls, wishes, place)
-            return _begun(context, calls, wishes, place, secrets)
+                return _plan_only(context, calls, request, location)
+            return _start(context, calls, request, location, secrets)
         except UserError as error:
             return bad_call(calls, error)
         except HostError as error:
@@ -66,39 +68,39 @@ class _Run:
             return refused(calls, error.reason, error.fix, status)
 
 
-def _creates(context: PlayContext, call: Call, place: ProjectLocation) -> str:
-    """What of it there is on node0, where a run writes what it has learnt: from the run's working directory on."""
+def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:
+    """The existing path of `creates` on node0, relative to the run's working directory; empty if it does not exist."""
     from ipexctl.sync.root import owner_here, tree_name
 
-    tree = str(place.root)
+    tree = str(location.root)
     if call.args["sync"]:
-        tree = f"{context.options.home}/code/{tree_name(Path(os.path.realpath(place.root)), owner_here())}"
+        tree = f"{context.options.home}/code/{tree_name(Path(os.path.realpath(location.root)), owner_here())}"
     with context.session(call.host) as session:
-        ran = run_sh(context, session, call, _CREATES, [call.args["creates"], tree, place.below])
-    return ran.stdout.decode(errors="replace").strip() if ran.rc == 0 else ""
+        completed = run_sh(context, session, call, _CREATES, [call.args["creates"], tree, location.below])
+    return completed.stdout.decode(errors="replace").strip() if completed.rc == 0 else ""
 
 
-def _wishes(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str, str]]:
+def _run_request(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str, str]]:
     from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.launch.request import Export, LaunchOptions
 
     args, options = call.args, context.options
-    more = tuple(args["argv"] or ())
-    words: tuple[str, ...]
+    extra_args = tuple(args["argv"] or ())
+    argv: tuple[str, ...]
     kind: Any
     if args["script"] is not None:
-        first, *rest = script_words(call.task.base, args["script"])
-        kind, words = "script", (str(local_path(call.task.base, first)), *rest, *more)
+        script, *rest = script_argv(call.task.base, args["script"])
+        kind, argv = "script", (str(local_path(call.task.base, script)), *rest, *extra_args)
     elif args["module"] is not None:
-        kind, words = "module", (args["module"], *more)
+        kind, argv = "module", (args["module"], *extra_args)
     else:
-        given = args["cmd"]
-        kind, words = "command", tuple(["/bin/sh", "-c", given] if isinstance(given, str) else given)
+        command = args["cmd"]
+        kind, argv = "command", tuple(["/bin/sh", "-c", command] if isinstance(command, str) else command)
     launch: Any = {name: args[name] for name in ("n", "ppn", "backend", "mpi", "bind", "omp", "ccl_workers")}
     exports = tuple(Export(name, value, secret=True, said="environment") for name, value in call.environment.items())
-    wishes = RunRequest(
+    request = RunRequest(
         kind=kind,
-        words=words,
+        words=argv,
         options=LaunchOptions(
             **launch, master_port=args["master_port"], time_limit=args["time_limit"], exports=exports
         ),
@@ -115,11 +117,11 @@ def _wishes(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str, str
         allow_big=args["allow_big"],
         timeout=call.timeout,
     )
-    return wishes, dict(call.environment)
+    return request, dict(call.environment)
 
 
-def script_words(base: Path, line: str) -> list[str]:
-    """`train.py --epochs 3`: the script, and its arguments; a path with spaces in it is one word."""
+def script_argv(base: Path, line: str) -> list[str]:
+    """`train.py --epochs 3`: the script and its arguments; an existing path with spaces is one word."""
     from ipexctl.sync.root import path_problem
 
     if not path_problem(local_path(base, line), "file"):
@@ -130,78 +132,78 @@ def script_words(base: Path, line: str) -> list[str]:
         raise UserError("run: a quote is never closed", fix="argv: takes the script's words as a list") from None
 
 
-def _planned(context: PlayContext, calls: Sequence[Call], wishes: RunRequest, place: Any) -> Mapping[str, Result]:
+def _plan_only(context: PlayContext, calls: Sequence[Call], request: RunRequest, location: Any) -> Mapping[str, Result]:
     from ipexctl.jobs.submit.failure import PreflightFailure
     from ipexctl.jobs.submit.pipeline import plan_run
 
     hosts = [call.host for call in calls]
-    planned = plan_run(hosts, wishes, context.pool, place, run="RUN", say=lambda _: None, dry_run=True)
+    planned = plan_run(hosts, request, context.pool, location, run="RUN", say=lambda _: None, dry_run=True)
     if isinstance(planned, PreflightFailure):
-        # What an earlier task would have made can't be found: that is no failure of the playbook.
-        said = f"not run: --check ({planned.reason})"
-        return {call.host.name: Result("skipped", said, data=dict(_NOT_RUN), not_run=True) for call in calls}
+        # With --check, files that an earlier task would create are missing: not a failure of the playbook.
+        message = f"not run: --check ({planned.reason})"
+        return {call.host.name: Result("skipped", message, data=dict(_NOT_RUN), not_run=True) for call in calls}
     plan = planned.plan
-    said = f"not run: --check; it would be {plan.world_size} ranks"
+    message = f"not run: --check; it would be {plan.world_size} ranks"
     data = {**_NOT_RUN, "world_size": plan.world_size}
-    return {call.host.name: Result("skipped", said, data=data, not_run=True) for call in calls}
+    return {call.host.name: Result("skipped", message, data=data, not_run=True) for call in calls}
 
 
-def _begun(
-    context: PlayContext, calls: Sequence[Call], wishes: RunRequest, place: Any, secrets: Mapping[str, str]
+def _start(
+    context: PlayContext, calls: Sequence[Call], request: RunRequest, location: Any, secrets: Mapping[str, str]
 ) -> Mapping[str, Result]:
-    from ipexctl.jobs.submit import pipeline as verb
+    from ipexctl.jobs.submit import pipeline as submit
     from ipexctl.jobs.submit.failure import PreflightFailure
 
     hosts, options = [call.host for call in calls], context.options
-    way = verb.ConnectSettings(options.host_keys, options.connect_timeout)
-    begun = verb.submit_run(
-        hosts, wishes, context.pool, place, secrets, way, say=lambda text: context.watch(PlayNotice(text))
+    settings = submit.ConnectSettings(options.host_keys, options.connect_timeout)
+    started = submit.submit_run(
+        hosts, request, context.pool, location, secrets, settings, say=lambda text: context.watch(PlayNotice(text))
     )
-    if isinstance(begun, PreflightFailure):
-        return _refused(calls, begun)
-    record, plan = begun.record, begun.plan
+    if isinstance(started, PreflightFailure):
+        return _preflight_results(calls, started)
+    record, plan = started.record, started.plan
     context.watch(
         PlayNotice(f"run {record.id}: {plan.world_size} ranks on {len(plan.hosts)} hosts, over {plan.backend}")
     )
     data: dict[str, Any] = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if calls[0].args["detach"]:
-        said = f"run {record.id} goes on by itself"
-        return {call.host.name: Result("changed", said, data=data) for call in calls}
-    code, why, heard = _follow(context, record, no_log=bool(calls[0].task.inherited.no_log))
-    data |= {"rc": code, **heard}
+        message = f"run {record.id} goes on by itself"
+        return {call.host.name: Result("changed", message, data=data) for call in calls}
+    code, reason, output = _follow(context, record, no_log=bool(calls[0].task.inherited.no_log))
+    data |= {"rc": code, **output}
     if code == 0:
         return {call.host.name: Result("changed", f"run {record.id} ended well", data=data) for call in calls}
-    verb.remove_job_files(hosts, record, context.pool)
+    submit.remove_job_files(hosts, record, context.pool)
     fix = f"ipexctl why {record.id}"
-    reason = f"run {record.id} failed with exit code {code}" + (f": {why}" if why else "")
+    reason = f"run {record.id} failed with exit code {code}" + (f": {reason}" if reason else "")
     return {call.host.name: Result("failed", reason, fix, data) for call in calls}
 
 
-def _refused(calls: Sequence[Call], refusal: Any) -> Mapping[str, Result]:
-    named = set(refusal.hosts) or {call.host.name for call in calls}
-    found = refused(calls, refusal.reason, refusal.fix)
+def _preflight_results(calls: Sequence[Call], refusal: Any) -> Mapping[str, Result]:
+    failed_hosts = set(refusal.hosts) or {call.host.name for call in calls}
+    results = refused(calls, refusal.reason, refusal.fix)
     if refusal.unreachable:
-        for name in named & set(found):
-            found[name] = Result("unreachable", refusal.reason, refusal.fix)
-    return found
+        for name in failed_hosts & set(results):
+            results[name] = Result("unreachable", refusal.reason, refusal.fix)
+    return results
 
 
 def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[int, str, dict[str, str]]:
-    """To its end; the run is stopped where the call is. Its exit code, why, and what the ranks said."""
+    """Follow the run to its end; cancelling the call stops it. Returns exit code, reason, and the ranks' output."""
     from ipexctl.jobs.events import Chunk, RunNotice
     from ipexctl.jobs.follow import Follower
     from ipexctl.jobs.local_copy import LocalCopy
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import Cancelled
 
-    heard: dict[str, list[str]] = {"stdout": [], "stderr": []}
+    output: dict[str, list[str]] = {"stdout": [], "stderr": []}
     sizes = {"stdout": 0, "stderr": 0}
     open_lines: dict[tuple[int, str], bytes] = {}
 
-    def tell(rank: int, stream: Any, lines: bytes) -> None:
-        if sizes[stream] < _KEPT:
+    def emit(rank: int, stream: Any, lines: bytes) -> None:
+        if sizes[stream] < _MAX_KEPT:
             text = lines.decode(errors="replace")
-            heard[stream].append(text)
+            output[stream].append(text)
             sizes[stream] += len(text)
         if not no_log:
             context.watch(RankSaid(Chunk(rank, stream, lines)))
@@ -209,16 +211,16 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
     def watch(event: Any) -> None:
         if isinstance(event, Chunk):
             key = (event.rank, event.stream)
-            whole, newline, rest = (open_lines.pop(key, b"") + event.data).rpartition(b"\n")
-            open_lines[key] = rest
+            complete, newline, remainder = (open_lines.pop(key, b"") + event.data).rpartition(b"\n")
+            open_lines[key] = remainder
             if newline:
-                tell(event.rank, event.stream, whole + newline)
+                emit(event.rank, event.stream, complete + newline)
         elif isinstance(event, RunNotice):
             context.watch(PlayNotice(event.text, event.warning))
 
     follower = Follower(
         record,
-        lambda cancel: context.lent(record.node0, cancel),
+        lambda cancel: context.lend_session(record.node0, cancel),
         watch,
         context.cancel,
         copy=LocalCopy(RunRegistry().directory / record.id),
@@ -229,15 +231,15 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
     except Cancelled:
         _stop(context, record)
         raise
-    for (rank, stream), rest in sorted(open_lines.items()):
-        if rest:
-            tell(rank, stream, rest)
-    why = ended.status.reason if ended.status is not None else ""
-    return ended.exit_code, why, {name: "".join(parts).rstrip("\n") for name, parts in heard.items()}
+    for (rank, stream), remainder in sorted(open_lines.items()):
+        if remainder:
+            emit(rank, stream, remainder)
+    reason = ended.status.reason if ended.status is not None else ""
+    return ended.exit_code, reason, {name: "".join(parts).rstrip("\n") for name, parts in output.items()}
 
 
 def _stop(context: PlayContext, record: RunRecord) -> None:
-    """The call is being ended, and with it the run; over a way of its own, as ours is closed."""
+    """Stop the run because the call was cancelled; over a new session, as those of the pool are closed."""
     from ipexctl.jobs.stop import stop
     from ipexctl.remote.cancel import Cancel
 

@@ -1,4 +1,4 @@
-"""exec, shell and command: a line for sh or the words of a program, on the host."""
+"""The modules exec, shell and command: run a line of sh, or a program with its arguments, on a host."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
-# What it says first is ours: a letter and a newline; then the command's own output begins.
-# Its names begin with _: one that the host's own environment has would be changed for the command.
+# The guard prints one letter and a newline; the command's own output follows.
+# Its variables begin with _: any other name may be one of the host's environment, which the command inherits.
 _GUARD: Final = """\
 _creates=$1 _removes=$2 _chdir=$3 _mode=$4
 case $_chdir in '~') _chdir=$HOME;; '~/'*) _chdir=$HOME/${_chdir#??};; esac
@@ -32,39 +32,39 @@ _NAME: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}
 
 
 class _Exec:
-    def __init__(self, *, splits: bool) -> None:
-        self._splits = splits
+    def __init__(self, *, splits_words: bool) -> None:
+        self._splits_words = splits_words
 
-    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
         args = call.args
         guarded = args["creates"] is not None or args["removes"] is not None
         if call.check and not guarded:
             return Result("skipped", "not run: --check", data={"rc": 0, "stdout": "", "stderr": ""}, not_run=True)
-        words: Any = args["cmd"]
+        argv: Any = args["cmd"]
         line = ""
-        if isinstance(words, str):
-            if self._splits:
+        if isinstance(argv, str):
+            if self._splits_words:
                 try:
-                    words = shlex.split(words)
+                    argv = shlex.split(argv)
                 except ValueError:
                     return failed("a quote in this line is never closed", "shell: hands a line to sh as it is")
             else:
-                words, line = ["/bin/sh", "-c", words], words
-        guards = [args["creates"] or "", args["removes"] or "", args["chdir"] or "", "check" if call.check else ""]
+                argv, line = ["/bin/sh", "-c", argv], argv
+        guard_args = [args["creates"] or "", args["removes"] or "", args["chdir"] or "", "check" if call.check else ""]
         stdin = (args["stdin"] or "").encode("utf-8", "surrogateescape")
-        line_of = " ".join(map(_expanding, words)) if self._splits else shlex.join(words)
-        tail = f"exec {line_of}" + ("\n" if stdin else " </dev/null\n")
-        ran = run_sh(context, session, call, _GUARD + exports(call) + tail, guards, stdin=stdin)
-        sign, _, out = ran.stdout.partition(b"\n")
+        command_line = " ".join(map(_quote_expanding, argv)) if self._splits_words else shlex.join(argv)
+        tail = f"exec {command_line}" + ("\n" if stdin else " </dev/null\n")
+        completed = run_sh(context, session, call, _GUARD + exports(call) + tail, guard_args, stdin=stdin)
+        sign, _, output = completed.stdout.partition(b"\n")
         data = {
-            "rc": ran.rc,
-            "stdout": out.decode(errors="replace").rstrip("\r\n"),
-            "stderr": ran.stderr.decode(errors="replace").rstrip("\r\n"),
-            "cmd": line or words,
+            "rc": completed.rc,
+            "stdout": output.decode(errors="replace").rstrip("\r\n"),
+            "stderr": completed.stderr.decode(errors="replace").rstrip("\r\n"),
+            "cmd": line or argv,
         }
-        return self._outcome(sign, call, data, cut=ran.cut, said=ran.last_words)
+        return self._outcome(sign, call, data, truncated=completed.truncated, last_line=completed.last_error)
 
-    def _outcome(self, sign: bytes, call: Call, data: dict[str, Any], *, cut: bool, said: str) -> Result:
+    def _outcome(self, sign: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str) -> Result:
         args = call.args
         if sign == b"d":
             return failed(f"there is no directory {args['chdir']} to go to", "chdir: one that is there", **data)
@@ -75,21 +75,23 @@ class _Exec:
         if sign == b"w":
             return Result("changed", "would be run", data=data, not_run=True)
         if sign != b"g":
-            return failed(f"the shell there can't run our script: {said or 'it says nothing'}", **data)
+            return failed(f"the shell there can't run our script: {last_line or 'it says nothing'}", **data)
         if data["rc"] != 0:
             fix = "no such program is on the PATH there" if data["rc"] == 127 else ""
-            return failed(f"exit code {data['rc']}" + (f": {said}" if said else ""), fix, **data, changed=True)
-        note = "more than 16 MB of output: the rest is left out" if cut else ""
+            return failed(
+                f"exit code {data['rc']}" + (f": {last_line}" if last_line else ""), fix, **data, changed=True
+            )
+        note = "more than 16 MB of output: the rest is left out" if truncated else ""
         return Result("changed", note, data=data)
 
 
-def _expanding(word: str) -> str:
-    """As Ansible has it: no shell, but `~/` and `$NAME` are the host's; a name it hasn't got stays as it is."""
+def _quote_expanding(word: str) -> str:
+    """Quote a word but expand `~/` and `$NAME` on the host, as Ansible does; unset names stay as written."""
     home, word = ('"$HOME"', word[1:]) if word == "~" or word.startswith("~/") else ("", word)
     parts = _NAME.split(word)
     names = [f'"${{{name}-\\${name}}}"' for name in (part.strip("{}") for part in parts[1::2])]
-    said = [shlex.quote(part) if part else "" for part in parts[0::2]]
-    return home + "".join(text for pair in zip(said, [*names, ""], strict=True) for text in pair) or "''"
+    quoted_parts = [shlex.quote(part) if part else "" for part in parts[0::2]]
+    return home + "".join(text for pair in zip(quoted_parts, [*names, ""], strict=True) for text in pair) or "''"
 
 
-RUNNERS: Final = {"exec": _Exec(splits=False), "command": _Exec(splits=True)}
+RUNNERS: Final = {"exec": _Exec(splits_words=False), "command": _Exec(splits_words=True)}

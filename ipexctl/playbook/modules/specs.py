@@ -1,4 +1,4 @@
-"""Every module's options, with their types and defaults. Data only."""
+"""The declarations of all modules: options, types, defaults. Data only."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ SPECS: Final = (
     Spec("ping", "host", {}, becomes=True),
     Spec(
         "pause",
-        "here",
+        "control",
         {"seconds": Option("float", default=0.0, least=0), "minutes": Option("float", default=0.0, least=0)},
         once=True,
     ),
@@ -164,7 +164,7 @@ SPECS: Final = (
     ),
     Spec(
         "assert",
-        "here",
+        "control",
         {
             "that": Option("exprs", required=True),
             "fail_msg": Option("str", aliases=("msg",)),
@@ -172,12 +172,12 @@ SPECS: Final = (
             "quiet": Option("bool", default=False),
         },
     ),
-    Spec("fail", "here", {"msg": Option("str", default="asked to fail")}, free="msg"),
-    Spec("debug", "here", {"msg": Option("any"), "var": Option("any"), "verbosity": Option("int", default=0)}),
-    Spec("set_fact", "here", {}, any_option=True),
+    Spec("fail", "control", {"msg": Option("str", default="asked to fail")}, free="msg"),
+    Spec("debug", "control", {"msg": Option("any"), "var": Option("any"), "verbosity": Option("int", default=0)}),
+    Spec("set_fact", "control", {}, any_option=True),
     Spec(
         "doctor",
-        "together",
+        "all",
         {
             "require": Option("str", choices=TIERS),
             "network": Option("bool", default=True),
@@ -186,10 +186,10 @@ SPECS: Final = (
             "ignore": Option("list"),
         },
     ),
-    Spec("trust", "together", {"state": Option("str", default="present", choices=("present", "absent"))}),
+    Spec("trust", "all", {"state": Option("str", default="present", choices=("present", "absent"))}),
     Spec(
         "install",
-        "together",
+        "all",
         {
             "torch": Option("str"),
             "stack": Option("str"),
@@ -210,7 +210,7 @@ SPECS: Final = (
     ),
     Spec(
         "sync",
-        "together",
+        "all",
         {
             "src": Option("local", default="."),
             "exclude": Option("list"),
@@ -222,7 +222,7 @@ SPECS: Final = (
     ),
     Spec(
         "env",
-        "together",
+        "all",
         {
             "name": Option("str", default="default"),
             "state": Option("str", default="verified", choices=("verified", "absent", "named")),
@@ -233,7 +233,7 @@ SPECS: Final = (
     ),
     Spec(
         "run",
-        "together",
+        "all",
         {
             "script": Option("local"),
             "module": Option("str"),
@@ -262,7 +262,7 @@ SPECS: Final = (
             "fewer": Option("bool", default=False),
         },
         free="script",
-        whole=True,
+        is_cluster_job=True,
         one_of=("script", "module", "cmd"),
         check=_run,
     ),
@@ -281,7 +281,7 @@ SPECS: Final = (
     ),
     Spec(
         "migrate",
-        "together",
+        "all",
         {"src": Option("local", default="."), "apply": Option("bool", default=False)},
         free="src",
     ),

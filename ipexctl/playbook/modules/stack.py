@@ -1,4 +1,4 @@
-"""install and env: one matching stack on every host of the play, and its environments by name."""
+"""The modules install and env: install one stack on every host of the play; verify, name or remove environments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Install:
-    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.stack.install import install
         from ipexctl.stack.progress import Notice
 
@@ -32,14 +32,14 @@ class _Install:
                 context.watch(PlayNotice(event.text))
 
         try:
-            wishes = _wishes(context, calls[0])
-            report = install([call.host for call in calls], wishes, context.pool, watch)
+            request = _install_request(context, calls[0])
+            report = install([call.host for call in calls], request, context.pool, watch)
         except UserError as error:
             return bad_call(calls, error)
         for note in report.notes:
             context.watch(PlayNotice(f"note: {note}"))
         stack = report.stack
-        found = (
+        stack_data = (
             {} if stack is None else {"stack": stack.name, "torch": stack.torch, "ipex": stack.ipex, "mpi": stack.mpi}
         )
         results = {
@@ -48,7 +48,7 @@ class _Install:
                 done.reason or (f"{stack.name}: torch {stack.torch}" if stack and done.status == "changed" else ""),
                 done.fix,
                 {
-                    **found,
+                    **stack_data,
                     "env": done.env,
                     "path": report.path,
                     "packages": dict(done.packages),
@@ -58,12 +58,12 @@ class _Install:
             for done in report.hosts
         }
         if report.refusal is not None:
-            lacking = [call for call in calls if call.host.name not in results]
-            results |= refused(lacking, report.refusal.reason, report.refusal.fix)
+            not_attempted = [call for call in calls if call.host.name not in results]
+            results |= refused(not_attempted, report.refusal.reason, report.refusal.fix)
         return {**refused(calls, "install says nothing of it"), **results}
 
 
-def _wishes(context: PlayContext, call: Call) -> InstallRequest:
+def _install_request(context: PlayContext, call: Call) -> InstallRequest:
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.env.names import check_env_name
     from ipexctl.stack.install_context import InstallRequest
@@ -84,8 +84,8 @@ def _wishes(context: PlayContext, call: Call) -> InstallRequest:
             wanted.sources,
             index_url=args["index_url"],
             extra_index_urls=tuple(args["extra_index_url"] or ()),
-            find_links=tuple(_place(call, each) for each in args["find_links"] or ()),
-            wheelhouse=None if house is None else _place(call, house),
+            find_links=tuple(_source(call, each) for each in args["find_links"] or ()),
+            wheelhouse=None if house is None else _source(call, house),
             offline=args["offline"],
         ),
         rows=rows,
@@ -99,24 +99,24 @@ def _wishes(context: PlayContext, call: Call) -> InstallRequest:
     )
 
 
-def _place(call: Call, word: str) -> str:
-    return word if "://" in word else str(local_path(call.task.base, word))
+def _source(call: Call, source: str) -> str:
+    return source if "://" in source else str(local_path(call.task.base, source))
 
 
 class _Env:
-    def together(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.stack.env.names import check_env_name
 
         call = calls[0]
-        hosts = [each.host for each in calls]
+        hosts = [host_call.host for host_call in calls]
         try:
             name = check_env_name(call.args["name"])
         except UserError as error:
             return bad_call(calls, error)
         if call.args["state"] == "named":
-            return _named(context, calls, name)
+            return _name_env(context, calls, name)
         if call.args["state"] == "absent":
-            return _absent(context, calls, name)
+            return _remove_env(context, calls, name)
         from ipexctl.stack.env.envs import Subject, verify_envs
 
         report = verify_envs(hosts, context.pool, Subject(name), home=context.options.home, timeout=call.timeout)
@@ -126,16 +126,16 @@ class _Env:
         }
 
 
-def _absent(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
+def _remove_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
     from ipexctl.stack.env.envs import remove_envs
 
     hosts = [call.host for call in calls]
     if calls[0].check:
-        found: dict[str, Result] = {}
-        for host, facts in _looked(context, hosts, found).items():
-            there = any(name in (env.name, *env.names) for env in facts.software.envs)
-            found[host] = Result("changed" if there else "ok", f"{name} would be taken away" if there else "")
-        return found
+        results: dict[str, Result] = {}
+        for host, facts in _gather_facts(context, hosts, results).items():
+            exists = any(name in (env.name, *env.names) for env in facts.software.envs)
+            results[host] = Result("changed" if exists else "ok", f"{name} would be taken away" if exists else "")
+        return results
     report = remove_envs(hosts, context.pool, [name], home=context.options.home, timeout=calls[0].timeout)
     return {
         done.host.name: Result(done.status, done.reason, done.fix, {"removed": list(done.removed)})
@@ -143,49 +143,51 @@ def _absent(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[s
     }
 
 
-def _named(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
-    """Give an environment a name more: what `default` means is exchanged in one step on each host."""
+def _name_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
+    """Give an environment another name, such as `default`; each host switches in one step."""
     from ipexctl.stack.env import environment
     from ipexctl.stack.resolve.compatibility import usable_pythons
 
     source, hosts = calls[0].args["from"], [call.host for call in calls]
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     moves: dict[str, tuple[str, str, str]] = {}
-    for host, facts in _looked(context, hosts, found).items():
-        env = next((each for each in facts.software.envs if source in (each.name, *each.names)), None)
+    for host, facts in _gather_facts(context, hosts, results).items():
+        env = next((item for item in facts.software.envs if source in (item.name, *item.names)), None)
         pythons = usable_pythons(facts)
         if env is None and calls[0].check:
-            found[host] = Result("skipped", f"--check: there is no environment {source} yet")
+            results[host] = Result("skipped", f"--check: there is no environment {source} yet")
         elif env is None:
-            known = ", ".join(sorted({word for each in facts.software.envs for word in (each.name, *each.names)}))
-            found[host] = Result("failed", f"there is no environment {source}", f"there are: {known}" if known else "")
+            known = ", ".join(sorted({label for item in facts.software.envs for label in (item.name, *item.names)}))
+            results[host] = Result(
+                "failed", f"there is no environment {source}", f"there are: {known}" if known else ""
+            )
         elif name in (env.name, *env.names):
-            found[host] = Result("ok", data={"env": env.name})
+            results[host] = Result("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
-            found[host] = Result("failed", "there is no Python 3.8 or newer", "ipexctl doctor says more")
+            results[host] = Result("failed", "there is no Python 3.8 or newer", "ipexctl doctor says more")
         else:
             moves[host] = (pythons[0].path, facts.home.path, env.name)
-            found[host] = Result("changed", f"{name} is {env.name} now", data={"env": env.name})
+            results[host] = Result("changed", f"{name} is {env.name} now", data={"env": env.name})
     if calls[0].check:
-        return found
+        return results
 
-    def give(host: Host, session: Session) -> None:
+    def link_env(host: Host, session: Session) -> None:
         python, home, env = moves[host.name]
         environment.link(session, python, home=home, name=env, links=(name,), cancel=context.cancel)
 
-    for done in context.pool.each([host for host in hosts if host.name in moves], give):
+    for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
         if done.error is not None:
-            found[done.host.name] = Result(_status(done.error.status), done.error.reason, done.error.fix)
-    return found
+            results[done.host.name] = Result(_status(done.error.status), done.error.reason, done.error.fix)
+    return results
 
 
-def _looked(context: PlayContext, hosts: Sequence[Host], found: dict[str, Result]) -> dict[str, Facts]:
+def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, Result]) -> dict[str, Facts]:
     from ipexctl.facts.gather import gather
 
     facts: dict[str, Facts] = {}
     for answer in gather(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
         if answer.facts is None or answer.status != "ok":
-            found[answer.host.name] = Result(_status(answer.status), answer.reason, answer.fix)
+            results[answer.host.name] = Result(_status(answer.status), answer.reason, answer.fix)
         else:
             facts[answer.host.name] = answer.facts
     return facts

@@ -1,4 +1,4 @@
-"""tune: settings that training feels, the account's own or, as root, the machine's; each can be taken back."""
+"""The module tune: settings of the account, or as root of the machine, that affect training; each can be undone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
-# What was there before we first came is kept in a file beside our home, a line a setting: that is what is undone.
+# Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them.
 _TUNE: Final = """\
 umask 077
 mode=$1 state=$2 home=$3; shift 3
@@ -75,63 +75,65 @@ done <"$kept"
 
 
 class _Tune:
-    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        wanted = _wanted(call)
-        if not wanted and call.args["state"] == "present":
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+        settings = _requested_settings(call)
+        if not settings and call.args["state"] == "present":
             return failed("tune has nothing to set", "linger, thp, governor, or sysctl")
-        bad = next((value for value in wanted.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
-        if bad is not None:
-            return failed(f"{bad!r} can't be a setting's value")
+        invalid = next((value for value in settings.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
+        if invalid is not None:
+            return failed(f"{invalid!r} can't be a setting's value")
         home = context.options.home if call.become is None else "/var/lib/ipexctl-tune"
-        words = ["check" if call.check else "", call.args["state"], home]
+        arguments = ["check" if call.check else "", call.args["state"], home]
         if call.args["state"] == "present":
-            words += [word for pair in wanted.items() for word in pair]
+            arguments += [word for pair in settings.items() for word in pair]
         else:
-            words += list(wanted)
-        ran = run_sh(context, session, call, _TUNE, words)
-        if ran.rc != 0:
-            return failed(ran.last_words or f"exit code {ran.rc}")
-        rows = [(*line.split("\t"), "", "", "")[:5] for line in ran.stdout.decode(errors="replace").splitlines()]
-        return _outcome(rows, call)
+            arguments += list(settings)
+        completed = run_sh(context, session, call, _TUNE, arguments)
+        if completed.rc != 0:
+            return failed(completed.last_error or f"exit code {completed.rc}")
+        outcomes = [
+            (*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()
+        ]
+        return _outcome(outcomes, call)
 
 
-def _wanted(call: Call) -> dict[str, str]:
+def _requested_settings(call: Call) -> dict[str, str]:
     args = call.args
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     if args["linger"] is not None:
-        found["linger"] = "yes" if args["linger"] else "no"
+        settings["linger"] = "yes" if args["linger"] else "no"
     for name in ("thp", "governor"):
         if args[name] is not None:
-            found[name] = args[name]
+            settings[name] = args[name]
     for name, value in (args["sysctl"] or {}).items():
-        found[f"sysctl:{name}"] = " ".join(str(value).split())
-    return found
+        settings[f"sysctl:{name}"] = " ".join(str(value).split())
+    return settings
 
 
-def _outcome(rows: list[Any], call: Call) -> Result:
-    changed = [row for row in rows if row[0] == "changed"]
-    broken = [row for row in rows if row[0] == "failed"]
-    missing = [row[1] for row in rows if row[0] == "missing"]
+def _outcome(outcomes: list[Any], call: Call) -> Result:
+    changed = [row for row in outcomes if row[0] == "changed"]
+    failures = [row for row in outcomes if row[0] == "failed"]
+    missing = [row[1] for row in outcomes if row[0] == "missing"]
     data = {
-        "settings": {row[1]: {"before": row[2], "after": row[3], "outcome": row[0]} for row in rows},
+        "settings": {row[1]: {"before": row[2], "after": row[3], "outcome": row[0]} for row in outcomes},
         "missing": missing,
     }
     diff = "".join(
         f"- {row[1].removeprefix('sysctl:')} = {row[2]}\n+ {row[1].removeprefix('sysctl:')} = {row[3]}\n"
         for row in changed
     )
-    said = ", ".join(f"{row[1].removeprefix('sysctl:')} {row[2]} → {row[3]}" for row in changed)
+    message = ", ".join(f"{row[1].removeprefix('sysctl:')} {row[2]} → {row[3]}" for row in changed)
     if missing:
-        said += ("; " if said else "") + f"this machine has no {', '.join(missing)}"
-    if broken:
-        name, was, to, why = broken[0][1:5]
+        message += ("; " if message else "") + f"this machine has no {', '.join(missing)}"
+    if failures:
+        name, was, to, why = failures[0][1:5]
         fix = (
             "become: true sets it as root"
             if call.become is None
             else "this kernel, or container, doesn't let it be set"
         )
         return Result("failed", f"{name} stays {was}, not {to}" + (f": {why}" if why else ""), fix, data, diff)
-    return Result("changed" if changed else "ok", said, data=data, diff=diff)
+    return Result("changed" if changed else "ok", message, data=data, diff=diff)
 
 
 RUNNERS: Final = {"tune": _Tune()}

@@ -1,6 +1,6 @@
-"""wait_for: until a port answers or a path is there, or no longer. The host waits by itself: one round trip.
+"""The modules wait_for and pause.
 
-pause: we wait, and no host is asked.
+wait_for waits on the host, in one round trip, for a port or path; pause waits on the control machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
-_GLANCE: Final = 0.1
-# Whether somebody listens is in /proc for the host's own ports; for another's, bash must knock.
+_POLL_SECONDS: Final = 0.1
+# /proc lists the host's own listening ports; for ports of other hosts bash opens a connection.
 _WAIT: Final = """\
 port=$1 host=$2 path=$3 want=$4 most=$5 delay=$6 once=$7
 case $path in '~/'*) path=$HOME/${path#??};; esac
@@ -41,9 +41,9 @@ done
 
 
 class _WaitFor:
-    def on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
         args = call.args
-        wanted = "no" if args["state"] in ("stopped", "absent") else "yes"
+        expected = "no" if args["state"] in ("stopped", "absent") else "yes"
         if args["port"] is None and args["path"] is None:
             if not call.check:
                 run_sh(context, session, call, f"sleep {args['seconds']:g}")
@@ -53,29 +53,29 @@ class _WaitFor:
             port, host = f"{args['port']:04X}", ""
         else:
             host = args["host"] or ""
-        words = [port, host, args["path"] or "", wanted, f"{args['seconds']:.0f}", f"{args['delay']:g}"]
-        ran = run_sh(context, session, call, _WAIT, [*words, "yes" if call.check else ""])
-        said = ran.stdout.split()
-        if ran.rc != 0 or not said:
-            return failed(ran.last_words or f"exit code {ran.rc}")
-        if said[0] == b"yes":
-            return Result("ok", data={"elapsed": int(said[1])})
-        what = args["path"] or f"port {args['port']}" + (f" of {args['host']}" if host else "")
-        state = {"yes": "is not there", "no": "is still there"}[wanted]
+        arguments = [port, host, args["path"] or "", expected, f"{args['seconds']:.0f}", f"{args['delay']:g}"]
+        completed = run_sh(context, session, call, _WAIT, [*arguments, "yes" if call.check else ""])
+        output = completed.stdout.split()
+        if completed.rc != 0 or not output:
+            return failed(completed.last_error or f"exit code {completed.rc}")
+        if output[0] == b"yes":
+            return Result("ok", data={"elapsed": int(output[1])})
+        target = args["path"] or f"port {args['port']}" + (f" of {args['host']}" if host else "")
+        state = {"yes": "is not there", "no": "is still there"}[expected]
         if call.check:
-            return Result("ok", f"{what} {state}; --check doesn't wait")
-        return failed(f"{what} {state} after {args['seconds']:g} s", "seconds: more of them, or see why")
+            return Result("ok", f"{target} {state}; --check doesn't wait")
+        return failed(f"{target} {state} after {args['seconds']:g} s", "seconds: more of them, or see why")
 
 
 class _Pause:
-    def here(self, context: PlayContext, call: Call, thats: Sequence[bool]) -> Result:
-        del thats
+    def run_locally(self, context: PlayContext, call: Call, conditions: Sequence[bool]) -> Result:
+        del conditions
         seconds = call.args["seconds"] + 60 * call.args["minutes"]
         if call.check:
             return Result("ok", f"{seconds:g} s; --check doesn't wait", data={"delta": 0})
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not context.cancel.thrown:
-            time.sleep(min(_GLANCE, left))
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not context.cancel.thrown:
+            time.sleep(min(_POLL_SECONDS, left))
         return Result("ok", data={"delta": seconds})
 
 
