@@ -93,7 +93,7 @@ def play_command(
         raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
     cwd = Path.cwd()
     with Templater() as templater:
-        templater.warm()
+        templater.start()
         book, files = read(playbook, cwd, templater)
         variables = _extra(extra or (), cwd, templater)
         if syntax_check or list_tasks:
@@ -129,7 +129,7 @@ def play_command(
             "extra": variables,
             "vars_dirs": dirs,
         }
-        from ipexctl.playbook.retry import note_failed
+        from ipexctl.playbook.retry import write_retry_file
         from ipexctl.remote.connector import Connector
         from ipexctl.remote.session_pool import SessionPool
 
@@ -146,12 +146,12 @@ def play_command(
             from ipexctl.playbook.play_context import Options, PlayContext
 
             context = PlayContext(
-                pool, connector, cancel, templater, Options(**options), shown.watch, limited, cwd, every=every
+                pool, connector, cancel, templater, Options(**options), shown.watch, limited, cwd, all_hosts=every
             )
             ask = _asker(shown) if step else None
             report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context, ask).run()
         if not check:
-            report = replace(report, retry_file=note_failed(ready.playbook.path, report))
+            report = replace(report, retry_file=write_retry_file(ready.playbook.path, report))
     shown.end(report, interrupted=interrupt.code is not None)
     sys.stdout.flush()
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)

@@ -1,4 +1,4 @@
-"""Playbooks: YAML read into a typed tree, checked as a whole, then run on hosts by the same verbs as the commands.
+"""Playbooks: YAML read into a checked model, then run on hosts by the same functions as the commands.
 
-What a person sees of it lives in `ui`.
+The output for users is rendered in `ui`.
 """

@@ -1,4 +1,4 @@
-"""Facts that Ansible's playbooks ask for: which are here, and what to write in place of the others."""
+"""Ansible's names of facts: those that are supported, and a replacement for each of the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ANSIBLE_FACTS: Final = (
     *("hostname", "nodename", "fqdn", "distribution", "distribution_version", "os_family", "kernel"),
     *("architecture", "processor_vcpus", "memtotal_mb", "user_id", "user_dir"),
 )
-"""These are here, under Ansible's names."""
+"""Facts available under Ansible's names."""
 _LEFT_OUT: Final = "gather_facts: false in this play leaves it out"
 HINTS: Final = {
     **{f"ansible_{name}": _LEFT_OUT for name in ANSIBLE_FACTS},

@@ -1,4 +1,4 @@
-"""Reading what a play, a block or a task says about how tasks run, and handing it down to what is inside."""
+"""Reads the keywords that tasks inherit from their play and blocks: when, tags, vars, become and the like."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from ipexctl.playbook.positions import Value
     from ipexctl.playbook.yaml_values import PlaybookFile
 
-OURS: Final = frozenset(
+RESERVED: Final = frozenset(
     {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}
 )
 
 
 def read_inherited(file: PlaybookFile, entries: Mapping[str, Entry], above: InheritedKeywords) -> InheritedKeywords:
-    """What these keywords say, on top of what was said above."""
-    found: dict[str, Any] = {}
+    """The keywords of these entries, combined with those inherited from `above`."""
+    keywords: dict[str, Any] = {}
     for key in ("become", "no_log", "run_once", "check_mode", "diff"):
         if key in entries:
-            found[key] = boolean(file, entries[key])
+            keywords[key] = boolean(file, entries[key])
     if "ignore_errors" in entries:
         value = file.value(entries["ignore_errors"].value)
-        found["ignore_errors"] = value if isinstance(value, Templated) else boolean(file, entries["ignore_errors"])
+        keywords["ignore_errors"] = value if isinstance(value, Templated) else boolean(file, entries["ignore_errors"])
     for key in ("become_user", "delegate_to"):
         if key in entries:
-            found[key] = text(file, entries[key])
+            keywords[key] = text(file, entries[key])
     if "timeout" in entries:
-        found["timeout"] = number(file, entries["timeout"], least=0.1)
+        keywords["timeout"] = number(file, entries["timeout"], least=0.1)
     if "when" in entries:
-        found["when"] = (*above.when, *conditions(file, entries["when"].value))
+        keywords["when"] = (*above.when, *conditions(file, entries["when"].value))
     if "tags" in entries:
-        found["tags"] = above.tags | frozenset(words(file, entries["tags"], split=True))
+        keywords["tags"] = above.tags | frozenset(plain_texts(file, entries["tags"], split=True))
     if "vars" in entries:
-        found["vars"] = (*above.vars, variables(file, entries["vars"]))
+        keywords["vars"] = (*above.vars, variables(file, entries["vars"]))
     if "environment" in entries:
-        found["environment"] = (*above.environment, *_environment(file, entries["environment"]))
-    return replace(above, **found)
+        keywords["environment"] = (*above.environment, *_environment(file, entries["environment"]))
+    return replace(above, **keywords)
 
 
 def boolean(file: PlaybookFile, entry: Entry) -> bool:
@@ -58,19 +58,19 @@ def number(file: PlaybookFile, entry: Entry, *, least: float) -> float:
     return float(_simple(file, entry, Option("float", least=least)))
 
 
-def whole(file: PlaybookFile, entry: Entry, *, least: float) -> int:
+def integer(file: PlaybookFile, entry: Entry, *, least: float) -> int:
     return int(_simple(file, entry, Option("int", least=least)))
 
 
 def _simple(file: PlaybookFile, entry: Entry, option: Option) -> Any:
-    """A keyword whose value has to be known before anything runs."""
+    """The value of a keyword that must be known before anything runs, so it can't be a template."""
     value = file.value(entry.value)
     if isinstance(value, Templated):
         raise file.error(entry.value, f"{quoted(entry.key)} can't be a template", fix="write the value itself")
     try:
         return converted(option, value)
     except BadOption as bad:
-        raise file.error(entry.value, f"{quoted(entry.key)} {bad.what}", fix=bad.fix) from None
+        raise file.error(entry.value, f"{quoted(entry.key)} {bad.message}", fix=bad.fix) from None
 
 
 def text(file: PlaybookFile, entry: Entry) -> str | Templated:
@@ -80,76 +80,76 @@ def text(file: PlaybookFile, entry: Entry) -> str | Templated:
 
 
 def name_of(file: PlaybookFile, entry: Entry) -> str:
-    """A name for a variable: of `register`, `loop_var`."""
+    """The name of a variable, as in `register` and `loop_var`."""
     value = text(file, entry)
     if isinstance(value, Templated) or not is_variable_name(value):
         raise file.error(entry.value, f"{kind(entry.value)} can't be the name of a variable", fix="letters, digits, _")
-    if value in OURS:
+    if value in RESERVED:
         raise file.error(entry.value, f"{quoted(value)} is a variable of ours", fix="another name")
     return value
 
 
-def words(file: PlaybookFile, entry: Entry, *, split: bool = False) -> tuple[str, ...]:
-    """A text, or a list of texts, none of them a template; a text may have several, with commas."""
+def plain_texts(file: PlaybookFile, entry: Entry, *, split: bool = False) -> tuple[str, ...]:
+    """A text or a list of texts, none of them a template; with `split`, each is divided at commas."""
     nodes = file.tree.items(entry.value) if entry.value.id == "sequence" else [entry.value]
-    found: list[str] = []
+    texts: list[str] = []
     for node in nodes:
         if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
             raise file.error(node, f"{quoted(entry.key)} takes plain words, not {kind(node)}")
         parts = str(node.value).split(",") if split else [str(node.value)]
-        found += [part.strip() for part in parts if part.strip()]
-    return tuple(found)
+        texts += [part.strip() for part in parts if part.strip()]
+    return tuple(texts)
 
 
 def conditions(file: PlaybookFile, node: Node) -> tuple[Templated, ...]:
-    """Expressions of Jinja, without braces: one, or a list of which all must hold."""
+    """Jinja expressions without braces: one, or a list that must all hold."""
     nodes = file.tree.items(node) if node.id == "sequence" else [node]
-    found = []
+    templates = []
     for item in nodes:
         if item.id != "scalar" or is_null(item) or not str(item.value).strip():
             raise file.error(item, f"a condition is an expression, not {kind(item)}")
-        found.append(condition(file, item))
-    return tuple(found)
+        templates.append(condition(file, item))
+    return tuple(templates)
 
 
 def condition(file: PlaybookFile, node: Node) -> Templated:
-    """One expression. In braces it means the same: `"{{ x }}"` is `x`."""
+    """One expression; `"{{ x }}"` is read as `x`."""
     template = replace(file.template(node), kind="expr")
     bare = re.fullmatch(r"\s*\{\{(((?!\}\}|\{\{).)*)\}\}\s*", template.text, re.DOTALL)
     if bare:
         return replace(template, text=bare[1])
     if "{{" in template.text or "{%" in template.text:
-        word = "{{" if "{{" in template.text else "{%"
-        raise template.spot(None, word).error(
-            "a condition is an expression already", fix=f"without {word} … : when: facts.cpu.tier == 'amx'"
+        brace = "{{" if "{{" in template.text else "{%"
+        raise template.spot(None, brace).error(
+            "a condition is an expression already", fix=f"without {brace} … : when: facts.cpu.tier == 'amx'"
         )
     return template
 
 
 def truth(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...] | bool:
-    """`changed_when`, `failed_when`: yes or no outright, or conditions."""
+    """The value of `changed_when` or `failed_when`: a bool or conditions."""
     if entry.value.id == "scalar" and isinstance(value := file.value(entry.value), bool):
         return value
     return conditions(file, entry.value)
 
 
 def variables(file: PlaybookFile, entry: Entry) -> Mapping[str, Value]:
-    found = {}
-    for each in file.tree.entries(entry.value, quoted(entry.key)):
-        check_variable(file, each)
-        found[each.key] = file.value(each.value)
-    return found
+    values = {}
+    for variable in file.tree.entries(entry.value, quoted(entry.key)):
+        check_variable(file, variable)
+        values[variable.key] = file.value(variable.value)
+    return values
 
 
 def variables_of_file(file: PlaybookFile) -> Mapping[str, Value]:
     root = file.tree.root
     if root is None or is_null(root):
         return {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for entry in file.tree.entries(root, "a file of variables"):
         check_variable(file, entry)
-        found[entry.key] = file.value(entry.value)
-    return found
+        values[entry.key] = file.value(entry.value)
+    return values
 
 
 def check_variable(file: PlaybookFile, entry: Entry) -> None:
@@ -157,17 +157,17 @@ def check_variable(file: PlaybookFile, entry: Entry) -> None:
         raise file.error(
             entry.key_node, f"{quoted(entry.key)} can't be the name of a variable", fix="letters, digits and _"
         )
-    if entry.key in OURS:
+    if entry.key in RESERVED:
         raise file.error(entry.key_node, f"{quoted(entry.key)} is a variable of ours", fix="another name")
 
 
 def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
     value = file.value(entry.value)
     values = value if isinstance(value, list) else [value]
-    for each in values:
-        if not isinstance(each, dict | Templated):
+    for mapping in values:
+        if not isinstance(mapping, dict | Templated):
             raise file.error(entry.value, f"'environment' must be a mapping of variables, not {kind(entry.value)}")
-        for name in each if isinstance(each, dict) else ():
+        for name in mapping if isinstance(mapping, dict) else ():
             if not is_variable_name(name):
                 raise file.error(entry.value, f"{quoted(name)} can't be the name of a variable")
     return tuple(values)

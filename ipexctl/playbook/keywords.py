@@ -1,4 +1,4 @@
-"""Which words a play, a block and a task may have; what is Ansible's and isn't ours, and what to write instead."""
+"""The keywords of a play, a block and a task, and replacements for Ansible keywords that are not supported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from ipexctl.playbook.positions import did_you_mean
 
-AROUND: Final = frozenset(
+INHERITED: Final = frozenset(
     [
         "when",
         "tags",
@@ -39,8 +39,8 @@ PLAY: Final = frozenset(
         "strategy",
         "import_playbook",
     ]
-) | (AROUND - {"when", "delegate_to", "run_once"})
-BLOCK: Final = frozenset(["name", "block", "rescue", "always", "any_errors_fatal"]) | AROUND
+) | (INHERITED - {"when", "delegate_to", "run_once"})
+BLOCK: Final = frozenset(["name", "block", "rescue", "always", "any_errors_fatal"]) | INHERITED
 TASK: Final = (
     frozenset(
         [
@@ -59,12 +59,12 @@ TASK: Final = (
             "args",
         ]
     )
-    | AROUND
+    | INHERITED
 )
 INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
-INCLUDE: Final = frozenset({"name", "args"}) | AROUND | INCLUDES
+INCLUDE: Final = frozenset({"name", "args"}) | INHERITED | INCLUDES
 
-NOT_OURS: Final = {
+UNSUPPORTED: Final = {
     "roles": "put the role's tasks in a file: include_tasks: FILE",
     "serial": "it belongs to the play",
     "async": "a run that goes on by itself: the module run with detach: true",
@@ -114,13 +114,13 @@ NOT_OPTIONS: Final = {
     "warn": "take it out: nothing is warned of",
     "content_encoding": "take it out",
 }
-"""Options that Ansible's modules have and ours of the same name don't."""
+"""Options of Ansible's modules that the modules of the same name here do not have."""
 
 
-def advice(word: str, known: frozenset[str] | set[str]) -> str:
-    """What to write in place of a word nobody knows."""
-    if word in NOT_OURS:
-        return NOT_OURS[word]
-    if word.startswith("with_"):
+def advice(keyword: str, known: frozenset[str] | set[str]) -> str:
+    """Advice for an unknown keyword."""
+    if keyword in UNSUPPORTED:
+        return UNSUPPORTED[keyword]
+    if keyword.startswith("with_"):
         return "loop: does what with_… did"
-    return did_you_mean(word, sorted(known), f"there are: {', '.join(sorted(known))}" if len(known) < 30 else "")
+    return did_you_mean(keyword, sorted(known), f"there are: {', '.join(sorted(known))}" if len(known) < 30 else "")

@@ -1,4 +1,4 @@
-"""Secrets taken out of everything that is shown, written or kept: values of the environment, and what no_log hid."""
+"""Masks secrets in everything shown or written: values of the environment, and outputs of tasks with no_log."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 HIDDEN: Final = "********"
 SHORTEST: Final = 4
-"""A shorter text is part of every other word."""
+"""Shorter texts are not masked: they are part of many words."""
 SHORTEST_LINE: Final = 8
-"""Of a secret of several lines, a key perhaps: `}` or `-----` is in many other texts."""
+"""Shortest line masked of a multi-line secret, such as a key: `}` or `-----` is in many other texts."""
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
@@ -29,10 +29,10 @@ def masked(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def _forms(secret: str) -> frozenset[str]:
-    """As it may be printed: whole, a line of it, as JSON writes it, in base64."""
+    """The forms in which a secret may be printed: the text, each line of it, JSON-escaped, base64."""
     lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= SHORTEST_LINE]
-    coded = base64.b64encode(secret.encode("utf-8", "surrogateescape")).decode()
-    return frozenset({coded}) | frozenset(
+    base64_text = base64.b64encode(secret.encode("utf-8", "surrogateescape")).decode()
+    return frozenset({base64_text}) | frozenset(
         form
         for text in (secret, secret.strip(), *lines)
         for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
@@ -51,11 +51,11 @@ def masked_value(value: Any, secrets: set[str]) -> Any:
 
 
 def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
-    """The result as anybody may see it."""
+    """The result without secrets."""
     if no_log:
         kept = {key: result.data[key] for key in ("rc", "attempts") if key in result.data}
         reason = "no_log: what it said is not shown" if result.reason or result.bad else ""
-        return replace(result, reason=reason, fix="", data=kept, diff="", said="", line="")
+        return replace(result, reason=reason, fix="", data=kept, diff="", message="", line="")
     if not secrets:
         return result
     return replace(
@@ -64,20 +64,20 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
         fix=masked(result.fix, secrets),
         data=masked_value(dict(result.data), secrets),
         diff=masked(result.diff, secrets),
-        said=masked(result.said, secrets),
+        message=masked(result.message, secrets),
         line=masked(result.line, secrets),
     )
 
 
 def secrets_in(result: Result) -> set[str]:
-    """What a task with no_log has learnt or set: its output as a whole, and each line of it."""
-    found: set[str] = set()
-    turns = result.data.get("results")
-    for data in (result.data, *(turns if isinstance(turns, list) else ())):
+    """The texts that a task with no_log printed or set: its output, and each line of it."""
+    texts: set[str] = set()
+    items = result.data.get("results")
+    for data in (result.data, *(items if isinstance(items, list) else ())):
         for name in ("stdout", "stderr", "msg", "cmd", "ansible_facts"):
             for text in _texts(data.get(name)):
-                found |= {text.strip(), *(line.strip() for line in text.splitlines())}
-    return {text for text in found if len(text) >= SHORTEST}
+                texts |= {text.strip(), *(line.strip() for line in text.splitlines())}
+    return {text for text in texts if len(text) >= SHORTEST}
 
 
 def _texts(value: Any) -> Iterator[str]:

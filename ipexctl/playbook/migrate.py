@@ -1,6 +1,6 @@
-"""What of IPEX's ways is in a project, and how each line reads without them. Pure but for reading the files.
+"""Finds the lines of a project that use IPEX or the oneCCL bindings, with each line's replacement.
 
-What can't be said safely by a line alone is shown and left: it is a person's to decide.
+A line whose replacement depends on other lines is only reported; the user decides.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = frozenset({".py", ".sh", ".yaml", ".yml", ".json", ".txt", ".toml", ".cfg", ".md"})
 _SKIPPED: Final = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", ".ipexctl", ".tox"})
-_LARGEST: Final = 2_000_000
+_MAX_BYTES: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One line that speaks of IPEX or oneCCL's bindings."""
+    """One line that uses IPEX or the oneCCL bindings."""
 
     path: str
     line: int
     text: str
     what: str
     new: str | None = None
-    """The line as it should be; empty: it goes; None: that is for a person to say."""
+    """The replacement; empty: delete the line; None: the user has to decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,49 +38,49 @@ class _Rule:
     suffixes: frozenset[str] = SUFFIXES
 
 
-_PY: Final = frozenset({".py"})
-_WORDS: Final = frozenset({".py", ".sh", ".txt", ".md"})
+_PYTHON: Final = frozenset({".py"})
+_TEXT_FILES: Final = frozenset({".py", ".sh", ".txt", ".md"})
 _CONFIG: Final = frozenset({".yaml", ".yml", ".json"})
 RULES: Final = (
     _Rule(
         re.compile(r"^\s*import intel_extension_for_pytorch\b.*$"),
         "imports IPEX: what it had is in torch itself",
         "",
-        _PY,
+        _PYTHON,
     ),
     _Rule(
         re.compile(r"^\s*from intel_extension_for_pytorch\b.*$"),
         "imports IPEX: what it had is in torch itself",
         None,
-        _PY,
+        _PYTHON,
     ),
     _Rule(
         re.compile(r"^\s*import (oneccl_bindings_for_pytorch|torch_ccl)\b.*$"),
         "imports oneCCL's bindings: torch's own gloo serves CPUs",
         "",
-        _PY,
+        _PYTHON,
     ),
     _Rule(
         re.compile(r"^(\s*)(\w+)\s*,\s*\w+\s*=\s*ipex\.optimize\(.*$"),
         "ipex.optimize: leave it out; torch.compile(model) does what it did",
         None,
-        _PY,
+        _PYTHON,
     ),
-    _Rule(re.compile(r"\bipex\.\w+"), "uses IPEX", None, _PY),
+    _Rule(re.compile(r"\bipex\.\w+"), "uses IPEX", None, _PYTHON),
     _Rule(
         re.compile(r"(init_process_group\(\s*(?:backend\s*=\s*)?)([\"'])ccl\2"),
         "the backend ccl: gloo, which torch has",
         r"\1\2gloo\2",
-        _PY,
+        _PYTHON,
     ),
-    _Rule(re.compile(r"\s--ddp_backend[ =]ccl\b"), "--ddp_backend ccl: gloo", " --ddp_backend gloo", _WORDS),
+    _Rule(re.compile(r"\s--ddp_backend[ =]ccl\b"), "--ddp_backend ccl: gloo", " --ddp_backend gloo", _TEXT_FILES),
     _Rule(re.compile(r"([\"']?ddp_backend[\"']?\s*[:=]\s*[\"']?)ccl\b"), "ddp_backend ccl: gloo", r"\1gloo"),
-    _Rule(re.compile(r"\s--use_ipex\b(?![ =](?:False|false))"), "--use_ipex: no longer an option", "", _WORDS),
+    _Rule(re.compile(r"\s--use_ipex\b(?![ =](?:False|false))"), "--use_ipex: no longer an option", "", _TEXT_FILES),
     _Rule(re.compile(r"^\s*[\"']?use_ipex[\"']?\s*:\s*\w+,?\s*$"), "use_ipex: no longer an option", "", _CONFIG),
-    _Rule(re.compile(r"\buse_ipex\s*=\s*\w+\s*,\s*"), "use_ipex: no longer an option", "", _PY),
-    _Rule(re.compile(r"\buse_ipex\s*=\s*\w+"), "use_ipex: no longer an option", None, _PY),
-    _Rule(re.compile(r"\s--no_cuda\b"), "--no_cuda is --use_cpu today", " --use_cpu", _WORDS),
-    _Rule(re.compile(r"\bno_cuda\s*=\s*"), "no_cuda is use_cpu today", "use_cpu=", _PY),
+    _Rule(re.compile(r"\buse_ipex\s*=\s*\w+\s*,\s*"), "use_ipex: no longer an option", "", _PYTHON),
+    _Rule(re.compile(r"\buse_ipex\s*=\s*\w+"), "use_ipex: no longer an option", None, _PYTHON),
+    _Rule(re.compile(r"\s--no_cuda\b"), "--no_cuda is --use_cpu today", " --use_cpu", _TEXT_FILES),
+    _Rule(re.compile(r"\bno_cuda\s*=\s*"), "no_cuda is use_cpu today", "use_cpu=", _PYTHON),
     _Rule(
         re.compile(r"^\s*mpirun_ccl\s*:.*$"),
         "mpirun_ccl: without the bindings there are no workers of theirs",
@@ -109,7 +109,7 @@ RULES: Final = (
 
 
 def scan(root: Path) -> tuple[Found, ...]:
-    """Every line of the project that has to change, in the order of the files."""
+    """All lines of the project that have to change, in the order of the files."""
     found: list[Found] = []
     for path in _files(root):
         try:
@@ -123,26 +123,26 @@ def scan(root: Path) -> tuple[Found, ...]:
 def scan_text(text: str, name: str, suffix: str) -> list[Found]:
     found = []
     for number, line in enumerate(text.split("\n"), 1):
-        new, said, open_questions = line, [], False
+        new, reasons, needs_user = line, [], False
         for rule in RULES:
             if suffix not in rule.suffixes or not rule.pattern.search(new):
                 continue
-            said.append(rule.what)
+            reasons.append(rule.what)
             if rule.replacement is None:
-                open_questions = True
+                needs_user = True
                 break
             new = rule.pattern.sub(rule.replacement, new)
-        if said:
-            shown = None if open_questions else new if new.strip() else ""
-            found.append(Found(name, number, line, "; ".join(said), shown))
+        if reasons:
+            replacement = None if needs_user else new if new.strip() else ""
+            found.append(Found(name, number, line, "; ".join(reasons), replacement))
     if any(each.new is None for each in found):
-        # Whoever still says ipex.something needs the import until that is decided.
+        # Remaining uses of ipex.NAME need the import until the user has decided about them.
         found = [replace(each, new=None) if each.what.startswith("imports") else each for each in found]
     return found
 
 
 def applied(text: str, found: list[Found]) -> str:
-    """The text with the safe edits made; a line that an edit leaves empty goes."""
+    """The text with the safe edits applied; a line that an edit empties is deleted."""
     edits = {each.line: each.new for each in found if each.new is not None}
     lines = text.split("\n")
     kept = []
@@ -154,14 +154,14 @@ def applied(text: str, found: list[Found]) -> str:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    waiting = [root]
-    while waiting:
-        directory = waiting.pop(0)
+    pending = [root]
+    while pending:
+        directory = pending.pop(0)
         for path in sorted(directory.iterdir()):
             if path.is_symlink():
                 continue
             if path.is_dir():
                 if path.name not in _SKIPPED:
-                    waiting.append(path)
-            elif path.suffix in SUFFIXES and path.stat().st_size <= _LARGEST:
+                    pending.append(path)
+            elif path.suffix in SUFFIXES and path.stat().st_size <= _MAX_BYTES:
                 yield path

@@ -1,4 +1,4 @@
-"""A playbook as it was understood: plays, tasks and blocks, every value still as it is written. Frozen."""
+"""The model of a playbook: plays, tasks and blocks, templates not filled yet. Frozen."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.playbook.options import Spec
-    from ipexctl.playbook.positions import Place, Templated, Value
+    from ipexctl.playbook.positions import Position, Templated, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """One option of a module as it is written."""
+    """One option of a module, as written in the playbook."""
 
     value: Value
-    place: Place
+    position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedKeywords:
-    """What a play or a block says for all the tasks in it, and a task for itself."""
+    """Keywords that a play or block sets for all its tasks, and a task for itself."""
 
     when: tuple[Templated, ...] = ()
     tags: frozenset[str] = frozenset()
@@ -42,10 +42,10 @@ class InheritedKeywords:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`loop`, and what `loop_control` says of it."""
+    """`loop` with its `loop_control`."""
 
     items: Value
-    place: Place
+    position: Position
     var: str = "item"
     label: Templated | None = None
     index_var: str | None = None
@@ -57,10 +57,10 @@ class Task:
     name: str | Templated
     spec: Spec
     args: Mapping[str, Arg]
-    place: Place
+    position: Position
     inherited: InheritedKeywords
     base: Path
-    """The directory that relative paths of files here are from."""
+    """Base directory of relative paths on the control machine."""
     loop: Loop | None = None
     register: str | None = None
     until: tuple[Templated, ...] = ()
@@ -68,12 +68,12 @@ class Task:
     delay: float = 5.0
     changed_when: tuple[Templated, ...] | bool | None = None
     failed_when: tuple[Templated, ...] | bool | None = None
-    notify: tuple[tuple[str, Place], ...] = ()
+    notify: tuple[tuple[str, Position], ...] = ()
     listen: tuple[str, ...] = ()
 
     @property
     def called(self) -> str:
-        """Its name before any template of it is filled."""
+        """The name, templates not filled."""
         return self.name if isinstance(self.name, str) else self.name.text
 
     @property
@@ -84,7 +84,7 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Block:
     name: str
-    place: Place
+    position: Position
     block: tuple[Step, ...]
     rescue: tuple[Step, ...] = ()
     always: tuple[Step, ...] = ()
@@ -92,7 +92,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """`meta: flush_handlers`: what was notified runs here, not at the end."""
+    """`meta: flush_handlers`: run the notified handlers now, not at the end of the play."""
 
 
 Step = Task | Block | Flush
@@ -101,22 +101,22 @@ Step = Task | Block | Flush
 @dataclass(frozen=True, slots=True)
 class Play:
     name: str
-    place: Place
+    position: Position
     hosts: str
-    hosts_place: Place
+    hosts_position: Position
     steps: tuple[Step, ...]
     handlers: tuple[Task, ...] = ()
     vars: Mapping[str, Value] = field(default_factory=dict, hash=False)
     file_vars: tuple[Mapping[str, Value], ...] = ()
     gather_facts: bool | None = None
-    """None: where something uses them."""
+    """None: only if a task uses facts."""
     any_errors_fatal: bool = False
     serial: tuple[int | str, ...] = ()
-    """How many hosts at a time: numbers and percentages. None: all of them."""
+    """Hosts at a time: counts and percentages. Empty: all hosts at once."""
 
     @property
     def tasks(self) -> Iterator[Task]:
-        """In the order of the file, those of rescue and always too."""
+        """All tasks in the order of the file, including those of `rescue` and `always`."""
         yield from tasks_of(self.steps)
 
 
@@ -124,12 +124,12 @@ class Play:
 class Playbook:
     path: Path
     shown: str
-    """As the user named it."""
+    """The path as the user typed it, for messages."""
     plays: tuple[Play, ...]
 
 
 def parts_of(steps: tuple[Step, ...], part: str = "") -> Iterator[tuple[Task, str]]:
-    """Each with the part of a block it stands in, where that is `rescue` or `always`."""
+    """Each task with its part of a block: `rescue`, `always` or empty."""
     for step in steps:
         if isinstance(step, Task):
             yield step, part

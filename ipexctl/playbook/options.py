@@ -1,4 +1,4 @@
-"""What a module understands: its options with their types, checked before anything runs where their value is known."""
+"""The options of a module with their types; values known before the run are checked before anything runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.playbook.model import Arg
-    from ipexctl.playbook.positions import Place, Value
+    from ipexctl.playbook.positions import Position, Value
 
 Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "local", "any", "exprs"]
-Where = Literal["host", "here", "together"]
-"""On each host by itself; on this machine, with no host touched; on all hosts of the play in one call."""
+Where = Literal["host", "control", "all"]
+"""On each host by itself; on the control machine, without any host; on all hosts of the play in one call."""
 
 _NAMES: Final = {
     "str": "a text",
@@ -38,7 +38,7 @@ _NAMES: Final = {
 TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 FALSE: Final = frozenset({"no", "false", "off", "0", "n"})
 OMIT: Final = "\x00omit"
-"""What `default(omit)` comes to: as if the option weren't there."""
+"""The value of `default(omit)`: the option counts as not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +53,25 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A module, as the reader of playbooks knows it. What it does is imported when it runs."""
+    """The declaration of a module. Its implementation is imported when it runs."""
 
     name: str
     where: Where
     options: Mapping[str, Option] = field(hash=False)
     free: str | None = None
-    """The option that a bare text or list is."""
+    """The option that a plain text or list sets."""
     any_option: bool = False
-    """Options are names of the user's own."""
+    """Option names are free: set_fact."""
     one_of: tuple[str, ...] = ()
-    """Exactly one of these is needed."""
+    """Exactly one of these options is required."""
     becomes: bool = False
-    """Whether it can do its work as root."""
+    """Whether it supports `become`."""
     once: bool = False
-    """Done once, and not for each host."""
-    whole: bool = False
-    """One job of all hosts of the play: without one of them, or with options of each its own, it is another."""
+    """Runs once, not for each host."""
+    is_cluster_job: bool = False
+    """One job on all hosts of the play: refused if a host is missing or if options differ between hosts."""
     check: Callable[[Mapping[str, Any]], str | None] | None = None
-    """What is wrong with options that are well each by itself."""
+    """Returns the problem of a combination of options whose single values are valid."""
 
     def option(self, name: str) -> str | None:
         if name in self.options:
@@ -80,24 +80,24 @@ class Spec:
 
 
 class BadOption(Exception):
-    """A value that isn't what the option takes; the sentence begins behind the option's name."""
+    """A value that the option does not accept; the message continues a sentence that begins with the option's name."""
 
-    def __init__(self, what: str, fix: str = "") -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.fix = fix
 
 
-def check_args(spec: Spec, called: str, args: Mapping[str, Arg], place: Place) -> None:
-    """Refuse, with its place, what can be seen without a host. Templates are looked at when they are filled."""
+def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Position) -> None:
+    """Refuse invalid options, with their position. Templates are checked when they are filled."""
     for name, option in spec.options.items():
         if option.required and name not in args:
-            raise place.error(f"{called} needs {quoted(name)}, {_NAMES.get(option.kind, 'a value')}")
+            raise position.error(f"{called} needs {quoted(name)}, {_NAMES.get(option.kind, 'a value')}")
     if spec.one_of:
         given = [name for name in spec.one_of if name in args]
         if len(given) != 1:
-            words = " or ".join(spec.one_of)
-            raise (args[given[1]].place if given else place).error(f"{called} needs {words}: one of them")
+            names = " or ".join(spec.one_of)
+            raise (args[given[1]].position if given else position).error(f"{called} needs {names}: one of them")
     known = {}
     for name, arg in args.items():
         if spec.any_option or templates_in(arg.value):
@@ -105,33 +105,33 @@ def check_args(spec: Spec, called: str, args: Mapping[str, Arg], place: Place) -
         try:
             known[name] = converted(spec.options[name], arg.value)
         except BadOption as bad:
-            raise arg.place.error(f"{called}: {quoted(name)} {bad.what}", fix=bad.fix) from None
-    if spec.check is not None and len(known) == len(args) and (wrong := spec.check(known)):
-        raise place.error(f"{called}: {wrong}")
+            raise arg.position.error(f"{called}: {quoted(name)} {bad.message}", fix=bad.fix) from None
+    if spec.check is not None and len(known) == len(args) and (problem := spec.check(known)):
+        raise position.error(f"{called}: {problem}")
 
 
 def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
-    """All options, those of the playbook converted, the others at their defaults. Raises BadOption."""
+    """All options: those of the playbook converted, the others with their defaults. Raises BadOption."""
     if spec.any_option:
         return dict(values)
-    found: dict[str, Any] = {name: option.default for name, option in spec.options.items()}
+    options: dict[str, Any] = {name: option.default for name, option in spec.options.items()}
     for name, value in values.items():
         if isinstance(value, str) and value == OMIT:
             if spec.options[name].required:
                 raise BadOption(f"{quoted(name)} is needed, and was omitted")
             continue
         try:
-            found[name] = converted(spec.options[name], value)
+            options[name] = converted(spec.options[name], value)
         except BadOption as bad:
-            raise BadOption(f"{quoted(name)} {bad.what}", bad.fix) from None
-    if spec.check is not None and (wrong := spec.check({name: found[name] for name in values})):
-        raise BadOption(wrong)
-    return found
+            raise BadOption(f"{quoted(name)} {bad.message}", bad.fix) from None
+    if spec.check is not None and (problem := spec.check({name: options[name] for name in values})):
+        raise BadOption(problem)
+    return options
 
 
 def filled_environment(layers: Sequence[Any]) -> dict[str, str]:
-    """The variables of `environment`, the later mappings over the earlier; a template made them. Raises BadOption."""
-    found: dict[str, str] = {}
+    """The variables of `environment` after templates are filled; later mappings win. Raises BadOption."""
+    variables: dict[str, str] = {}
     for layer in layers:
         if not isinstance(layer, dict):
             raise BadOption(f"'environment' came to {quoted(str(layer))}, which is no mapping of variables")
@@ -145,12 +145,12 @@ def filled_environment(layers: Sequence[Any]) -> dict[str, str]:
                 continue
             if "\0" in text:
                 raise BadOption(f"'environment': {name} has a NUL character in it")
-            found[name] = text
-    return found
+            variables[name] = text
+    return variables
 
 
 def converted(option: Option, value: Value) -> Any:
-    """A value as the option takes it; raises BadOption."""
+    """The value converted to the option's type; raises BadOption."""
     result = _CONVERT[option.kind](value)
     if option.choices and result not in option.choices:
         raise BadOption(f"is {quoted(str(result))}", did_you_mean(str(result), option.choices, _one_of(option.choices)))
@@ -206,9 +206,9 @@ def _float(value: Value) -> float:
 def _bool(value: Value) -> bool:
     if isinstance(value, bool):
         return value
-    word = str(value).lower() if isinstance(value, str | int) else ""
-    if word in TRUE or word in FALSE:
-        return word in TRUE
+    text = str(value).lower() if isinstance(value, str | int) else ""
+    if text in TRUE or text in FALSE:
+        return text in TRUE
     raise _wrong("bool", value)
 
 
@@ -227,7 +227,7 @@ def _dict(value: Value) -> dict[str, Any]:
 
 
 def _mode(value: Value) -> int:
-    """Read from the text as it is written: to YAML 644 and 0644 are two numbers, to everybody else one mode."""
+    """Read from the text as written: YAML reads 644 and 0644 as two numbers, but both are the same mode."""
     text = value if isinstance(value, str) else f"0{value:o}" if type(value) is int else ""
     if re.fullmatch(r"(0o?)?[0-7]{3,4}", text):
         return int(text.removeprefix("0o"), 8)
@@ -263,12 +263,12 @@ _CONVERT: Final[Mapping[str, Callable[[Value], Any]]] = {
 
 
 def local_path(base: Path, text: str) -> Path:
-    """A path of this machine, as a playbook says it: from the playbook's directory on."""
+    """A path on the control machine, relative to the playbook's directory."""
     return base / Path(text).expanduser()
 
 
 def source_path(module: str, base: Path, text: str) -> Path:
-    """As Ansible looks for `src`: in files/ or templates/ beside the playbook, and then beside it."""
+    """The path of `src`, searched as Ansible does: in files/ or templates/ beside the playbook, then beside it."""
     inner = base / ("templates" if module == "template" else "files") / text
     return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
 

@@ -1,4 +1,4 @@
-"""What all modules of one call share: the way to the hosts, the options of the call, somebody who listens."""
+"""Context shared by all modules of one call: sessions to the hosts, the call's options, the event callback."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Ended, Session, Stream
     from ipexctl.remote.session_pool import SessionPool
 
-HERE: Final = ("localhost", "127.0.0.1")
-LOCAL: Final = "--local lets this playbook run its tasks for localhost on this machine"
+LOCALHOST: Final = ("localhost", "127.0.0.1")
+LOCAL_FIX: Final = "--local lets this playbook run its tasks for localhost on this machine"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the call says, beside the playbook and the hosts."""
+    """Options of the call, besides the playbook and the hosts."""
 
     home: str = "~/.ipexctl"
     iface: str | None = None
@@ -42,10 +42,10 @@ class Options:
     host_keys: str | None = None
     connect_timeout: float = 10.0
     local: bool = False
-    """Whether tasks may be delegated to this machine."""
+    """Whether tasks may be delegated to the control machine."""
     vars_dirs: VarsDirs = field(default_factory=VarsDirs)
     extra: Sequence[Mapping[str, Any]] = ()
-    """-e, the later over the earlier."""
+    """Variables of -e; later ones win."""
 
 
 @dataclass
@@ -57,23 +57,23 @@ class PlayContext:
     options: Options
     watch: Watch
     hosts: Sequence[Host]
-    """Those of the call; the first is node0."""
+    """The hosts of the call; the first is node0."""
     cwd: Path
-    every: Sequence[Host] = ()
-    """All that the hostfile names, whatever --limit leaves of them."""
+    all_hosts: Sequence[Host] = ()
+    """All hosts of the hostfile, also those that --limit excludes."""
     projects: dict[Path, tuple[str, ...]] = field(default_factory=dict)
-    """Those that runs of this playbook have brought to hosts, and what of them stays behind."""
-    mended: set[str] = field(default_factory=set)
-    """Findings of the doctor that earlier tasks have mended, or would have without --check."""
+    """Projects that runs of this playbook have uploaded, with their exclude patterns."""
+    fixed: set[str] = field(default_factory=set)
+    """Ids of doctor findings that earlier tasks have fixed, or would have fixed without --check."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def known(self) -> Sequence[Host]:
-        return self.every or self.hosts
+        return self.all_hosts or self.hosts
 
     @contextmanager
     def session(self, host: Host) -> Iterator[Session]:
-        """A host's one session, for as long as nobody else has it: several tasks may be delegated to one host."""
+        """The host's session, locked: several tasks may be delegated to one host at the same time."""
         with self._lock:
             lock = self._locks.setdefault(host.name, threading.Lock())
         with lock:
@@ -82,14 +82,14 @@ class PlayContext:
     def each(self, hosts: Sequence[Host], work: Callable[[Host], Any]) -> Iterator[HostOutcome[Any]]:
         return fan_out(hosts, work, forks=self.options.forks, cancel=self.cancel)
 
-    def lent(self, host: Host, cancel: Cancel) -> Session:
-        """The crew's session for somebody who would open and close one himself."""
+    def lend_session(self, host: Host, cancel: Cancel) -> Session:
+        """The session pool's session, for a caller that opens and closes sessions itself."""
         del cancel
         return LentSession(self.pool.session(host))
 
 
 class LentSession:
-    """Closing it gives it back."""
+    """A session of the pool; closing it does nothing."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -108,4 +108,4 @@ class LentSession:
         return self._session.run(command, sink, stdin=stdin, timeout=timeout, cancel=cancel)
 
     def close(self) -> None:
-        """It is the crew's, who closes it at the end."""
+        """The session pool closes it at the end."""

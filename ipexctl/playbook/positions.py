@@ -1,4 +1,4 @@
-"""Where in a file something stands, and errors that point there. Texts that are templates know their place."""
+"""Positions in a file, errors that point to them, and texts with templates that keep their position."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _SHOWN: Final = 10
 
 
 class PlaybookError(FileError):
-    """`FILE:LINE:COLUMN: what`, the line, a caret under the place."""
+    """`FILE:LINE:COLUMN: what`, the line, and a caret under the column."""
 
-    def __init__(self, place: Place, what: str, *, fix: str = "") -> None:
-        shown = place.source.error(place.line, place.column, what, fix=fix)
-        super().__init__(shown.path, place.line, what, text=shown.text, column=shown.column, fix=fix)
-        self.message = f"{place}: {what}"
+    def __init__(self, position: Position, what: str, *, fix: str = "") -> None:
+        shown = position.source.error(position.line, position.column, what, fix=fix)
+        super().__init__(shown.path, position.line, what, text=shown.text, column=shown.column, fix=fix)
+        self.message = f"{position}: {what}"
         self.args = (self.message,)
 
 
 def raise_first(errors: Sequence[FileError]) -> None:
-    """The others go with it, as many as can be read at once."""
+    """Raise the first error, with the next ones attached up to a readable number."""
     if errors:
         errors[0].more = tuple(errors[1:_SHOWN])
         raise errors[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Counts are from 1."""
+class Position:
+    """Line and column, both counted from 1."""
 
     source: Source
     line: int
@@ -52,30 +52,30 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Templated:
-    """A text of the playbook that Jinja turns into a value."""
+    """A text of the playbook that Jinja evaluates."""
 
     text: str
-    place: Place
+    position: Position
     body: int = 0
-    """How many lines below its place the text itself begins: one, for `|` and `>`."""
+    """Lines between its position and the first line of the text: 1 for `|` and `>`."""
     kind: Literal["text", "expr", "file"] = "text"
-    """A text that is one `{{ … }}` becomes that value, an expression always does, a file never."""
+    """A text that is a single `{{ … }}` yields that value; an expression always yields a value, a file always text."""
 
-    def spot(self, line: int | None, word: str | None) -> Place:
-        """The place of a word in that line of it, as well as it can be told."""
-        source, first = self.place.source, self.place.line
+    def spot(self, line: int | None, word: str | None) -> Position:
+        """The best known position of a word in a line of the text."""
+        source, first = self.position.source, self.position.line
         number = min(first + self.body + max((line or 1) - 1, 0), max(len(source.lines), 1))
-        column = self.place.column if number == first else 1
+        column = self.position.column if number == first else 1
         if word and source.lines:
             for candidate in range(number, min(number + self.text.count("\n") + 1, len(source.lines)) + 1):
-                begin = column - 1 if candidate == first else 0
-                at = source.lines[candidate - 1].find(word, begin)
-                if at >= 0:
-                    return Place(source, candidate, at + 1)
+                start = column - 1 if candidate == first else 0
+                index = source.lines[candidate - 1].find(word, start)
+                if index >= 0:
+                    return Position(source, candidate, index + 1)
         if number != first:
             text = source.lines[number - 1]
             column = len(text) - len(text.lstrip()) + 1
-        return Place(source, number, column)
+        return Position(source, number, column)
 
 
 Value = Any
@@ -88,11 +88,11 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def templates_in(value: Value) -> list[Templated]:
-    """All that Jinja has to look at in a value."""
+    """All templates in a value."""
     if isinstance(value, Templated):
         return [value]
     if isinstance(value, dict):
-        return [found for item in value.values() for found in templates_in(item)]
+        return [template for item in value.values() for template in templates_in(item)]
     if isinstance(value, list | tuple):
-        return [found for item in value for found in templates_in(item)]
+        return [template for item in value for template in templates_in(item)]
     return []

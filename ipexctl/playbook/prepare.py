@@ -1,4 +1,4 @@
-"""All that is done before a host is touched: reading, checking every template and file, choosing hosts and tasks."""
+"""Preparation before any host is touched: read the playbook, check templates and files, select hosts and tasks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.playbook.engine import task_values
 from ipexctl.playbook.facts_hints import ANSIBLE_FACTS, HINTS
-from ipexctl.playbook.files import MOST, find_playbook, size_of
+from ipexctl.playbook.files import MAX_BYTES, find_playbook, size_of
 from ipexctl.playbook.options import converted, local_path, source_path
 from ipexctl.playbook.pattern import hosts_of
-from ipexctl.playbook.play_context import HERE, LOCAL
-from ipexctl.playbook.positions import Place, Templated, did_you_mean, templates_in
+from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
+from ipexctl.playbook.positions import Position, Templated, did_you_mean, templates_in
 from ipexctl.playbook.read import read_playbook
-from ipexctl.playbook.task_selection import chosen
+from ipexctl.playbook.task_selection import select_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,75 +27,75 @@ if TYPE_CHECKING:
     from ipexctl.playbook.task_selection import TaskSelection
     from ipexctl.playbook.templater import Templater
 
-_HERE: Final = re.compile(r"\{\{ *here *\}\}")
+_HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     playbook: Playbook
     hosts: Mapping[int, tuple[Host, ...]]
-    """Of each play, by its number, the limit obeyed."""
+    """The hosts of each play by its number, after --limit."""
     tasks: frozenset[int]
     chosen: int
-    """How many tasks that is, but for handlers."""
+    """Number of selected tasks, without handlers."""
     files: Mapping[int, Templated]
-    """The text of the file each template task fills, by id() of the task."""
+    """The text of each template task's file, by id() of the task."""
 
 
-def read(word: str, cwd: Path, templater: Templater) -> tuple[Playbook, dict[int, Templated]]:
-    """The playbook, with every template's syntax looked at."""
-    path, shown = find_playbook(word, cwd)
+def read(name: str, cwd: Path, templater: Templater) -> tuple[Playbook, dict[int, Templated]]:
+    """Read the playbook and check the syntax of every template."""
+    path, shown = find_playbook(name, cwd)
     playbook = read_playbook(path, shown)
     if not playbook.plays:
         raise UserError(f"{shown} has no plays", fix="begin with `- hosts: all`")
     files = dict(_template_files(playbook))
-    found = [template for value in _values(playbook) for template in templates_in(value)]
-    templater.check([*{id(template): template for template in found}.values(), *files.values()])
+    templates = [template for value in _values(playbook) for template in templates_in(value)]
+    templater.check([*{id(template): template for template in templates}.values(), *files.values()])
     return playbook, files
 
 
 def check_facts(playbook: Playbook, files: Mapping[int, Templated], templater: Templater, given: Iterable[str]) -> None:
-    """Refuse Ansible's facts that aren't here, unless somebody has set a variable of that name."""
-    named = set(given)
+    """Refuse Ansible facts that are not supported, unless a variable of that name is set."""
+    defined = set(given)
     for play in playbook.plays:
-        named |= {name for values in (play.vars, *play.file_vars) for name in values}
+        defined |= {name for values in (play.vars, *play.file_vars) for name in values}
         for task in (*play.tasks, *play.handlers):
-            named |= {name for values in task.inherited.vars for name in values} | {task.register or ""}
-            named |= set(task.args) if task.spec.any_option else set()
-            named |= {task.loop.var, task.loop.index_var or ""} if task.loop else set()
-    hints = {name: hint for name, hint in HINTS.items() if name not in named and name[8:] not in ANSIBLE_FACTS}
-    found = [template for value in _values(playbook) for template in templates_in(value)]
-    templater.check_names([*{id(template): template for template in found}.values(), *files.values()], hints)
+            defined |= {name for values in task.inherited.vars for name in values} | {task.register or ""}
+            defined |= set(task.args) if task.spec.any_option else set()
+            defined |= {task.loop.var, task.loop.index_var or ""} if task.loop else set()
+    hints = {name: hint for name, hint in HINTS.items() if name not in defined and name[8:] not in ANSIBLE_FACTS}
+    templates = [template for value in _values(playbook) for template in templates_in(value)]
+    templater.check_names([*{id(template): template for template in templates}.values(), *files.values()], hints)
 
 
 def prepare(
     playbook: Playbook,
     files: Mapping[int, Templated],
     choice: TaskSelection,
-    every: Sequence[Host],
+    all_hosts: Sequence[Host],
     limited: Sequence[Host],
     *,
     local: bool = False,
 ) -> Prepared:
-    """Which hosts and tasks it comes to. `limited` are those that --limit leaves of all; none: nobody has named any."""
+    """Select hosts and tasks. `limited` are the hosts after --limit; `all_hosts` is empty if no hosts are given."""
     names = {host.name for host in limited}
     hosts: dict[int, tuple[Host, ...]] = {}
     for number, play in enumerate(playbook.plays):
-        if not every:
+        if not all_hosts:
             hosts[number] = ()
             continue
-        of_play = hosts_of(play.hosts, play.hosts_place, every, limited[0].name)
-        hosts[number] = tuple(host for host in of_play if host.name in names)
-        _check_delegates((*play.tasks, *play.handlers), every, HERE if local else ())
-    tasks = chosen(playbook, choice)
+        play_hosts = hosts_of(play.hosts, play.hosts_position, all_hosts, limited[0].name)
+        hosts[number] = tuple(host for host in play_hosts if host.name in names)
+        _check_delegates((*play.tasks, *play.handlers), all_hosts, LOCALHOST if local else ())
+    tasks = select_tasks(playbook, choice)
     handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
     return Prepared(playbook, hosts, tasks | handlers, len(tasks), files)
 
 
 def check_projects(ready: Prepared, cwd: Path) -> None:
-    """Refuse a home directory as the project of a sync or run that is going to be done.
+    """Refuse a home directory as the project of a selected sync or run task.
 
-    Where the directory depends on a variable, the module itself refuses it; `{{ here }}` is known already.
+    A directory that depends on a variable is checked by the module itself; `{{ here }}` is known already.
     """
     for play in ready.playbook.plays:
         for task in (*play.tasks, *play.handlers):
@@ -105,7 +105,7 @@ def check_projects(ready: Prepared, cwd: Path) -> None:
 
 def _check_project(task: Task, cwd: Path) -> None:
     from ipexctl.jobs.submit.project import project_fix
-    from ipexctl.playbook.modules.run import script_words
+    from ipexctl.playbook.modules.run import script_argv
     from ipexctl.sync.root import root_for, root_problem
 
     def known(name: str) -> Any:
@@ -114,22 +114,22 @@ def _check_project(task: Task, cwd: Path) -> None:
         if value is None:
             return task.spec.options[name].default
         if isinstance(value, Templated):
-            return str(cwd) if _HERE.fullmatch(value.text) else value
+            return str(cwd) if _HERE_TEMPLATE.fullmatch(value.text) else value
         return converted(task.spec.options[name], value)
 
     if task.spec.name == "sync":
         if not isinstance(src := known("src"), Templated) and (problem := root_problem(local_path(task.base, src))):
-            raise task.place.error(problem, fix="name the project's directory: src: DIR")
+            raise task.position.error(problem, fix="name the project's directory: src: DIR")
         return
     script, directory, sync = known("script"), known("cwd"), known("sync")
     if sync is not True or isinstance(directory, Templated) or (directory is None and isinstance(script, Templated)):
         return
-    at = None
+    script_path = None
     if isinstance(script, str):
-        at = local_path(task.base, script_words(task.base, script)[0])
-    root = root_for(at, None if directory is None else local_path(task.base, directory), task.base)
+        script_path = local_path(task.base, script_argv(task.base, script)[0])
+    root = root_for(script_path, None if directory is None else local_path(task.base, directory), task.base)
     if problem := root_problem(root):
-        raise task.place.error(problem, fix=project_fix(at, "cwd: ", "sync: no"))
+        raise task.position.error(problem, fix=project_fix(script_path, "cwd: ", "sync: no"))
 
 
 def _values(playbook: Playbook) -> Iterator[Any]:
@@ -141,50 +141,52 @@ def _values(playbook: Playbook) -> Iterator[Any]:
 
 
 def _template_files(playbook: Playbook) -> Iterator[tuple[int, Templated]]:
-    """Also looks whether what copy and template take from here is there."""
+    """The text of each template task's file; raises where a source of copy or template does not exist."""
     for play in playbook.plays:
         for task in (*play.tasks, *play.handlers):
             arg = task.args.get("src")
             if task.spec.name not in ("template", "copy") or arg is None or isinstance(arg.value, Templated):
                 if task.spec.name == "template" and arg is not None:
-                    raise arg.place.error("template: 'src' can't be a template itself", fix="name the file")
+                    raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
                 continue
             path = source_path(task.spec.name, task.base, str(arg.value))
             if not path.exists():
-                raise arg.place.error(
+                raise arg.position.error(
                     f"{task.spec.name}: there is no {quoted(str(arg.value))} on this machine",
                     fix=f"its path is from {task.base} on, or from {task.spec.name.replace('copy', 'file')}s/ there",
                 )
             if task.spec.name == "template":
-                yield id(task), _file_text(path, arg.place, str(arg.value))
+                yield id(task), _file_text(path, arg.position, str(arg.value))
 
 
-def _file_text(path: Path, place: Place, shown: str) -> Templated:
+def _file_text(path: Path, position: Position, shown: str) -> Templated:
     from ipexctl.hosts.source import Source
 
     try:
-        if size_of(path) > MOST:
-            raise place.error(f"template: {quoted(shown)} has more than {MOST:,} bytes", fix="copy brings it as it is")
+        if size_of(path) > MAX_BYTES:
+            raise position.error(
+                f"template: {quoted(shown)} has more than {MAX_BYTES:,} bytes", fix="copy brings it as it is"
+            )
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        said = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
-        raise place.error(f"template: {quoted(shown)} can't be read: {said}") from None
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        raise position.error(f"template: {quoted(shown)} can't be read: {reason}") from None
     source = Source(str(path), path.parent, text.splitlines())
-    return Templated(text, Place(source, 1, 1), kind="file")
+    return Templated(text, Position(source, 1, 1), kind="file")
 
 
-def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], here: Sequence[str]) -> None:
-    names = {"node0", *here} | {name for host in hosts for name in (host.name, host.address)}
+def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: Sequence[str]) -> None:
+    names = {"node0", *local_names} | {name for host in hosts for name in (host.name, host.address)}
     for task in tasks:
-        to = task.inherited.delegate_to
-        if to is None or task.spec.where == "here":  # on this machine anyway
+        target = task.inherited.delegate_to
+        if target is None or task.spec.where == "control":  # it runs on the control machine anyway
             continue
         if task.spec.where != "host":
-            raise task.place.error(
+            raise task.position.error(
                 f"{task.spec.name} can't be delegated", fix="it is done once, for all hosts of the play, as it is"
             )
-        if isinstance(to, str) and to not in names:
-            raise task.place.error(
-                f"delegate_to: {quoted(to)} is none of the hosts of this call",
-                fix=LOCAL if to in HERE else did_you_mean(to, names, "node0 is the first of them"),
+        if isinstance(target, str) and target not in names:
+            raise task.position.error(
+                f"delegate_to: {quoted(target)} is none of the hosts of this call",
+                fix=LOCAL_FIX if target in LOCALHOST else did_you_mean(target, names, "node0 is the first of them"),
             )

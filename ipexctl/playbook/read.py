@@ -1,4 +1,4 @@
-"""A playbook from its file to the tree. Nothing is run and no host is asked; whatever is wrong has its place."""
+"""Reads a playbook file into the model; every error carries its position. No host is contacted."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 def read_playbook(path: Path, shown: str) -> Playbook:
-    """All plays of a file and of those it imports. Raises a PlaybookError."""
+    """Read all plays of a file and of the files it imports. Raises PlaybookError."""
     try:
         reader = _Reader(Tasks([path.resolve()]))
         plays = reader.plays(read_file(path, shown))
         raise_first(reader.tasks.errors)
         return Playbook(path, shown, tuple(plays))
     except FileError as error:
-        error.more = tuple(_with_column(each) for each in error.more)
+        error.more = tuple(_with_column(other) for other in error.more)
         raise _with_column(error) from None
 
 
 def read_variables(path: Path, shown: str) -> Mapping[str, Value]:
-    """A file of variables alone: `-e @FILE`."""
+    """Read a file of variables: `-e @FILE`."""
     return variables_of(read_file(path, shown))
 
 
@@ -51,7 +51,7 @@ def variables_of(file: PlaybookFile) -> Mapping[str, Value]:
 
 
 def _with_column(error: FileError) -> FileError:
-    """What the reader of YAML says names the line alone."""
+    """Add the column to the message; the YAML reader names only the line."""
     error.message = f"{error.path}:{error.line}:{error.column}: {error.what}"
     return error
 
@@ -88,7 +88,7 @@ class _Reader:
             raise file.error(node, "this play doesn't say for which hosts it is", fix="hosts: all")
         if "strategy" in entries and str(entries["strategy"].value.value) not in ("linear", "ansible.builtin.linear"):
             raise file.error(entries["strategy"].value, "there is one strategy here: linear", fix="take it out")
-        hosts, place = _hosts(file, entries["hosts"])
+        hosts, position = _hosts(file, entries["hosts"])
         inherited = read_inherited(
             file, {key: entry for key, entry in entries.items() if key != "vars"}, InheritedKeywords()
         )
@@ -99,9 +99,9 @@ class _Reader:
         handlers = self._handlers(file, entries, inherited)
         play = Play(
             name=str(entries["name"].value.value) if "name" in entries else hosts,
-            place=file.place(node),
+            position=file.position(node),
             hosts=hosts,
-            hosts_place=place,
+            hosts_position=position,
             steps=tuple(steps),
             handlers=handlers,
             vars=variables(file, entries["vars"]) if "vars" in entries else {},
@@ -122,15 +122,15 @@ class _Reader:
         if isinstance(value, Templated):
             raise file.error(entry.value, f"{entry.key} takes a file's name, not a template")
         path = file.base / value
-        real = path.resolve()
-        if real in self.tasks.inside:
+        resolved = path.resolve()
+        if resolved in self.tasks.open_files:
             raise file.error(entry.value, f"these playbooks import each other: {value}", fix="take one of them out")
-        inside = read_file(path, at=file.place(entry.value))
-        self.tasks.inside.append(real)
+        imported = read_file(path, at=file.position(entry.value))
+        self.tasks.open_files.append(resolved)
         try:
-            return self.plays(inside)
+            return self.plays(imported)
         finally:
-            self.tasks.inside.pop()
+            self.tasks.open_files.pop()
 
     def _handlers(
         self, file: PlaybookFile, entries: Mapping[str, Entry], inherited: InheritedKeywords
@@ -140,7 +140,7 @@ class _Reader:
         steps = self.tasks.steps(file, entries["handlers"].value, inherited, "'handlers'")
         for step in steps:
             if isinstance(step, Block):
-                raise step.place.error("a handler is a task, not a block")
+                raise step.position.error("a handler is a task, not a block")
             if isinstance(step, Flush):
                 raise file.error(entries["handlers"].value, "a handler can't call the handlers", fix="notify")
         return tuple(tasks_of(steps))
@@ -154,7 +154,7 @@ class _Reader:
             if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
                 raise file.error(node, f"'vars_files' takes names of files, not {kind(node)}")
             path = file.base / str(node.value)
-            found.append(variables_of_file(read_file(path, at=file.place(node))))
+            found.append(variables_of_file(read_file(path, at=file.position(node))))
         return found
 
 
@@ -163,32 +163,32 @@ def _hosts(file: PlaybookFile, entry: Entry) -> tuple[str, Any]:
     for node in nodes:
         if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
             raise file.error(node, f"'hosts' takes names of hosts or groups, not {kind(node)}", fix="hosts: all")
-    return ",".join(str(node.value) for node in nodes), file.place(entry.value)
+    return ",".join(str(node.value) for node in nodes), file.position(entry.value)
 
 
 def _serial(file: PlaybookFile, entry: Entry) -> tuple[int | str, ...]:
     value = file.value(entry.value)
-    found = tuple(value if isinstance(value, list) else [value])
-    for each in found:
-        number = type(each) is int and each >= 0
-        if not number and not re.fullmatch(r"[1-9][0-9]?%|100%", str(each)):
+    sizes = tuple(value if isinstance(value, list) else [value])
+    for size in sizes:
+        is_count = type(size) is int and size >= 0
+        if not is_count and not re.fullmatch(r"[1-9][0-9]?%|100%", str(size)):
             raise file.error(entry.value, f"'serial' is a number of hosts, or a percentage, not {kind(entry.value)}")
-    return found
+    return sizes
 
 
 def _play_advice(key: str) -> str:
-    known = advice(key, PLAY)
+    hint = advice(key, PLAY)
     if key in ("block", "exec", "shell", "command", "copy", "install", "doctor", "debug"):
         return "tasks stand under `tasks:`"
-    return known
+    return hint
 
 
 def _check_notified(play: Play) -> None:
     known = {name for handler in play.handlers for name in (handler.called, *handler.listen)}
     for task in (*play.tasks, *play.handlers):
-        for name, place in task.notify:
+        for name, position in task.notify:
             if name not in known:
-                raise place.error(
+                raise position.error(
                     f"no handler is called {quoted(name)}",
                     fix=did_you_mean(name, known, "it stands under `handlers:` of this play"),
                 )

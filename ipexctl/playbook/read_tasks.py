@@ -1,4 +1,4 @@
-"""Tasks, blocks and included files of tasks, from YAML to the tree; each task's options are checked on the way."""
+"""Reads tasks, blocks and included task files into the model, and checks the options of each task."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ipexctl.playbook.files import read_file
 from ipexctl.playbook.inherited_keywords import (
     condition,
     conditions,
+    integer,
     name_of,
     number,
+    plain_texts,
     read_inherited,
     text,
     truth,
     variables_of_file,
-    whole,
-    words,
 )
-from ipexctl.playbook.keywords import BLOCK, INCLUDE, INCLUDES, NOT_OPTIONS, NOT_OURS, TASK, advice
+from ipexctl.playbook.keywords import BLOCK, INCLUDE, INCLUDES, NOT_OPTIONS, TASK, UNSUPPORTED, advice
 from ipexctl.playbook.model import Arg, Block, Flush, Loop, Task
 from ipexctl.playbook.modules import MODULES, NOT_MODULES, module
 from ipexctl.playbook.options import check_args
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from ipexctl.hosts.yaml_tree import Entry, Node
     from ipexctl.playbook.model import InheritedKeywords, Step
     from ipexctl.playbook.options import Spec
-    from ipexctl.playbook.positions import Place, Value
+    from ipexctl.playbook.positions import Position, Value
     from ipexctl.playbook.yaml_values import PlaybookFile
 
-MOST_TASKS: Final = 50_000
-_DEEPEST: Final = 50
+MAX_TASKS: Final = 50_000
+_MAX_DEPTH: Final = 50
 INCLUDE_VARS: Final = "include_vars"
 KNOWN: Final = {*MODULES, INCLUDE_VARS}
 _PREFIXES: Final = ("ansible.builtin.", "ansible.legacy.", "ipexctl.")
 _INLINE: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=")
 _WORD: Final = re.compile(r"""(?:\{[{%#].*?[}%#]\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
-"""Of `name=value` words: blanks in quotes and in braces are the value's."""
-_OLD_ARGS: Final = re.compile(
+"""Splits `name=value` words; blanks inside quotes and braces belong to the value."""
+_INLINE_ARGS: Final = re.compile(
     r"(?:^\s*|\s(?=(?:(?:creates|removes|chdir)=(?:\{\{.*?\}\}|\S)+\s*)+$))(creates|removes|chdir)=((?:\{\{.*?\}\}|\S)+)",
     re.DOTALL,
 )
@@ -56,12 +56,12 @@ _LOOP_CONTROL: Final = frozenset({"loop_var", "label", "index_var", "pause"})
 
 @dataclass
 class Tasks:
-    """One reading of a playbook: how many tasks there are so far, and which files we are inside of."""
+    """State of reading one playbook: the number of tasks so far, the files being read, the errors."""
 
-    inside: list[Path] = field(default_factory=list)
+    open_files: list[Path] = field(default_factory=list)
     count: int = 0
     errors: list[FileError] = field(default_factory=list)
-    """Of tasks that can't be read; those behind them are read all the same."""
+    """Errors of tasks that can't be read; the tasks after them are read all the same."""
 
     def steps(
         self, file: PlaybookFile, node: Node, above: InheritedKeywords, what: str, depth: int = 0
@@ -70,8 +70,8 @@ class Tasks:
             return ()
         if node.id != "sequence":
             raise file.error(node, f"{what} must be a list of tasks, not {kind(node)}", fix="each begins with `- `")
-        if depth > _DEEPEST:
-            raise file.error(node, f"blocks and includes are nested more than {_DEEPEST} deep")
+        if depth > _MAX_DEPTH:
+            raise file.error(node, f"blocks and includes are nested more than {_MAX_DEPTH} deep")
         found: list[Step] = []
         for item in file.tree.items(node, 0):
             try:
@@ -86,9 +86,9 @@ class Tasks:
         entries = {entry.key: entry for entry in file.tree.entries(node, "a task")}
         if "block" in entries:
             return (self._block(file, node, entries, above, depth),)
-        if flush := [entries[key] for key in entries if _bare(key) == "meta"]:
+        if flush := [entries[key] for key in entries if _strip_prefix(key) == "meta"]:
             return (_flush(file, flush[0], entries),)
-        if includes := [entries[key] for key in entries if _bare(key) in INCLUDES]:
+        if includes := [entries[key] for key in entries if _strip_prefix(key) in INCLUDES]:
             return self._include(file, includes[0], entries, above, depth)
         return (self.task(file, node, entries, above),)
 
@@ -105,73 +105,75 @@ class Tasks:
             if key in entries
         }
         name = str(entries["name"].value.value) if "name" in entries else ""
-        return Block(name, file.place(node), parts["block"], parts.get("rescue", ()), parts.get("always", ()))
+        return Block(name, file.position(node), parts["block"], parts.get("rescue", ()), parts.get("always", ()))
 
     def _include(
         self, file: PlaybookFile, include: Entry, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int
     ) -> tuple[Step, ...]:
         for key, entry in entries.items():
-            if _bare(key) not in INCLUDE:
+            if _strip_prefix(key) not in INCLUDE:
                 fix = "include it several times, or loop inside" if "loop" in key else advice(key, INCLUDE)
                 raise file.error(entry.key_node, f"{include.key} has no {quoted(key)}", fix=fix)
-        where = include.value
-        if where.id == "mapping":
-            inner = {entry.key: entry for entry in file.tree.entries(where, include.key)}
-            if list(inner) != ["file"]:
-                raise file.error(where, f"{include.key} needs 'file', and nothing else")
-            where = inner["file"].value
-        if where.id != "scalar" or is_null(where) or isinstance(file.text_value(where), Templated):
+        file_node = include.value
+        if file_node.id == "mapping":
+            options = {entry.key: entry for entry in file.tree.entries(file_node, include.key)}
+            if list(options) != ["file"]:
+                raise file.error(file_node, f"{include.key} needs 'file', and nothing else")
+            file_node = options["file"].value
+        if file_node.id != "scalar" or is_null(file_node) or isinstance(file.text_value(file_node), Templated):
             raise file.error(
-                where, f"{include.key} takes a file's name, not {kind(where)}", fix="files are read before any task"
+                file_node,
+                f"{include.key} takes a file's name, not {kind(file_node)}",
+                fix="files are read before any task",
             )
-        path = file.base / str(where.value)
-        real = path.resolve()
-        if real in self.inside:
-            ring = " > ".join(each.name for each in (*self.inside[self.inside.index(real) :], real))
-            raise file.error(where, f"these files include each other: {ring}", fix="take one of them out")
-        inside = read_file(path, at=file.place(where))
-        self.inside.append(real)
+        path = file.base / str(file_node.value)
+        resolved = path.resolve()
+        if resolved in self.open_files:
+            ring = " > ".join(each.name for each in (*self.open_files[self.open_files.index(resolved) :], resolved))
+            raise file.error(file_node, f"these files include each other: {ring}", fix="take one of them out")
+        open_files = read_file(path, at=file.position(file_node))
+        self.open_files.append(resolved)
         try:
-            if inside.tree.root is None:
+            if open_files.tree.root is None:
                 return ()
             return self.steps(
-                inside, inside.tree.root, read_inherited(file, entries, above), str(where.value), depth + 1
+                open_files, open_files.tree.root, read_inherited(file, entries, above), str(file_node.value), depth + 1
             )
         finally:
-            self.inside.pop()
+            self.open_files.pop()
 
     def task(self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords) -> Task:
         self.count += 1
-        if self.count > MOST_TASKS:
-            raise file.error(node, f"more than {MOST_TASKS:,} tasks in one playbook")
-        called = _module_entry(file, node, entries)
-        place = file.place(called.key_node)
-        if _bare(called.key) == INCLUDE_VARS:
-            spec, args = MODULES["set_fact"], _included_vars(file, called)
+        if self.count > MAX_TASKS:
+            raise file.error(node, f"more than {MAX_TASKS:,} tasks in one playbook")
+        module_entry = _module_entry(file, node, entries)
+        position = file.position(module_entry.key_node)
+        if _strip_prefix(module_entry.key) == INCLUDE_VARS:
+            spec, args = MODULES["set_fact"], _included_vars(file, module_entry)
         else:
-            spec = module(_bare(called.key))
-            args = _arguments(file, spec, called, entries.get("args"))
-        check_args(spec, called.key, args, place)
+            spec = module(_strip_prefix(module_entry.key))
+            args = _arguments(file, spec, module_entry, entries.get("args"))
+        check_args(spec, module_entry.key, args, position)
         inherited = read_inherited(file, entries, above)
-        if _bare(called.key) == INCLUDE_VARS:  # they may need each other
+        if _strip_prefix(module_entry.key) == INCLUDE_VARS:  # the variables may refer to each other
             inherited = replace(inherited, vars=(*inherited.vars, {name: arg.value for name, arg in args.items()}))
         if spec.once:
             inherited = replace(inherited, run_once=True)
         if inherited.become and not spec.becomes and "become" in entries:
             raise file.error(
                 entries["become"].key_node,
-                f"{called.key} does nothing as root",
+                f"{module_entry.key} does nothing as root",
                 fix="take become out: only what works on each host by itself can use it: exec, copy, file, tune …",
             )
-        own_name = called.key if inherited.no_log else _own_name(called, spec)
+        own_name = module_entry.key if inherited.no_log else _default_name(module_entry, spec)
         return Task(
             name=text(file, entries["name"]) if "name" in entries else own_name,
             spec=spec,
             args=args,
-            place=place,
+            position=position,
             inherited=inherited,
             base=file.base,
-            **_rest(file, entries),
+            **_task_keywords(file, entries),
         )
 
 
@@ -184,46 +186,48 @@ def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flu
     return Flush()
 
 
-def _included_vars(file: PlaybookFile, called: Entry) -> dict[str, Arg]:
-    """What include_vars reads, as set_fact takes it."""
-    where, name = called.value, None
-    if where.id == "mapping":
-        inner = {entry.key: entry for entry in file.tree.entries(where, called.key)}
-        if "file" not in inner or inner.keys() - {"file", "name"}:
-            raise file.error(where, f"{called.key} needs 'file', and knows 'name' besides")
-        where, name = inner["file"].value, name_of(file, inner["name"]) if "name" in inner else None
-    if where.id != "scalar" or is_null(where) or isinstance(file.text_value(where), Templated):
+def _included_vars(file: PlaybookFile, module_entry: Entry) -> dict[str, Arg]:
+    """The variables of include_vars, as options of set_fact."""
+    file_node, name = module_entry.value, None
+    if file_node.id == "mapping":
+        options = {entry.key: entry for entry in file.tree.entries(file_node, module_entry.key)}
+        if "file" not in options or options.keys() - {"file", "name"}:
+            raise file.error(file_node, f"{module_entry.key} needs 'file', and knows 'name' besides")
+        file_node, name = options["file"].value, name_of(file, options["name"]) if "name" in options else None
+    if file_node.id != "scalar" or is_null(file_node) or isinstance(file.text_value(file_node), Templated):
         raise file.error(
-            where, f"{called.key} takes a file's name, not {kind(where)}", fix="files are read before any task"
+            file_node,
+            f"{module_entry.key} takes a file's name, not {kind(file_node)}",
+            fix="files are read before any task",
         )
-    place = file.place(where)
-    values = dict(variables_of_file(read_file(file.base / str(where.value), at=place)))
-    return {key: Arg(value, place) for key, value in ({name: values} if name else values).items()}
+    position = file.position(file_node)
+    values = dict(variables_of_file(read_file(file.base / str(file_node.value), at=position)))
+    return {key: Arg(value, position) for key, value in ({name: values} if name else values).items()}
 
 
-def _rest(file: PlaybookFile, entries: Mapping[str, Entry]) -> dict[str, Any]:
-    """The keywords that a task alone may have."""
-    found: dict[str, Any] = {"loop": _loop(file, entries)}
+def _task_keywords(file: PlaybookFile, entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """The keywords that only a task may have."""
+    keywords: dict[str, Any] = {"loop": _loop(file, entries)}
     if "register" in entries:
-        found["register"] = name_of(file, entries["register"])
+        keywords["register"] = name_of(file, entries["register"])
     if "until" in entries:
-        found["until"] = conditions(file, entries["until"].value)
+        keywords["until"] = conditions(file, entries["until"].value)
     if "retries" in entries:
-        found["retries"] = whole(file, entries["retries"], least=0)
+        keywords["retries"] = integer(file, entries["retries"], least=0)
     if "delay" in entries:
-        found["delay"] = number(file, entries["delay"], least=0)
+        keywords["delay"] = number(file, entries["delay"], least=0)
     for key in ("changed_when", "failed_when"):
         if key in entries:
-            found[key] = truth(file, entries[key])
+            keywords[key] = truth(file, entries[key])
     if "notify" in entries:
-        place = file.place(entries["notify"].value)
-        found["notify"] = tuple((word, place) for word in words(file, entries["notify"]))
+        position = file.position(entries["notify"].value)
+        keywords["notify"] = tuple((name, position) for name in plain_texts(file, entries["notify"]))
     if "listen" in entries:
-        found["listen"] = words(file, entries["listen"])
-    return found
+        keywords["listen"] = plain_texts(file, entries["listen"])
+    return keywords
 
 
-def _bare(key: str) -> str:
+def _strip_prefix(key: str) -> str:
     for prefix in _PREFIXES:
         if key.startswith(prefix):
             return key[len(prefix) :]
@@ -231,13 +235,13 @@ def _bare(key: str) -> str:
 
 
 def _module_entry(file: PlaybookFile, node: Node, entries: Mapping[str, Entry]) -> Entry:
-    """Which of the keys is the module; everything that is neither module nor keyword is an error."""
-    modules = [entry for key, entry in entries.items() if key not in TASK and _bare(key) in KNOWN]
-    unknown = [entry for key, entry in entries.items() if key not in TASK and _bare(key) not in KNOWN]
+    """The entry of the module; a key that is neither a module nor a keyword is an error."""
+    modules = [entry for key, entry in entries.items() if key not in TASK and _strip_prefix(key) in KNOWN]
+    unknown = [entry for key, entry in entries.items() if key not in TASK and _strip_prefix(key) not in KNOWN]
     for entry in unknown:
-        key = _bare(entry.key)
-        if key in NOT_OURS:
-            raise file.error(entry.key_node, f"there is no {quoted(entry.key)} here", fix=NOT_OURS[key])
+        key = _strip_prefix(entry.key)
+        if key in UNSUPPORTED:
+            raise file.error(entry.key_node, f"there is no {quoted(entry.key)} here", fix=UNSUPPORTED[key])
         if modules or key.startswith("with_"):
             raise file.error(
                 entry.key_node, f"a task has no {quoted(entry.key)}", fix=advice(entry.key, TASK | set(MODULES))
@@ -258,39 +262,41 @@ def _module_entry(file: PlaybookFile, node: Node, entries: Mapping[str, Entry]) 
     return modules[0]
 
 
-def _own_name(called: Entry, spec: Spec) -> str:
-    value = called.value
+def _default_name(module_entry: Entry, spec: Spec) -> str:
+    value = module_entry.value
     if spec.free is not None and value.id == "scalar" and spec.name in ("exec", "command"):
-        return f"{called.key}: {str(value.value).splitlines()[0][:60] if str(value.value).strip() else ''}"
-    return called.key
+        return f"{module_entry.key}: {str(value.value).splitlines()[0][:60] if str(value.value).strip() else ''}"
+    return module_entry.key
 
 
-def _arguments(file: PlaybookFile, spec: Spec, called: Entry, more: Entry | None) -> dict[str, Arg]:
-    """The module's own value, and what stands under `args:`."""
-    found: dict[str, Arg] = {}
-    node = called.value
+def _arguments(file: PlaybookFile, spec: Spec, module_entry: Entry, more: Entry | None) -> dict[str, Arg]:
+    """The options in the module's value and under `args:`."""
+    args: dict[str, Arg] = {}
+    node = module_entry.value
     if node.id == "mapping":
-        _take(file, spec, called.key, file.tree.entries(node, called.key), found)
+        _read_options(file, spec, module_entry.key, file.tree.entries(node, module_entry.key), args)
     elif not is_null(node):
         if spec.free is not None and not (_INLINE.match(str(node.value)) and spec.name not in ("exec", "command")):
             if node.id == "scalar":
-                _refuse_old_args(file, called)
+                _refuse_inline_args(file, module_entry)
             value = file.text_value(node) if node.id == "scalar" else file.value(node)
-            found[spec.free] = Arg(value, file.place(node))
+            args[spec.free] = Arg(value, file.position(node))
         elif node.id == "scalar":
-            found.update(_inline(file, spec, called))
+            args.update(_inline(file, spec, module_entry))
         else:
-            raise file.error(node, f"{called.key} takes a mapping of options, not {kind(node)}")
+            raise file.error(node, f"{module_entry.key} takes a mapping of options, not {kind(node)}")
     if more is not None:
-        _take(file, spec, called.key, file.tree.entries(more.value, "'args'"), found)
-    return found
+        _read_options(file, spec, module_entry.key, file.tree.entries(more.value, "'args'"), args)
+    return args
 
 
-def _take(file: PlaybookFile, spec: Spec, called: str, entries: Sequence[Entry], found: dict[str, Arg]) -> None:
+def _read_options(
+    file: PlaybookFile, spec: Spec, module_name: str, entries: Sequence[Entry], found: dict[str, Arg]
+) -> None:
     for entry in entries:
-        name = _known(spec, called, entry.key, file.place(entry.key_node))
+        name = _option_name(spec, module_name, entry.key, file.position(entry.key_node))
         if name in found:
-            raise file.error(entry.key_node, f"{called}: {quoted(name)} is there twice")
+            raise file.error(entry.key_node, f"{module_name}: {quoted(name)} is there twice")
         option = spec.options.get(name)
         node = entry.value
         value: Value
@@ -302,59 +308,59 @@ def _take(file: PlaybookFile, spec: Spec, called: str, entries: Sequence[Entry],
             value = condition(file, node)
         else:
             value = file.value(node)
-        found[name] = Arg(value, file.place(node))
+        found[name] = Arg(value, file.position(node))
 
 
-def _known(spec: Spec, called: str, word: str, place: Place) -> str:
+def _option_name(spec: Spec, module_name: str, key: str, position: Position) -> str:
     if spec.any_option:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", word):
-            raise place.error(f"{quoted(word)} can't be the name of a variable", fix="letters, digits and _")
-        return word
-    name = spec.option(word)
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+            raise position.error(f"{quoted(key)} can't be the name of a variable", fix="letters, digits and _")
+        return key
+    name = spec.option(key)
     if name is None:
         names = sorted(spec.options)
-        fix = NOT_OPTIONS.get(word) or did_you_mean(word, names, f"it has {', '.join(names)}")
-        raise place.error(f"{called} has no option {quoted(word)}", fix=fix)
+        fix = NOT_OPTIONS.get(key) or did_you_mean(key, names, f"it has {', '.join(names)}")
+        raise position.error(f"{module_name} has no option {quoted(key)}", fix=fix)
     return name
 
 
-def _refuse_old_args(file: PlaybookFile, called: Entry) -> None:
-    old = _OLD_ARGS.search(str(called.value.value))
-    if old is not None:
-        value = f'"{old[2]}"' if "{{" in old[2] else old[2]
+def _refuse_inline_args(file: PlaybookFile, module_entry: Entry) -> None:
+    match = _INLINE_ARGS.search(str(module_entry.value.value))
+    if match is not None:
+        value = f'"{match[2]}"' if "{{" in match[2] else match[2]
         raise file.error(
-            called.value,
-            f"{old[1]}= in the line itself would be a word of the command",
-            fix=f"args: {{{old[1]}: {value}}}, below the line",
+            module_entry.value,
+            f"{match[1]}= in the line itself would be a word of the command",
+            fix=f"args: {{{match[1]}: {value}}}, below the line",
         )
 
 
-def _inline(file: PlaybookFile, spec: Spec, called: Entry) -> dict[str, Arg]:
-    """`copy: src=a dest=b`: words of `name=value`, in quotes where there are blanks."""
-    template = file.template(called.value)
+def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Arg]:
+    """`copy: src=a dest=b`: options as `name=value`, quoted if they contain blanks."""
+    template = file.template(module_entry.value)
     if re.search("[\"']", _WORD.sub("", template.text)):
-        raise file.error(called.value, "a quote is never closed")
-    pairs = [found[0] for found in _WORD.finditer(template.text)]
-    found: dict[str, Arg] = {}
+        raise file.error(module_entry.value, "a quote is never closed")
+    pairs = [args[0] for args in _WORD.finditer(template.text)]
+    args: dict[str, Arg] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
-        spot = template.spot(None, name)
+        position = template.spot(None, name)
         if not equals:
-            raise spot.error(
-                f"{called.key} takes a mapping of options, or name=value words, not {quoted(pair)}",
-                fix=f"{called.key}: {{{next(iter(spec.options), 'option')}: {pair}}}",
+            raise position.error(
+                f"{module_entry.key} takes a mapping of options, or name=value words, not {quoted(pair)}",
+                fix=f"{module_entry.key}: {{{next(iter(spec.options), 'option')}: {pair}}}",
             )
-        known = _known(spec, called.key, name, spot)
+        known = _option_name(spec, module_entry.key, name, position)
         kind_of = spec.options[known].kind if known in spec.options else "any"
-        told = replace(template, text=value, place=spot)
+        value_template = replace(template, text=value, position=position)
         if known == "var" or kind_of == "exprs":
-            told = replace(told, kind="expr")
-            found[known] = Arg([told] if kind_of == "exprs" else told, spot)
+            value_template = replace(value_template, kind="expr")
+            args[known] = Arg([value_template] if kind_of == "exprs" else value_template, position)
         else:
-            found[known] = Arg(told if JINJA.search(value) else value, spot)
-    return found
+            args[known] = Arg(value_template if JINJA.search(value) else value, position)
+    return args
 
 
 def _loop(file: PlaybookFile, entries: Mapping[str, Entry]) -> Loop | None:
@@ -369,16 +375,16 @@ def _loop(file: PlaybookFile, entries: Mapping[str, Entry]) -> Loop | None:
     items = file.value(entry.value)
     if not isinstance(items, list | Templated):
         raise file.error(entry.value, f"'loop' must be a list, not {kind(entry.value)}", fix="[one, two]")
-    found: dict[str, Any] = {}
-    for each in file.tree.entries(control.value, "'loop_control'") if control else ():
-        if each.key not in _LOOP_CONTROL:
+    options: dict[str, Any] = {}
+    for option in file.tree.entries(control.value, "'loop_control'") if control else ():
+        if option.key not in _LOOP_CONTROL:
             raise file.error(
-                each.key_node, f"loop_control has no {quoted(each.key)}", fix=advice(each.key, _LOOP_CONTROL)
+                option.key_node, f"loop_control has no {quoted(option.key)}", fix=advice(option.key, _LOOP_CONTROL)
             )
-        if each.key == "label":
-            found["label"] = file.template(each.value)
-        elif each.key == "pause":
-            found["pause"] = number(file, each, least=0)
+        if option.key == "label":
+            options["label"] = file.template(option.value)
+        elif option.key == "pause":
+            options["pause"] = number(file, option, least=0)
         else:
-            found["var" if each.key == "loop_var" else "index_var"] = name_of(file, each)
-    return Loop(items, file.place(entry.value), **found)
+            options["var" if option.key == "loop_var" else "index_var"] = name_of(file, option)
+    return Loop(items, file.position(entry.value), **options)

@@ -1,7 +1,7 @@
-"""The process that fills templates: it is given values and texts as JSON lines, and answers with values.
+"""The process that fills templates: it reads values and texts as JSON lines and replies with values.
 
-It runs apart from the call, with little memory, a clock for each template, and no file, host or program within its
-reach: what a template does, it does here, and it can be ended.
+A separate process bounds each template's memory and time, gives it no access to files, hosts or programs, and can be
+killed.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 MEMORY: Final = 1 << 30
 SECONDS: Final = 5.0
-LONGEST: Final = 8 << 20
-"""Characters that one answer may have."""
-_NO: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
+MAX_CHARACTERS: Final = 8 << 20
+"""Most characters in one reply."""
+_FALSE_TEXTS: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
 
 
 _NUMBER: Final = re.compile(r"'(int|float)'")
 
 
 class _TimeUp(BaseException):
-    """Raised wherever it is just then."""
+    """Raised by the alarm at any point of the running code; a BaseException, so templates can't catch it."""
 
 
 def main() -> None:
-    for what, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
-        _, hard = resource.getrlimit(what)
-        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the call, which ends us
+    for resource_id, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+        _, hard = resource.getrlimit(resource_id)
+        resource.setrlimit(resource_id, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and kills this process
     signal.signal(signal.SIGALRM, _time_up)
     worker = Worker()
     for line in sys.stdin:
-        answer = worker.hear(json.loads(line))
+        answer = worker.handle_message(json.loads(line))
         if answer is not None:
             sys.stdout.write(answer + "\n")
             sys.stdout.flush()
@@ -57,41 +57,41 @@ def _time_up(number: int, frame: FrameType | None) -> None:
 
 
 class Worker:
-    """All that was told so far: layers of variables, and which of them each host has."""
+    """The state received so far: layers of variables, and the layers of each host."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[dict[str, Any], bool]] = {}
         self._hosts: dict[str, list[str]] = {}
         self._renderer = Renderer()
 
-    def hear(self, said: Mapping[str, Any]) -> str | None:
-        if said["op"] == "layer":
-            self._layers[said["name"]] = (said["values"], said["templated"])
+    def handle_message(self, message: Mapping[str, Any]) -> str | None:
+        if message["op"] == "layer":
+            self._layers[message["name"]] = (message["values"], message["templated"])
             return None
-        if said["op"] == "add":
-            self._layers.setdefault(said["name"], ({}, False))[0].update(said["values"])
+        if message["op"] == "add":
+            self._layers.setdefault(message["name"], ({}, False))[0].update(message["values"])
             return None
-        if said["op"] == "host":
-            self._hosts[said["name"]] = said["layers"]
+        if message["op"] == "host":
+            self._hosts[message["name"]] = message["layers"]
             return None
-        if said["op"] == "names":
-            return json.dumps([self._renderer.stands_plainly(text, said["names"]) for text in said["texts"]])
-        if said["op"] == "check":
-            return json.dumps([self._renderer.wrong_with(text, kind == "expr") for text, kind in said["texts"]])
-        return self._answer(said)
+        if message["op"] == "names":
+            return json.dumps([self._renderer.printed_name(text, message["names"]) for text in message["texts"]])
+        if message["op"] == "check":
+            return json.dumps([self._renderer.syntax_error(text, kind == "expr") for text, kind in message["texts"]])
+        return self._answer(message)
 
     def _answer(self, job: Mapping[str, Any]) -> str:
         scope = Scope(self._renderer, self._layers, self._hosts, job["host"], job["local"])
         try:
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
             try:
-                said = self._do(job, scope)
-                text = json.dumps({**said, "secrets": sorted(self._renderer.secrets)})
+                result = self._do(job, scope)
+                text = json.dumps({**result, "secrets": sorted(self._renderer.secrets)})
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            if len(text) > LONGEST:
-                raise TooMuch(f"it comes to more than {LONGEST:,} characters")
-        except (Exception, _TimeUp) as error:  # noqa: BLE001  # whatever a template raises is an answer, too
+            if len(text) > MAX_CHARACTERS:
+                raise TooMuch(f"it comes to more than {MAX_CHARACTERS:,} characters")
+        except (Exception, _TimeUp) as error:  # noqa: BLE001  # any exception of a template becomes a reply
             return json.dumps({"error": _explained(error, scope)})
         else:
             return text
@@ -100,22 +100,24 @@ class Worker:
         for condition in job.get("when", ()):
             if not self._holds(scope, condition):
                 return {"held": False, "by": condition["\0t"]}
-        thats = [self._holds(scope, condition) for condition in job.get("thats", ())]  # before what is said of them
+        assertions = [
+            self._holds(scope, condition) for condition in job.get("assertions", ())
+        ]  # before the values that describe them
         values = {key: scope.fill(value) for key, value in job.get("values", {}).items()}
         truths = {}
         for key, conditions in job.get("truths", {}).items():
             truths[key] = all(self._holds(scope, condition) for condition in conditions)
-        return {"held": True, "values": values, "truths": truths, "thats": thats}
+        return {"held": True, "values": values, "truths": truths, "assertions": assertions}
 
     def _holds(self, scope: Scope, condition: Mapping[str, Any]) -> bool:
         value = scope.expression(condition)
         if isinstance(value, str):  # -e flag=false is a text
-            return value.strip().lower() not in _NO
+            return value.strip().lower() not in _FALSE_TEXTS
         return bool(value)
 
 
 def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
-    """What went wrong, in the innermost template that was being filled."""
+    """The error and its position in the innermost template being filled."""
     at, fix, word = scope.at, "", None
     line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
     if isinstance(error, BadTemplate):
@@ -128,7 +130,7 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
         what = "these templates need each other, without end"
     elif isinstance(error, UndefinedError):
         what, fix, word = scope.undefined(str(error))
-        at = scope.at  # a variable's own template may be the one
+        at = scope.at  # undefined() may have moved it to a variable's own template
     elif isinstance(error, SecurityError):
         what, fix = f"not allowed in a template: {error}", "templates see values, not what Python is made of"
     elif isinstance(error, TemplateError):

@@ -1,4 +1,4 @@
-"""Jinja as playbooks have it: sandboxed, strict about what is undefined, with Ansible's usual filters."""
+"""The Jinja environment of playbooks: sandboxed, strict about undefined variables, with common Ansible filters."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Renderer", "TooMuch"]
 
-_BIGGEST: Final = 1 << 20
-_KEPT: Final = 4096
+_MAX_SIZE: Final = 1 << 20
+_MAX_COMPILED: Final = 4096
 
 
 class Undefined(StrictUndefined):
-    """Says what is there instead."""
+    """An undefined value whose message lists the names that exist."""
 
     @property
     def _undefined_message(self) -> str:
@@ -45,7 +45,7 @@ class Undefined(StrictUndefined):
     def __getattr__(self, name: str) -> Any:
         if name[:2] == "__":
             raise AttributeError(name)
-        # `x.y.z | default(…)` is to work where x.y is not there, as Ansible has it.
+        # As in Ansible, `x.y.z | default(…)` works if x.y is undefined.
         return self
 
     def __getitem__(self, key: Any) -> Any:
@@ -56,12 +56,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Python would count for hours, and no clock would be heard."""
-        for one, other in ((left, right), (right, left)):
-            repeats = operator == "*" and isinstance(one, int) and isinstance(other, str | list | tuple)
-            if repeats and one * len(other) > _BIGGEST:
-                raise TooMuch(f"{one} times {len(other)} comes to too much")
-        if operator == "**" and (abs(left) > _BIGGEST or abs(right) > 64):
+        """Refuse operations with huge results: Python computes them in one step, which the alarm can't interrupt."""
+        for number, sequence in ((left, right), (right, left)):
+            repeats = operator == "*" and isinstance(number, int) and isinstance(sequence, str | list | tuple)
+            if repeats and number * len(sequence) > _MAX_SIZE:
+                raise TooMuch(f"{number} times {len(sequence)} comes to too much")
+        if operator == "**" and (abs(left) > _MAX_SIZE or abs(right) > 64):
             raise TooMuch("a power so high comes to too much")
         if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > 4096:
             raise TooMuch("a number so large comes to too much")
@@ -79,18 +79,18 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _LazyContext(Context):
-    """Variables are looked up when they are asked for: a variable may be a template itself."""
+    """Looks variables up on first use: a variable may be a template itself."""
 
     def resolve_or_missing(self, key: str) -> Any:
         look_up: Callable[[str, Any], Any] | None = self.parent.get("\0scope")
-        found = super().resolve_or_missing(key)
+        default = super().resolve_or_missing(key)
         if look_up is None or key in self.vars:
-            return found
-        return look_up(key, found)
+            return default
+        return look_up(key, default)
 
 
 class Renderer:
-    """Compiles each text once."""
+    """Compiles and evaluates templates; each text is compiled once."""
 
     def __init__(self) -> None:
         self.secrets: set[str] = set()
@@ -112,32 +112,32 @@ class Renderer:
         self._env.globals.update({"lookup": self._lookup, "query": self._lookup, "omit": "\x00omit"})
         self._compiled: dict[tuple[str, bool], Any] = {}
 
-    def wrong_with(self, text: str, expression: bool) -> dict[str, Any] | None:
-        """What the syntax is like, without running anything."""
+    def syntax_error(self, text: str, expression: bool) -> dict[str, Any] | None:
+        """The syntax error of a template, or None; nothing is evaluated."""
         try:
             tree = self._env.parse("{{ (" + text + ") }}" if expression else text)
         except TemplateSyntaxError as error:
-            said = str(error.message)
+            message = str(error.message)
             if expression:
-                said = said.replace("end of print statement", "end of it").replace("')'", "the end")
-            return {"what": said, "line": error.lineno}
+                message = message.replace("end of print statement", "end of it").replace("')'", "the end")
+            return {"what": message, "line": error.lineno}
         except RecursionError:
             return {"what": "this template is nested too deep", "line": None}
-        for loads in tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
-            return {"what": "a template can't load another one", "line": loads.lineno}
+        for node in tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
+            return {"what": "a template can't load another one", "line": node.lineno}
         kinds: tuple[tuple[type[Any], str, Any], ...] = (
             (nodes.Filter, "filter", self._env.filters),
             (nodes.Test, "test", self._env.tests),
         )
-        for kind, word, known in kinds:
+        for kind, label, known in kinds:
             for node in tree.find_all(kind):
                 if node.name not in known:
-                    what = f"no {word} is called {node.name!r}"
+                    what = f"no {label} is called {node.name!r}"
                     return {"what": what, "line": node.lineno, "word": node.name, "known": sorted(known)}
         return None
 
-    def stands_plainly(self, text: str, names: Container[str]) -> dict[str, Any] | None:
-        """The first of these names that is printed as it is: no filter, test or condition looks at it before."""
+    def printed_name(self, text: str, names: Container[str]) -> dict[str, Any] | None:
+        """The first of these names that is printed directly, not through a filter, test or condition."""
         for output in self._env.parse(text).body:
             for node in output.nodes if isinstance(output, nodes.Output) else ():
                 while isinstance(node, nodes.Getattr | nodes.Getitem):
@@ -151,7 +151,7 @@ class Renderer:
         return compiled(**variables)
 
     def render(self, text: str, variables: Mapping[str, Any], *, may_be_value: bool) -> Any:
-        """A text that is one `{{ … }}` and nothing else may be its value, whatever kind that is."""
+        """The rendered text; with `may_be_value`, a text that is a single `{{ … }}` yields the value itself."""
         bare = _only_expression(self._env, text) if may_be_value else None
         if bare is not None:
             return self.expression(bare, variables)
@@ -159,18 +159,18 @@ class Renderer:
         pieces, size = [], 0
         for piece in template.generate(**variables):
             size += len(piece)
-            if size > _BIGGEST * 4:
-                raise TooMuch(f"this template comes to more than {_BIGGEST * 4:,} characters")
+            if size > _MAX_SIZE * 4:
+                raise TooMuch(f"this template comes to more than {_MAX_SIZE * 4:,} characters")
             pieces.append(piece)
         return "".join(pieces)
 
-    def undefined(self, said: str) -> Undefined:
-        return Undefined(hint=said)
+    def undefined(self, message: str) -> Undefined:
+        return Undefined(hint=message)
 
     def _get(self, text: str, expression: bool) -> Any:
         key = (text, expression)
         if key not in self._compiled:
-            if len(self._compiled) > _KEPT:
+            if len(self._compiled) > _MAX_COMPILED:
                 self._compiled.clear()
             self._compiled[key] = (
                 self._env.compile_expression(text, undefined_to_none=False)
@@ -180,12 +180,12 @@ class Renderer:
         return self._compiled[key]
 
     def _lookup(self, kind: str, *names: str, default: Any = None) -> Any:
-        """Of Ansible's lookups there is one: the environment of the call. What it gives is never printed."""
+        """The `env` lookup, the only one supported. Its values are recorded as secrets and never printed."""
         if kind.removeprefix("ansible.builtin.") != "env":
             raise SecurityError(f"lookup({kind!r}); there is lookup('env', 'NAME')")
-        found = [os.environ.get(name, default if default is not None else "") for name in names]
-        self.secrets.update(str(value) for value in found if value and len(str(value)) > 3)
-        return found[0] if len(found) == 1 else found
+        values = [os.environ.get(name, default if default is not None else "") for name in names]
+        self.secrets.update(str(value) for value in values if value and len(str(value)) > 3)
+        return values[0] if len(values) == 1 else values
 
 
 def _only_expression(env: _Sandbox, text: str) -> str | None:

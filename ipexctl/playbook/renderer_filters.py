@@ -1,4 +1,4 @@
-"""Filters and tests that people know from Ansible, for the sandbox. Pure; none reaches a file or a program."""
+"""Ansible's common filters and tests for the sandbox. Pure: none reads a file or starts a program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import pass_context, pass_environment
-from jinja2.filters import FILTERS as JINJAS
+from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.filters import do_unique
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from jinja2.runtime import Context
 
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
-_BIGGEST: Final = 1 << 20
+_MAX_SIZE: Final = 1 << 20
 
 
 class TooMuch(Exception):
-    """What would take all memory, or all day."""
+    """An operation that would take too much memory or time."""
 
 
 def to_bool(value: Any) -> bool:
@@ -38,22 +38,22 @@ def ternary(value: Any, true: Any, false: Any, none: Any = None) -> Any:
 
 
 def combine(*parts: Mapping[str, Any], recursive: bool = False) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    combined: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
-            both = recursive and isinstance(value, dict) and isinstance(found.get(key), dict)
-            found[key] = combine(found[key], value, recursive=True) if both else value
-    return found
+            merge = recursive and isinstance(value, dict) and isinstance(combined.get(key), dict)
+            combined[key] = combine(combined[key], value, recursive=True) if merge else value
+    return combined
 
 
 def flatten(value: Iterable[Any], levels: int | None = None) -> list[Any]:
-    found: list[Any] = []
+    items: list[Any] = []
     for item in value:
         if isinstance(item, list | tuple) and levels != 0:
-            found += flatten(item, None if levels is None else levels - 1)
+            items += flatten(item, None if levels is None else levels - 1)
         else:
-            found.append(item)
-    return found
+            items.append(item)
+    return items
 
 
 def regex_replace(value: Any, pattern: str = "", replacement: str = "", ignorecase: bool = False) -> str:
@@ -61,12 +61,12 @@ def regex_replace(value: Any, pattern: str = "", replacement: str = "", ignoreca
 
 
 def regex_search(value: Any, pattern: str, *groups: str, ignorecase: bool = False) -> Any:
-    found = re.search(pattern, str(value), re.IGNORECASE if ignorecase else 0)
-    if found is None:
+    match = re.search(pattern, str(value), re.IGNORECASE if ignorecase else 0)
+    if match is None:
         return None
     if not groups:
-        return found[0]
-    return [found[int(group[1:]) if group[1:].isdigit() else group[3:-1]] for group in groups]
+        return match[0]
+    return [match[int(group[1:]) if group[1:].isdigit() else group[3:-1]] for group in groups]
 
 
 def regex_findall(value: Any, pattern: str) -> list[Any]:
@@ -98,23 +98,23 @@ def quote(value: Any) -> str:
 
 
 def product(one: Iterable[Any], *others: Iterable[Any]) -> list[tuple[Any, ...]]:
-    return list(itertools.islice(itertools.product(one, *others), _BIGGEST))
+    return list(itertools.islice(itertools.product(one, *others), _MAX_SIZE))
 
 
 def extract(key: Any, container: Any, more: Any = None) -> Any:
-    found = container[key]
-    for word in (more if isinstance(more, list) else [more]) if more is not None else ():
-        found = found[word]
-    return found
+    value = container[key]
+    for part in (more if isinstance(more, list) else [more]) if more is not None else ():
+        value = value[part]
+    return value
 
 
 def _listed(name: str) -> Callable[..., list[Any]]:
-    """`map` and its kin as lists, so that `| last` and `| length` work on what they leave."""
-    lazy = JINJAS[name]
+    """`map`, `select` and the like as lists, so that `| last` and `| length` work on their results."""
+    lazy = JINJA_FILTERS[name]
 
     @pass_context
     def listed(context: Context, *args: Any, **kwargs: Any) -> list[Any]:
-        return list(itertools.islice(lazy(context, *args, **kwargs), _BIGGEST))
+        return list(itertools.islice(lazy(context, *args, **kwargs), _MAX_SIZE))
 
     return listed
 
@@ -124,21 +124,25 @@ def unique(environment: Environment, value: Iterable[Any], *args: Any, **kwargs:
     return list(do_unique(environment, value, *args, **kwargs))
 
 
-def _small(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter of Jinja's that is told how much to make: not more than there is room for."""
+def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A Jinja filter whose numeric arguments are bounded."""
 
     def limited(value: Any, *args: Any, **kwargs: Any) -> Any:
         for number in (*args, *kwargs.values()):
-            if isinstance(number, int) and abs(number) > _BIGGEST:
+            if isinstance(number, int) and abs(number) > _MAX_SIZE:
                 raise TooMuch(f"{name} of {number} comes to too much")
         return function(value, *args, **kwargs)
 
     return limited
 
 
-def _limited() -> dict[str, Callable[..., Any]]:
+def _bounded_filters() -> dict[str, Callable[..., Any]]:
     plain = ("center", "batch", "slice", "wordwrap", "round", "truncate")
-    return {name: _small(name, JINJAS[name]) for name in plain if not hasattr(JINJAS[name], "jinja_pass_arg")}
+    return {
+        name: _bounded(name, JINJA_FILTERS[name])
+        for name in plain
+        if not hasattr(JINJA_FILTERS[name], "jinja_pass_arg")
+    }
 
 
 def _failed(result: Any) -> bool:
@@ -177,7 +181,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "union": lambda one, other: [*one, *(item for item in other if item not in one)],
     "split": lambda value, separator=None: str(value).split(separator),
     **{name: _listed(name) for name in ("map", "select", "reject", "selectattr", "rejectattr")},
-    **_limited(),
+    **_bounded_filters(),
 }
 
 TESTS: Final[dict[str, Callable[..., Any]]] = {

@@ -1,4 +1,4 @@
-"""The variables that one template sees: layers, the later over the earlier, templates among them filled when asked."""
+"""The variables visible to one template: layers, later ones win; variables with templates are filled on first use."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.renderer_env import Renderer
 
-_DEEPEST: Final = 60
-_MOST: Final = 1_000_000
+_MAX_DEPTH: Final = 60
+_MAX_ITEMS: Final = 1_000_000
 _MISSING: Final = object()
 
 
 class BadTemplate(Exception):
-    """A template that came to something no value of a playbook can be."""
+    """A template whose result is not a value a playbook can hold."""
 
 
 class Scope:
-    """One host's variables, while one job is done. `at` is the place of the template that is being filled."""
+    """One host's variables during one job. `at` is the number of the template being filled."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Scope:
     def names(self) -> set[str]:
         return {"hostvars", *(name for values, _ in self._layers for name in values)}
 
-    def look_up(self, name: str, otherwise: Any) -> Any:
+    def look_up(self, name: str, default: Any) -> Any:
         if name == "hostvars":
             return _HostVars(self)
         if name not in self._filled:
@@ -65,19 +65,19 @@ class Scope:
                     value = self._filled_or_undefined(values[name]) if templated else values[name]
                     break
             if value is _MISSING:
-                return otherwise
+                return default
             self._filled[name] = value
         return self._filled[name]
 
     def _filled_or_undefined(self, value: Any) -> Any:
-        """A variable that needs one that isn't there is not there itself, for `is defined` and `default`."""
+        """The filled value; undefined if it needs an undefined variable, for `is defined` and `default`."""
         outer = self.at
         try:
             return self.fill(value)
         except UndefinedError as error:
             inner, self.at = self.at, outer
-            said = str(error)
-            return self._renderer.undefined(said if said.startswith("\3") else f"\3{inner}\3{said}")
+            message = str(error)
+            return self._renderer.undefined(message if message.startswith("\3") else f"\3{inner}\3{message}")
 
     def of_host(self, name: str) -> Scope:
         return Scope(self._renderer, self._all_layers, self._hosts, name, [])
@@ -89,7 +89,7 @@ class Scope:
         return [name for name in self._hosts if name]
 
     def fill(self, value: Any) -> Any:
-        """A value with every template in it filled."""
+        """The value with all its templates filled."""
         if isinstance(value, dict):
             if "\0t" in value:
                 return self._template(value)
@@ -106,38 +106,40 @@ class Scope:
         if template["\0k"] == "expr":
             return self.expression(template)
         with self._inside(template):
-            whole = template["\0k"] == "text"
-            return _plain(self._renderer.render(template["\0t"], self._variables, may_be_value=whole))
+            may_be_value = template["\0k"] == "text"
+            return _plain(self._renderer.render(template["\0t"], self._variables, may_be_value=may_be_value))
 
     def _inside(self, template: Mapping[str, Any]) -> _Inside:
         return _Inside(self, template["\0p"])
 
-    def undefined(self, said: str) -> tuple[str, str, str | None]:
-        """What is undefined, what was perhaps meant, and the word to point at."""
-        if said.startswith("\3"):
-            _, at, said = said.split("\3", 2)
+    def undefined(self, message: str) -> tuple[str, str, str | None]:
+        """For a message of Undefined: the problem, the fix, and the word to point at."""
+        if message.startswith("\3"):
+            _, at, message = message.split("\3", 2)
             self.at = int(at)
-        top = re.fullmatch("\1(.*)\2", said, re.DOTALL)
-        if top:
-            name = top[1]
+        name_match = re.fullmatch("\1(.*)\2", message, re.DOTALL)
+        if name_match:
+            name = name_match[1]
             known = sorted({"facts", *self.names()} - {name})
             near = (
-                [] if name in HINTS else get_close_matches(name, known, n=1, cutoff=0.85 if _of_ansible(name) else 0.6)
+                []
+                if name in HINTS
+                else get_close_matches(name, known, n=1, cutoff=0.85 if _is_ansible_name(name) else 0.6)
             )
-            fix = f"did you mean '{near[0]}'?" if near else _for_name(name)
+            fix = f"did you mean '{near[0]}'?" if near else _fix_for_name(name)
             return f"'{name}' is undefined", fix, name
-        inside = re.fullmatch("\1([^\1]*)\1(.*)", said, re.DOTALL)
-        if inside:
-            name, keys = inside[1], inside[2].split()
+        attribute_match = re.fullmatch("\1([^\1]*)\1(.*)", message, re.DOTALL)
+        if attribute_match:
+            name, keys = attribute_match[1], attribute_match[2].split()
             near = get_close_matches(name, keys, n=1)
-            there = ", ".join(keys[:12]) + (" …" if len(keys) > 12 else "")
-            fix = f"did you mean '{near[0]}'?" if near else f"there are: {there}" if keys else "it is empty"
+            listing = ", ".join(keys[:12]) + (" …" if len(keys) > 12 else "")
+            fix = f"did you mean '{near[0]}'?" if near else f"there are: {listing}" if keys else "it is empty"
             return f"there is no '{name}' in it", fix, name
-        return said, "", None
+        return message, "", None
 
 
 class _Inside:
-    """While inside, errors are this template's; those of an inner one stay the inner one's."""
+    """Sets the position for errors to this template; an error keeps the position of the innermost template."""
 
     def __init__(self, scope: Scope, at: int) -> None:
         self._scope, self._at = scope, at
@@ -148,7 +150,7 @@ class _Inside:
         self._before = scope.at
         scope.at = self._at
         scope._depth += 1
-        if scope._depth > _DEEPEST:
+        if scope._depth > _MAX_DEPTH:
             raise RecursionError
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -164,7 +166,7 @@ class _HostVars(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if not self._scope.is_host(name):
             raise KeyError(name)
-        return _OneHost(self._scope.of_host(name))
+        return _HostVariables(self._scope.of_host(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._scope.host_names())
@@ -173,15 +175,15 @@ class _HostVars(Mapping[str, Any]):
         return len(self._scope.host_names())
 
 
-class _OneHost(Mapping[str, Any]):
+class _HostVariables(Mapping[str, Any]):
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
     def __getitem__(self, name: str) -> Any:
-        found = self._scope.look_up(name, _MISSING)
-        if found is _MISSING:
+        value = self._scope.look_up(name, _MISSING)
+        if value is _MISSING:
             raise KeyError(name)
-        return found
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._scope.names() - {"hostvars"}))
@@ -190,39 +192,39 @@ class _OneHost(Mapping[str, Any]):
         return len(self._scope.names())
 
 
-def _of_ansible(name: str) -> bool:
+def _is_ansible_name(name: str) -> bool:
     return name.startswith("ansible_")
 
 
-def _for_name(name: str) -> str:
+def _fix_for_name(name: str) -> str:
     if name in ("facts", "ansible_facts"):
         return "gather_facts: false in this play leaves them out"
     if name in HINTS:
         return HINTS[name]
-    if _of_ansible(name):
+    if _is_ansible_name(name):
         return "what Ansible gathers as ansible_… is facts.… here: ipexctl doctor --json shows all of it"
     return f"-e {name}=VALUE, or a default: {{{{ {name} | default('') }}}}"
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """As JSON can say it. An undefined value inside is an error, as one outside is."""
+    """The value as JSON types. An undefined value, nested ones included, is an error."""
     if isinstance(value, JinjaUndefined):
         raise UndefinedError(value._undefined_message)
     if value is None or isinstance(value, bool | int | str):
         return str(value) if isinstance(value, str) and type(value) is not str else value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         raise BadTemplate("this comes to something nested too deep")
     if isinstance(value, Mapping):
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset | range) or hasattr(value, "__next__"):
-        found = []
+        items = []
         for item in value:
-            found.append(_plain(item, depth + 1))
-            if len(found) > _MOST:
-                raise BadTemplate(f"this comes to a list of more than {_MOST:,} items")
-        return found
+            items.append(_plain(item, depth + 1))
+            if len(items) > _MAX_ITEMS:
+                raise BadTemplate(f"this comes to a list of more than {_MAX_ITEMS:,} items")
+        return items
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if type(value).__name__ in ("dict_keys", "dict_values", "dict_items"):

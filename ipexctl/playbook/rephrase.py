@@ -1,4 +1,4 @@
-"""What commands say in the words of a command line, in those of a playbook. Pure."""
+"""Rewrites messages of commands for playbooks: `--option` becomes `option:`. Pure."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def as_playbook(result: Result, options: Container[str]) -> Result:
     """`--python PATH` is `python: PATH` where the module has that option."""
     if not result.reason and not result.fix:
         return result
-    return replace(result, reason=_said(result.reason, options), fix=_said(result.fix, options))
+    return replace(result, reason=_rephrased(result.reason, options), fix=_rephrased(result.fix, options))
 
 
-def _said(text: str, options: Container[str]) -> str:
-    text = _COMMAND.sub(_task, text.replace(", or run --install", ""))
-    return _FLAG.sub(lambda found: _option(found, options), text)
+def _rephrased(text: str, options: Container[str]) -> str:
+    text = _COMMAND.sub(_as_task, text.replace(", or run --install", ""))
+    return _FLAG.sub(lambda match: _as_option(match, options), text)
 
 
-def _task(found: re.Match[str]) -> str:
-    return f"a task {found[1]}:" + (f" {{env: {found[2]}}}" if found[2] else "")
+def _as_task(match: re.Match[str]) -> str:
+    return f"a task {match[1]}:" + (f" {{env: {match[2]}}}" if match[2] else "")
 
 
-def _option(found: re.Match[str], options: Container[str]) -> str:
-    name = found[2].replace("-", "_")
+def _as_option(match: re.Match[str], options: Container[str]) -> str:
+    name = match[2].replace("-", "_")
     if name not in options:
-        return found[0]
-    return f"{name}: false" if found[1] else f"{name}:"
+        return match[0]
+    return f"{name}: false" if match[1] else f"{name}:"

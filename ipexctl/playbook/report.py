@@ -1,4 +1,4 @@
-"""What happens while a playbook runs, as events, and what became of it all, as one value."""
+"""Events while a playbook runs, and the report at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """One host's line of the recap. What is changed is ok, too."""
+    """One host's line of the recap; a changed task counts as ok, too."""
 
     ok: int = 0
     changed: int = 0
@@ -37,13 +37,13 @@ class PlayBegan:
 class TaskBegan:
     name: str
     module: str
-    place: str
+    position: str
     handler: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ItemDone:
-    """One turn of a loop, on one host."""
+    """One item of a loop is done on one host."""
 
     host: str
     label: str
@@ -61,12 +61,12 @@ class HostDone:
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """All hosts are through."""
+    """The task is done on all hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayNotice:
-    """A sentence along the way."""
+    """A note or warning while the playbook runs."""
 
     text: str
     warning: bool = False
@@ -74,7 +74,7 @@ class PlayNotice:
 
 @dataclass(frozen=True, slots=True)
 class RankSaid:
-    """Output of a rank, while a run is followed; the event is one of `jobs`."""
+    """Output of a rank while a run is followed; `event` is an event of `jobs`."""
 
     event: Any
 
@@ -88,7 +88,7 @@ class TaskReport:
     name: str
     play: str
     module: str
-    place: str
+    position: str
     hosts: dict[str, Result] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
     seconds: float = 0.0

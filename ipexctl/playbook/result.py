@@ -1,4 +1,4 @@
-"""What a module is asked and what became of it, on one host. Values, and what templates see of them."""
+"""The call of a module on one host, its result, and the variables that templates see of the result."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Status = Literal["ok", "changed", "failed", "skipped", "unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`reason` is a sentence without the host's name; `data` is what `register` keeps besides."""
+    """`reason` is a sentence without the host's name; `data` holds further values for `register`."""
 
     status: Status
     reason: str = ""
     fix: str = ""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     diff: str = ""
-    said: str = ""
-    """What it has to show when all is well: of debug, its message."""
+    message: str = ""
+    """Text to show on success, such as the message of debug."""
     not_run: bool = False
-    """Nothing was done that `changed_when`, `failed_when` and `until` could judge: --check."""
+    """Not run because of --check: `changed_when`, `failed_when` and `until` have no result to check."""
     line: str = ""
-    """The line of the playbook that is to blame, and where in it."""
+    """The line of the playbook that caused the failure; `column` is the position in it."""
     column: int = 0
 
     @property
@@ -37,38 +37,38 @@ class Result:
 
     @property
     def changed(self) -> bool:
-        """A command that failed may have changed something before it did."""
+        """Whether it changed something; a command may change something before it fails."""
         return self.status == "changed" or (self.status == "failed" and self.data.get("changed") is True)
 
     def to_variable(self) -> dict[str, Any]:
-        """As templates see it, under Ansible's names."""
-        found: dict[str, Any] = dict(self.data)
-        found["changed"] = self.changed
-        found["failed"] = self.status == "failed"
+        """The value of `register`, under Ansible's names."""
+        variable: dict[str, Any] = dict(self.data)
+        variable["changed"] = self.changed
+        variable["failed"] = self.status == "failed"
         if self.status == "skipped":
-            found["skipped"] = True
+            variable["skipped"] = True
         if self.status == "unreachable":
-            found["unreachable"] = True
+            variable["unreachable"] = True
         for stream in ("stdout", "stderr"):
-            if isinstance(found.get(stream), str):
-                found[f"{stream}_lines"] = found[stream].splitlines()
-        found.setdefault("msg", self.reason or self.said)
-        return found
+            if isinstance(variable.get(stream), str):
+                variable[f"{stream}_lines"] = variable[stream].splitlines()
+        variable.setdefault("msg", self.reason or self.message)
+        return variable
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One module on one host, all its options known."""
+    """One module on one host, with all options filled."""
 
     host: Host
     target: Host
-    """Where it works: the host itself, unless it is delegated."""
+    """The host it runs on: `host`, unless the task is delegated."""
     task: Task
     args: Mapping[str, Any] = field(hash=False)
     check: bool = False
     diff: bool = False
     become: str | None = None
-    """The account it works as; None: the one that logs in."""
+    """The account to become; None: the login account."""
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     timeout: float | None = None
 
@@ -76,16 +76,16 @@ class Call:
 _ORDER: tuple[Status, ...] = ("skipped", "ok", "changed", "failed", "unreachable")
 
 
-def together(results: Sequence[Result], items: Sequence[Any], var: str) -> Result:
-    """Of a loop: the worst of all counts."""
+def combine_items(results: Sequence[Result], items: Sequence[Any], var: str) -> Result:
+    """The result of a loop: its worst status, and all results."""
     worst: Status = max((result.status for result in results), key=_ORDER.index, default=_ORDER[0])
     bad = next((result for result in results if result.status == worst and result.bad), None)
-    each = [{**result.to_variable(), var: item} for result, item in zip(results, items, strict=True)]
+    entries = [{**result.to_variable(), var: item} for result, item in zip(results, items, strict=True)]
     return Result(
         worst,
         bad.reason if bad else "" if results else "there is nothing to loop over",
         bad.fix if bad else "",
-        {"results": each, **({"changed": True} if any(result.changed for result in results) else {})},
+        {"results": entries, **({"changed": True} if any(result.changed for result in results) else {})},
         "".join(result.diff for result in results),
     )
 

@@ -1,4 +1,4 @@
-"""The hosts on which a playbook failed, noted on this machine: `-l @FILE` takes just them."""
+"""Writes the hosts on which a playbook failed to a file for `-l @FILE`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from ipexctl.playbook.report import PlayReport
 
 
-def note_failed(playbook: Path, report: PlayReport) -> Path | None:
-    """Write PLAYBOOK.retry in our state directory, or take it away where all went well."""
+def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
+    """Write PLAYBOOK.retry in the user's state directory; delete it if no host failed."""
     directory = user_state_path("ipexctl", appauthor=False) / "retry"
     path = directory / f"{playbook.stem}.retry"
-    bad = [name for name, counts in report.recap.items() if counts.failed or counts.unreachable]
-    if not bad:
+    failed = [name for name, counts in report.recap.items() if counts.failed or counts.unreachable]
+    if not failed:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         return None
-    aside = path.with_suffix(f".{secrets.token_hex(4)}.part")
+    temporary = path.with_suffix(f".{secrets.token_hex(4)}.part")
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write("".join(f"{name}\n" for name in bad))
-        aside.replace(path)
-    except OSError:  # without it everything else is as it was
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write("".join(f"{name}\n" for name in failed))
+        temporary.replace(path)
+    except OSError:  # the file is a convenience: the playbook's result stands without it
         return None
     return path

@@ -1,4 +1,4 @@
-"""One task on all its hosts: conditions and values filled, the module called, its outcome judged, tried again, kept."""
+"""Runs one task on all its hosts: fills conditions and options, calls the module, checks the result, retries."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ipexctl.playbook.cluster_tasks import missing_hosts
 from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.modules.registry import runner
 from ipexctl.playbook.options import BadOption, filled, filled_environment
-from ipexctl.playbook.play_context import HERE, LOCAL
+from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
 from ipexctl.playbook.positions import did_you_mean
 from ipexctl.playbook.rephrase import as_playbook
 from ipexctl.playbook.report import ItemDone, PlayNotice
-from ipexctl.playbook.result import Call, Result, failed, together
+from ipexctl.playbook.result import Call, Result, combine_items, failed
 from ipexctl.playbook.templater import Filled, Job, TemplateError
 from ipexctl.remote.outcome import HostError
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from ipexctl.playbook.positions import Templated
     from ipexctl.playbook.report import TaskReport
 
-_GLANCE = 0.05
+_POLL_SECONDS = 0.05
 
 
 @dataclass
-class _Piece:
-    """One host's task, or one turn of its loop."""
+class _WorkItem:
+    """The task on one host, or one item of its loop."""
 
     host: Host
     item: Any = None
@@ -45,7 +45,7 @@ class _Piece:
     call: Call | None = None
     result: Result | None = None
     ignored: bool = False
-    thats: Sequence[bool] = ()
+    assertions: Sequence[bool] = ()
     attempts: int = 0
     local: list[tuple[Mapping[str, Any], bool]] = field(default_factory=list)
 
@@ -53,67 +53,69 @@ class _Piece:
 class TaskRunner:
     def __init__(self, engine: Engine, task: Task, report: TaskReport, hosts: Sequence[str]) -> None:
         self._engine = engine
-        self._world = engine.context
+        self._context = engine.context
         self._task = task
         self._report = report
         self._names = list(hosts)
-        self._told = engine.context.templater
-        self._pieces: dict[str, list[_Piece]] = {}
+        self._templater = engine.context.templater
+        self._items: dict[str, list[_WorkItem]] = {}
 
     def run(self) -> set[str]:
-        """The hosts that failed, and leave."""
+        """Run the task; return the hosts that failed."""
         task = self._task
         names = self._names[:1] if task.inherited.run_once else self._names
         hosts = [host for name in names if (host := self._engine.host(name)) is not None]
-        self._cut(hosts)
-        pieces = [piece for name in names for piece in self._pieces[name]]
-        self._fill([piece for piece in pieces if piece.result is None])
-        self._act([piece for piece in pieces if piece.call is not None])
-        return self._end(names)
+        self._create_items(hosts)
+        work_items = [work_item for name in names for work_item in self._items[name]]
+        self._fill([work_item for work_item in work_items if work_item.result is None])
+        self._call_with_retries([work_item for work_item in work_items if work_item.call is not None])
+        return self._finish(names)
 
-    # What is to be done
+    # Prepare the calls
 
-    def _cut(self, hosts: Sequence[Host]) -> None:
-        """One piece a host, or as many as its loop has items."""
+    def _create_items(self, hosts: Sequence[Host]) -> None:
+        """Create one item for each host, or one for each item of its loop."""
         loop = self._task.loop
         if loop is None:
             for host in hosts:
-                self._pieces[host.name] = [_Piece(host, local=self._vars())]
+                self._items[host.name] = [_WorkItem(host, local=self._vars())]
             return
         jobs = [Job(host.name, {"items": loop.items}, local=self._vars()) for host in hosts]
-        for host, found in zip(hosts, self._told.fill(jobs), strict=True):
-            if isinstance(found, TemplateError):
-                # Ansible looks at `when` first where the list can't be had.
-                skipped = self._told.fill([Job(host.name, when=self._task.inherited.when, local=self._vars())])[0]
-                not_wanted = isinstance(skipped, Filled) and not skipped.held
-                result = Result("skipped", f"when: {skipped.by}") if not_wanted else _bad_template(found)  # type: ignore[union-attr]
-                self._pieces[host.name] = [_Piece(host, result=result)]
+        for host, answer in zip(hosts, self._templater.fill(jobs), strict=True):
+            if isinstance(answer, TemplateError):
+                # As in Ansible, a host whose list can't be filled is skipped if `when` is false.
+                condition = self._templater.fill([Job(host.name, when=self._task.inherited.when, local=self._vars())])[
+                    0
+                ]
+                is_skipped = isinstance(condition, Filled) and not condition.held
+                result = Result("skipped", f"when: {condition.by}") if is_skipped else _template_failure(answer)  # type: ignore[union-attr]
+                self._items[host.name] = [_WorkItem(host, result=result)]
                 continue
-            items = found.values["items"]
+            items = answer.values["items"]
             if not isinstance(items, list):
-                error = loop.place.error(
+                error = loop.position.error(
                     f"'loop' came to {quoted(str(items)[:40])}, which is no list", fix="[one, two]"
                 )
-                self._pieces[host.name] = [_Piece(host, result=failed(error.message, error.fix))]
+                self._items[host.name] = [_WorkItem(host, result=failed(error.message, error.fix))]
                 continue
-            self._pieces[host.name] = [
-                _Piece(host, item, index, local=[*self._vars(), (self._of_item(item, index), False)])
+            self._items[host.name] = [
+                _WorkItem(host, item, index, local=[*self._vars(), (self._item_vars(item, index), False)])
                 for index, item in enumerate(items)
             ]
 
     def _vars(self) -> list[tuple[Mapping[str, Any], bool]]:
         return [(values, True) for values in self._task.inherited.vars]
 
-    def _of_item(self, item: Any, index: int) -> dict[str, Any]:
+    def _item_vars(self, item: Any, index: int) -> dict[str, Any]:
         loop = self._task.loop
         assert loop is not None
         return {loop.var: item, **({loop.index_var: index} if loop.index_var else {})}
 
-    def _fill(self, pieces: Sequence[_Piece]) -> None:
-        """Conditions, and where they hold all options."""
+    def _fill(self, work_items: Sequence[_WorkItem]) -> None:
+        """Fill the conditions and, where they hold, all options."""
         task, inherited = self._task, self._task.inherited
-        thats = task.args["that"].value if task.spec.name == "assert" else ()
-        args = {name: arg.value for name, arg in task.args.items() if not (thats and name == "that")}
+        assertions = task.args["that"].value if task.spec.name == "assert" else ()
+        args = {name: arg.value for name, arg in task.args.items() if not (assertions and name == "that")}
         file = self._engine.file_of(task)
         values: dict[str, Any] = {
             "args": args,
@@ -124,43 +126,46 @@ class TaskRunner:
             "label": task.loop.label if task.loop else None,
             "file": file,
         }
-        jobs = [Job(piece.host.name, values, inherited.when, {}, thats, piece.local) for piece in pieces]
-        for piece, found in zip(pieces, self._told.fill(jobs), strict=True):
-            piece.label = _label(piece.item)
-            if isinstance(found, TemplateError):
-                piece.result = _bad_template(found)
-                piece.ignored = inherited.ignore_errors is True
-            elif not found.held:
-                piece.result = Result("skipped", f"when: {found.by}")
+        jobs = [
+            Job(work_item.host.name, values, inherited.when, {}, assertions, work_item.local)
+            for work_item in work_items
+        ]
+        for work_item, answer in zip(work_items, self._templater.fill(jobs), strict=True):
+            work_item.label = _label(work_item.item)
+            if isinstance(answer, TemplateError):
+                work_item.result = _template_failure(answer)
+                work_item.ignored = inherited.ignore_errors is True
+            elif not answer.held:
+                work_item.result = Result("skipped", f"when: {answer.by}")
             else:
-                self._prepare(piece, found)
+                self._prepare(work_item, answer)
 
-    def _prepare(self, piece: _Piece, found: Filled) -> None:
-        task, inherited, values = self._task, self._task.inherited, found.values
-        piece.ignored = str(values["ignore"]).lower() in ("true", "yes", "on", "1")
-        piece.thats = found.thats
+    def _prepare(self, work_item: _WorkItem, answer: Filled) -> None:
+        task, inherited, values = self._task, self._task.inherited, answer.values
+        work_item.ignored = str(values["ignore"]).lower() in ("true", "yes", "on", "1")
+        work_item.assertions = answer.assertions
         if values["label"] is not None:
-            piece.label = str(values["label"])
+            work_item.label = str(values["label"])
         args = dict(values["args"])
-        if found.thats:
-            args["that"] = [each.text for each in task.args["that"].value]
+        if answer.assertions:
+            args["that"] = [template.text for template in task.args["that"].value]
         try:
             options = filled(task.spec, args)
             environment = filled_environment(values["environment"])
         except BadOption as bad:
-            error = task.place.error(f"{task.spec.name}: {bad.what}", fix=bad.fix)
-            piece.result = failed(error.message, error.fix)
+            error = task.position.error(f"{task.spec.name}: {bad.message}", fix=bad.fix)
+            work_item.result = failed(error.message, error.fix)
             return
         if values["file"] is not None:
             options["content"] = str(values["file"])
-        target = self._target(piece.host, values["delegate"])
+        target = self._target(work_item.host, values["delegate"])
         if isinstance(target, Result):
-            piece.result = target
+            work_item.result = target
             return
-        context = self._world.options
+        context = self._context.options
         user = values["user"] or "root"
-        piece.call = Call(
-            host=piece.host,
+        work_item.call = Call(
+            host=work_item.host,
             target=target,
             task=task,
             args=options,
@@ -172,102 +177,112 @@ class TaskRunner:
         )
 
     def _target(self, host: Host, delegate: Any) -> Host | Result:
-        if delegate is None or self._task.spec.where == "here":
+        if delegate is None or self._task.spec.where == "control":
             return host
         if delegate == "node0":
-            return self._world.hosts[0]
-        found = self._engine.host(str(delegate))
-        if found is None and delegate in HERE and self._world.options.local:
+            return self._context.hosts[0]
+        target = self._engine.host(str(delegate))
+        if target is None and delegate in LOCALHOST and self._context.options.local:
             return Host("localhost", "localhost")
-        if found is None:
-            names = [each.name for each in self._world.hosts]
+        if target is None:
+            names = [each.name for each in self._context.hosts]
             return failed(
                 f"delegate_to: {quoted(str(delegate))} is none of the hosts of this call",
-                LOCAL if delegate in HERE else did_you_mean(str(delegate), [*names, "node0"], "node0 is the first"),
+                LOCAL_FIX
+                if delegate in LOCALHOST
+                else did_you_mean(str(delegate), [*names, "node0"], "node0 is the first"),
             )
-        return found
+        return target
 
-    # Doing it
+    # Run the calls
 
-    def _act(self, pieces: Sequence[_Piece]) -> None:
-        """Until `until` holds, for whom it doesn't, as often as `retries` says."""
+    def _call_with_retries(self, work_items: Sequence[_WorkItem]) -> None:
+        """Call the module; retry where `until` does not hold, up to `retries` times."""
         task = self._task
-        waiting = list(pieces)
-        tries = (task.retries + 1) if task.until else 1
-        for attempt in range(1, tries + 1):
-            self._call(waiting)
-            for piece in waiting:
-                piece.attempts = attempt
-            again = self._judge(waiting)
-            if not again or attempt == tries or self._world.cancel.thrown:
+        pending = list(work_items)
+        max_attempts = (task.retries + 1) if task.until else 1
+        for attempt in range(1, max_attempts + 1):
+            self._call(pending)
+            for work_item in pending:
+                work_item.attempts = attempt
+            unfinished = self._apply_conditions(pending)
+            if not unfinished or attempt == max_attempts or self._context.cancel.thrown:
                 break
-            who = fold(dict.fromkeys(piece.host.name for piece in again))
-            self._world.watch(PlayNotice(f"{who}: {self._report.name}: until doesn't hold yet; {tries - attempt} more"))
-            self._rest(task.delay)
-            waiting = again
+            names = fold(dict.fromkeys(work_item.host.name for work_item in unfinished))
+            self._context.watch(
+                PlayNotice(f"{names}: {self._report.name}: until doesn't hold yet; {max_attempts - attempt} more")
+            )
+            self._sleep(task.delay)
+            pending = unfinished
         if task.until:
-            for piece in pieces:
-                if piece.result is not None:
-                    piece.result = replace(piece.result, data={**piece.result.data, "attempts": piece.attempts})
+            for work_item in work_items:
+                if work_item.result is not None:
+                    work_item.result = replace(
+                        work_item.result, data={**work_item.result.data, "attempts": work_item.attempts}
+                    )
 
-    def _call(self, pieces: Sequence[_Piece]) -> None:
+    def _call(self, work_items: Sequence[_WorkItem]) -> None:
         run = runner(self._task.spec.name)
-        if self._task.spec.where == "here":
-            for piece in pieces:
-                assert piece.call is not None
-                piece.result = run.here(self._world, piece.call, piece.thats)
-        elif self._task.spec.where == "together":
-            self._call_together(pieces)
+        if self._task.spec.where == "control":
+            for work_item in work_items:
+                assert work_item.call is not None
+                work_item.result = run.run_locally(self._context, work_item.call, work_item.assertions)
+        elif self._task.spec.where == "all":
+            self._call_together(work_items)
         else:
-            self._call_on_each(pieces)
+            self._call_on_each(work_items)
 
-    def _call_on_each(self, pieces: Sequence[_Piece]) -> None:
+    def _call_on_each(self, work_items: Sequence[_WorkItem]) -> None:
         run = runner(self._task.spec.name)
-        by_host: dict[str, list[_Piece]] = {}
-        for piece in pieces:
-            by_host.setdefault(piece.host.name, []).append(piece)
+        by_host: dict[str, list[_WorkItem]] = {}
+        for work_item in work_items:
+            by_host.setdefault(work_item.host.name, []).append(work_item)
         pause = self._task.loop.pause if self._task.loop else 0.0
 
         def work(host: Host) -> None:
-            for number, piece in enumerate(by_host[host.name]):
-                assert piece.call is not None
+            for number, work_item in enumerate(by_host[host.name]):
+                assert work_item.call is not None
                 if number and pause:
-                    self._rest(pause)
-                with self._world.session(piece.call.target) as session:
+                    self._sleep(pause)
+                with self._context.session(work_item.call.target) as session:
                     try:
-                        piece.result = run.on_host(self._world, piece.call, session)
+                        work_item.result = run.run_on_host(self._context, work_item.call, session)
                     except UserError as error:
-                        piece.result = failed(error.message, error.fix)
+                        work_item.result = failed(error.message, error.fix)
 
-        for done in self._world.each([group[0].host for group in by_host.values()], work):
+        for done in self._context.each([group[0].host for group in by_host.values()], work):
             if done.error is not None:
-                undone = [piece for piece in by_host[done.host.name] if piece.result is None or piece.attempts]
-                for piece in undone:
-                    piece.result = _of_error(done.error)
+                undone = [
+                    work_item for work_item in by_host[done.host.name] if work_item.result is None or work_item.attempts
+                ]
+                for work_item in undone:
+                    work_item.result = _error_result(done.error)
 
-    def _call_together(self, pieces: Sequence[_Piece]) -> None:
-        """One call for all hosts whose options are the same; turns of a loop one after the other."""
+    def _call_together(self, work_items: Sequence[_WorkItem]) -> None:
+        """One call for all hosts with the same options; items of a loop one after the other."""
         run = runner(self._task.spec.name)
-        groups: dict[tuple[int, str], list[_Piece]] = {}
-        for piece in pieces:
-            assert piece.call is not None
-            alike = "" if self._task.spec.whole else json.dumps(dict(piece.call.args), sort_keys=True)
-            groups.setdefault((piece.index, alike), []).append(piece)
+        groups: dict[tuple[int, str], list[_WorkItem]] = {}
+        for work_item in work_items:
+            assert work_item.call is not None
+            options_key = (
+                "" if self._task.spec.is_cluster_job else json.dumps(dict(work_item.call.args), sort_keys=True)
+            )
+            groups.setdefault((work_item.index, options_key), []).append(work_item)
         missing = self._engine.missing(self._names)
         for group in groups.values():
-            calls = [piece.call for piece in group if piece.call is not None]
+            calls = [work_item.call for work_item in group if work_item.call is not None]
             try:
-                refusal = missing_hosts(calls, missing) if self._task.spec.whole else None
-                results = dict.fromkeys(self._names, refusal) if refusal else run.together(self._world, calls)
+                refusal = missing_hosts(calls, missing) if self._task.spec.is_cluster_job else None
+                results = dict.fromkeys(self._names, refusal) if refusal else run.run_on_all(self._context, calls)
             except HostError as error:
-                results = {call.host.name: _of_error(error) for call in calls}
+                results = {call.host.name: _error_result(error) for call in calls}
             except UserError as error:
                 results = {call.host.name: failed(error.message, error.fix) for call in calls}
-            for piece in group:
-                piece.result = as_playbook(results[piece.host.name], self._task.spec.options)
+            for work_item in group:
+                work_item.result = as_playbook(results[work_item.host.name], self._task.spec.options)
 
-    def _judge(self, pieces: Sequence[_Piece]) -> list[_Piece]:
-        """`changed_when`, `failed_when`, `until`; returns those that are to be tried again."""
+    def _apply_conditions(self, work_items: Sequence[_WorkItem]) -> list[_WorkItem]:
+        """Apply `changed_when`, `failed_when` and `until`; return the items to retry."""
         task = self._task
         truths = {"until": task.until}
         for name in ("changed_when", "failed_when"):
@@ -275,35 +290,43 @@ class TaskRunner:
             if isinstance(value, tuple):
                 truths[name] = value
         truths = {name: value for name, value in truths.items() if value}
-        judged = [piece for piece in pieces if piece.result is not None and piece.result.status != "unreachable"]
-        for piece in judged:
-            if piece.result is not None and piece.result.not_run and task.changed_when is False:
-                piece.result = replace(piece.result, status="skipped" if piece.result.status == "skipped" else "ok")
-        judged = [piece for piece in judged if piece.result is not None and not piece.result.not_run]
-        found: list[Filled | TemplateError] = [Filled(True)] * len(judged)
+        finished = [
+            work_item
+            for work_item in work_items
+            if work_item.result is not None and work_item.result.status != "unreachable"
+        ]
+        for work_item in finished:
+            if work_item.result is not None and work_item.result.not_run and task.changed_when is False:
+                work_item.result = replace(
+                    work_item.result, status="skipped" if work_item.result.status == "skipped" else "ok"
+                )
+        finished = [
+            work_item for work_item in finished if work_item.result is not None and not work_item.result.not_run
+        ]
+        answers: list[Filled | TemplateError] = [Filled(True)] * len(finished)
         if truths:
-            found = self._told.fill([self._question(piece, truths) for piece in judged])
-        again = []
-        for piece, answer in zip(judged, found, strict=True):
-            assert piece.result is not None
+            answers = self._templater.fill([self._condition_job(work_item, truths) for work_item in finished])
+        unfinished = []
+        for work_item, answer in zip(finished, answers, strict=True):
+            assert work_item.result is not None
             if isinstance(answer, TemplateError):
-                piece.result = _bad_template(answer, piece.result)
+                work_item.result = _template_failure(answer, work_item.result)
                 continue
-            piece.result = self._judged(piece.result, answer.truths)
+            work_item.result = self._apply_truths(work_item.result, answer.truths)
             if task.until and not answer.truths["until"]:
-                again.append(piece)
-                last = f"until did not hold: {' and '.join(each.text for each in task.until)}"
-                piece.result = replace(piece.result, status="failed", reason=piece.result.reason or last)
-        return again
+                unfinished.append(work_item)
+                reason = f"until did not hold: {' and '.join(template.text for template in task.until)}"
+                work_item.result = replace(work_item.result, status="failed", reason=work_item.result.reason or reason)
+        return unfinished
 
-    def _question(self, piece: _Piece, truths: Mapping[str, Sequence[Templated]]) -> Job:
-        assert piece.result is not None
-        local = [*piece.local]
+    def _condition_job(self, work_item: _WorkItem, truths: Mapping[str, Sequence[Templated]]) -> Job:
+        assert work_item.result is not None
+        local = [*work_item.local]
         if self._task.register:
-            local.append(({self._task.register: piece.result.to_variable()}, False))
-        return Job(piece.host.name, truths=truths, local=local)
+            local.append(({self._task.register: work_item.result.to_variable()}, False))
+        return Job(work_item.host.name, truths=truths, local=local)
 
-    def _judged(self, result: Result, truths: Mapping[str, bool]) -> Result:
+    def _apply_truths(self, result: Result, truths: Mapping[str, bool]) -> Result:
         task = self._task
         fails = truths.get("failed_when", task.failed_when if isinstance(task.failed_when, bool) else None)
         changes = truths.get("changed_when", task.changed_when if isinstance(task.changed_when, bool) else None)
@@ -318,63 +341,65 @@ class TaskRunner:
             result = replace(result, data={**result.data, "changed": changes})
         return result
 
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._world.cancel.thrown:
-            time.sleep(min(_GLANCE, max(0.0, until - time.monotonic())))
+    def _sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._context.cancel.thrown:
+            time.sleep(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
-    # What became of it
+    # Report the results
 
-    def _end(self, names: Sequence[str]) -> set[str]:
-        task, bad = self._task, set()
+    def _finish(self, names: Sequence[str]) -> set[str]:
+        task, failed_names = self._task, set()
         for name in names:
-            pieces = self._pieces[name]
-            results = [piece.result or failed("it was not begun") for piece in pieces]
-            result = results[0] if task.loop is None else self._of_loop(pieces, results)
+            work_items = self._items[name]
+            results = [work_item.result or failed("it was not begun") for work_item in work_items]
+            result = results[0] if task.loop is None else self._loop_result(work_items, results)
             ignored = result.status == "failed" and all(
-                piece.ignored for piece, each in zip(pieces, results, strict=True) if each.status == "failed"
+                work_item.ignored
+                for work_item, item_result in zip(work_items, results, strict=True)
+                if item_result.status == "failed"
             )
-            self._keep(name, result, pieces)
+            self._register(name, result, work_items)
             no_log = bool(task.inherited.no_log)
             self._engine.end(self._report, name, result, no_log=no_log, ignored=ignored, loop=task.loop is not None)
             if result.status == "changed":
-                for word, _ in task.notify:
-                    self._engine.notify(word, name)
+                for handler, _ in task.notify:
+                    self._engine.notify(handler, name)
             if result.status == "failed" and not ignored:
-                bad.add(name)
-                about = {"name": self._report.name, "action": task.spec.name}
-                told = {"ansible_failed_task": about, "ansible_failed_result": result.to_variable()}
-                self._engine.remember(name, told)
+                failed_names.add(name)
+                task_variable = {"name": self._report.name, "action": task.spec.name}
+                variables = {"ansible_failed_task": task_variable, "ansible_failed_result": result.to_variable()}
+                self._engine.remember(name, variables)
         if task.inherited.run_once:
-            bad = self._share(names[0], bad)
-        return bad
+            failed_names = self._spread_failure(names[0], failed_names)
+        return failed_names
 
-    def _of_loop(self, pieces: Sequence[_Piece], results: Sequence[Result]) -> Result:
-        task, secrets = self._task, self._told.secrets
+    def _loop_result(self, work_items: Sequence[_WorkItem], results: Sequence[Result]) -> Result:
+        task, secrets = self._task, self._templater.secrets
         assert task.loop is not None
-        if len(pieces) == 1 and pieces[0].call is None and pieces[0].item is None:
+        if len(work_items) == 1 and work_items[0].call is None and work_items[0].item is None:
             return results[0]
-        for piece, result in zip(pieces, results, strict=True):
-            seen = shown(result, secrets, no_log=bool(task.inherited.no_log))
-            label = "" if task.inherited.no_log else masked(piece.label, secrets)
-            self._world.watch(ItemDone(piece.host.name, label, seen))
-        return together(results, [piece.item for piece in pieces], task.loop.var)
+        for work_item, result in zip(work_items, results, strict=True):
+            visible = shown(result, secrets, no_log=bool(task.inherited.no_log))
+            label = "" if task.inherited.no_log else masked(work_item.label, secrets)
+            self._context.watch(ItemDone(work_item.host.name, label, visible))
+        return combine_items(results, [work_item.item for work_item in work_items], task.loop.var)
 
-    def _keep(self, name: str, result: Result, pieces: Sequence[_Piece]) -> None:
+    def _register(self, name: str, result: Result, work_items: Sequence[_WorkItem]) -> None:
         facts: dict[str, Any] = {}
         if self._task.spec.name == "set_fact":
-            for piece in pieces:
-                if piece.result is not None and piece.result.status == "ok":
-                    facts.update(piece.result.data.get("ansible_facts", {}))
+            for work_item in work_items:
+                if work_item.result is not None and work_item.result.status == "ok":
+                    facts.update(work_item.result.data.get("ansible_facts", {}))
         if self._task.register:
             facts[self._task.register] = result.to_variable()
         if facts:
             for host in self._names if self._task.inherited.run_once else [name]:
                 self._engine.remember(host, facts)
 
-    def _share(self, first: str, bad: set[str]) -> set[str]:
-        """run_once: what failed once has failed for all."""
-        return set(self._names) if first in bad else bad
+    def _spread_failure(self, first: str, failed_names: set[str]) -> set[str]:
+        """run_once: a failure counts for all hosts."""
+        return set(self._names) if first in failed_names else failed_names
 
 
 def _label(item: Any) -> str:
@@ -383,11 +408,11 @@ def _label(item: Any) -> str:
     return item if isinstance(item, str) else json.dumps(item)[:80]
 
 
-def _of_error(error: HostError) -> Result:
+def _error_result(error: HostError) -> Result:
     return Result("unreachable" if error.status == "unreachable" else "failed", error.reason, error.fix)
 
 
-def _bad_template(error: TemplateError, before: Result | None = None) -> Result:
-    wrong = error.error
-    data = dict(before.data) if before else {}
-    return Result("failed", wrong.message, wrong.fix, data, line=wrong.text, column=wrong.column)
+def _template_failure(error: TemplateError, previous: Result | None = None) -> Result:
+    cause = error.error
+    data = dict(previous.data) if previous else {}
+    return Result("failed", cause.message, cause.fix, data, line=cause.text, column=cause.column)

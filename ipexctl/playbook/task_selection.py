@@ -1,4 +1,4 @@
-"""Which tasks of a playbook are to run: by tags, and from which on. Pure."""
+"""Selects the tasks of a playbook by tags and --start-at. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class TaskSelection:
     skip_tags: frozenset[str] = frozenset()
     start_at: str | None = None
 
-    def wants(self, task: Task) -> bool:
+    def includes(self, task: Task) -> bool:
         tags = task.tags
-        return self._asked(tags) and not self._left_out(tags)
+        return self._is_selected(tags) and not self._is_skipped(tags)
 
-    def _asked(self, tags: frozenset[str]) -> bool:
+    def _is_selected(self, tags: frozenset[str]) -> bool:
         if tags & self.tags:
             return True
         if "never" in tags:
@@ -35,32 +35,34 @@ class TaskSelection:
             return True
         return ("tagged" in self.tags and bool(tags)) or ("untagged" in self.tags and not tags)
 
-    def _left_out(self, tags: frozenset[str]) -> bool:
+    def _is_skipped(self, tags: frozenset[str]) -> bool:
         if tags & self.skip_tags:
             return True
         return ("tagged" in self.skip_tags and bool(tags)) or ("untagged" in self.skip_tags and not tags)
 
 
-def chosen(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
-    """The tasks that run, by id(): the same file may be included twice, its tasks are other tasks then."""
+def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
+    """The selected tasks by id(): a file that is included twice has two sets of tasks."""
     tasks = [task for play in playbook.plays for task in play.tasks]
     first = 0
     if choice.start_at is not None:
         first = _first(tasks, choice.start_at)
-    return frozenset(id(task) for task in tasks[first:] if choice.wants(task))
+    return frozenset(id(task) for task in tasks[first:] if choice.includes(task))
 
 
 def unknown_tags(playbook: Playbook, choice: TaskSelection) -> list[tuple[str, str]]:
-    """Tags no task has, each with what was perhaps meant."""
+    """Requested tags that no task has, each with a suggestion."""
     known = {tag for play in playbook.plays for task in play.tasks for tag in task.tags}
-    asked = sorted((choice.tags | choice.skip_tags) - known - _SPECIAL)
-    return [(tag, did_you_mean(tag, known, f"there are: {', '.join(sorted(known))}" if known else "")) for tag in asked]
+    unknown = sorted((choice.tags | choice.skip_tags) - known - _SPECIAL)
+    return [
+        (tag, did_you_mean(tag, known, f"there are: {', '.join(sorted(known))}" if known else "")) for tag in unknown
+    ]
 
 
 def _first(tasks: list[Task], name: str) -> int:
-    for same in (lambda task: task.called == name, lambda task: fnmatchcase(task.called, name)):
+    for matches in (lambda task: task.called == name, lambda task: fnmatchcase(task.called, name)):
         for index, task in enumerate(tasks):
-            if same(task):
+            if matches(task):
                 return index
     fix = did_you_mean(name, [task.called for task in tasks], "--list-tasks shows their names")
     raise UserError(f"--start-at: no task is called {quoted(name)}", fix=fix)

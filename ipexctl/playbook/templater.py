@@ -1,4 +1,4 @@
-"""Filling templates: the call's side of the process that does it, which is ended where it doesn't answer."""
+"""Fills templates in a separate process (`renderer`), which is killed and restarted if it does not reply."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import Source
-from ipexctl.playbook.positions import Place, Templated, did_you_mean, raise_first, templates_in
+from ipexctl.playbook.positions import Position, Templated, did_you_mean, raise_first, templates_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.playbook.positions import PlaybookError, Value
 
-_PATIENCE: Final = 8.0
-"""Seconds for one answer: the process's own clock is shorter, and is deaf only inside one step of Python."""
-_BEGIN: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.playbook.renderer import main; main()"
+_REPLY_TIMEOUT: Final = 8.0
+"""Seconds to wait for one reply: the process's own alarm is shorter, but can't interrupt a single step of Python."""
+_PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.playbook.renderer import main; main()"
 
 
 class TemplateError(Exception):
@@ -36,15 +36,15 @@ class TemplateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be filled for one host: conditions first, and where they hold the values."""
+    """Conditions and values to fill for one host; values are filled only if the conditions hold."""
 
     host: str
     values: Mapping[str, Value] = field(default_factory=dict)
     when: Sequence[Templated] = ()
     truths: Mapping[str, Sequence[Templated]] = field(default_factory=dict)
-    thats: Sequence[Templated] = ()
+    assertions: Sequence[Templated] = ()
     local: Sequence[tuple[Mapping[str, Value], bool]] = ()
-    """Variables of this job alone, and whether there may be templates among them: those give way to what was set."""
+    """Variables of this job only, and whether they may hold templates; those with templates have lower precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +52,37 @@ class Filled:
     held: bool
     values: Mapping[str, Any] = field(default_factory=dict)
     truths: Mapping[str, bool] = field(default_factory=dict)
-    thats: Sequence[bool] = ()
+    assertions: Sequence[bool] = ()
     by: str = ""
     """The condition that did not hold."""
 
 
 class Templater:
-    """Begun when it is first needed, or `warm`ed before; what it was told it is told again where it had to be ended."""
+    """Starts the process on first use or by `start`; a restarted process is sent all variables again."""
 
     def __init__(self) -> None:
         self.secrets: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: dict[tuple[str, str], bytes] = {}
-        self._grown: dict[str, dict[str, Any]] = {}
+        self._sent: dict[tuple[str, str], bytes] = {}
+        self._added: dict[str, dict[str, Any]] = {}
         self._templates: list[Templated] = []
-        self._known: dict[int, int] = {}
-        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._numbers: dict[int, int] = {}
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def __enter__(self) -> Templater:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._kill()
 
-    def warm(self) -> None:
-        """Start it now, that it is there when it is needed."""
+    def start(self) -> None:
+        """Start the process if it is not running."""
         if self._process is not None:
             return
         root = str(Path(__file__).parents[2])
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _BEGIN, root],
+                [sys.executable, "-I", "-c", _PROGRAM, root],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -90,128 +90,135 @@ class Templater:
             )
         except OSError as error:
             raise UserError(f"no process for templates on this machine: {error.strerror or error}") from None
-        self._answers = queue.SimpleQueue()
-        listener = threading.Thread(
-            target=_listen, args=(self._process.stdout, self._answers), name="templates", daemon=True
+        self._lines = queue.SimpleQueue()
+        reader = threading.Thread(
+            target=_queue_lines, args=(self._process.stdout, self._lines), name="templates", daemon=True
         )
-        listener.start()
-        for line in self._told.values():
+        reader.start()
+        for line in self._sent.values():
             self._write(line)
-        for name, values in self._grown.items():
-            self._write(_line({"op": "add", "name": name, "values": values}))
+        for name, values in self._added.items():
+            self._write(_encode({"op": "add", "name": name, "values": values}))
 
     def layer(self, name: str, values: Mapping[str, Value], *, templated: bool) -> None:
-        """Variables under a name; told again, the new ones are in place of the old."""
-        self._tell(
+        """Set a layer of variables; a second call with the same name replaces it."""
+        self._send(
             ("layer", name), {"op": "layer", "name": name, "values": self._packed(values), "templated": templated}
         )
 
     def add(self, name: str, values: Mapping[str, Any]) -> None:
-        """Values more in a layer of values, over those of the same names."""
-        self._grown.setdefault(name, {}).update(values)
+        """Add values to a layer; existing names are overwritten."""
+        self._added.setdefault(name, {}).update(values)
         if self._process is not None:
-            self._write(_line({"op": "add", "name": name, "values": values}))
+            self._write(_encode({"op": "add", "name": name, "values": values}))
 
     def host(self, name: str, layers: Sequence[str]) -> None:
-        """Which layers a host has, the strongest last; a job's own stand at `@weak`, what it is about at `@strong`."""
-        self._tell(("host", name), {"op": "host", "name": name, "layers": list(layers)})
+        """Set a host's layers, the strongest last.
+
+        `@weak` marks the position of a job's variables with templates, `@strong` of those without.
+        """
+        self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
     def check(self, templates: Iterable[Templated]) -> None:
-        """Refuse those whose syntax is wrong."""
-        asked = list(templates)
-        if not asked:
+        """Refuse templates with syntax errors."""
+        checked = list(templates)
+        if not checked:
             return
-        self.warm()
-        self._write(_line({"op": "check", "texts": [[template.text, template.kind] for template in asked]}))
-        said = self._read()
-        if said is None:
-            raise asked[0].place.error("the templates of this playbook can't be checked: they take all the time")
+        self.start()
+        self._write(_encode({"op": "check", "texts": [[template.text, template.kind] for template in checked]}))
+        replies = self._read()
+        if replies is None:
+            raise checked[0].position.error("the templates of this playbook can't be checked: they take all the time")
         errors = []
-        for template, wrong in zip(asked, said, strict=True):
-            if wrong is not None:
-                fix = did_you_mean(wrong["word"], wrong["known"]) if wrong.get("word") else ""
-                place = template.spot(wrong["line"], wrong.get("word"))
-                errors.append(place.error(f"Jinja: {wrong['what']}", fix=fix))
+        for template, problem in zip(checked, replies, strict=True):
+            if problem is not None:
+                fix = did_you_mean(problem["word"], problem["known"]) if problem.get("word") else ""
+                position = template.spot(problem["line"], problem.get("word"))
+                errors.append(position.error(f"Jinja: {problem['what']}", fix=fix))
         raise_first(errors)
 
     def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> None:
-        """Refuse those that print one of these names, which nobody has set."""
-        asked = [each for each in templates if each.kind != "expr" and any(name in each.text for name in hints)]
-        if not asked:
+        """Refuse templates that print one of these names, which are never set."""
+        checked = [
+            template
+            for template in templates
+            if template.kind != "expr" and any(name in template.text for name in hints)
+        ]
+        if not checked:
             return
-        self.warm()
-        self._write(_line({"op": "names", "names": list(hints), "texts": [template.text for template in asked]}))
+        self.start()
+        self._write(_encode({"op": "names", "names": list(hints), "texts": [template.text for template in checked]}))
         errors = []
-        for template, found in zip(asked, self._read() or [None] * len(asked), strict=True):
-            if found is not None:
-                place = template.spot(found["line"], found["word"])
-                errors.append(place.error(f"'{found['word']}' is undefined", fix=hints[found["word"]]))
+        for template, use in zip(checked, self._read() or [None] * len(checked), strict=True):
+            if use is not None:
+                position = template.spot(use["line"], use["word"])
+                errors.append(position.error(f"'{use['word']}' is undefined", fix=hints[use["word"]]))
         raise_first(errors)
 
     def fill(self, jobs: Sequence[Job]) -> list[Filled | TemplateError]:
-        """An answer for each. What has nothing to fill costs nothing."""
-        found: list[Filled | TemplateError] = []
-        asked: list[int] = []
+        """The reply for each job; jobs without templates are not sent to the process."""
+        replies: list[Filled | TemplateError] = []
+        sent: list[int] = []
         for index, job in enumerate(jobs):
-            if _needs(job):
-                asked.append(index)
-            found.append(Filled(True, dict(job.values)))
-        if not asked:
-            return found
-        self.warm()
-        questions = [self._question(jobs[index]) for index in asked]
-        self._write(b"".join(questions))
-        for position, index in enumerate(asked):
-            answer = self._answer()
-            if answer is None:
-                answer = self._ended(jobs[index])
-                self.warm()
-                self._write(b"".join(questions[position + 1 :]))
-            found[index] = answer
-        return found
+            if _has_work(job):
+                sent.append(index)
+            replies.append(Filled(True, dict(job.values)))
+        if not sent:
+            return replies
+        self.start()
+        requests = [self._request(jobs[index]) for index in sent]
+        self._write(b"".join(requests))
+        for position, index in enumerate(sent):
+            reply = self._reply()
+            if reply is None:
+                reply = self._restart_error(jobs[index])
+                self.start()
+                self._write(b"".join(requests[position + 1 :]))
+            replies[index] = reply
+        return replies
 
-    def _question(self, job: Job) -> bytes:
-        return _line(
+    def _request(self, job: Job) -> bytes:
+        return _encode(
             {
                 "op": "fill",
                 "host": job.host,
                 "values": self._packed(job.values),
                 "when": self._packed(list(job.when)),
                 "truths": self._packed({key: list(value) for key, value in job.truths.items()}),
-                "thats": self._packed(list(job.thats)),
+                "assertions": self._packed(list(job.assertions)),
                 "local": [[self._packed(values), templated] for values, templated in job.local],
             }
         )
 
-    def _ended(self, job: Job) -> TemplateError:
-        self._end()
+    def _restart_error(self, job: Job) -> TemplateError:
+        self._kill()
         first = _first_template(job)
         what = "this template took all the time or memory there was, and was ended"
-        return TemplateError(first.place.error(what) if first else _nowhere(what))
+        return TemplateError(first.position.error(what) if first else _error_without_position(what))
 
-    def _answer(self) -> Filled | TemplateError | None:
-        """None where there is none."""
-        said = self._read()
-        if said is None:
+    def _reply(self) -> Filled | TemplateError | None:
+        """The next reply; None if there is none."""
+        reply = self._read()
+        if reply is None:
             return None
-        if "error" in said:
-            return TemplateError(self._error(said["error"]))
-        self.secrets.update(said["secrets"])
-        if not said["held"]:
-            return Filled(False, by=said["by"])
-        return Filled(True, said["values"], said["truths"], said["thats"])
+        if "error" in reply:
+            return TemplateError(self._error(reply["error"]))
+        self.secrets.update(reply["secrets"])
+        if not reply["held"]:
+            return Filled(False, by=reply["by"])
+        return Filled(True, reply["values"], reply["truths"], reply["assertions"])
 
-    def _error(self, said: Mapping[str, Any]) -> PlaybookError:
-        if said["at"] is None:
-            return _nowhere(said["what"])
-        place: Place = self._templates[said["at"]].spot(said["line"], said["word"])
-        return place.error(str(said["what"]), fix=str(said["fix"]))
+    def _error(self, reply: Mapping[str, Any]) -> PlaybookError:
+        if reply["at"] is None:
+            return _error_without_position(reply["what"])
+        position: Position = self._templates[reply["at"]].spot(reply["line"], reply["word"])
+        return position.error(str(reply["what"]), fix=str(reply["fix"]))
 
     def _packed(self, value: Value) -> Any:
         if isinstance(value, Templated):
-            number = self._known.get(id(value))
+            number = self._numbers.get(id(value))
             if number is None:
-                number = self._known[id(value)] = len(self._templates)
+                number = self._numbers[id(value)] = len(self._templates)
                 self._templates.append(value)
             return {"\0t": value.text, "\0p": number, "\0k": value.kind}
         if isinstance(value, dict):
@@ -220,11 +227,11 @@ class Templater:
             return [self._packed(item) for item in value]
         return value
 
-    def _tell(self, key: tuple[str, str], said: Mapping[str, Any]) -> None:
-        line = _line(said)
-        if self._told.get(key) == line:
+    def _send(self, key: tuple[str, str], message: Mapping[str, Any]) -> None:
+        line = _encode(message)
+        if self._sent.get(key) == line:
             return
-        self._told[key] = line
+        self._sent[key] = line
         if self._process is not None:
             self._write(line)
 
@@ -232,19 +239,19 @@ class Templater:
         process = self._process
         assert process is not None
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it shows when the answer is read
+        with contextlib.suppress(BrokenPipeError):  # detected when the reply is read
             process.stdin.write(line)
             process.stdin.flush()
 
     def _read(self) -> Any:
-        """The next answer; None where there is none in time, or the process is gone."""
+        """The next message; None after the timeout or if the process has ended."""
         try:
-            line = self._answers.get(timeout=_PATIENCE)
+            line = self._lines.get(timeout=_REPLY_TIMEOUT)
         except queue.Empty:
             return None
         return json.loads(line) if line else None
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -254,16 +261,16 @@ class Templater:
                     process.stdin.close()
 
 
-def _listen(stream: IO[bytes], answers: queue.SimpleQueue[bytes]) -> None:
-    """Every line as it comes, so that the other side never waits for us; an empty one at the end."""
+def _queue_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    """Queue every line at once, so the process never blocks on a full pipe; an empty line marks the end."""
     with stream:
         for line in stream:
-            answers.put(line)
-    answers.put(b"")
+            lines.put(line)
+    lines.put(b"")
 
 
-def _needs(job: Job) -> bool:
-    return bool(job.when or job.truths or job.thats) or _has_template(job.values)
+def _has_work(job: Job) -> bool:
+    return bool(job.when or job.truths or job.assertions) or _has_template(job.values)
 
 
 def _has_template(value: Value) -> bool:
@@ -275,13 +282,13 @@ def _has_template(value: Value) -> bool:
 
 
 def _first_template(job: Job) -> Templated | None:
-    found = [*job.when, *(each for group in job.truths.values() for each in group), *job.thats]
-    return next(iter([*found, *templates_in(dict(job.values))]), None)
+    templates = [*job.when, *(template for group in job.truths.values() for template in group), *job.assertions]
+    return next(iter([*templates, *templates_in(dict(job.values))]), None)
 
 
-def _nowhere(what: str) -> PlaybookError:
-    return Place(Source("a template", Path(), ()), 1, 1).error(what)
+def _error_without_position(what: str) -> PlaybookError:
+    return Position(Source("a template", Path(), ()), 1, 1).error(what)
 
 
-def _line(said: Mapping[str, Any]) -> bytes:
-    return json.dumps(said).encode() + b"\n"
+def _encode(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

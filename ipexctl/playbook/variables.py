@@ -1,6 +1,6 @@
-"""What templates are told: the inventory's variables, the play's, those of the call, and what we know ourselves.
+"""Sends templates their variables: of the inventory, the play, the call, and the magic variables.
 
-Which wins over which is one list here, and is Ansible's.
+`send_play_variables` holds the precedence, which is Ansible's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.source import Source
-from ipexctl.playbook.positions import Place, Templated
+from ipexctl.playbook.positions import Position, Templated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,15 +28,15 @@ _FAMILIES: Final = {
 }
 
 
-def tell_call(context: PlayContext, playbook_dir: str) -> None:
-    """What holds for all plays."""
-    told, hosts = context.templater, context.known()
+def send_call_variables(context: PlayContext, playbook_dir: str) -> None:
+    """Send the variables that hold for all plays."""
+    templater, hosts = context.templater, context.known()
     groups: dict[str, list[str]] = {"all": [host.name for host in hosts]}
     for host in hosts:
         for group in host.groups:
             groups.setdefault(group, []).append(host.name)
     for number, extra in enumerate(context.options.extra):
-        told.layer(f"extra{number}", extra, templated=True)
+        templater.layer(f"extra{number}", extra, templated=True)
     magic = {
         "groups": groups,
         "node0": context.hosts[0].name,
@@ -45,14 +45,14 @@ def tell_call(context: PlayContext, playbook_dir: str) -> None:
         "ansible_check_mode": context.options.check,
         "ansible_diff_mode": context.options.diff,
     }
-    told.layer("magic", magic, templated=False)
-    _tell_files(told, "group_vars", context.options.vars_dirs.groups)
-    _tell_files(told, "host_vars", context.options.vars_dirs.hosts)
+    templater.layer("magic", magic, templated=False)
+    _send_files(templater, "group_vars", context.options.vars_dirs.groups)
+    _send_files(templater, "host_vars", context.options.vars_dirs.hosts)
     for host in hosts:
         own = {name: _of_inventory(host.name, name, text) for name, text in host.vars.items()}
-        for which, names in (("groups", host.shared), ("inventory", own.keys() - host.shared)):
-            told.layer(f"{which}:{host.name}", {name: own[name] for name in names}, templated=True)
-        told.layer(
+        for layer, names in (("groups", host.shared), ("inventory", own.keys() - host.shared)):
+            templater.layer(f"{layer}:{host.name}", {name: own[name] for name in names}, templated=True)
+        templater.layer(
             f"magic:{host.name}",
             {
                 "inventory_hostname": host.name,
@@ -65,46 +65,46 @@ def tell_call(context: PlayContext, playbook_dir: str) -> None:
         )
 
 
-def tell_play(context: PlayContext, number: int, play: Play) -> None:
-    """Which variables each host has while this play runs: the later of a list win over the earlier."""
-    told = context.templater
-    told.layer("play", play.vars, templated=True)
+def send_play_variables(context: PlayContext, number: int, play: Play) -> None:
+    """Send the play's variables and each host's list of layers; later layers win."""
+    templater = context.templater
+    templater.layer("play", play.vars, templated=True)
     for index, values in enumerate(play.file_vars):
-        told.layer(f"file{number}.{index}", values, templated=True)
+        templater.layer(f"file{number}.{index}", values, templated=True)
     files = [f"file{number}.{index}" for index in range(len(play.file_vars))]
     extra = [f"extra{index}" for index in range(len(context.options.extra))]
     dirs = context.options.vars_dirs
     for host in context.known():
         name = host.name
-        of_groups = [file for group in ("all", *host.groups) for file in _files("group_vars", group, dirs.groups)]
+        group_files = [file for group in ("all", *host.groups) for file in _files("group_vars", group, dirs.groups)]
         own = [f"inventory:{name}", *_files("host_vars", name, dirs.hosts)]
-        weak = [f"groups:{name}", *of_groups, *own, f"facts:{name}", "play", *files]
-        told.host(name, [*weak, "magic", "hosts", f"magic:{name}", "@weak", f"own:{name}", "@strong", *extra])
+        weak = [f"groups:{name}", *group_files, *own, f"facts:{name}", "play", *files]
+        templater.host(name, [*weak, "magic", "hosts", f"magic:{name}", "@weak", f"own:{name}", "@strong", *extra])
 
 
-def _tell_files(told: Templater, kind: str, said: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    for name, files in said.items():
+def _send_files(templater: Templater, kind: str, variables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    for name, files in variables.items():
         for number, values in enumerate(files):
-            told.layer(f"{kind}:{name}:{number}", values, templated=True)
+            templater.layer(f"{kind}:{name}:{number}", values, templated=True)
 
 
-def _files(kind: str, name: str, said: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    return [f"{kind}:{name}:{number}" for number in range(len(said.get(name, ())))]
+def _files(kind: str, name: str, variables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    return [f"{kind}:{name}:{number}" for number in range(len(variables.get(name, ())))]
 
 
-def tell_hosts(context: PlayContext, batch: Sequence[str], every: Sequence[str]) -> None:
+def send_host_lists(context: PlayContext, batch: Sequence[str], all_hosts: Sequence[str]) -> None:
     names = {
-        "ansible_play_hosts": list(every),
-        "ansible_play_hosts_all": list(every),
+        "ansible_play_hosts": list(all_hosts),
+        "ansible_play_hosts_all": list(all_hosts),
         "ansible_play_batch": list(batch),
     }
     context.templater.layer("hosts", names, templated=False)
 
 
 def _of_inventory(host: str, name: str, text: str) -> Any:
-    """An inventory's value as Ansible would have it: numbers, truths, lists and mappings are no texts."""
+    """An inventory's value, converted as Ansible does: numbers, booleans, lists and mappings are not texts."""
     if "{{" in text or "{%" in text:
-        return Templated(text, Place(Source(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
+        return Templated(text, Position(Source(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
     if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
         return int(text)
     if re.fullmatch(r"-?[0-9]{1,17}\.[0-9]{1,17}", text):
@@ -115,10 +115,10 @@ def _of_inventory(host: str, name: str, text: str) -> Any:
 
 
 def _listed(text: str) -> Any:
-    """YAML's lists come as JSON, those of an INI file as Python writes them."""
-    for read in (json.loads, ast.literal_eval):
+    """Lists and mappings of a YAML inventory are JSON here, those of an INI file are Python literals."""
+    for parse in (json.loads, ast.literal_eval):
         try:
-            value = read(text)
+            value = parse(text)
             json.dumps(value)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
@@ -127,7 +127,7 @@ def _listed(text: str) -> Any:
 
 
 def ansible_facts(facts: Mapping[str, Any], host: str) -> dict[str, Any]:
-    """The facts that playbooks for Ansible ask for most, under its names."""
+    """The most used facts of Ansible, under its names."""
     system, memory, account = facts["system"], facts["memory"], facts["account"]
     hostname = str(facts["network"]["hostname"] or host)
     distro = str(system["distro_id"] or "")

@@ -1,4 +1,4 @@
-"""group_vars/ and host_vars/ beside the inventory and beside the playbook: which files there are, and what they say."""
+"""Reads group_vars/ and host_vars/ beside the inventory and beside the playbook."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.positions import Value
 
-_ENDINGS: Final = (".yml", ".yaml", ".json", "")
+_SUFFIXES: Final = (".yml", ".yaml", ".json", "")
 _VAULT: Final = b"$ANSIBLE_VAULT"
 
 
 @dataclass(frozen=True, slots=True)
 class VarsDirs:
-    """What each group and each host has, the weaker before the stronger."""
+    """The variables of each group and host, the stronger files last."""
 
     groups: Mapping[str, Sequence[Mapping[str, Value]]] = field(default_factory=dict)
     hosts: Mapping[str, Sequence[Mapping[str, Value]]] = field(default_factory=dict)
 
     def values(self) -> Iterator[Mapping[str, Value]]:
-        for each in (*self.groups.values(), *self.hosts.values()):
-            yield from each
+        for files in (*self.groups.values(), *self.hosts.values()):
+            yield from files
 
 
 def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDirs:
-    """Those of the playbook's directory go over those of the inventory's, as it stands behind it."""
-    places = list(dict.fromkeys(directory.resolve() for directory in directories))
+    """Read the directories in order; later ones, such as the playbook's, win over earlier ones."""
+    parents = list(dict.fromkeys(directory.resolve() for directory in directories))
     groups = dict.fromkeys(["all", *(group for host in hosts for group in host.groups)])
     return VarsDirs(
-        {name: _said(places, "group_vars", name) for name in groups},
-        {host.name: _said(places, "host_vars", host.name) for host in hosts},
+        {name: _variables_of(parents, "group_vars", name) for name in groups},
+        {host.name: _variables_of(parents, "host_vars", host.name) for host in hosts},
     )
 
 
-def _said(places: Sequence[Path], kind: str, name: str) -> list[Mapping[str, Value]]:
-    paths = [place / kind / f"{name}{ending}" for place in places for ending in _ENDINGS]
+def _variables_of(parents: Sequence[Path], kind: str, name: str) -> list[Mapping[str, Value]]:
+    paths = [parent / kind / f"{name}{suffix}" for parent in parents for suffix in _SUFFIXES]
     return [_variables(path) for path in paths if path.exists()]
 
 

@@ -1,4 +1,4 @@
-"""YAML nodes as Python's own values: numbers and truths by YAML's rules, texts with Jinja in them as templates."""
+"""Converts YAML nodes to Python values; texts that contain Jinja become templates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import YamlTree, is_null, kind
-from ipexctl.playbook.positions import Place, Templated
+from ipexctl.playbook.positions import Position, Templated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 _TAG: Final = "tag:yaml.org,2002:"
 JINJA: Final = re.compile(r"\{\{|\{%|\{#")
 _TRUE: Final = ("yes", "true", "on")
-_LONGEST_NUMBER: Final = 300
+_MAX_DIGITS: Final = 300
 
 
 class PlaybookFile:
-    """One file: its tree, and its nodes as values. Errors know the column, too."""
+    """One YAML file: its tree, its nodes as values, and errors with line and column."""
 
     def __init__(self, text: str, path: str, base: Path) -> None:
         self.path = path
         self.base = base
         self.tree = YamlTree(text, path, base)
 
-    def place(self, node: Node) -> Place:
+    def position(self, node: Node) -> Position:
         mark = node.start_mark
-        return Place(self.tree.source, mark.line + 1, mark.column + 1)
+        return Position(self.tree.source, mark.line + 1, mark.column + 1)
 
     def error(self, node: Node, what: str, *, fix: str = "") -> PlaybookError:
-        return self.place(node).error(what, fix=fix)
+        return self.position(node).error(what, fix=fix)
 
     def value(self, node: Node, depth: int = 0) -> Value:
         if node.tag.startswith("!"):
-            return self._tagged(node)
+            return self._tagged_value(node)
         if node.id == "mapping":
             return {entry.key: self.value(entry.value, depth + 1) for entry in self.tree.entries(node, "this", depth)}
         if node.id == "sequence":
@@ -52,36 +52,36 @@ class PlaybookFile:
         name = node.tag.removeprefix(_TAG)
         if name == "bool":
             return text.lower() in _TRUE
-        if name in ("int", "float") and ":" not in text:  # 22:22 is a number in base 60 to YAML 1.1, and to nobody else
+        if name in ("int", "float") and ":" not in text:  # YAML 1.1 reads 22:22 as a base-60 number
             return self._number(node, name, text.replace("_", ""))
         return self.text_value(node)
 
     def text_value(self, node: Node) -> str | Templated:
-        """A scalar as it is written, whatever YAML would take it for."""
+        """A scalar as written, without YAML's conversions."""
         text = str(node.value)
         return self.template(node) if JINJA.search(text) else text
 
     def template(self, node: Node) -> Templated:
-        return Templated(str(node.value), self.place(node), int(getattr(node, "style", None) in ("|", ">")))
+        return Templated(str(node.value), self.position(node), int(getattr(node, "style", None) in ("|", ">")))
 
     def _number(self, node: Node, name: str, text: str) -> int | float | str:
-        if len(text) > _LONGEST_NUMBER:
+        if len(text) > _MAX_DIGITS:
             raise self.error(node, f"a number of {len(text)} digits", fix="in quotes it is a text")
         try:
             if name == "float":
                 return float(re.sub(r"(?i)^([-+]?)\.(inf|nan)$", r"\1\2", text))
-            return _whole(text)
+            return _parse_integer(text)
         except ValueError:
             return str(node.value)
 
-    def _tagged(self, node: Node) -> Value:
+    def _tagged_value(self, node: Node) -> Value:
         if node.tag == "!unsafe" and node.id == "scalar":
             return str(node.value)
         fix = "a value from the environment: \"{{ lookup('env', 'NAME') }}\"" if node.tag == "!vault" else ""
         raise self.error(node, f"{quoted(node.tag)} isn't understood here, at {kind(node)[:60]}", fix=fix)
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.lstrip("+"))
     for prefix, base in (("0x", 16), ("0b", 2), ("0o", 8)):
         if digits.startswith(prefix):

@@ -51,7 +51,7 @@ class PlayView:
             elif isinstance(event, TaskBegan):
                 self._hosts, self._items, self._headed = [], [], False
                 kind = "HANDLER" if event.handler else "TASK"
-                place = f"  {event.place}" if self._verbose and event.place else ""
+                place = f"  {event.position}" if self._verbose and event.position else ""
                 self._task = f"{kind} [{printable(event.name)}]{place}"
                 if sys.stdout.isatty() and not self._quiet:
                     self._head()
@@ -117,7 +117,7 @@ class PlayView:
                 done.result.status,
                 done.result.reason,
                 done.result.fix,
-                done.result.said,
+                done.result.message,
                 done.ignored,
             )
             groups.setdefault((*key, _output_of(done.result) if self._verbose else ""), []).append(done)
@@ -147,7 +147,7 @@ class PlayView:
             self._say_bad(names, result, label, ignored=False)
             return
         tint, plain = (f"\x1b[{_COLORS[result.status]}m", "\x1b[0m") if self._colors else ("", "")
-        said = result.said or result.reason
+        said = result.message or result.reason
         lines = (
             printable(said) if "\n" not in said else "\n" + "\n".join(f"  {printable(x)}" for x in said.splitlines())
         )
@@ -233,7 +233,7 @@ def as_json(report: PlayReport) -> dict[str, Any]:
                 "name": task.name,
                 "play": task.play,
                 "module": task.module,
-                "place": task.place,
+                "place": task.position,
                 "hosts": {
                     name: {
                         "status": result.status,
@@ -262,7 +262,7 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
     for number, play in enumerate(ready.playbook.plays):
         tasks = [(task, part) for task, part in parts_of(play.steps) if id(task) in ready.tasks]
         rows = [
-            {"name": t.called, "module": t.spec.name, "tags": sorted(t.tags), "place": str(t.place), "part": part}
+            {"name": t.called, "module": t.spec.name, "tags": sorted(t.tags), "place": str(t.position), "part": part}
             for t, part in tasks
         ]
         plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})

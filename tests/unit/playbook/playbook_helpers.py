@@ -12,7 +12,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import Source
 from ipexctl.playbook.engine import Engine
 from ipexctl.playbook.play_context import Options, PlayContext
-from ipexctl.playbook.positions import Place, Templated
+from ipexctl.playbook.positions import Position, Templated
 from ipexctl.playbook.prepare import prepare, read
 from ipexctl.playbook.task_selection import TaskSelection
 from ipexctl.playbook.templater import Job, Templater
@@ -61,7 +61,7 @@ def at(error: FileError) -> tuple[int, str]:
 
 
 def templated(text: str, kind: Any = "text") -> Templated:
-    return Templated(text, Place(Source("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
+    return Templated(text, Position(Source("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
 
 
 def fill(
@@ -80,6 +80,8 @@ def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list
         playbook, files = read("site.yml", directory, templater)
         ready = prepare(playbook, files, TaskSelection(), every, limited)
         told = Options(**options)
-        context = PlayContext(nobody, nobody, Cancel(), templater, told, events.append, limited, directory, every=every)
+        context = PlayContext(
+            nobody, nobody, Cancel(), templater, told, events.append, limited, directory, all_hosts=every
+        )
         report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context).run()
     return report, events

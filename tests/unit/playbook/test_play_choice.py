@@ -11,11 +11,11 @@ from ipexctl.cli.app import app
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import Source
 from ipexctl.playbook.pattern import hosts_of
-from ipexctl.playbook.positions import Place, PlaybookError
-from ipexctl.playbook.task_selection import TaskSelection, chosen, unknown_tags
+from ipexctl.playbook.positions import PlaybookError, Position
+from ipexctl.playbook.task_selection import TaskSelection, select_tasks, unknown_tags
 from playbook_helpers import HOSTS, book, play_of
 
-HERE = Place(Source("p.yml", Path(), ["- hosts: x"]), 1, 10)
+HERE = Position(Source("p.yml", Path(), ["- hosts: x"]), 1, 10)
 TASKS = """\
 - {name: plain, exec: a}
 - {name: fast, exec: a, tags: fast}
@@ -65,17 +65,17 @@ def test_a_pattern_that_means_nobody_is_an_error_of_its_line() -> None:
 )
 def test_tags_choose_as_ansibles_do(tmp_path: Path, tags: str, skip: str, names: str) -> None:
     playbook = book(tmp_path, play_of(TASKS))
-    wanted = chosen(playbook, TaskSelection(frozenset(tags.split()), frozenset(skip.split())))
+    wanted = select_tasks(playbook, TaskSelection(frozenset(tags.split()), frozenset(skip.split())))
     assert [task.called for task in playbook.plays[0].tasks if id(task) in wanted] == names.split()
 
 
 def test_start_at_leaves_out_what_is_before(tmp_path: Path) -> None:
     playbook = book(tmp_path, play_of(TASKS))
     for name in ("both", "bo*"):
-        wanted = chosen(playbook, TaskSelection(start_at=name))
+        wanted = select_tasks(playbook, TaskSelection(start_at=name))
         assert [task.called for task in playbook.plays[0].tasks if id(task) in wanted] == ["both", "always"]
     with pytest.raises(UserError) as caught:
-        chosen(playbook, TaskSelection(start_at="bth"))
+        select_tasks(playbook, TaskSelection(start_at="bth"))
     assert "did you mean 'both'?" in caught.value.fix
 
 

@@ -112,7 +112,7 @@ class _Job:
     def __init__(self) -> None:
         self.ran: list[list[str]] = []
 
-    def together(self, context: Any, calls: Sequence[Call]) -> dict[str, Result]:
+    def run_on_all(self, context: Any, calls: Sequence[Call]) -> dict[str, Result]:
         self.ran.append([call.host.name for call in calls])
         return {call.host.name: Result("changed") for call in calls}
 
@@ -172,7 +172,7 @@ def test_a_run_whose_options_differ_between_hosts_is_none(tmp_path: Path, monkey
 
 def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Never:
-        def together(self, context: Any, calls: Sequence[Call]) -> dict[str, Result]:
+        def run_on_all(self, context: Any, calls: Sequence[Call]) -> dict[str, Result]:
             return {call.host.name: Result("skipped", data={"stdout": ""}, not_run=True) for call in calls}
 
     monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: Never())

@@ -10,7 +10,7 @@ from ipexctl.playbook.masks import HIDDEN, masked, secrets_in, shown
 from ipexctl.playbook.modules import MODULES
 from ipexctl.playbook.modules.registry import runner
 from ipexctl.playbook.options import OMIT, BadOption, Option, converted, filled, filled_environment
-from ipexctl.playbook.result import Result, together
+from ipexctl.playbook.result import Result, combine_items
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_is_omitted_is_as_if_it_were_not_there() -> None:
 
 
 def test_every_module_has_somebody_who_does_its_work() -> None:
-    does = {"here": "here", "host": "on_host", "together": "together"}
+    does = {"control": "run_locally", "host": "run_on_host", "all": "run_on_all"}
     for spec in MODULES.values():
         assert callable(getattr(runner(spec.name), does[spec.where]))
 
@@ -124,7 +124,7 @@ def test_what_no_log_hid_in_a_loop_or_a_fact_stays_hidden() -> None:
 
 def test_of_a_loop_the_worst_counts() -> None:
     turns = [Result("ok"), Result("failed", "no"), Result("changed")]
-    all_of_it = together(turns, ["a", "b", "c"], "item")
+    all_of_it = combine_items(turns, ["a", "b", "c"], "item")
     assert (all_of_it.status, all_of_it.reason) == ("failed", "no")
     assert [each["item"] for each in all_of_it.data["results"]] == ["a", "b", "c"]
-    assert together([], [], "item").status == "skipped"
+    assert combine_items([], [], "item").status == "skipped"

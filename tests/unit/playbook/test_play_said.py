@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.modules.project_warning import is_synced
+from ipexctl.playbook.modules.project_warning import synced_path
 from ipexctl.playbook.rephrase import as_playbook
 from ipexctl.playbook.result import Result
 
@@ -53,4 +53,4 @@ def test_what_is_brought_into_a_project_travels_unless_it_stays_behind(
 ) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / ".gitignore").write_text("kept/\n")
-    assert is_synced(tmp_path / dest, tmp_path / "project", excludes) == where
+    assert synced_path(tmp_path / dest, tmp_path / "project", excludes) == where

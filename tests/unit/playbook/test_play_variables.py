@@ -11,7 +11,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.playbook.engine import batches
 from ipexctl.playbook.play_context import Options
 from ipexctl.playbook.templater import Filled, Job, Templater
-from ipexctl.playbook.variables import tell_call, tell_play
+from ipexctl.playbook.variables import send_call_variables, send_play_variables
 from playbook_helpers import HOSTS, book, templated
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def values_of(tmp_path: Path, vars_: dict[str, str], asked: str, extra: tuple[di
         host = Host("node1", "10.0.0.1", user="me", vars=vars_)
         context: Any = SimpleNamespace(templater=told, hosts=(host,), known=lambda: (host,))
         context.options, context.cwd = Options(extra=extra), tmp_path
-        tell_call(context, "/books")
-        tell_play(context, 0, play)
+        send_call_variables(context, "/books")
+        send_play_variables(context, 0, play)
         told.add("own:node1", {"d": "set", "e": "set"})
         local = [(values, True) for values in task.inherited.vars]
         (found,) = told.fill([Job("node1", {"it": templated(asked)}, local=local)])
