@@ -1,4 +1,4 @@
-"""A cluster of real SSH hosts on this machine: namespaces, sshd, CPU costumes, faults."""
+"""A cluster of real SSH hosts on one Linux machine: namespaces, sshd, CPU profiles, faults."""
 
 from __future__ import annotations
 

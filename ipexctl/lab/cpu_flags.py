@@ -1,6 +1,6 @@
-"""The flags line of each generation, as the kernel prints it. Data only.
+"""The CPU flags of each generation, as the kernel prints them. Data only.
 
-A generation is the one before it with flags added and taken away; ORDER is the kernel's own order.
+A generation is its predecessor with flags added and removed; ORDER is the kernel's order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ avx512cd avx512bw avx512vl xsavec xgetbv1 xsaves cqm_mbm_total cqm_mbm_local pku
 """
 _CASCADELAKE = f"{_SKYLAKE} ibrs_enhanced avx512_vnni arch_capabilities hwp hwp_act_window hwp_epp hwp_pkg_req"
 _COOPERLAKE = f"{_CASCADELAKE} avx512_bf16"
-# Ice Lake came before Cooper Lake's bf16 and without it; mpx is gone.
+# Ice Lake has no bf16, unlike Cooper Lake, and no mpx.
 _ICELAKE = f"""{_CASCADELAKE}
 -mpx avx512ifma sha_ni split_lock_detect wbnoinvd avx512vbmi umip avx512_vbmi2 gfni vaes vpclmulqdq
 avx512_bitalg tme avx512_vpopcntdq la57 rdpid fsrm pconfig
@@ -55,7 +55,7 @@ tsc_known_freq cat_l2 cdp_l2 avx_vnni avx512_bf16 waitpkg bus_lock_detect cldemo
 serialize tsxldtrk arch_lbr ibt vnmi amx_bf16 avx512_fp16 amx_tile amx_int8
 """
 _EMERALDRAPIDS = f"{_SAPPHIRERAPIDS} -invpcid_single user_shstk"
-# The kernel has no word for AMX-FP16 here (cpufeatures.h keeps it off the line): the model number tells.
+# /proc/cpuinfo has no flag for AMX-FP16 (cpufeatures.h hides it); only the model number shows it.
 _GRANITERAPIDS = _EMERALDRAPIDS
 _GENOA = f"""{_COMMON}
 mmxext fxsr_opt amd_lbr_v2 extd_apicid rapl fma pcid x2apic movbe f16c rdrand cmp_legacy svm extapic cr8_legacy
@@ -77,17 +77,17 @@ sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs paca pacg dcpodp sve
 ORDER: Final = tuple(_ORDER.split())
 
 
-def _in_order(words: str) -> str:
-    chosen: set[str] = set()
-    for word in words.split():
-        if word.startswith("-"):
-            chosen.discard(word[1:])
+def _in_order(flags: str) -> str:
+    selected: set[str] = set()
+    for flag in flags.split():
+        if flag.startswith("-"):
+            selected.discard(flag[1:])
         else:
-            chosen.add(word)
-    unknown = chosen - set(ORDER)
+            selected.add(flag)
+    unknown = selected - set(ORDER)
     if unknown:
         raise ValueError(f"flags without a place in ORDER: {sorted(unknown)}")
-    return " ".join(flag for flag in ORDER if flag in chosen)
+    return " ".join(flag for flag in ORDER if flag in selected)
 
 
 FLAGS: Final = {

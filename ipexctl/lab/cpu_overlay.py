@@ -1,4 +1,4 @@
-"""Writing a costume where hosts can mount it over what their kernel tells."""
+"""Writes the files of a CPU profile that hosts mount over /proc/cpuinfo and /sys/devices/system."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def write_profiles(lab: Lab) -> None:
-    """Write every costume the lab wears, once, however many hosts wear it."""
+    """Write each CPU profile of the lab once, for all hosts that use it."""
     for name in sorted({host.cpu_profile for host in lab.nodes if host.cpu_profile}):
-        _write(profile_directory(lab, name), name)
+        _write_profile(profile_directory(lab, name), name)
 
 
 def profile_directory(lab: Lab, name: str) -> Path:
     return lab.dir / f"costume-{name}"
 
 
-def _write(directory: Path, name: str) -> None:
+def _write_profile(directory: Path, name: str) -> None:
     cpu_profile = find_cpu_profile(name)
     directory.mkdir()
     (directory / "cpuinfo").write_text(cpuinfo(cpu_profile))

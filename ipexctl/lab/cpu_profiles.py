@@ -1,4 +1,4 @@
-"""The CPUs a lab's host can be dressed as. Data and its lookup; `cpuinfo` and `sysfs` render it."""
+"""The CPU profiles that a lab's host can imitate. Data and lookup; `cpuinfo` and `sysfs` render them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARM: Final = "aarch64"
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
-    """One machine: what its CPU calls itself, and how its cores and memory are laid out."""
+    """One machine: the identity of its CPU, and the layout of its cores and memory."""
 
     name: str
     model_name: str
@@ -24,14 +24,14 @@ class CpuProfile:
     stepping: int
     sockets: int
     cores: int
-    """Per socket."""
+    """Cores per socket."""
     mhz: int
     l2: int
-    """KB, each core's own."""
+    """KB per core."""
     l3: int
     """KB, shared by `l3_cores` cores, or by all of a socket."""
     known_for: str
-    """What it has, or lacks, that matters to a training job."""
+    """Features it has or lacks that matter to a training job."""
     numa_per_socket: int = 1
     threads: int = 2
     vendor: str = "GenuineIntel"
@@ -64,7 +64,7 @@ class CpuProfile:
 
 
 _WIDE = "52 bits physical, 57 bits virtual"
-COSTUMES: Final = (
+CPU_PROFILES: Final = (
     CpuProfile(
         "sandybridge", "Intel(R) Xeon(R) CPU E5-2680 0 @ 2.70GHz", 6, 45, 7, 2, 8, 2700, 256, 20480,
         "AVX, no AVX2: no stack for it", cpuid_level=13, microcode="0x71a",
@@ -114,7 +114,7 @@ COSTUMES: Final = (
         "aarch64: no wheel of the stack fits", threads=1, vendor="ARM", arch=ARM, l1d=64, l1i=64,
     ),
 )  # fmt: skip
-_BY_NAME: Final = {cpu_profile.name: cpu_profile for cpu_profile in COSTUMES}
+_BY_NAME: Final = {cpu_profile.name: cpu_profile for cpu_profile in CPU_PROFILES}
 
 
 def find_cpu_profile(name: str) -> CpuProfile:
@@ -133,18 +133,18 @@ class Cpu:
     number: int
     socket: int
     core: int
-    """Within its socket."""
+    """Number within its socket."""
     thread: int
     node: int
 
 
 def cpus(cpu_profile: CpuProfile) -> tuple[Cpu, ...]:
-    """Numbered as Linux does: the first thread of every core, socket after socket, then the second ones."""
-    found: list[Cpu] = []
+    """All CPUs, numbered as on Linux: the first thread of every core, socket after socket, then the second threads."""
+    result: list[Cpu] = []
     per_node = cpu_profile.cores // cpu_profile.numa_per_socket
     for thread in range(cpu_profile.threads):
         for socket in range(cpu_profile.sockets):
             for core in range(cpu_profile.cores):
                 node = socket * cpu_profile.numa_per_socket + core // per_node
-                found.append(Cpu(len(found), socket, core, thread, node))
-    return tuple(found)
+                result.append(Cpu(len(result), socket, core, thread, node))
+    return tuple(result)

@@ -1,4 +1,4 @@
-"""/proc/cpuinfo of a costume. Pure."""
+"""Renders /proc/cpuinfo of a CPU profile. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 def cpuinfo(cpu_profile: CpuProfile) -> str:
-    one = _arm if cpu_profile.arch == ARM else _x86
-    return "".join(f"{one(cpu_profile, cpu)}\n" for cpu in cpus(cpu_profile))
+    render = _arm if cpu_profile.arch == ARM else _x86
+    return "".join(f"{render(cpu_profile, cpu)}\n" for cpu in cpus(cpu_profile))
 
 
 def _x86(cpu_profile: CpuProfile, cpu: Cpu) -> str:
     apicid = _apicid(cpu_profile, cpu)
     amd = cpu_profile.vendor == "AuthenticAMD"
-    # The kernel calls an AMD core's own L2 the cache, and an Intel socket's L3.
+    # "cache size" is a core's L2 on AMD and a socket's L3 on Intel.
     cache = cpu_profile.l2 if amd else cpu_profile.l3
-    rows = [
+    fields = [
         ("processor\t", cpu.number),
         ("vendor_id\t", cpu_profile.vendor),
         ("cpu family\t", cpu_profile.family),
@@ -48,7 +48,7 @@ def _x86(cpu_profile: CpuProfile, cpu: Cpu) -> str:
         ("address sizes\t", cpu_profile.address_sizes),
         ("power management", ""),
     ]
-    return "".join(f"{name}: {value}".rstrip() + "\n" for name, value in rows)
+    return "".join(f"{name}: {value}".rstrip() + "\n" for name, value in fields)
 
 
 def _apicid(cpu_profile: CpuProfile, cpu: Cpu) -> int:

@@ -1,4 +1,4 @@
-"""The filesystems of a lab's hosts: sparse images, so a disk of 16 GB that is full costs nothing."""
+"""The filesystems of a lab's hosts: sparse images, so a full disk of 16 GB uses no real space."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 _SIZE: Final = 16 << 30
 
 
-def loops_work() -> bool:
-    """Whether images can be mounted; in most containers they cannot, and a tmpfs stands in."""
+def can_mount_images() -> bool:
+    """True if images can be mounted; most containers can't, and a tmpfs is used instead."""
     return Path("/dev/loop-control").exists() and Path("/sys/block").exists()
 
 
-def image(host: LabHost) -> Path:
+def image_path(host: LabHost) -> Path:
     return host.dir / "disk.img"
 
 
 def make_image(host: LabHost) -> None:
-    if loops_work():
-        _format(image(host))
+    if can_mount_images():
+        _format(image_path(host))
 
 
 def _format(path: Path) -> None:
     with path.open("wb") as file:
         os.truncate(file.fileno(), _SIZE)
-    # No journal and nothing written ahead of need: 10 ms, and the image stays as sparse as it is empty.
+    # No journal and lazy initialisation: formatting takes 10 ms and the image stays sparse.
     options = ["-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", "-m", "0"]
     system.run(["mkfs.ext4", "-q", "-F", *options, str(path)])
 
@@ -44,14 +44,14 @@ def shared_home(lab: Lab) -> Path:
 
 
 def make_shared_home(lab: Lab) -> Path:
-    """The one home all nodes mount, with its key in it, mounted here until they all have it."""
+    """Make the home that all nodes share, and mount it on this machine until all nodes have mounted it."""
     home = shared_home(lab)
     home.mkdir()
-    if loops_work():
-        img = lab.dir / "home.img"
-        _format(img)
-        with suppress(system.CommandError):  # a plain directory is as shared, only not as easily full
-            system.run(["mount", "-o", "loop,noatime", str(img), str(home)])
+    if can_mount_images():
+        image = lab.dir / "home.img"
+        _format(image)
+        with suppress(system.CommandError):  # a plain directory is shared as well, but can't be filled
+            system.run(["mount", "-o", "loop,noatime", str(image), str(home)])
             (home / "lost+found").rmdir()
     if Path("/etc/skel").is_dir():
         shutil.copytree("/etc/skel", home, dirs_exist_ok=True, symlinks=True)
@@ -65,8 +65,8 @@ def make_shared_home(lab: Lab) -> Path:
     return home
 
 
-def let_go_of_shared_home(lab: Lab) -> None:
-    """Unmount it here: from now on it lives as long as the hosts that have it, and no crash can leave it."""
+def unmount_shared_home(lab: Lab) -> None:
+    """Unmount the shared home on this machine; the hosts' own mounts keep it alive, and a crash leaves none behind."""
     home = shared_home(lab)
     if home.is_mount():
         system.run(["umount", str(home)])

@@ -1,4 +1,4 @@
-"""Removing labs, whole ones and what is left of those that a crash cut short."""
+"""Removes labs, including the remains of labs whose creation was interrupted."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What `down` took away."""
+    """The labs and the number of hosts that `down` removed."""
 
     labs: tuple[str, ...]
     hosts: int = 0
 
 
 def down(name: str | None = None) -> Removed:
-    """Remove one lab, or with None every lab of this machine and every leftover of one."""
+    """Remove one lab, or with None all labs of this machine and all their remains."""
     system.require()
-    known = _known()
+    names = _known()
     if name is not None:
-        if name not in known:
-            listed = ", ".join(sorted(known)) or "none"
+        if name not in names:
+            listed = ", ".join(sorted(names)) or "none"
             raise UserError(f"there is no lab {name!r} on this machine (there are: {listed})", fix="ipexctl lab list")
-        known = {name}
+        names = {name}
     hosts = 0
-    for each in sorted(known):
-        with lab_lock(each):
-            hosts += remove(each)
+    for lab_name in sorted(names):
+        with lab_lock(lab_name):
+            hosts += remove(lab_name)
     if name is None:
         _sweep_links()
-        for empty in (state.LABS, state.LABS.parent):
+        for directory in (state.LABS, state.LABS.parent):
             with suppress(OSError):
-                empty.rmdir()
-    return Removed(tuple(sorted(known)), hosts)
+                directory.rmdir()
+    return Removed(tuple(sorted(names)), hosts)
 
 
 def _known() -> set[str]:
-    """Labs by their directories, and by namespaces whose directory is lost."""
+    """Names of labs that have a directory, and of those that only have namespaces left."""
     return {*state.directories(), *labs_of(system.namespaces())}
 
 
 def labs_of(namespaces: Collection[str]) -> set[str]:
-    """The labs that namespaces belong to: `ipx-my-lab-node1` → `my-lab`, as no host's name has a dash."""
-    ours = (name.removeprefix(state.NETNS_PREFIX) for name in namespaces if name.startswith(state.NETNS_PREFIX))
-    return {name.rsplit("-", 1)[0] for name in ours if "-" in name}
+    """The labs of these namespaces: `ipx-my-lab-node1` → `my-lab`; no host's name has a dash."""
+    lab_names = (name.removeprefix(state.NETNS_PREFIX) for name in namespaces if name.startswith(state.NETNS_PREFIX))
+    return {name.rsplit("-", 1)[0] for name in lab_names if "-" in name}
 
 
 def remove(name: str) -> int:
-    """Take away everything of one lab, whatever state it is in; the number of hosts it had."""
+    """Remove everything of one lab, in any state; return the number of hosts it had."""
     lab = state.load(name)
     prefix = f"{state.NETNS_PREFIX}{name}-"
     hosts = 0
-    for _ in range(3):  # a process that was just starting when we looked makes a second look needed
+    for _ in range(3):  # a process may have started after the previous pass
         spaces = [space for space in system.namespaces() if name in labs_of([space])]
         assert all(space.startswith(prefix) for space in spaces)
         if spaces:
@@ -98,7 +98,7 @@ def mounts_below(mountinfo: str, directory: str) -> list[str]:
 
 
 def _release_loops(directory: Path) -> None:
-    """Wait until the kernel has let go of our images: it does so by itself, a moment after the last mount."""
+    """Wait until the kernel releases the lab's loop devices, which happens shortly after the last unmount."""
     deadline = time.monotonic() + 5
     while loops := _loops_below(directory):
         if time.monotonic() > deadline:
@@ -110,16 +110,16 @@ def _release_loops(directory: Path) -> None:
 
 
 def _loops_below(directory: Path) -> list[str]:
-    found = []
+    loops = []
     for path in Path("/sys/block").glob("loop*/loop/backing_file"):
         with suppress(OSError):
             if path.read_text().startswith(f"{directory}{os.sep}"):
-                found.append(path.parts[3])
-    return found
+                loops.append(path.parts[3])
+    return loops
 
 
 def _sweep_links() -> None:
-    """Links of ours that no lab claims: an `up` died between making one and telling anyone."""
+    """Delete uplinks that belong to no lab: `up` was killed after creating one."""
     claimed = {lab.uplink for lab in state.load_all()}
     for link in system.links():
         number = link.removeprefix(state.LINK_PREFIX)

@@ -1,4 +1,4 @@
-"""What a host has of its own under /etc: accounts, names, sshd's configuration. Pure."""
+"""Renders a host's own files under /etc: accounts, host names, sshd's configuration. Pure."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ if TYPE_CHECKING:
 
 UID: Final = 1000
 """The same for every account name: on a shared home the files must belong to all of them."""
-_FIRST_PERSON, _NOBODY = 1000, 65534
+_FIRST_USER_UID, _NOBODY_UID = 1000, 65534
 _SHELL: Final = "/bin/bash"
 
 
 def passwd(machine: str, host: LabHost) -> str:
-    """The machine's system accounts, none of its people, and ours."""
+    """/etc/passwd: the machine's system accounts and the host's login account, but no other users."""
     lines = [line for line in machine.splitlines() if _is_system(line) and not line.startswith("root:")]
     lines.insert(0, f"root:x:0:0:root:/root:{_SHELL}")
     if not any(line.startswith("sshd:") for line in lines):
         lines.append("sshd:x:74:65534::/run/sshd:/usr/sbin/nologin")
     if host.user != "root":
         lines.append(f"{host.user}:x:{UID}:{UID}:{host.user}:{host.home}:{_SHELL}")
-    return _text(lines)
+    return _join_lines(lines)
 
 
 def group(machine: str, host: LabHost) -> str:
     lines = [_without_members(line) for line in machine.splitlines() if _is_system(line)]
     if host.user != "root":
         lines.append(f"{host.user}:x:{UID}:")
-    return _text(lines)
+    return _join_lines(lines)
 
 
 def shadow(passwd_text: str) -> str:
-    """No password for anyone: `*`, not `!`, which sshd takes for a locked account."""
-    return _text([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
+    """/etc/shadow without passwords: `*`, because sshd treats `!` as a locked account."""
+    return _join_lines([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
 
 
 def _is_system(line: str) -> bool:
     fields = line.split(":")
     if len(fields) < 4 or not fields[2].isdigit():
         return False
-    return int(fields[2]) < _FIRST_PERSON or int(fields[2]) == _NOBODY
+    return int(fields[2]) < _FIRST_USER_UID or int(fields[2]) == _NOBODY_UID
 
 
 def _without_members(line: str) -> str:
@@ -52,7 +52,7 @@ def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     known = lab.nodes if others else (host,)
     lines += [f"{node.peer_address} {node.name}" for node in known]
-    return _text(lines)
+    return _join_lines(lines)
 
 
 RESOLV_CONF: Final = "# no name server: the hosts of a lab know what /etc/hosts says\noptions timeout:1 attempts:1\n"
@@ -77,17 +77,17 @@ def sshd_config(openssh: tuple[int, int]) -> str:
         "Subsystem sftp internal-sftp",
     ]
     if openssh >= (9, 8):
-        # Tests fail to log in on purpose; sshd would shut the whole lab out for it.
+        # Tests fail to log in on purpose; since 9.8 sshd would refuse the whole lab for it.
         lines.append("PerSourcePenalties no")
-    return _text(lines)
+    return _join_lines(lines)
 
 
 def openssh_version(banner: str) -> tuple[int, int]:
-    """`OpenSSH_9.2p1 Debian-2…` → (9, 2); (0, 0) for what can't be read."""
+    """`OpenSSH_9.2p1 Debian-2…` → (9, 2); (0, 0) if it can't be parsed."""
     head = banner.removeprefix("OpenSSH_").split("p", 1)[0].split(",", 1)[0].strip()
     major, _, minor = head.partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
-def _text(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)

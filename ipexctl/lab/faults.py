@@ -1,6 +1,6 @@
-"""What can be broken on a host: names, arguments, what each does. Pure; `breaking` does it.
+"""The faults: names, arguments, effects. Pure; `fault_injection` runs them.
 
-The shell that does it is in fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…`.
+A fault's shell script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…`.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ ALL_INTERFACES: Final = "all"
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a fault: how it is called, what it is when not given, how it is read."""
+    """One argument of a fault: its name, default and parser."""
 
     name: str
     default: str
     read: Callable[[str], str]
-    """The text in its normal form; ValueError says what was expected."""
+    """Returns the text in its normal form; the message of ValueError names the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A way for a host to be broken that can be undone."""
+    """A fault of a host that can be removed again."""
 
     name: str
     summary: str
     arguments: tuple[Argument, ...] = ()
     clashes: str = ""
-    """Of the faults with the same word here, a host can have one at a time."""
+    """Of the faults with the same value, a host can have one at a time."""
     program: str = ""
     package: str = ""
-    """What must be installed, and the Debian package that has it."""
+    """The required program, and its Debian package."""
     script: str = ""
-    """The script's name, where it isn't the fault's own."""
-    on_wire: bool = False
-    """Acts on interfaces: its last argument names one or all."""
+    """The script's name, if it differs from the fault's."""
+    on_interface: bool = False
+    """Acts on interfaces: its last argument names one, or all."""
     in_home: bool = False
-    """Writes to the homes, so they must be writable when it comes and when it goes."""
+    """Writes to the homes, so they must be writable when it is injected and removed."""
     at_switch: bool = False
-    """Acts on the switch's end of the wire too."""
+    """Acts on the switch's end of the link, too."""
     in_host: bool = True
 
     @property
@@ -109,33 +109,33 @@ def _number(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
 
 
-_WIRE = Argument("INTERFACE", ALL_INTERFACES, _interface)
+_INTERFACE = Argument("INTERFACE", ALL_INTERFACES, _interface)
 
 FAULTS: Final = (
     Fault(
         "link-down",
         "the cable is out: packets vanish, connections hang",
-        (_WIRE,),
-        on_wire=True,
+        (_INTERFACE,),
+        on_interface=True,
         at_switch=True,
         in_host=False,
     ),
     Fault(
         "slow-link",
         "RATE in each direction, 10mbit unless given",
-        (Argument("RATE", "10mbit", _rate), _WIRE),
+        (Argument("RATE", "10mbit", _rate), _INTERFACE),
         program="tc",
         package="iproute2",
-        on_wire=True,
+        on_interface=True,
         at_switch=True,
     ),
     Fault(
         "packet-loss",
         "PERCENT of the packets are lost in each direction, 5 unless given",
-        (Argument("PERCENT", "5", _percent), _WIRE),
+        (Argument("PERCENT", "5", _percent), _INTERFACE),
         program="iptables",
         package="iptables",
-        on_wire=True,
+        on_interface=True,
     ),
     Fault(
         "firewall",
@@ -183,23 +183,23 @@ def find_fault(name: str) -> Fault:
 
 
 def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
-    """All arguments in their normal form, defaults filled in. An interface may come without those before it."""
-    words = list(given)
-    if fault.on_wire and len(words) == 1 and len(fault.arguments) > 1 and _is_interface(words[0]):
-        words.insert(0, fault.arguments[0].default)
-    if len(words) > len(fault.arguments):
+    """All arguments in their normal form, with defaults. An interface may be given without the arguments before it."""
+    texts = list(given)
+    if fault.on_interface and len(texts) == 1 and len(fault.arguments) > 1 and _is_interface(texts[0]):
+        texts.insert(0, fault.arguments[0].default)
+    if len(texts) > len(fault.arguments):
         takes = f"takes {len(fault.arguments)} at most" if fault.arguments else "takes no argument"
         raise UserError(f"{fault.name} {takes}: {' '.join(given)!r}", fix=f"ipexctl lab break NAME {fault.usage}")
-    read = []
+    values = []
     for position, argument in enumerate(fault.arguments):
-        text = words[position] if position < len(words) else argument.default
+        text = texts[position] if position < len(texts) else argument.default
         try:
-            read.append(argument.read(text))
+            values.append(argument.read(text))
         except ValueError as error:
             raise UserError(
                 f"{fault.name}: {text!r} is not {error}", fix=f"ipexctl lab break NAME {fault.usage}"
             ) from None
-    return tuple(read)
+    return tuple(values)
 
 
 def _is_interface(text: str) -> bool:
@@ -207,50 +207,50 @@ def _is_interface(text: str) -> bool:
 
 
 def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
-    """Refuse what this host can't have: a wire it lacks, a fault another one stands in the way of."""
-    if fault.on_wire and args[-1] != ALL_INTERFACES and args[-1] not in network.interfaces(host):
+    """Refuse a fault that this host can't have: a missing interface, a conflict with an active fault."""
+    if fault.on_interface and args[-1] != ALL_INTERFACES and args[-1] not in network.interfaces(host):
         raise UserError(f"{host.name} has no {args[-1]}", fix=f"it has {' and '.join(network.interfaces(host))}")
     for other in host.faults:
         same_kind = fault.clashes and find_fault(other).clashes == fault.clashes
-        in_the_way = fault.in_home and other in _NO_WRITING
-        if other != fault.name and (same_kind or in_the_way):
+        blocks_writing = fault.in_home and other in _READ_ONLY_FAULTS
+        if other != fault.name and (same_kind or blocks_writing):
             raise UserError(
                 f"{other} is in force on {host.name}, and {fault.name} cannot be added to it",
                 fix=f"ipexctl lab mend {host.lab}/{host.name} {other}",
             )
 
 
-_NO_WRITING: Final = ("full-disk", "read-only-home")
+_READ_ONLY_FAULTS: Final = ("full-disk", "read-only-home")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One run of a fault's script: in the host, or in the switch's namespace."""
+    """One run of a fault's script, in the host or in the switch's namespace."""
 
     argv: tuple[str, ...]
     in_host: bool
 
 
-def steps(fault: Fault, verb: str, args: Sequence[str], host: LabHost) -> tuple[Step, ...]:
-    """What is to be run to break or mend."""
-    if not fault.on_wire:
-        return (Step((verb, fault.name, *args), in_host=True),)
-    chosen = network.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
-    words = _wire_words(fault, args[:-1])
-    found = []
-    for interface in chosen:
+def steps(fault: Fault, action: str, args: Sequence[str], host: LabHost) -> tuple[Step, ...]:
+    """The script runs that inject or remove a fault."""
+    if not fault.on_interface:
+        return (Step((action, fault.name, *args), in_host=True),)
+    selected = network.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
+    script_args = _script_args(fault, args[:-1])
+    result = []
+    for interface in selected:
         if fault.in_host:
-            found.append(Step((verb, fault.name, interface, *words), in_host=True))
+            result.append(Step((action, fault.name, interface, *script_args), in_host=True))
         if fault.at_switch:
             port = network.port_name(host, interface)
-            found.append(Step((verb, fault.name, port, *words), in_host=False))
-    return tuple(found)
+            result.append(Step((action, fault.name, port, *script_args), in_host=False))
+    return tuple(result)
 
 
-def _wire_words(fault: Fault, args: Sequence[str]) -> tuple[str, ...]:
+def _script_args(fault: Fault, args: Sequence[str]) -> tuple[str, ...]:
     if fault.name == "slow-link":
         bits = bits_per_second(args[0])
-        # A bucket of 10 ms, and never less than one unsegmented 64 KB packet.
+        # A bucket of 10 ms, and at least one unsegmented packet of 64 KB.
         return (f"{bits}bit", f"{max(bits // 8 // 100, 65536)}b")
     if fault.name == "packet-loss":
         return (f"{float(args[0]) / 100:.6f}",)

@@ -1,5 +1,5 @@
-# The first process of a host: starts sshd, says "ready" on stdout once it listens, then reaps what
-# is orphaned and outlives sshd. The kernel shields it from signals of its own host: `lab down` ends it.
+# The first process of a host: starts sshd, prints "ready" on stdout once it listens, then reaps orphaned
+# processes and outlives sshd. Signals from its own namespace can't end it; `lab down` does.
 cd /
 umount -l /.old && rmdir /.old
 give_up() {

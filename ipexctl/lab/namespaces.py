@@ -1,4 +1,4 @@
-"""Running a shell script in a host's own namespaces, beside its sshd and not through it."""
+"""Runs shell scripts in a host's namespaces, without its sshd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
-    """Run it as root of that host; CommandError with its words when it fails."""
+    """Run a script as root of the host; raises CommandError with its output if it fails."""
     pid = processes.init_of(host.netns)
     if pid is None:
         raise UserError(
@@ -28,5 +28,5 @@ def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: fl
 
 
 def at_switch(netns: str, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
-    """Run it where the bridges are: this machine's files, the lab's wires."""
+    """Run a script in the switch's network namespace, with this machine's files."""
     return system.run(["ip", "netns", "exec", netns, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)

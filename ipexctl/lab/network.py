@@ -1,7 +1,7 @@
-"""A lab's wires as text for `ip -batch`. Pure; `up` runs them.
+"""A lab's network as commands for `ip -batch`. Pure; `up` runs them.
 
-The bridges live in a namespace of their own: this machine gains one link, and its firewall,
-which on a Docker host drops what crosses a bridge, never sees what the nodes say to one another.
+The bridges have a namespace of their own: this machine gets one link, and its firewall,
+which drops bridged packets on a Docker host, does not see traffic between the nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def netns_names(lab: Lab) -> tuple[str, ...]:
 
 
 def uplink(lab: Lab, *, v6: bool) -> str:
-    """Run in this machine's own namespace."""
+    """Commands for this machine's namespace."""
     link = lab.uplink
     commands = [
         f"link add {link} type veth peer name {_UPLINK} netns {lab.switch}",
@@ -42,25 +42,25 @@ def uplink(lab: Lab, *, v6: bool) -> str:
 
 
 def switch(lab: Lab) -> str:
-    """Run in the switch's namespace: the bridges, and a wire to every host."""
+    """Commands for the switch's namespace: the bridges, and a link to every host."""
     commands = [f"link add {bridge} type bridge" for bridge in (FRONT, INNER)]
     commands += [f"link set {bridge} up" for bridge in (FRONT, INNER)]
     commands.append(f"link set {_UPLINK} master {FRONT} up")
     for host in lab.nodes:
-        for interface, bridge in wires(host):
+        for interface, bridge in links(host):
             port = port_name(host, interface)
             commands += [
                 f"link add {port} type veth peer name {interface} netns {host.netns}",
                 f"link set {port} master {bridge} up",
             ]
             if bridge == FRONT and host.internal and not host.is_bastion:
-                # With a second network, this one leads to the control machine and nowhere else.
+                # With a second network, this one only connects the host to the control machine.
                 commands.append(f"link set {port} type bridge_slave isolated on")
     return _lines(commands)
 
 
-def wires(host: LabHost) -> tuple[tuple[str, str], ...]:
-    """(interface in the host, bridge it is plugged into)."""
+def links(host: LabHost) -> tuple[tuple[str, str], ...]:
+    """The links of a host: (interface in the host, bridge)."""
     if host.behind_bastion:
         return (("eth0", INNER),)
     if host.internal:
@@ -69,19 +69,19 @@ def wires(host: LabHost) -> tuple[tuple[str, str], ...]:
 
 
 def interfaces(host: LabHost) -> tuple[str, ...]:
-    return tuple(interface for interface, _ in wires(host))
+    return tuple(interface for interface, _ in links(host))
 
 
 def port_name(host: LabHost, interface: str) -> str:
-    """The switch's end of a host's wire: at most 15 characters, as `node200-eth1`."""
+    """The name of the switch's end of a host's link: at most 15 characters, such as `node200-eth1`."""
     return f"{host.name}-{interface}"
 
 
-def inside(host: LabHost, *, v6: bool) -> str:
-    """Run in the host's namespace."""
+def host_network(host: LabHost, *, v6: bool) -> str:
+    """Commands for the host's namespace."""
     addresses = [host.address, *([host.internal] if host.internal else [])]
     commands = ["link set lo up"]
-    for (interface, _), address in zip(wires(host), addresses, strict=True):
+    for (interface, _), address in zip(links(host), addresses, strict=True):
         commands += [f"address add {address}/24 dev {interface}", f"link set {interface} up"]
         if v6:
             commands.append(f"address add {ipv6(address)}/64 dev {interface} nodad")

@@ -1,28 +1,28 @@
-# What turns a fresh set of namespaces into a host. Run by /bin/sh as the first process of a new
-# pid namespace; says "ready" on stdout once sshd listens, then stays as the host's init.
+# Turns a new set of namespaces into a host. Run by /bin/sh as the first process of a new pid namespace;
+# prints "ready" on stdout once sshd listens, then stays as the host's init.
 #
 # STATE   the host's directory on this machine: disk.img, net, etc/
 # NAME    its host name            LOGIN  its user account   HOME_DIR  that account's home
-# SHARED  where the shared home is mounted on this machine, or empty
-# COSTUME the CPU it is dressed as, a directory, or empty
-# SHELF   the directory of all labs, hidden inside
-# INIT    init.sh, which this script becomes
+# SHARED  the mount point of the shared home on this machine, or empty
+# COSTUME the directory of its CPU profile, or empty
+# SHELF   the directory of all labs, hidden from the host
+# INIT    init.sh, which this script executes at its end
 set -eu
 umask 022
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 hostname "$NAME"
 ip -batch "$STATE/net" </dev/null
 
-# The disk: an image of its own, mounted in this namespace alone, so it goes when the host goes.
+# The disk: an image mounted only in this namespace, so the mount ends with the host.
 disk=$STATE/disk root=$STATE/root
-# In a container loop devices may be there and yet not work; then the disk is memory.
+# In a container loop devices may exist and still not work; then the disk is a tmpfs.
 [ -e "$STATE/disk.img" ] && mount -o loop,noatime "$STATE/disk.img" "$disk" ||
     mount -t tmpfs -o mode=755 ipexctl-lab "$disk"
 mkdir -p "$disk/upper" "$disk/work"
 mount -t overlay -o "lowerdir=/,upperdir=$disk/upper,workdir=$disk/work" overlay "$root"
 
-# The system is this machine's, its people's files are not: no home, project, host key or other lab
-# is to be seen, and every top-level directory that is not the system's begins empty.
+# The host has this machine's system files, but not its users' files: homes, projects, host keys and other labs
+# are hidden, and every top-level directory outside the system starts empty.
 own() { # directory
     mkdir -p "$disk/own$1" "$root$1"
     mount --bind "$disk/own$1" "$root$1"
@@ -69,7 +69,7 @@ mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$root/sys"
 mount -t tmpfs -o nosuid,size=4m,mode=755 dev "$root/dev"
 for node in null:3 zero:5 full:7 random:8 urandom:9; do
     path=$root/dev/${node%:*}
-    # Where devices can't be made (a container), this machine's own are borrowed.
+    # In a container that can't make devices, this machine's devices are mounted.
     mknod -m 666 "$path" c 1 "${node#*:}" 2>/dev/null || { : >"$path"; mount --bind "/dev/${node%:*}" "$path"; }
 done
 mknod -m 666 "$root/dev/tty" c 5 0 2>/dev/null || :
@@ -85,7 +85,7 @@ mount -t tmpfs -o nosuid,nodev,size=4g,mode=1777 tmp "$root/tmp"
 mount -t tmpfs -o nosuid,nodev,size=64m,mode=755 run "$root/run"
 mkdir -p "$root/run/sshd" "$root/run/lock"
 
-# The costume, over what the kernel tells. Its directory is out of sight once the root is changed.
+# The CPU profile, mounted over the kernel's files now: its directory is not visible after pivot_root.
 if [ -n "$COSTUME" ]; then
     mount -o bind,ro "$COSTUME/cpuinfo" "$root/proc/cpuinfo"
     for subject in cpu node; do

@@ -1,4 +1,4 @@
-"""From a LabSpec and what this machine already uses to a Lab: names, addresses, accounts. Pure."""
+"""Plans a lab from a LabSpec and the names and networks already in use: names, addresses, accounts. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FRONT = "10.77"
 _INNER = "10.78"
 _FIRST_NODE = 11
 _BASTION_NUMBER = 10
-_BROAD = 16
-"""A route shorter than this (a VPN's 10.0.0.0/8) is no reason to give a block up: ours is narrower and wins."""
+_MIN_PREFIX = 16
+"""Routes with a shorter prefix (a VPN's 10.0.0.0/8) do not occupy a block: the lab's /24 is more specific and wins."""
 
 
 def front_gateway(block: int) -> str:
@@ -31,19 +31,19 @@ def front6_gateway(block: int) -> str:
 
 
 def ipv6(address: str) -> str:
-    """The IPv6 twin of one of our addresses: 10.77.3.11 → fd77:3::11."""
+    """The IPv6 address for a lab's IPv4 address: 10.77.3.11 → fd77:3::11."""
     _, net, block, number = address.split(".")
     return f"fd{net}:{block}::{number}"
 
 
-def free_name(taken: Collection[str], wanted: str | None = None) -> str:
-    """The wanted name, or the first free of lab, lab2, lab3 …"""
-    if wanted is not None:
-        if wanted in taken:
+def free_name(taken: Collection[str], requested: str | None = None) -> str:
+    """The requested name, or the first free of lab, lab2, lab3 …"""
+    if requested is not None:
+        if requested in taken:
             raise UserError(
-                f"there is a lab {wanted!r} already", fix=f"ipexctl lab down --lab {wanted}, or another name"
+                f"there is a lab {requested!r} already", fix=f"ipexctl lab down --lab {requested}, or another name"
             )
-        return wanted
+        return requested
     number = 1
     while (name := "lab" if number == 1 else f"lab{number}") in taken:
         number += 1
@@ -51,14 +51,14 @@ def free_name(taken: Collection[str], wanted: str | None = None) -> str:
 
 
 def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
-    """The first K whose two /24 no lab has and no route of this machine touches."""
+    """The first K whose two /24 networks no lab uses and no route of this machine overlaps."""
     networks = [_network(route) for route in routes]
-    narrow = [net for net in networks if net is not None and net.prefixlen >= _BROAD]
+    occupied = [network for network in networks if network is not None and network.prefixlen >= _MIN_PREFIX]
     for block in range(1, 255):
         if block in taken:
             continue
-        ours = [ipaddress.IPv4Network(f"{half}.{block}.0/24") for half in (_FRONT, _INNER)]
-        if not any(mine.overlaps(theirs) for mine in ours for theirs in narrow):
+        candidates = [ipaddress.IPv4Network(f"{prefix}.{block}.0/24") for prefix in (_FRONT, _INNER)]
+        if not any(candidate.overlaps(other) for candidate in candidates for other in occupied):
             return block
     raise UserError(
         "no free network is left for another lab", fix="ipexctl lab list, and down --lab those you do not need"
@@ -68,12 +68,12 @@ def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
 def _network(route: str) -> ipaddress.IPv4Network | None:
     try:
         return ipaddress.IPv4Network(route, strict=False)
-    except ValueError:  # "default", an IPv6 route, a word of a newer iproute2
+    except ValueError:  # "default", an IPv6 route, a keyword of a newer iproute2
         return None
 
 
 def make_plan(spec: LabSpec, name: str, block: int) -> Lab:
-    """The lab this spec asks for, with every name and address decided."""
+    """The lab of this spec, with all names and addresses."""
     hosts = tuple(_node(spec, name, block, index) for index in range(spec.hosts))
     bastion = None
     if spec.bastion:

@@ -1,4 +1,4 @@
-"""Which processes are a host's: found by their network namespace, so no pid file can be stale."""
+"""Finds a host's processes by their network namespace, so no pid file can be stale."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _NETNS = Path("/run/netns")
 
 
 def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """The pids of every process of these namespaces, in one walk over /proc."""
+    """The pids of all processes in these namespaces, in one pass over /proc."""
     inodes: dict[tuple[int, int], str] = {}
     for name in names:
         try:
-            found = (_NETNS / name).stat()
+            info = (_NETNS / name).stat()
         except OSError:
             continue
-        inodes[found.st_dev, found.st_ino] = name
+        inodes[info.st_dev, info.st_ino] = name
     pids: dict[str, list[int]] = {name: [] for name in names}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            found = (entry / "ns/net").stat()
-        except OSError:  # it ended under our eyes
+            info = (entry / "ns/net").stat()
+        except OSError:  # the process ended meanwhile
             continue
-        name = inodes.get((found.st_dev, found.st_ino), "")
+        name = inodes.get((info.st_dev, info.st_ino), "")
         if name:
             pids[name].append(int(entry.name))
-    return {name: tuple(sorted(found)) for name, found in pids.items()}
+    return {name: tuple(sorted(info)) for name, info in pids.items()}
 
 
 def init_of(netns: str) -> int | None:
-    """The pid, seen from this machine, of a host's first process."""
+    """The pid of a host's first process, as seen from this machine."""
     for pid in in_namespaces([netns])[netns]:
         if _is_init(pid):
             return pid
@@ -54,7 +54,7 @@ def _is_init(pid: int) -> bool:
 
 
 def innermost_pid(status: str) -> int | None:
-    """The last number of the NSpid line of a /proc/PID/status: the pid a process has in its own namespace."""
+    """The pid in the innermost namespace: the last number of NSpid in /proc/PID/status."""
     for line in status.splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
@@ -62,7 +62,7 @@ def innermost_pid(status: str) -> int | None:
 
 
 def kill_all(names: Collection[str], *, timeout: float = 15) -> bool:
-    """End every process of these namespaces; True once none is left."""
+    """Kill all processes in these namespaces; True when none is left, False after the timeout."""
     deadline = time.monotonic() + timeout
     while True:
         pids = [pid for found in in_namespaces(names).values() for pid in found]

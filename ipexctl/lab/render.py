@@ -1,4 +1,4 @@
-"""The files a lab hands to its user: hostfile, ssh_config, known_hosts, inventory. Pure."""
+"""Renders the files of a lab for its user: hostfile, ssh_config, known_hosts, inventory. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def hostfile(lab: Lab) -> str:
-    """One line a node. Files are named relative to the hostfile, so the directory can be moved."""
+    """One line for each node. Paths are relative to the hostfile, so the directory can be moved."""
     return "".join(_hostfile_line(host) for host in lab.hosts)
 
 
@@ -25,7 +25,7 @@ def _hostfile_line(host: LabHost) -> str:
 
 
 def ssh_config(lab: Lab) -> str:
-    """For the plain client: `ssh -F ssh_config node1`. Paths are absolute, as ssh reads them from anywhere."""
+    """For `ssh -F ssh_config node1`. Paths are absolute, so it works from any directory."""
     sections = [_ssh_section(host) for host in lab.nodes]
     common = [
         "Host *",
@@ -48,8 +48,10 @@ def _ssh_section(host: LabHost) -> str:
 
 
 def known_hosts(lab: Lab, keys: Mapping[str, str]) -> str:
-    """One line a host, under its name and every address it has; `keys` maps names to public keys."""
-    return "".join(f"{','.join(dict.fromkeys(_names(host)))} {_bare(keys[host.name])}\n" for host in lab.nodes)
+    """One line for each host, with its name and all its addresses; `keys` maps names to public keys."""
+    return "".join(
+        f"{','.join(dict.fromkeys(_names(host)))} {_without_comment(keys[host.name])}\n" for host in lab.nodes
+    )
 
 
 def _names(host: LabHost) -> list[str]:
@@ -57,13 +59,13 @@ def _names(host: LabHost) -> list[str]:
     return [host.name, *addresses, *(ipv6(address) for address in addresses)]
 
 
-def _bare(public_key: str) -> str:
+def _without_comment(public_key: str) -> str:
     """`ssh-ed25519 AAAA…` without the comment."""
     return " ".join(public_key.split()[:2])
 
 
 def inventory(lab: Lab) -> str:
-    """The same nodes for Ansible."""
+    """An Ansible inventory of the nodes."""
     lines = ["[nodes]"]
     lines += [f"{host.name} ansible_host={host.address} ansible_user={host.user}" for host in lab.hosts]
     options = f"-o UserKnownHostsFile={lab.known_hosts} -o IdentitiesOnly=yes"

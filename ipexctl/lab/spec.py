@@ -1,4 +1,4 @@
-"""What a lab is asked to be. What it became lives in `state`."""
+"""The specification of a lab to be made. `state` holds a lab as made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipexctl.errors import UserError
 from ipexctl.lab.cpu_profiles import find_cpu_profile
 
 MAX_HOSTS: Final = 200
-"""Addresses .11 to .210 of one /24: more real sshd than a machine that needs a lab will carry."""
+"""Addresses .11 to .210 of one /24; more sshd processes than one machine is likely to run."""
 
 DEFAULT_USER: Final = "ipex"
 
@@ -21,29 +21,29 @@ _HOME_PARENT = re.compile(r"(/[A-Za-z0-9._-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
-    """A lab to be made. Every tuple shorter than the hosts is used again from its start."""
+    """A lab to be made. A tuple with fewer entries than hosts is repeated."""
 
     hosts: int = 3
     name: str | None = None
     """`None`: the first free of lab, lab2, lab3 …"""
     cpus: tuple[str, ...] = ()
-    """Costumes, in the order of the hosts; none: the CPU this machine really has."""
+    """CPU profiles in the order of the hosts; empty: the real CPU of this machine."""
     shared_home: bool = False
     """The user's home is one filesystem on all nodes, as on NFS."""
     bastion: bool = False
-    """A host in front; the nodes have no address this machine can reach."""
+    """A bastion host; the nodes have no address that this machine can reach."""
     internal: bool = False
-    """A second network among the nodes; over the first they see only this machine."""
+    """A second network between the nodes; over the first one they reach only this machine."""
     names: bool = True
-    """The nodes know one another by name."""
+    """The nodes resolve each other's names."""
     users: tuple[str, ...] = (DEFAULT_USER,)
-    """The account the hostfile logs in with; `root` is an answer."""
+    """Login accounts of the hosts; may be `root`."""
     homes: tuple[str, ...] = ("/home",)
-    """Where that account's home is: the parent directory."""
+    """Parent directories of the accounts' homes."""
 
 
 def check(spec: LabSpec) -> None:
-    """Refuse what cannot be made."""
+    """Refuse a spec that can't be made."""
     if not 1 <= spec.hosts <= MAX_HOSTS:
         raise UserError(f"a lab has 1 to {MAX_HOSTS} hosts, not {spec.hosts}", fix="--hosts 3")
     if spec.name is not None:
@@ -63,17 +63,17 @@ def check(spec: LabSpec) -> None:
     for home in spec.homes:
         if not _HOME_PARENT.fullmatch(home) or ".." in home.split("/"):
             raise UserError(f"{home!r} cannot hold homes", fix="an absolute path such as /home or /scratch")
-        if home.split("/")[1] in _NOT_FOR_HOMES:
+        if home.split("/")[1] in _SYSTEM_DIRECTORIES:
             raise UserError(f"{home!r} cannot hold homes: the system lives there", fix="/home, /scratch, /data …")
 
 
-_NOT_FOR_HOMES = frozenset(
+_SYSTEM_DIRECTORIES = frozenset(
     "bin boot dev etc lib lib32 lib64 proc root run sbin sys tmp usr".split()  # noqa: SIM905 - reads better
 )
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that could not be part of a namespace's and a directory's."""
+    """Refuse a name that can't be used in the names of namespaces and directories."""
     if not _LAB_NAME.fullmatch(name):
         raise UserError(
             f"{name!r} cannot be a lab's name",

@@ -1,6 +1,6 @@
-"""A lab as it is: its hosts, its files, and the lab.json that remembers both.
+"""A lab as made: its hosts, its files, and its record lab.json.
 
-lab.json is written before anything is made, so that whatever a crash leaves behind has a name.
+lab.json is written before anything is made, so that `down` can find what a crash leaves behind.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 LABS: Final = Path("/var/lib/ipexctl/labs")
 SWITCH: Final = "switch"
-"""The namespace that holds a lab's bridges; no host may be called so."""
+"""The namespace of a lab's bridges; no host may have this name."""
 NETNS_PREFIX: Final = "ipx-"
 LINK_PREFIX: Final = "ipx"
 _FORMAT: Final = 1
 
 
 def netns_name(lab: str, node: str) -> str:
-    """Deterministic, so that `ip netns pids` finds every process of a host whatever else was lost."""
+    """Deterministic, so that `ip netns pids` finds a host's processes even if lab.json is lost."""
     return f"{NETNS_PREFIX}{lab}-{node}"
 
 
@@ -36,16 +36,16 @@ class LabHost:
     lab: str
     name: str
     address: str
-    """What the control side connects to: through the bastion where there is one."""
+    """The address that the control machine connects to; through the bastion if there is one."""
     internal: str | None
-    """Its address on the second network, where the lab has one."""
+    """Its address on the second network, if the lab has one."""
     user: str
     home: str
     cpu_profile: str | None = None
     is_bastion: bool = False
     behind_bastion: bool = False
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """Faults in force, each with the arguments it was broken with."""
+    """Active faults with their arguments."""
 
     @property
     def netns(self) -> str:
@@ -57,7 +57,7 @@ class LabHost:
 
     @property
     def peer_address(self) -> str:
-        """What the other nodes call it by."""
+        """The address that the other nodes use."""
         return self.internal or self.address
 
 
@@ -74,7 +74,7 @@ class Lab:
     shared_home: bool = False
     names: bool = True
     ready: bool = False
-    """False while it is being made, and for ever if that was cut short."""
+    """False until it is completely made."""
 
     @property
     def dir(self) -> Path:
@@ -102,12 +102,12 @@ class Lab:
 
     @property
     def nodes(self) -> tuple[LabHost, ...]:
-        """Every host, the bastion first where there is one."""
+        """All hosts, the bastion first if there is one."""
         return (self.bastion, *self.hosts) if self.bastion else self.hosts
 
     @property
     def uplink(self) -> str:
-        """This machine's own end of the wire to the lab."""
+        """This machine's end of the link to the lab."""
         return f"{LINK_PREFIX}{self.block}"
 
     @property
@@ -118,7 +118,7 @@ class Lab:
         return next((host for host in self.nodes if host.name == name), None)
 
     def with_host(self, changed: LabHost) -> Lab:
-        """This lab with one host replaced by the one of the same name."""
+        """This lab with the host of the same name replaced."""
         if self.bastion and self.bastion.name == changed.name:
             return replace(self, bastion=changed)
         return replace(self, hosts=tuple(changed if h.name == changed.name else h for h in self.hosts))
@@ -133,7 +133,7 @@ def _on_disk(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def from_json(text: str) -> Lab:
-    """Read what `to_json` wrote; ValueError for anything else."""
+    """Parse the output of `to_json`; raises ValueError for anything else."""
     data = json.loads(text)
     if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
         raise ValueError("not a lab.json of this version")
@@ -146,19 +146,19 @@ def from_json(text: str) -> Lab:
 
 
 def _host(data: dict[str, Any]) -> LabHost:
-    faults = {str(name): tuple(str(a) for a in args) for name, args in data.pop("faults").items()}
+    faults = {str(name): tuple(str(arg) for arg in args) for name, args in data.pop("faults").items()}
     return LabHost(faults=faults, cpu_profile=data.pop("costume"), **data)
 
 
 def save(lab: Lab) -> None:
-    """Replace lab.json in one step: a reader sees the old one or the new one."""
-    aside = lab.dir / f".lab.json.{os.getpid()}"
-    aside.write_text(to_json(lab))
-    aside.rename(lab.dir / "lab.json")
+    """Replace lab.json atomically: a reader sees the old or the new one."""
+    temporary = lab.dir / f".lab.json.{os.getpid()}"
+    temporary.write_text(to_json(lab))
+    temporary.rename(lab.dir / "lab.json")
 
 
 def load(name: str) -> Lab | None:
-    """The lab of that name; None where there is none or its record can't be read."""
+    """The lab of that name; None if there is none or its record can't be read."""
     try:
         return from_json((LABS / name / "lab.json").read_text())
     except (OSError, ValueError):
@@ -166,19 +166,19 @@ def load(name: str) -> Lab | None:
 
 
 def require_readable() -> None:
-    """Refuse where labs may be but this account may not look: they are root's."""
-    if LABS.exists() and not (_may_look(LABS) and all(_may_look(LABS / name) for name in directories())):
+    """Refuse if there are labs that this account may not read: they belong to root."""
+    if LABS.exists() and not (_is_readable(LABS) and all(_is_readable(LABS / name) for name in directories())):
         raise UserError("the labs of this machine are root's", fix="run it as root, or with sudo")
 
 
-def _may_look(directory: Path) -> bool:
+def _is_readable(directory: Path) -> bool:
     return not directory.exists() or os.access(directory, os.R_OK | os.X_OK)
 
 
 def load_all() -> tuple[Lab, ...]:
     require_readable()
-    found = (load(name) for name in directories())
-    return tuple(lab for lab in found if lab)
+    labs = (load(name) for name in directories())
+    return tuple(lab for lab in labs if lab)
 
 
 def directories() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""/sys/devices/system/{cpu,node} of a costume, as texts and links by path. Pure."""
+"""Renders /sys/devices/system/{cpu,node} of a CPU profile: files and links by path. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ipexctl.lab.cpu_profiles import Cpu, CpuProfile
 
-# What many CPUs have alike is written once, out of the way of a `cpu*` glob, and linked to.
+# Files that many CPUs share are written once, in a directory that `cpu*` does not match, and linked to.
 _SHARED: Final = ".shared"
 _SAME_SOCKET: Final = 12
 
@@ -27,13 +27,13 @@ class Tree:
 
 
 def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
-    """The whole tree; the memory is this machine's own, divided among the nodes."""
+    """The whole tree; this machine's real memory is divided among the nodes."""
     tree = Tree()
-    everyone = cpus(cpu_profile)
-    _whole(tree, cpu_profile)
-    _cpus(tree, cpu_profile, everyone)
-    _caches(tree, cpu_profile, everyone)
-    _nodes(tree, cpu_profile, everyone, memory_kb)
+    all_cpus = cpus(cpu_profile)
+    _system_files(tree, cpu_profile)
+    _cpus(tree, cpu_profile, all_cpus)
+    _caches(tree, cpu_profile, all_cpus)
+    _nodes(tree, cpu_profile, all_cpus, memory_kb)
     return tree
 
 
@@ -51,7 +51,7 @@ def cpu_list(numbers: Collection[int]) -> str:
 
 
 def cpu_mask(numbers: Collection[int], width: int) -> str:
-    """The same as the kernel's mask: groups of 32 bits in hex, the highest first, each padded but the first."""
+    """The numbers as a kernel mask: groups of 32 bits in hex, the highest first, all padded but the first."""
     bits = sum(1 << number for number in numbers)
     digits = -(-width // 4)
     text = f"{bits:0{digits}x}"
@@ -59,11 +59,11 @@ def cpu_mask(numbers: Collection[int], width: int) -> str:
     return ",".join(reversed(groups))
 
 
-def _whole(tree: Tree, cpu_profile: CpuProfile) -> None:
-    all_of_them = cpu_list(range(cpu_profile.cpus))
+def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
+    number_list = cpu_list(range(cpu_profile.cpus))
     smt = cpu_profile.threads > 1
     for name in ("online", "present", "possible"):
-        tree.files[f"cpu/{name}"] = f"{all_of_them}\n"
+        tree.files[f"cpu/{name}"] = f"{number_list}\n"
     tree.files["cpu/offline"] = "\n"
     tree.files["cpu/isolated"] = "\n"
     tree.files["cpu/kernel_max"] = "8191\n"
@@ -82,16 +82,16 @@ def _whole(tree: Tree, cpu_profile: CpuProfile) -> None:
         tree.files[f"cpu/{_SHARED}/cpufreq/{name}"] = f"{value}\n"
 
 
-def _cpus(tree: Tree, cpu_profile: CpuProfile, everyone: Collection[Cpu]) -> None:
+def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[Cpu]) -> None:
     by_core = defaultdict(list)
     by_socket = defaultdict(list)
-    for cpu in everyone:
+    for cpu in all_cpus:
         by_core[cpu.socket, cpu.core].append(cpu.number)
         by_socket[cpu.socket].append(cpu.number)
-    core_sets = {key: _both(numbers, cpu_profile.cpus) for key, numbers in by_core.items()}
-    socket_sets = {key: _both(numbers, cpu_profile.cpus) for key, numbers in by_socket.items()}
-    for cpu in everyone:
-        at = f"cpu/cpu{cpu.number}"
+    core_sets = {key: _list_and_mask(numbers, cpu_profile.cpus) for key, numbers in by_core.items()}
+    socket_sets = {key: _list_and_mask(numbers, cpu_profile.cpus) for key, numbers in by_socket.items()}
+    for cpu in all_cpus:
+        directory = f"cpu/cpu{cpu.number}"
         core_list, core_mask = core_sets[cpu.socket, cpu.core]
         socket_list, socket_mask = socket_sets[cpu.socket]
         for name, value in (
@@ -107,37 +107,41 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, everyone: Collection[Cpu]) -> Non
             ("package_cpus_list", socket_list),
             ("package_cpus", socket_mask),
         ):
-            tree.files[f"{at}/topology/{name}"] = value
-        tree.links[f"{at}/cpufreq"] = f"../{_SHARED}/cpufreq"
-        tree.links[f"{at}/cache"] = f"../{_SHARED}/core{cpu.socket}-{cpu.core}"
-        tree.links[f"{at}/node{cpu.node}"] = f"../../node/node{cpu.node}"
+            tree.files[f"{directory}/topology/{name}"] = value
+        tree.links[f"{directory}/cpufreq"] = f"../{_SHARED}/cpufreq"
+        tree.links[f"{directory}/cache"] = f"../{_SHARED}/core{cpu.socket}-{cpu.core}"
+        tree.links[f"{directory}/node{cpu.node}"] = f"../../node/node{cpu.node}"
         if cpu.number:
-            tree.files[f"{at}/online"] = "1\n"
+            tree.files[f"{directory}/online"] = "1\n"
 
 
-def _both(numbers: Collection[int], width: int) -> tuple[str, str]:
+def _list_and_mask(numbers: Collection[int], width: int) -> tuple[str, str]:
     return f"{cpu_list(numbers)}\n", f"{cpu_mask(numbers, width)}\n"
 
 
-def _caches(tree: Tree, cpu_profile: CpuProfile, everyone: Collection[Cpu]) -> None:
+def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[Cpu]) -> None:
     by_core = defaultdict(list)
     by_l3 = defaultdict(list)
-    share = cpu_profile.l3_cores or cpu_profile.cores
-    for cpu in everyone:
+    cores_per_l3 = cpu_profile.l3_cores or cpu_profile.cores
+    for cpu in all_cpus:
         by_core[cpu.socket, cpu.core].append(cpu.number)
-        by_l3[cpu.socket, cpu.core // share].append(cpu.number)
-    own = ((0, 1, "Data", cpu_profile.l1d), (1, 1, "Instruction", cpu_profile.l1i), (2, 2, "Unified", cpu_profile.l2))
+        by_l3[cpu.socket, cpu.core // cores_per_l3].append(cpu.number)
+    core_caches = (
+        (0, 1, "Data", cpu_profile.l1d),
+        (1, 1, "Instruction", cpu_profile.l1i),
+        (2, 2, "Unified", cpu_profile.l2),
+    )
     for number, ((socket, core), numbers) in enumerate(by_core.items()):
         base = f"cpu/{_SHARED}/core{socket}-{core}"
-        for index, level, kind, size in own:
-            _cache(tree, f"{base}/index{index}", level, kind, size, _both(numbers, cpu_profile.cpus), number)
-        tree.links[f"{base}/index3"] = f"../l3-{socket}-{core // share}"
+        for index, level, kind, size in core_caches:
+            _cache(tree, f"{base}/index{index}", level, kind, size, _list_and_mask(numbers, cpu_profile.cpus), number)
+        tree.links[f"{base}/index3"] = f"../l3-{socket}-{core // cores_per_l3}"
     for number, ((socket, part), numbers) in enumerate(by_l3.items()):
-        at = f"cpu/{_SHARED}/l3-{socket}-{part}"
-        _cache(tree, at, 3, "Unified", cpu_profile.l3, _both(numbers, cpu_profile.cpus), number)
+        directory = f"cpu/{_SHARED}/l3-{socket}-{part}"
+        _cache(tree, directory, 3, "Unified", cpu_profile.l3, _list_and_mask(numbers, cpu_profile.cpus), number)
 
 
-def _cache(tree: Tree, at: str, level: int, kind: str, size: int, shared: tuple[str, str], number: int) -> None:
+def _cache(tree: Tree, directory: str, level: int, kind: str, size: int, shared: tuple[str, str], number: int) -> None:
     for name, value in (
         ("level", f"{level}\n"),
         ("type", f"{kind}\n"),
@@ -147,25 +151,31 @@ def _cache(tree: Tree, at: str, level: int, kind: str, size: int, shared: tuple[
         ("shared_cpu_list", shared[0]),
         ("shared_cpu_map", shared[1]),
     ):
-        tree.files[f"{at}/{name}"] = value
+        tree.files[f"{directory}/{name}"] = value
 
 
-def _nodes(tree: Tree, cpu_profile: CpuProfile, everyone: Collection[Cpu], memory_kb: int) -> None:
-    all_of_them = cpu_list(range(cpu_profile.nodes))
+def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[Cpu], memory_kb: int) -> None:
+    number_list = cpu_list(range(cpu_profile.nodes))
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
-        tree.files[f"node/{name}"] = f"{all_of_them}\n"
-    each = memory_kb // cpu_profile.nodes
+        tree.files[f"node/{name}"] = f"{number_list}\n"
+    node_kb = memory_kb // cpu_profile.nodes
     for node in range(cpu_profile.nodes):
-        at = f"node/node{node}"
-        numbers = [cpu.number for cpu in everyone if cpu.node == node]
-        tree.files[f"{at}/cpulist"], tree.files[f"{at}/cpumap"] = _both(numbers, cpu_profile.cpus)
-        tree.files[f"{at}/distance"] = " ".join(_distances(cpu_profile, node)) + "\n"
-        tree.files[f"{at}/meminfo"] = "".join(
+        directory = f"node/node{node}"
+        numbers = [cpu.number for cpu in all_cpus if cpu.node == node]
+        tree.files[f"{directory}/cpulist"], tree.files[f"{directory}/cpumap"] = _list_and_mask(
+            numbers, cpu_profile.cpus
+        )
+        tree.files[f"{directory}/distance"] = " ".join(_distances(cpu_profile, node)) + "\n"
+        tree.files[f"{directory}/meminfo"] = "".join(
             f"Node {node} {name + ':':<15}{value:>9} kB\n"
-            for name, value in (("MemTotal", each), ("MemFree", each // 10 * 9), ("MemUsed", each - each // 10 * 9))
+            for name, value in (
+                ("MemTotal", node_kb),
+                ("MemFree", node_kb // 10 * 9),
+                ("MemUsed", node_kb - node_kb // 10 * 9),
+            )
         )
         for number in numbers:
-            tree.links[f"{at}/cpu{number}"] = f"../../cpu/cpu{number}"
+            tree.links[f"{directory}/cpu{number}"] = f"../../cpu/cpu{number}"
 
 
 def _distances(cpu_profile: CpuProfile, node: int) -> list[str]:
@@ -179,7 +189,7 @@ def _distances(cpu_profile: CpuProfile, node: int) -> list[str]:
 
 
 def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
-    """Programs that ask the kernel itself for its architecture, taught the costume's; none on x86."""
+    """Wrappers of programs that read the architecture from the kernel, to print the profile's; none on x86."""
     if cpu_profile.arch != ARM:
         return {}
     return {name: _wrapper(name, cpu_profile.arch) for name in ("uname", "arch", "lscpu")}
@@ -187,6 +197,6 @@ def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
 
 def _wrapper(program: str, arch: str) -> str:
     return f"""#!/bin/sh
-# A costume: the kernel is this machine's, the name of its architecture is not.
+# A CPU profile of the lab: prints another architecture than that of the real kernel.
 /usr/bin/{program} "$@" | sed 's/x86_64/{arch}/g'
 """

@@ -1,4 +1,4 @@
-"""How the lab talks to this machine: its programs, what it must have, what it already uses."""
+"""Runs programs of this machine for the lab, and checks its requirements and the networks in use."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PROGRAMS: Final = {
     "hostname": "hostname",
 }
 SBIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
-"""A root shell without a login may lack these, and half of what we call lives there."""
+"""A non-login root shell may lack these directories, which hold many of the programs used."""
 
 
 def require() -> None:
-    """Refuse, in one sentence, where a lab can't be made."""
+    """Refuse if a lab can't be made on this machine."""
     message, fix = missing(
         platform=sys.platform,
         uid=os.geteuid() if hasattr(os, "geteuid") else -1,
@@ -42,7 +42,7 @@ def require() -> None:
 
 
 def missing(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str, str]:
-    """What keeps a lab from being made and what to type about it; two empty strings when nothing does."""
+    """The reason why a lab can't be made, and its fix; two empty strings if it can."""
     if platform != "linux":
         return "a lab needs Linux: it is made of network and mount namespaces", "run it on a Linux machine"
     if uid != 0:
@@ -59,14 +59,14 @@ def find(program: str) -> str | None:
 
 
 class CommandError(Exception):
-    """A program of this machine refused; its own words are the message."""
+    """A program of this machine failed; the message holds its output."""
 
 
 def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
-    """Run a program to its end and return what it said; CommandError unless it ended with 0."""
+    """Run a program and return its stdout; raises CommandError if its exit code is not 0."""
     environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             list(argv),
             input=stdin,
             capture_output=True,
@@ -78,15 +78,15 @@ def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommandError(str(error)) from error
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-        raise CommandError(f"{' '.join(argv[:4])}: {said}")
-    return done.stdout
+    if completed.returncode:
+        output = (completed.stderr or completed.stdout).strip() or f"exit code {completed.returncode}"
+        raise CommandError(f"{' '.join(argv[:4])}: {output}")
+    return completed.stdout
 
 
 def ip_batch(commands: str, *, netns: str | None = None) -> None:
-    where = ["-netns", netns] if netns else []
-    run(["ip", *where, "-batch", "-"], stdin=commands)
+    options = ["-netns", netns] if netns else []
+    run(["ip", *options, "-batch", "-"], stdin=commands)
 
 
 def has_ipv6() -> bool:
@@ -108,13 +108,13 @@ def namespaces() -> tuple[str, ...]:
 
 
 def routes() -> tuple[str, ...]:
-    """The destinations of every IPv4 route of this machine, in all tables."""
+    """The destinations of all IPv4 routes of this machine, in all tables."""
     lines = run(["ip", "-4", "route", "show", "table", "all"]).splitlines()
     kinds = {"local", "broadcast", "unreachable", "blackhole", "prohibit", "throw", "unicast"}
-    found = []
+    destinations = []
     for line in lines:
-        words = line.split()
-        if words and words[0] in kinds:
-            words = words[1:]
-        found += words[:1]
-    return tuple(found)
+        fields = line.split()
+        if fields and fields[0] in kinds:
+            fields = fields[1:]
+        destinations += fields[:1]
+    return tuple(destinations)

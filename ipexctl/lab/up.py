@@ -1,4 +1,4 @@
-"""Making a lab: the plan written down first, then wires, disks and hosts, or nothing at all."""
+"""Makes a lab: records the plan, then makes network, disks and hosts; removes everything on failure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.lab import cpu_overlay as dress
-from ipexctl.lab import disk, network, render, state, system
+from ipexctl.lab import cpu_overlay, disk, network, render, state, system
 from ipexctl.lab import etc_files as etc
 from ipexctl.lab import spec as specs
 from ipexctl.lab.down import labs_of, remove
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
 _START_TIMEOUT: Final = 60.0
-_AT_ONCE: Final = 16
+_PARALLEL_STARTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class LabEvent:
-    """Something `up` got done: "planned", "wired", then "host" for each that answers."""
+    """A step that `up` has completed: "planned", "wired", then "host" for each host that replies."""
 
     step: str
     lab: Lab
@@ -46,28 +45,28 @@ class LabEvent:
 
 
 def up(spec: LabSpec, on_event: Callable[[LabEvent], None] | None = None) -> Lab:
-    """Make a lab and return it once every host's sshd answers; whatever cuts that short leaves nothing."""
-    tell = on_event or _tell_nobody
+    """Make a lab and return it when every host's sshd replies; a failure or interrupt removes everything."""
+    emit = on_event or _ignore_event
     system.require()
     specs.check(spec)
     with _reserved(spec) as lab:
         try:
-            tell(LabEvent("planned", lab))
-            return _make(lab, tell)
+            emit(LabEvent("planned", lab))
+            return _make(lab, emit)
         except system.CommandError as error:
             raise UserError(f"the lab could not be made: {error}") from error
 
 
-def _tell_nobody(_event: LabEvent) -> None:
+def _ignore_event(_event: LabEvent) -> None:
     pass
 
 
 @contextmanager
 def _reserved(spec: LabSpec) -> Iterator[Lab]:
-    """A name and a block nobody else has, on disk before anything is made; gone again on any error."""
+    """Reserve a free name and block, recorded on disk before anything is made; removed on any error."""
     with ExitStack() as held:
         with machine_lock():
-            lab = _choose(spec)
+            lab = _plan(spec)
             lab.dir.mkdir(parents=True, mode=0o700)
             (lab.dir / "lock").touch()
             held.enter_context(lab_lock(lab.name))
@@ -75,25 +74,25 @@ def _reserved(spec: LabSpec) -> Iterator[Lab]:
         try:
             yield lab
         except BaseException:
-            with _undisturbed():
+            with _ignore_interrupts():
                 remove(lab.name)
             raise
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """No second Ctrl-C while we clear up after the first; signals can be set from the main thread alone."""
+def _ignore_interrupts() -> Iterator[None]:
+    """Ignore a second Ctrl-C during the cleanup; signal handlers can only be set in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
-def _choose(spec: LabSpec) -> Lab:
+def _plan(spec: LabSpec) -> Lab:
     labs = state.load_all()
     links = system.links()
     taken = {lab.block for lab in labs}
@@ -103,30 +102,30 @@ def _choose(spec: LabSpec) -> Lab:
     return make_plan(spec, name, free_block(taken, system.routes()))
 
 
-def _make(lab: Lab, tell: Callable[[LabEvent], None]) -> Lab:
+def _make(lab: Lab, emit: Callable[[LabEvent], None]) -> Lab:
     v6 = system.has_ipv6()
     system.ip_batch(network.namespaces(lab))
     system.ip_batch(network.uplink(lab, v6=v6))
     system.ip_batch(network.switch(lab), netns=lab.switch)
     _write_common(lab)
     shared = disk.make_shared_home(lab) if lab.shared_home else None
-    dress.write_profiles(lab)
-    tell(LabEvent("wired", lab))
+    cpu_overlay.write_profiles(lab)
+    emit(LabEvent("wired", lab))
     openssh = etc.openssh_version(_ssh_banner())
-    pool = ThreadPoolExecutor(_AT_ONCE)
+    pool = ThreadPoolExecutor(_PARALLEL_STARTS)
     try:
-        jobs = {pool.submit(_start, lab, host, shared, openssh, v6=v6): host for host in lab.nodes}
-        for number, job in enumerate(as_completed(jobs), start=1):
-            job.result()
-            tell(LabEvent("host", lab, jobs[job].name, number))
+        futures = {pool.submit(_start, lab, host, shared, openssh, v6=v6): host for host in lab.nodes}
+        for number, future in enumerate(as_completed(futures), start=1):
+            future.result()
+            emit(LabEvent("host", lab, futures[future].name, number))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    disk.let_go_of_shared_home(lab)
+    disk.unmount_shared_home(lab)
     keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.nodes}
     lab.known_hosts.write_text(render.known_hosts(lab, keys))
-    made = replace(lab, ready=True)
-    state.save(made)
-    return made
+    ready_lab = replace(lab, ready=True)
+    state.save(ready_lab)
+    return ready_lab
 
 
 def _write_common(lab: Lab) -> None:
@@ -141,12 +140,12 @@ def _keygen(path: Path, comment: str) -> None:
 
 
 def _ssh_banner() -> str:
-    done = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10)
-    return done.stderr
+    completed = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10)
+    return completed.stderr
 
 
 def _start(lab: Lab, host: LabHost, shared: Path | None, openssh: tuple[int, int], *, v6: bool) -> None:
-    """Bring one host from a directory to an sshd that answers."""
+    """Write a host's files, start it, and wait until its sshd replies."""
     _write_host(lab, host, openssh, v6=v6)
     disk.make_image(host)
     environment = {
@@ -157,24 +156,24 @@ def _start(lab: Lab, host: LabHost, shared: Path | None, openssh: tuple[int, int
         "LOGIN": host.user,
         "HOME_DIR": host.home,
         "SHARED": str(shared or "") if not host.is_bastion else "",
-        "COSTUME": str(dress.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
+        "COSTUME": str(cpu_overlay.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
         "SHELF": str(state.LABS.parent),
         "INIT": str(_NODE_SCRIPT.with_name("init.sh")),
     }
-    # setsid --fork: the host is nobody's child, and a Ctrl-C meant for us never reaches it.
+    # setsid --fork: the host is no child of this process, so Ctrl-C does not reach it.
     argv = ["setsid", "--fork", "ip", "netns", "exec", host.netns, "unshare", "--fork", "--pid", "--uts", "--ipc"]
     argv += ["--mount", "/bin/sh", str(_NODE_SCRIPT)]
     log = host.dir / "start.log"
     with log.open("w") as errors:
-        said = _first_line(argv, environment, errors, timeout=_START_TIMEOUT)
-    if said != b"ready\n":
-        raise UserError(f"{host.name} did not start{_last_words(log)}")
+        first_line = _first_line(argv, environment, errors, timeout=_START_TIMEOUT)
+    if first_line != b"ready\n":
+        raise UserError(f"{host.name} did not start{_last_lines(log)}")
     if not host.behind_bastion:
         _await_banner(host.address, timeout=_START_TIMEOUT)
 
 
 def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *, timeout: float) -> bytes:
-    """Start a program that outlives us and return its first line, or what there was of it in time."""
+    """Start a program that keeps running; return its first line, or what arrived before the timeout."""
     line = b""
     deadline = time.monotonic() + timeout
     with subprocess.Popen(
@@ -182,19 +181,19 @@ def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *
     ) as starter:
         assert starter.stdout is not None
         while not line.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([starter.stdout], [], [], left)[0]:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([starter.stdout], [], [], remaining)[0]:
                 break
-            part = os.read(starter.stdout.fileno(), 100)
-            if not part:
+            chunk = os.read(starter.stdout.fileno(), 100)
+            if not chunk:
                 break
-            line += part
+            line += chunk
     return line
 
 
 def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], *, v6: bool) -> None:
-    own = host.dir / "etc"
-    for directory in (own / "ssh", host.dir / "disk", host.dir / "root"):
+    etc_directory = host.dir / "etc"
+    for directory in (etc_directory / "ssh", host.dir / "disk", host.dir / "root"):
         directory.mkdir(parents=True)
     accounts = etc.passwd(Path("/etc/passwd").read_text(), host)
     files = {
@@ -209,18 +208,18 @@ def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], *, v6: bool) 
         "ssh/sshd_config": etc.sshd_config(openssh),
     }
     for name, text in files.items():
-        (own / name).write_text(text)
-    _keygen(own / "ssh/ssh_host_ed25519_key", host.name)
-    (host.dir / "net").write_text(network.inside(host, v6=v6))
+        (etc_directory / name).write_text(text)
+    _keygen(etc_directory / "ssh/ssh_host_ed25519_key", host.name)
+    (host.dir / "net").write_text(network.host_network(host, v6=v6))
 
 
-def _last_words(log: Path) -> str:
-    words = log.read_text(errors="replace").strip().splitlines()[-3:]
-    return f": {' / '.join(words)}" if words else ""
+def _last_lines(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()[-3:]
+    return f": {' / '.join(lines)}" if lines else ""
 
 
 def _await_banner(address: str, *, timeout: float) -> None:
-    """Return when sshd says its name."""
+    """Wait until sshd sends its banner."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:

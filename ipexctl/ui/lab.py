@@ -64,16 +64,16 @@ def show_labs(labs: Sequence[Lab], *, json: bool) -> None:
 
 
 def show_cpu_profiles(*, json: bool) -> None:
-    from ipexctl.lab.cpu_profiles import COSTUMES
+    from ipexctl.lab.cpu_profiles import CPU_PROFILES
 
     if json:
-        _print_json("lab-costumes", {"costumes": [c.name for c in COSTUMES]})
+        _print_json("lab-costumes", {"costumes": [c.name for c in CPU_PROFILES]})
         return
     show_table(
         ("cpu", "sockets x cores", "numa", "known for", "calls itself"),
         [
             (c.name, f"{c.sockets} x {c.cores}", str(c.sockets * c.numa_per_socket), c.known_for, c.model_name)
-            for c in COSTUMES
+            for c in CPU_PROFILES
         ],
     )
 

@@ -152,7 +152,7 @@ result["removed"] = lab.down().labs
 def test_where_no_image_can_be_mounted_memory_stands_in() -> None:
     answer = on_a_machine_of_its_own("""
 from ipexctl.lab import disk
-disk.loops_work = lambda: False
+disk.can_mount_images = lambda: False
 made = lab.up(LabSpec(hosts=2, name="tst-a", shared_home=True))
 def ask(text):
     return subprocess.run(lab.ssh_argv(made.hosts[0], [text]), stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-# $1 break|mend, $3 seconds. Only `date` is wrong: the kernel's clock belongs to the whole machine.
+# $1 break|mend, $3 seconds. Only `date` is wrong: all hosts share the kernel's clock.
 date=$(command -v date)
 case $1 in
 break)

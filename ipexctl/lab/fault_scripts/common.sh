@@ -1,7 +1,7 @@
-# What every fault's script begins with. LOGIN and HOME_DIR are the account the hostfile logs in with.
+# Put before every fault's script. LOGIN and HOME_DIR are the login account of the hostfile and its home.
 set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-# In memory, as the disk may be full; it lives as long as the host does.
+# In memory, because the disk may be full; removed when the host ends.
 SAVE=/run/lab-faults/$2
 
 homes() {

@@ -1,8 +1,8 @@
-# $1 break|mend: a file as large as what is left. Allocated, never written: it costs no real disk.
+# $1 break|mend: a file of the size of the free space. Allocated but never written, so it uses no real disk.
 fill() { # directory
     file=$1/.lab-filler-$(hostname)
     : >>"$file"
-    # The larger the piece the fewer extents; the small ones find what fragments leave.
+    # Large pieces need few extents; small ones fill the fragments that remain.
     for piece in 1073741824 16777216 262144 4096; do
         while
             size=$(stat -c %s "$file")
@@ -13,7 +13,7 @@ fill() { # directory
 case $1 in
 break)
     if [ "$(stat -f -c %T /var/tmp)" = tmpfs ]; then
-        # Where no image could be mounted the disk is memory; it is made smaller instead of filled.
+        # Without a mounted image the disk is a tmpfs, which is shrunk instead of filled.
         stat -f -c '%b %S' /var/tmp >"$SAVE/size"
         used=$(df -k --output=used /var/tmp | tail -n 1)
         mount -o "remount,size=$((used))k" /var/tmp

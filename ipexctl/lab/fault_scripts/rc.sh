@@ -1,6 +1,6 @@
 # $1 break|mend, $2 noisy-rc|slow-rc, $3 seconds
-# Lines go to the top, as Debian's .bashrc leaves early when nobody is at the terminal. Each carries a
-# tag with this host's name: on a shared home the others' lines are not ours to take away.
+# Lines are inserted at the top, because Debian's .bashrc returns early in non-interactive shells. Each has a
+# tag with the host's name: on a shared home, `mend` must keep the lines of other hosts.
 tag="# lab fault $2 of $(hostname)"
 made=.made-by-lab-fault
 
@@ -12,7 +12,7 @@ line() { # file, fault, seconds
     esac
 }
 
-make_directory() { # directory, home: with a mark in it, so that whoever mends last knows it was not there
+make_directory() { # directory, home: leaves a marker file, so that the last `mend` removes the directory
     [ -d "$1" ] && return
     mkdir "$1"
     : >"$1/$made"

@@ -1,4 +1,4 @@
-# $1 break|mend: the listener and every session stand still; the kernel goes on accepting for them.
+# $1 break|mend: stops the listener and all sessions; the kernel still accepts connections.
 case $1 in
 break) signal_sshd STOP ;;
 mend) signal_sshd CONT ;;

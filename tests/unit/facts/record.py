@@ -12,7 +12,7 @@ from ipexctl.facts.gather import names_of
 from ipexctl.facts.probe import probe_command
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, down, up
-from ipexctl.lab.cpu_profiles import COSTUMES
+from ipexctl.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session import capture
@@ -22,12 +22,12 @@ LAB = "factsrecord"
 
 
 def main() -> None:
-    lab = up(LabSpec(hosts=len(COSTUMES), name=LAB, cpus=tuple(cpu_profile.name for cpu_profile in COSTUMES)))
+    lab = up(LabSpec(hosts=len(CPU_PROFILES), name=LAB, cpus=tuple(cpu_profile.name for cpu_profile in CPU_PROFILES)))
     try:
         hosts = read_hosts_file(lab.hostfile)
         command = probe_command([name for host in hosts[:4] for name in names_of(host)])
         with Connector(ConnectOptions()) as connector:
-            for host, cpu_profile in zip(hosts, COSTUMES, strict=True):
+            for host, cpu_profile in zip(hosts, CPU_PROFILES, strict=True):
                 session = connector.open(host, Cancel())
                 text = capture(session, command).stdout.decode()
                 session.close()

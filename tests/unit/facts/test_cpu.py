@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ipexctl.facts.cpu import TIERS, Cpu, tier_of
 from ipexctl.facts.cpulist import CpuList, parse_cpulist
-from ipexctl.lab.cpu_profiles import COSTUMES
+from ipexctl.lab.cpu_profiles import CPU_PROFILES
 
 _AVX512 = "avx2 fma avx512f avx512bw avx512dq avx512vl".split()  # noqa: SIM905
 
@@ -38,7 +38,7 @@ def test_nothing_but_x86_has_a_tier() -> None:
     assert tier_of("i686", ["avx2", "fma"]) == "unsupported"
 
 
-@given(st.sampled_from(COSTUMES), st.data())
+@given(st.sampled_from(CPU_PROFILES), st.data())
 def test_a_flag_less_never_makes_a_higher_tier(cpu_profile: object, data: st.DataObject) -> None:
     flags = getattr(cpu_profile, "flags").split()  # noqa: B009  # any costume
     fewer = data.draw(st.sets(st.sampled_from(flags)))

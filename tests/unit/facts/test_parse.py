@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ipexctl.facts.facts import Facts, to_json
 from ipexctl.facts.parse import parse
-from ipexctl.lab.cpu_profiles import COSTUMES, cpus
+from ipexctl.lab.cpu_profiles import CPU_PROFILES, cpus
 
 if TYPE_CHECKING:
     from ipexctl.lab.cpu_profiles import CpuProfile
@@ -32,7 +32,7 @@ TIERS = {
 }
 
 
-@pytest.mark.parametrize("cpu_profile", COSTUMES, ids=lambda cpu_profile: cpu_profile.name)
+@pytest.mark.parametrize("cpu_profile", CPU_PROFILES, ids=lambda cpu_profile: cpu_profile.name)
 def test_every_costume_is_seen_for_what_it_shows(cpu_profile: CpuProfile) -> None:
     facts = parse(recorded(f"lab-{cpu_profile.name}"))
     cpu = facts.cpu
@@ -49,7 +49,7 @@ def test_every_costume_is_seen_for_what_it_shows(cpu_profile: CpuProfile) -> Non
     assert facts.cut == ()
 
 
-@pytest.mark.parametrize("cpu_profile", COSTUMES, ids=lambda cpu_profile: cpu_profile.name)
+@pytest.mark.parametrize("cpu_profile", CPU_PROFILES, ids=lambda cpu_profile: cpu_profile.name)
 def test_a_costume_larger_than_its_kernel_is_not_limited_by_the_kernels_mask(cpu_profile: CpuProfile) -> None:
     text = recorded(f"lab-{cpu_profile.name}")
     cpu = parse(text).cpu

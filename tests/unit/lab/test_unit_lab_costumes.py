@@ -9,7 +9,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.lab.cpu_flags import ORDER
 from ipexctl.lab.cpu_overlay import memory_kb
-from ipexctl.lab.cpu_profiles import COSTUMES, cpus, find_cpu_profile
+from ipexctl.lab.cpu_profiles import CPU_PROFILES, cpus, find_cpu_profile
 from ipexctl.lab.cpuinfo import cpuinfo
 from ipexctl.lab.sysfs import cpu_list, cpu_mask, sysfs, wrappers
 
@@ -31,7 +31,7 @@ FLAGS = {
 
 
 def test_every_costume_is_held_to_facts() -> None:
-    assert set(FLAGS) == {cpu_profile.name for cpu_profile in COSTUMES}
+    assert set(FLAGS) == {cpu_profile.name for cpu_profile in CPU_PROFILES}
 
 
 @pytest.mark.parametrize("name", FLAGS)
@@ -43,7 +43,7 @@ def test_flags(name: str) -> None:
     assert len(flags) == len(set(flags))
 
 
-@pytest.mark.parametrize("cpu_profile", [c for c in COSTUMES if c.arch == "x86_64"], ids=lambda c: c.name)
+@pytest.mark.parametrize("cpu_profile", [c for c in CPU_PROFILES if c.arch == "x86_64"], ids=lambda c: c.name)
 def test_flags_stand_in_the_kernels_order(cpu_profile: object) -> None:
     flags = getattr(cpu_profile, "flags").split()  # noqa: B009  # the parametrized value is untyped
     assert flags == [flag for flag in ORDER if flag in flags]
@@ -82,7 +82,7 @@ def test_sub_numa_clusters_split_a_socket() -> None:
     assert tree.files["cpu/cpu56/topology/core_siblings_list"] == "56-111,168-223\n"
 
 
-@pytest.mark.parametrize("cpu_profile", COSTUMES, ids=lambda c: c.name)
+@pytest.mark.parametrize("cpu_profile", CPU_PROFILES, ids=lambda c: c.name)
 def test_every_link_leads_to_something(cpu_profile: object) -> None:
     tree = sysfs(find_cpu_profile(getattr(cpu_profile, "name")), memory_kb=1000)  # noqa: B009  # as above
     directories = {posixpath.dirname(path) for path in (*tree.files, *tree.links)}
@@ -90,7 +90,7 @@ def test_every_link_leads_to_something(cpu_profile: object) -> None:
         assert posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) in directories, path
 
 
-@pytest.mark.parametrize("cpu_profile", COSTUMES, ids=lambda c: c.name)
+@pytest.mark.parametrize("cpu_profile", CPU_PROFILES, ids=lambda c: c.name)
 def test_every_cpu_is_on_one_node_and_no_core_is_split(cpu_profile: object) -> None:
     found = cpus(find_cpu_profile(getattr(cpu_profile, "name")))  # noqa: B009  # as above
     assert [cpu.number for cpu in found] == list(range(len(found)))

@@ -10,7 +10,7 @@ import pytest
 from ipexctl import lab
 from ipexctl.errors import UserError
 from ipexctl.lab import FAULTS, LabSpec
-from ipexctl.lab.cpu_profiles import COSTUMES
+from ipexctl.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.lab.faults import bits_per_second, check_possible, find_fault, read_arguments, steps
 from ipexctl.lab.plan import make_plan
 from message_data import missing
@@ -122,7 +122,7 @@ def test_the_manual_has_every_fault_and_costume() -> None:
     manual = (Path(__file__).parents[3] / "docs/lab.md").read_text()
     for fault in FAULTS:
         assert f"| `{fault.usage}` | {fault.summary} |" in manual
-    for cpu_profile in COSTUMES:
+    for cpu_profile in CPU_PROFILES:
         assert (
             f"| `{cpu_profile.name}` | {cpu_profile.model_name} | {cpu_profile.layout}, {cpu_profile.cpus} threads |"
             in manual

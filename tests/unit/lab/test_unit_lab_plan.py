@@ -38,7 +38,7 @@ def test_behind_a_bastion_only_the_bastion_is_in_front() -> None:
     assert lab.bastion is not None
     assert (lab.bastion.address, lab.bastion.internal) == ("10.77.7.10", "10.78.7.10")
     assert (lab.hosts[0].address, lab.hosts[0].internal) == ("10.78.7.11", None)
-    assert [bridge for _, bridge in network.wires(lab.hosts[0])] == [network.INNER]
+    assert [bridge for _, bridge in network.links(lab.hosts[0])] == [network.INNER]
 
 
 def test_roots_home_is_roots() -> None:
@@ -134,8 +134,8 @@ def test_front_ports_are_isolated_with_a_second_network_only() -> None:
 
 def test_without_ipv6_no_such_address_is_asked_for() -> None:
     lab = make_plan(LabSpec(hosts=1), "lab", 1)
-    assert "fd77:1::11/64" in network.inside(lab.hosts[0], v6=True)
-    assert "fd77" not in network.inside(lab.hosts[0], v6=False) + network.uplink(lab, v6=False)
+    assert "fd77:1::11/64" in network.host_network(lab.hosts[0], v6=True)
+    assert "fd77" not in network.host_network(lab.hosts[0], v6=False) + network.uplink(lab, v6=False)
 
 
 def test_a_host_is_found_by_name_where_that_is_enough() -> None:
