@@ -1,1 +1,1 @@
-"""The same plan in other people's words: for another launcher, or for who wants to see, or to leave."""
+"""Writes a launch plan for other launchers: accelerate, Slurm, Kubeflow, Ansible, sh."""

@@ -1,4 +1,4 @@
-"""A plan as the configuration that `accelerate launch --config_file` of a certain version understands. Pure."""
+"""Writes a plan as a configuration for `accelerate launch --config_file` of a given version. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 FIRST_MPIRUN: Final = "0.28"
 CCL_BY_RANKS: Final = "1.8"
-"""Before that, mpirun_ccl counted for several machines only."""
+"""Before this version, mpirun_ccl was ignored on a single machine."""
 
 
 def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) -> Exported:
-    """`hostfile`: where the user has one that mpirun reads, or is going to put the lines that are said beside."""
+    """`hostfile`: path of a hostfile for mpirun, existing or to be made from the lines in the header."""
     import yaml  # costs start-up
 
     version = packages.get(PROJECT, "")
@@ -38,15 +38,15 @@ def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) 
 
 
 def _script(plan: LaunchPlan) -> str:
-    from ipexctl.export.common import words
+    from ipexctl.export.common import command_line
 
-    return words(plan).removeprefix(f"{plan.python} ")
+    return command_line(plan).removeprefix(f"{plan.python} ")
 
 
 def _config(
     plan: LaunchPlan, packages: Mapping[str, str], version: str, hostfile: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """An accelerate refuses a file with one key it doesn't know. No version is today's."""
+    """The configuration and notes. accelerate refuses a file with an unknown key; no version means the newest."""
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if plan.world_size > 1 else "NO",
@@ -60,13 +60,13 @@ def _config(
         "same_network": True,
         "use_cpu": True,
     }
-    notes = _many(config, plan, version, hostfile) if plan.world_size > 1 else []
+    notes = _multi_process(config, plan, version, hostfile) if plan.world_size > 1 else []
     if IPEX in packages:
         notes += _ipex(config, version)
     return config, notes
 
 
-def _many(config: dict[str, Any], plan: LaunchPlan, version: str, hostfile: str) -> list[str]:
+def _multi_process(config: dict[str, Any], plan: LaunchPlan, version: str, hostfile: str) -> list[str]:
     config |= {"main_process_ip": plan.master_addr, "main_process_port": plan.master_port or 29500}
     notes = []
     if before(version, FIRST_MPIRUN):
@@ -76,7 +76,7 @@ def _many(config: dict[str, Any], plan: LaunchPlan, version: str, hostfile: str)
     if before(version, WITHOUT_IPEX):
         notes += _oneccl(config, plan, version)
     elif plan.backend == "ccl":
-        notes.append(f"{_called(version)} knows no oneCCL: its ranks talk over gloo")
+        notes.append(f"{_versioned_name(version)} knows no oneCCL: its ranks talk over gloo")
     notes.append(
         "accelerate shares the machine's cores among its ranks and binds none: threads, cores, memory and the "
         "interface of this plan are not in its configuration"
@@ -87,27 +87,27 @@ def _many(config: dict[str, Any], plan: LaunchPlan, version: str, hostfile: str)
 
 
 def _oneccl(config: dict[str, Any], plan: LaunchPlan, version: str) -> list[str]:
-    """Not to be left out even where it is none: without a number some don't start, and others take oneCCL."""
+    """Set mpirun_ccl, also to 0: without it some versions don't start, and others choose oneCCL."""
     workers = "0"
     if plan.backend == "ccl":
-        workers = next((str(one.value) for one in plan.settings if one.name == "CCL_WORKER_COUNT"), "1")
+        workers = next((str(setting.value) for setting in plan.settings if setting.name == "CCL_WORKER_COUNT"), "1")
     if "mpirun_config" in config:
         config["mpirun_config"]["mpirun_ccl"] = workers
-    told = "mpirun_config" in config and (len(plan.hosts) > 1 or not before(version, CCL_BY_RANKS))
-    if told or plan.backend != "ccl":
+    is_configured = "mpirun_config" in config and (len(plan.hosts) > 1 or not before(version, CCL_BY_RANKS))
+    if is_configured or plan.backend != "ccl":
         return []
     return [f"accelerate {version} doesn't ask for oneCCL here by itself: export CCL_WORKER_COUNT={workers} before"]
 
 
 def _ipex(config: dict[str, Any], version: str) -> list[str]:
-    called = _called(version)
+    name = _versioned_name(version)
     if not before(version, WITHOUT_IPEX):
-        return [f"{called} knows no IPEX, and refuses a file with ipex_config: ipex.optimize in the script"]
+        return [f"{name} knows no IPEX, and refuses a file with ipex_config: ipex.optimize in the script"]
     config["ipex_config"] = {"ipex_enabled" if before(version, FIRST_IPEX) else "ipex": True}
     if not before(version, WITHOUT_PREPARE):
-        return [f"{called} doesn't call ipex.optimize by itself any more: call it in the script"]
+        return [f"{name} doesn't call ipex.optimize by itself any more: call it in the script"]
     return []
 
 
-def _called(version: str) -> str:
+def _versioned_name(version: str) -> str:
     return f"accelerate {version}".strip()

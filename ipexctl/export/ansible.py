@@ -1,4 +1,4 @@
-"""The hosts as an Ansible inventory. Pure."""
+"""Writes the hosts as an Ansible inventory. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SSH_ARGS: Final = "ansible_ssh_common_args"
 
 
 def to_ansible(hosts: Sequence[Host]) -> Exported:
-    """With `node0` and `nodes` as groups where nothing else is called so, and those the hosts came with."""
+    """The inventory with the hosts' groups, and the groups `node0` and `nodes` if these names are free."""
     import yaml  # costs start-up
 
     groups: dict[str, Any] = {}
@@ -24,33 +24,37 @@ def to_ansible(hosts: Sequence[Host]) -> Exported:
         for group in host.groups:
             if group not in ("all", "ungrouped"):
                 groups.setdefault(group, {"hosts": {}})["hosts"][host.name] = {}
-    taken = {*groups, *(host.name for host in hosts)}
-    ours = {"node0": hosts[:1], "nodes": hosts[1:]}
-    for group, some in ours.items():
-        if some and group not in taken:
-            groups[group] = {"hosts": {host.name: {} for host in some}}
+    used_names = {*groups, *(host.name for host in hosts)}
+    own_groups = {"node0": hosts[:1], "nodes": hosts[1:]}
+    for group, members in own_groups.items():
+        if members and group not in used_names:
+            groups[group] = {"hosts": {host.name: {} for host in members}}
     tree = {"all": {"hosts": {host.name: _variables(host) for host in hosts}, "children": groups}}
-    notes = [f"{each} is called something else already: no such group" for each in ours if each in taken and ours[each]]
+    notes = [
+        f"{group_name} is called something else already: no such group"
+        for group_name in own_groups
+        if group_name in used_names and own_groups[group_name]
+    ]
     return Exported(yaml.safe_dump(tree, sort_keys=False, default_flow_style=False), tuple(notes))
 
 
 def _variables(host: Host) -> dict[str, Any]:
-    known: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     if host.address == "localhost":
-        known["ansible_connection"] = "local"
+        variables["ansible_connection"] = "local"
     elif host.address != host.name:
-        known["ansible_host"] = host.address
+        variables["ansible_host"] = host.address
     if host.user:
-        known["ansible_user"] = host.user
+        variables["ansible_user"] = host.user
     if host.port:
-        known["ansible_port"] = host.port
+        variables["ansible_port"] = host.port
     if host.identity:
-        known["ansible_ssh_private_key_file"] = str(host.identity)
-    theirs = dict(host.vars)
+        variables["ansible_ssh_private_key_file"] = str(host.identity)
+    host_vars = dict(host.vars)
     options = [f"-F {shlex.quote(str(host.ssh_config))}"] if host.ssh_config else []
     if host.known_hosts:
         options.append(f"-o {shlex.quote(known_hosts_option(host.known_hosts))}")
     if options:
-        known[SSH_ARGS] = " ".join([*options, *filter(None, [theirs.pop(SSH_ARGS, "")])])
-    ours = {"internal": host.internal, "slots": host.slots, "max_slots": host.max_slots}
-    return {**known, **{name: value for name, value in ours.items() if value is not None}, **theirs}
+        variables[SSH_ARGS] = " ".join([*options, *filter(None, [host_vars.pop(SSH_ARGS, "")])])
+    own_options = {"internal": host.internal, "slots": host.slots, "max_slots": host.max_slots}
+    return {**variables, **{name: value for name, value in own_options.items() if value is not None}, **host_vars}

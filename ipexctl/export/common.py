@@ -1,4 +1,4 @@
-"""What every export needs of a plan: which variables are the same everywhere, and what a rank executes. Pure."""
+"""Helpers of all exports: variables that are the same on all hosts, shell lines, the command of a rank. Pure."""
 
 from __future__ import annotations
 
@@ -21,46 +21,48 @@ RANK_OF_MPI: Final = (
     "export LOCAL_RANK=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}",
     "export LOCAL_WORLD_SIZE=${MPI_LOCALNRANKS:-${OMPI_COMM_WORLD_LOCAL_SIZE:-}}",
 )
-"""Which rank it is, as Intel MPI, MPICH and Open MPI say it, in the words torch reads."""
+"""Sets torch's rank variables from those of Intel MPI, MPICH and Open MPI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A text for stdout, and what is to be said beside it."""
+    """A text for stdout, and notes for stderr."""
 
     text: str
     notes: tuple[str, ...] = ()
 
 
-def everywhere(plan: LaunchPlan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
-    """The variables that are the same for all ranks on all hosts, those of the ranks' places left out."""
-    left_out = {*RANK_NAMES, *MASTER, *without}
-    apart = differing(plan)
+def common_settings(plan: LaunchPlan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
+    """The settings that are the same for all ranks on all hosts, without rank variables and secrets."""
+    excluded = {*RANK_NAMES, *MASTER, *without}
+    differing = differing_settings(plan)
     kept: dict[str, Setting] = {}
     for setting in plan.settings:
-        if setting.name not in left_out and setting.name not in apart and not setting.secret:
+        if setting.name not in excluded and setting.name not in differing and not setting.secret:
             kept.setdefault(setting.name, setting)
     return tuple(kept.values())
 
 
-def differing(plan: LaunchPlan) -> dict[str, tuple[Setting, ...]]:
-    """Variable → its settings, where hosts or ranks differ in it."""
-    found: dict[str, list[Setting]] = {}
+def differing_settings(plan: LaunchPlan) -> dict[str, tuple[Setting, ...]]:
+    """Variable → its settings, for variables that differ between hosts or ranks."""
+    by_name: dict[str, list[Setting]] = {}
     for setting in plan.settings:
         if setting.name not in RANK_NAMES and setting.name not in MASTER and not setting.secret:
-            found.setdefault(setting.name, []).append(setting)
+            by_name.setdefault(setting.name, []).append(setting)
     hosts = {host.name for host in plan.hosts}
 
-    def is_alike(settings: Sequence[Setting]) -> bool:
-        everyone = all(one.host is None and one.rank is None for one in settings)
-        all_hosts = {one.host for one in settings} == hosts and all(one.rank is None for one in settings)
-        return len({(one.value, one.prepend) for one in settings}) == 1 and (everyone or all_hosts)
+    def is_same(settings: Sequence[Setting]) -> bool:
+        is_global = all(setting.host is None and setting.rank is None for setting in settings)
+        is_per_host = {setting.host for setting in settings} == hosts and all(
+            setting.rank is None for setting in settings
+        )
+        return len({(setting.value, setting.prepend) for setting in settings}) == 1 and (is_global or is_per_host)
 
-    return {name: tuple(settings) for name, settings in found.items() if not is_alike(settings)}
+    return {name: tuple(settings) for name, settings in by_name.items() if not is_same(settings)}
 
 
 def secrets_of(plan: LaunchPlan) -> tuple[str, ...]:
-    """Names whose values are in no export: whoever runs it has them in the environment."""
+    """Names of secret variables. Exports never hold their values; the user sets them in the environment."""
     return tuple(dict.fromkeys(variable_in_sh(setting.name) for setting in plan.settings if setting.secret))
 
 
@@ -76,23 +78,23 @@ def assignment(setting: Setting) -> str:
 
 
 def commented(settings: Iterable[Setting]) -> list[str]:
-    """Each variable below the reason for its value; those that are taken away for one reason on one line."""
+    """Each variable below the reason for its value; variables unset for the same reason share a line."""
     lines: list[str] = []
     unset: dict[str, list[str]] = {}
-    said = ""
+    last_reason = ""
     for setting in settings:
         if setting.value is None:
             unset.setdefault(setting.reason, []).append(variable_in_sh(setting.name))
             continue
-        lines += [f"# {printable(setting.reason)}"] * (setting.reason != said) + [assignment(setting)]
-        said = setting.reason
+        lines += [f"# {printable(setting.reason)}"] * (setting.reason != last_reason) + [assignment(setting)]
+        last_reason = setting.reason
     for reason, names in unset.items():
-        lines += [f"# {printable(reason)}", *folded(["unset", *names])]
+        lines += [f"# {printable(reason)}", *fold_line(["unset", *names])]
     return lines
 
 
-def folded(parts: Sequence[str], width: int = 100) -> list[str]:
-    """A line of sh's, in several where it is long."""
+def fold_line(parts: Sequence[str], width: int = 100) -> list[str]:
+    """A line of sh, continued with backslashes if it is long."""
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(part) < width:
@@ -105,29 +107,32 @@ def folded(parts: Sequence[str], width: int = 100) -> list[str]:
 
 def title(plan: LaunchPlan) -> str:
     count = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    where = "1 host" if len(plan.hosts) == 1 else f"{len(plan.hosts)} hosts"
-    return f"{printable(executed(plan))}: {count} on {where}, over {plan.backend}"
+    hosts = "1 host" if len(plan.hosts) == 1 else f"{len(plan.hosts)} hosts"
+    return f"{printable(portable_command_line(plan))}: {count} on {hosts}, over {plan.backend}"
 
 
 def source(setup: str) -> str:
-    """A line of bash's, before any `set -eu`: such files seldom bear it. oneAPI's fails where it was sourced before."""
+    """The line of bash that sources a setup file. It stands before `set -eu`, which many such files do not survive.
+
+    oneAPI's setvars.sh fails if SETVARS_COMPLETED is set, that is, if it was sourced before.
+    """
     return f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null >&2 || exit"
 
 
-def words(plan: LaunchPlan) -> str:
+def command_line(plan: LaunchPlan) -> str:
     return shlex.join(plan.command)
 
 
-def executed(plan: LaunchPlan) -> str:
-    """The same where the right Python is first on the path, as in an image."""
-    return words(plan).replace(shlex.quote(plan.python), "python", 1)
+def portable_command_line(plan: LaunchPlan) -> str:
+    """The command line with `python` from PATH, as in an image."""
+    return command_line(plan).replace(shlex.quote(plan.python), "python", 1)
 
 
 def known_hosts_option(path: Path) -> str:
-    """Of ssh's, to which blanks divide several files."""
+    """The UserKnownHostsFile option; a path with blanks is quoted, because ssh splits it into several files."""
     return f'UserKnownHostsFile="{path}"' if " " in str(path) else f"UserKnownHostsFile={path}"
 
 
-def left_out(plan: LaunchPlan, names: Iterable[str], why: str) -> tuple[str, ...]:
-    some = [name for name in names if any(setting.name == name for setting in plan.settings)]
-    return (f"{', '.join(some)}: {why}",) if some else ()
+def omitted(plan: LaunchPlan, names: Iterable[str], reason: str) -> tuple[str, ...]:
+    present = [name for name in names if any(setting.name == name for setting in plan.settings)]
+    return (f"{', '.join(present)}: {reason}",) if present else ()

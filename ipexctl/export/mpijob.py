@@ -1,4 +1,4 @@
-"""A plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher, and a worker for each host of the plan. Pure."""
+"""Writes a plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher and one worker for each host. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.export.common import (
     RANK_OF_MPI,
     Exported,
-    differing,
-    everywhere,
-    executed,
-    left_out,
+    common_settings,
+    differing_settings,
+    omitted,
+    portable_command_line,
     secrets_of,
     title,
 )
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import Flavor, LaunchPlan, Setting
 
 IMPLEMENTATION: Final[dict[Flavor, str]] = {"intel": "Intel", "openmpi": "OpenMPI", "mpich": "MPICH"}
-OF_NODES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_WORKER_AFFINITY", "LD_PRELOAD")
+HOST_SETTINGS: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_WORKER_AFFINITY", "LD_PRELOAD")
 PORT: Final = 29500
-"""Each pod has an address of its own: nobody else listens there."""
+"""A fixed port is free: each pod has its own address."""
 IMAGE: Final = (
     "# The image, the same for both: python and mpirun first on the path; the project in its working directory;",
     "# /usr/sbin/sshd, which the operator starts in the workers, and an ssh that takes their host keys unseen.",
@@ -31,7 +31,7 @@ IMAGE: Final = (
 
 
 def to_mpijob(plan: LaunchPlan, name: str, image: str, *, threads_per_core: int = 1, restarts: int = 0) -> Exported:
-    """`image`: one that has the environment, the project in its working directory, an mpirun and an sshd."""
+    """`image` must have the environment, the project in its working directory, mpirun and sshd."""
     import yaml  # costs start-up
 
     slots = max(len(host.ranks) for host in plan.hosts)
@@ -56,13 +56,15 @@ def to_mpijob(plan: LaunchPlan, name: str, image: str, *, threads_per_core: int 
             },
         },
     }
-    of_image = [one.name for one in plan.settings if _of_image(plan, one) and one.name not in OF_NODES]
-    apart = [each for each in differing(plan) if each not in (*OF_NODES, *of_image)]
+    image_settings = [
+        setting.name for setting in plan.settings if _is_image_path(plan, setting) and setting.name not in HOST_SETTINGS
+    ]
+    differing = [name for name in differing_settings(plan) if name not in (*HOST_SETTINGS, *image_settings)]
     notes = [
         f"the image {image} is yours to build: the environment, the project in its working directory, mpirun and sshd",
-        *left_out(plan, OF_NODES, "left out, they belong to the machines of this plan and not to pods"),
-        *left_out(plan, dict.fromkeys(of_image), "left out, the image has its own"),
-        *left_out(plan, apart, "left out, hosts differ in it"),
+        *omitted(plan, HOST_SETTINGS, "left out, they belong to the machines of this plan and not to pods"),
+        *omitted(plan, dict.fromkeys(image_settings), "left out, the image has its own"),
+        *omitted(plan, differing, "left out, hosts differ in it"),
     ]
     if secret := secrets_of(plan):
         notes.append(f"{', '.join(secret)}: put them into a Secret and name it in both templates")
@@ -71,15 +73,15 @@ def to_mpijob(plan: LaunchPlan, name: str, image: str, *, threads_per_core: int 
 
 
 def label(name: str) -> str:
-    """As Kubernetes wants the names of services: a-z, 0-9 and -, a letter first; `-worker-12` has room behind it."""
-    found = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    if not found[:1].isalpha():
-        found = f"run-{found}"
-    return found[:40].strip("-")
+    """A valid Kubernetes service name: a-z, 0-9 and -, a letter first; short enough for a suffix like `-worker-12`."""
+    text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if not text[:1].isalpha():
+        text = f"run-{text}"
+    return text[:40].strip("-")
 
 
 def _dumper() -> Any:
-    """What writes a text of several lines as such."""
+    """A YAML dumper that writes multi-line texts in block style."""
     import yaml
 
     class Lines(yaml.SafeDumper):
@@ -96,15 +98,19 @@ def _replicas(count: int, container: dict[str, Any]) -> dict[str, Any]:
     return {"replicas": count, "template": {"spec": {"containers": [container]}}}
 
 
-def _of_image(plan: LaunchPlan, setting: Setting) -> bool:
-    """Whether it says where something lies on the hosts."""
+def _is_image_path(plan: LaunchPlan, setting: Setting) -> bool:
+    """True if the setting holds a path of the hosts, which the image has elsewhere."""
     prefix = plan.python.rpartition("/bin/")[0]
     return setting.prepend or (bool(prefix) and prefix in (setting.value or ""))
 
 
 def _command(plan: LaunchPlan) -> list[str]:
-    settings = everywhere(plan, without=OF_NODES)
-    variables = {one.name: one.value for one in settings if one.value is not None and not _of_image(plan, one)}
+    settings = common_settings(plan, without=HOST_SETTINGS)
+    variables = {
+        setting.name: setting.value
+        for setting in settings
+        if setting.value is not None and not _is_image_path(plan, setting)
+    }
     mpirun = ["exec mpirun"]
     if plan.flavor == "openmpi":
         mpirun += ["--allow-run-as-root --bind-to none", f"-n {plan.world_size}", "-x MASTER_ADDR -x MASTER_PORT"]
@@ -121,6 +127,6 @@ def _command(plan: LaunchPlan) -> list[str]:
         *(f"  {line}" for line in RANK_OF_MPI),
         '  exec "$@"',
         "'",
-        " \\\n  ".join([*mpirun, f'sh -c "$rank" rank {executed(plan)}']),
+        " \\\n  ".join([*mpirun, f'sh -c "$rank" rank {portable_command_line(plan)}']),
     ]
     return ["sh", "-c", "\n".join(lines) + "\n"]

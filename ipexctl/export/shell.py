@@ -1,4 +1,4 @@
-"""A plan as a shell script that does by hand what `ipexctl run` does: for who wants to see how, or to leave. Pure."""
+"""Writes a plan as a shell script that does the same steps as `ipexctl run`, without ipexctl. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.export.common import (
     Exported,
     assignment,
+    command_line,
     commented,
-    differing,
-    everywhere,
-    folded,
+    common_settings,
+    differing_settings,
+    fold_line,
     known_hosts_option,
     secrets_of,
     source,
     title,
-    words,
 )
 from ipexctl.launch.mpi_commands import RANK_WORDS
 from ipexctl.sync.credentials import PATTERNS
@@ -32,7 +32,7 @@ ADDED: Final = (
     "# goes on when this machine is switched off.",
 )
 QUOTE: Final = r"""quote() { sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }"""
-"""A shell function: what comes in, as one word of sh's."""
+"""A shell function that quotes its stdin as one word of sh."""
 EXCLUDED: Final = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pytest_cache", "node_modules")
 FREE_PORT: Final = """\
 import socket
@@ -43,43 +43,46 @@ STOP: Final = (
     "pid=\\$(cat '$place/mpirun.pid') && kill \\$pid && "
     "for try in \\$(seq 50); do kill -0 \\$pid || break; sleep 0.2; done"
 )
-"""Until mpirun has ended its ranks."""
+"""Stops mpirun and waits until it has ended its ranks."""
 
 
 def to_shell(
     plan: LaunchPlan, hosts: Sequence[Host], root: str | None, tree: str, setup: str | None = None
 ) -> Exported:
-    """`root` is the project here, None: it is not brought; `tree` its place there; `setup` is sourced by all there."""
-    used = {host.name for host in plan.hosts}
-    ways = {host.name: _way(host) for host in hosts if host.name in used or host == hosts[0]}
-    place = plan.argv[-1].rpartition("/")[0]
+    """`root`: the project on the control machine, None: not uploaded; `tree`: its path on the nodes.
+
+    `setup` is a file that every rank and the launcher source.
+    """
+    plan_hosts = {host.name for host in plan.hosts}
+    commands = {host.name: _remote_command(host) for host in hosts if host.name in plan_hosts or host == hosts[0]}
+    run_directory = plan.argv[-1].rpartition("/")[0]
     lines = ["#!/bin/sh", f"# {title(plan)}", *ADDED, "set -eu", ""]
-    lines += [f"nodes={shlex.quote(' '.join(ways))}"]
+    lines += [f"nodes={shlex.quote(' '.join(commands))}"]
     if root is not None:
         lines += [f"root={shlex.quote(root)}", f"tree={shlex.quote(tree)}"]
-    lines += [f"place={shlex.quote(place)}", "", "# on NODE COMMAND: a command of sh's on that node", "on() {"]
+    lines += [f"place={shlex.quote(run_directory)}", "", "# on NODE COMMAND: a command of sh's on that node", "on() {"]
     lines += ["  node=$1; shift", '  case "$node" in']
-    lines += [f"    {shlex.quote(name)}) {way} ;;" for name, way in ways.items()]
+    lines += [f"    {shlex.quote(name)}) {command} ;;" for name, command in commands.items()]
     lines += ["  esac", "}", "# put NODE FILE: what comes in, as a file of the run there", "put() {"]
     lines += ["  on \"$1\" \"umask 077; mkdir -p '$place' && cat > '$place/$2'\"", "}", ""]
     first = shlex.quote(hosts[0].name)
-    lines += [*_finish(plan, first), "", *(_project() if root is not None else ())]
+    lines += [*_exit_trap(plan, first), "", *(_project() if root is not None else ())]
     lines += ["# what a rank is told: its variables, its cores, and what it executes", "for node in $nodes; do"]
     lines += [*_document('  put "$node" rank.sh', "EOF_RANK", _rank(plan, setup)), "done", ""]
-    lines += [*_secrets(plan), *_files(plan, first), *_meeting(plan, first), *_start(plan, first, setup)]
+    lines += [*_secrets(plan), *_files(plan, first), *_rendezvous(plan, first), *_start(plan, first, setup)]
     return Exported("\n".join(lines) + "\n")
 
 
 def _document(command: str, end: str, lines: Sequence[str]) -> list[str]:
-    """A here-document for that command: a value with a line like its end must not end it, and be read as commands."""
-    inside = set("\n".join(lines).split("\n"))
-    while end in inside:
+    """A here-document for the command; its end marker differs from every line, so a value can't end it early."""
+    all_lines = set("\n".join(lines).split("\n"))
+    while end in all_lines:
         end += "_"
     return [f"{command} <<'{end}'", *lines, end]
 
 
-def _finish(plan: LaunchPlan, first: str) -> list[str]:
-    """What is done however the script ends: Ctrl-C reaches our ssh, and not what that has started."""
+def _exit_trap(plan: LaunchPlan, first: str) -> list[str]:
+    """The exit trap: Ctrl-C ends the local ssh, but not the commands that it started on the hosts."""
     lines = ["# however this ends: no rank goes on"]
     lines += ["running=", "finish() {", f'  [ -z "$running" ] || on {first} "{STOP}" </dev/null 2>/dev/null || :']
     if secrets_of(plan):
@@ -89,7 +92,7 @@ def _finish(plan: LaunchPlan, first: str) -> list[str]:
 
 
 def _project() -> list[str]:
-    packed = folded(
+    packed = fold_line(
         [
             '  tar -C "$root"',
             *(f"--exclude=./{name}" for name in EXCLUDED),
@@ -108,8 +111,8 @@ def _project() -> list[str]:
     ]
 
 
-def _way(host: Host) -> str:
-    """How to run "$*" there."""
+def _remote_command(host: Host) -> str:
+    """The command that runs "$*" on the host."""
     if host.name == "localhost" and host.address == "localhost":
         return 'sh -c "$*"'
     argv = ["ssh", "-T", "-o", "BatchMode=yes"]
@@ -123,28 +126,32 @@ def _way(host: Host) -> str:
 
 
 def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
-    """The script each rank begins with."""
+    """The script that starts each rank."""
     lines = [f"#!/bin/{_shell(setup)}", "# mpirun says which rank this is", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += ['. "${0%/*}/master.sh"', 'if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
-    lines += commented(everywhere(plan))
-    apart = [setting for settings in differing(plan).values() for setting in settings]
+    lines += commented(common_settings(plan))
+    differing = [setting for settings in differing_settings(plan).values() for setting in settings]
     lines += ['case "$rank" in']
     for host in plan.hosts:
         for rank in host.ranks:
             lines += [f"{rank.rank})  # on {host.name}"]
             lines += [f"  export RANK={rank.rank} LOCAL_RANK={rank.local_rank}"]
             lines += [f"  export WORLD_SIZE={plan.world_size} LOCAL_WORLD_SIZE={len(host.ranks)}"]
-            own = [one for one in apart if one.host in (None, host.name) and one.rank in (None, rank.rank)]
-            lines += [f"  {assignment(setting)}" for setting in own]
+            rank_settings = [
+                setting
+                for setting in differing
+                if setting.host in (None, host.name) and setting.rank in (None, rank.rank)
+            ]
+            lines += [f"  {assignment(setting)}" for setting in rank_settings]
             lines += [f"  cores={_cores(rank)}", "  ;;"]
     lines += ["esac", f"cd {shlex.quote(plan.cwd)}"]
-    return [*lines, f'exec ${{cores:+taskset -c "$cores"}} {words(plan)}']
+    return [*lines, f'exec ${{cores:+taskset -c "$cores"}} {command_line(plan)}']
 
 
 def _cores(rank: RankPlan) -> str:
-    """Its own, and those of its oneCCL workers; memory near them is the kernel's own choice then."""
+    """The cores of the rank and of its oneCCL workers; the kernel then allocates memory near them."""
     return ",".join(map(str, sorted({*rank.cores, *rank.ccl_cores})))
 
 
@@ -169,15 +176,15 @@ def _files(plan: LaunchPlan, first: str) -> list[str]:
     return [*lines, ""]
 
 
-def _meeting(plan: LaunchPlan, first: str) -> list[str]:
+def _rendezvous(plan: LaunchPlan, first: str) -> list[str]:
     lines = ["# where rank 0 is to be met"]
     if plan.master_port is not None:
         lines += [f"port={plan.master_port}"]
     else:
         family = "socket.AF_INET6" if ":" in plan.master_addr else ""
-        asked = FREE_PORT.format(family=family, address=plan.master_addr)
+        find_port = FREE_PORT.format(family=family, address=plan.master_addr)
         python = shlex.quote(shlex.join([plan.python, "-"]))
-        lines += ["port=$(", f"on {first} {python} <<'EOF_PORT'", asked, "EOF_PORT", ")"]
+        lines += ["port=$(", f"on {first} {python} <<'EOF_PORT'", find_port, "EOF_PORT", ")"]
     meeting = f"export MASTER_ADDR={plan.master_addr} MASTER_PORT=$port"
     return [*lines, "for node in $nodes; do", f'  echo "{meeting}" | put "$node" master.sh', "done", ""]
 
@@ -187,14 +194,14 @@ def _shell(setup: str | None) -> str:
 
 
 def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
-    # Our own line ends with the rank wrapper and its job file: here a shell script takes their place.
+    # The plan's argv ends with the rank wrapper and its job file; the exported script replaces them.
     rank_sh = f"{plan.argv[-1].rpartition('/')[0]}/rank.sh"
     shell = _shell(setup)
     lines = [f"#!/bin/{shell}"]
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += commented(plan.launcher_env)
-    argv = folded(["exec", *(shlex.quote(word) for word in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
+    argv = fold_line(["exec", *(shlex.quote(word) for word in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
     lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv]
     lines = ["# mpirun, from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
     lines += [f"on {first} \"rm -f '$place/mpirun.pid'\" </dev/null", "running=yes"]

@@ -1,6 +1,6 @@
-"""A plan as an sbatch file: the same ranks, threads and variables, in whatever nodes Slurm grants. Pure.
+"""Writes a plan as an sbatch file: the same ranks, threads and variables on the nodes that Slurm allocates. Pure.
 
-Slurm decides which nodes they are, and binds: what belongs to one machine alone is left out and said.
+Slurm chooses the nodes and binds the ranks: settings of single machines are left out and listed in notes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.export.common import (
     RANK_OF_MPI,
     Exported,
+    command_line,
     commented,
-    differing,
-    everywhere,
-    left_out,
+    common_settings,
+    differing_settings,
+    omitted,
     secrets_of,
     source,
     title,
-    words,
 )
 
 if TYPE_CHECKING:
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import LaunchPlan, Setting
 
 Launcher = Literal["auto", "srun", "mpirun"]
-"""What starts the ranks in the allocation."""
+"""The program that starts the ranks in the allocation."""
 
-OF_SLURM: Final = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
-"""Read before they are taken away."""
-ON_THIS_NODE: Final = (
+SLURM_VARIABLES: Final = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
+"""Read by the rank function before it unsets them."""
+LOCAL_RANK_COUNT: Final = (
     'echo "$SLURM_STEP_TASKS_PER_NODE" | tr , "\\n" | sed "s/(x/ /; s/)//" |\n'
     '    while read -r ranks nodes; do seq "${nodes:-1}" | sed "s/.*/$ranks/"; done |\n'
     '    sed -n "$((SLURM_NODEID + 1))p"'
 )
-"""`2(x3),1` is 2, 2, 2, 1: ranks of the nodes, in their order."""
+"""Prints the number of ranks on this node; `2(x3),1` means 2, 2, 2, 1 ranks on the nodes in their order."""
 IFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_KVS_IFACE")
 PINS: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_CELL")
-OF_NODES: Final = (*IFACES, "CCL_WORKER_AFFINITY", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE")
+HOST_SETTINGS: Final = (*IFACES, "CCL_WORKER_AFFINITY", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE")
 PORTS: Final = "$((15000 + SLURM_JOB_ID % 17000))"
 PMI2: Final = "/usr/lib64/libpmi2.so /usr/lib/x86_64-linux-gnu/libpmi2.so.0 /opt/slurm/lib/libpmi2.so"
-"""Where Slurm's own library of PMI-2 lies, which Intel MPI is to be told."""
+"""Paths of Slurm's PMI-2 library, which Intel MPI needs."""
 
 
 def to_slurm(
@@ -55,64 +55,67 @@ def to_slurm(
     launcher: Launcher = "auto",
     iface: str | None = None,
 ) -> Exported:
-    """`cwd`: the project's directory, as the nodes of the allocation see it. `iface`: the one they all have."""
+    """`cwd`: the project's directory on the nodes. `iface`: an interface name that all nodes have."""
     if launcher == "auto":
         launcher = "srun" if plan.backend == "gloo" else "mpirun"
-    lines = ["#!/bin/bash", f"# {title(plan)}", *_asked(plan, name), ""]
+    lines = ["#!/bin/bash", f"# {title(plan)}", *_sbatch_lines(plan, name), ""]
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += ["set -euo pipefail", f"cd {shlex.quote(cwd)}", ""]
     lines += ["# where rank 0 is: the first node of the allocation; a port of this job's own"]
     lines += ['MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)']
     lines += [f"MASTER_PORT={plan.master_port or PORTS}", "export MASTER_ADDR MASTER_PORT"]
-    if secret := secrets_of(plan):
+    if secret_names := secrets_of(plan):
         lines += ["# set before sbatch, which hands them on"]
-        lines += [f': "${{{each}:?}}"' for each in secret]
+        lines += [f': "${{{secret_name}:?}}"' for secret_name in secret_names]
     lines += ["", "# what each rank begins with, on its node", "rank() {"]
-    rank = [*(_told_by_slurm() if launcher == "srun" else _told_by_mpi()), f"unset {' '.join(OF_SLURM)}"]
-    rank += [*_variables(plan, launcher, iface), *_ended(plan, launcher)]
+    rank = [*(_ranks_from_slurm() if launcher == "srun" else _ranks_from_mpi()), f"unset {' '.join(SLURM_VARIABLES)}"]
+    rank += [*_variables(plan, launcher, iface), *_rank_command(plan, launcher)]
     lines += [*(f"  {line}" for line in rank), "}", "export -f rank", ""]
-    lines += [*(_srun(plan) if launcher == "srun" else _mpirun(plan)), f"  bash -c 'rank \"$@\"' rank {words(plan)}"]
+    lines += [
+        *(_srun(plan) if launcher == "srun" else _mpirun(plan)),
+        f"  bash -c 'rank \"$@\"' rank {command_line(plan)}",
+    ]
     return Exported("\n".join(lines) + "\n", tuple(_notes(plan, launcher, iface)))
 
 
-def _asked(plan: LaunchPlan, name: str) -> list[str]:
-    """The lines that sbatch reads."""
+def _sbatch_lines(plan: LaunchPlan, name: str) -> list[str]:
+    """The #SBATCH lines."""
     counts = {len(host.ranks) for host in plan.hosts}
-    # Where hosts share the ranks unevenly, the fewest: more than the nodes have would never be granted.
-    each = min((len(rank.cores) + len(rank.ccl_cores) for rank in plan.ranks), default=1) or 1
-    asked = [
+    # If ranks have different numbers of cores, use the smallest: a job that asks for too many never starts.
+    cores_per_rank = min((len(rank.cores) + len(rank.ccl_cores) for rank in plan.ranks), default=1) or 1
+    options = [
         f"--job-name={re.sub(r'[^A-Za-z0-9._-]+', '-', name)}",
         f"--nodes={len(plan.hosts)}",
         f"--ntasks={plan.world_size}",
     ]
     if len(counts) == 1:
-        asked.append(f"--ntasks-per-node={counts.pop()}")
-    # Without this, Slurm counts the two threads of a core as two of them.
-    asked += [f"--cpus-per-task={each}", "--threads-per-core=1", "--output=%x-%j.out"]
+        options.append(f"--ntasks-per-node={counts.pop()}")
+    # Without --threads-per-core=1, Slurm counts the two threads of a core as two CPUs.
+    options += [f"--cpus-per-task={cores_per_rank}", "--threads-per-core=1", "--output=%x-%j.out"]
     if plan.time_limit is not None:
-        asked.append(f"--time={_minutes(plan.time_limit)}")
-    return [f"#SBATCH {each}" for each in asked]
+        options.append(f"--time={_minutes(plan.time_limit)}")
+    return [f"#SBATCH {option}" for option in options]
 
 
-def _told_by_slurm() -> list[str]:
+def _ranks_from_slurm() -> list[str]:
     return [
         "# which one it is, in the words torch reads; Slurm's own would be taken for them",
         "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS",
         "# 2(x3),1 is 2, 2, 2, 1",
-        f"LOCAL_WORLD_SIZE=$({ON_THIS_NODE})",
+        f"LOCAL_WORLD_SIZE=$({LOCAL_RANK_COUNT})",
         "export LOCAL_WORLD_SIZE",
     ]
 
 
-def _told_by_mpi() -> list[str]:
+def _ranks_from_mpi() -> list[str]:
     return ["# which one it is, in the words torch reads; Slurm's are those of mpirun's daemon", *RANK_OF_MPI]
 
 
 def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]:
     by_mpi = launcher == "mpirun" and plan.flavor == "intel"
-    taken = (*OF_SLURM, *OF_NODES, *PINS, *(() if by_mpi else ("CCL_PROCESS_LAUNCHER",)))
-    lines = commented(everywhere(plan, without=taken))
+    excluded = (*SLURM_VARIABLES, *HOST_SETTINGS, *PINS, *(() if by_mpi else ("CCL_PROCESS_LAUNCHER",)))
+    lines = commented(common_settings(plan, without=excluded))
     if plan.backend == "ccl" and not by_mpi:
         lines += [
             "# oneCCL is told each rank's place on its host",
@@ -126,16 +129,19 @@ def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[
         ]
         lines += [f"for found in {PMI2}; do"]
         lines += ['  [ ! -e "$found" ] || export I_MPI_PMI_LIBRARY="${I_MPI_PMI_LIBRARY:-$found}"', "done"]
-    alike = _ifaces(plan)
-    if iface is not None and alike:
-        lines += ["# --iface", *(f"export {each.name}={shlex.quote(each.value or '')}" for each in alike)]
-    elif alike:
+    iface_settings = _ifaces(plan)
+    if iface is not None and iface_settings:
+        lines += [
+            "# --iface",
+            *(f"export {setting.name}={shlex.quote(setting.value or '')}" for setting in iface_settings),
+        ]
+    elif iface_settings:
         lines += ["# how the hosts of the plan reach one another; take the # away where the nodes have that interface"]
-        lines += [f"# export {each.name}={shlex.quote(each.value or '')}" for each in alike]
+        lines += [f"# export {setting.name}={shlex.quote(setting.value or '')}" for setting in iface_settings]
     return lines
 
 
-def _ended(plan: LaunchPlan, launcher: Launcher) -> list[str]:
+def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:
     if launcher == "srun" or plan.flavor == "openmpi":
         return ['exec "$@"']
     return [
@@ -150,19 +156,21 @@ def _ended(plan: LaunchPlan, launcher: Launcher) -> list[str]:
 
 
 def _ifaces(plan: LaunchPlan) -> Sequence[Setting]:
-    """Those that all hosts call the same, and that lead to others."""
+    """Interface settings that are the same on all hosts; none for a single host."""
     if len(plan.hosts) == 1:
         return ()
-    apart = differing(plan)
-    found = {one.name: one for one in plan.settings if one.name in IFACES and one.name not in apart}
-    return tuple(found.values())
+    differing = differing_settings(plan)
+    by_name = {
+        setting.name: setting for setting in plan.settings if setting.name in IFACES and setting.name not in differing
+    }
+    return tuple(by_name.values())
 
 
 def _srun(plan: LaunchPlan) -> list[str]:
     mpi = "none" if plan.backend == "gloo" else "pmi2"
     return [
         "# one that fails ends all; --label in front of the others says whose line it is",
-        # A step takes over neither the job's cores a task, since Slurm 22.05, nor variables after --export=NONE.
+        # srun does not inherit --cpus-per-task since Slurm 22.05, nor variables after `sbatch --export=NONE`.
         'exec srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --cpu-bind=cores --mem-bind=local --kill-on-bad-exit=1 \\',
         f"  --mpi={mpi} --export=ALL \\",
     ]
@@ -174,7 +182,7 @@ def _mpirun(plan: LaunchPlan) -> list[str]:
         return [
             "# mpirun knows the nodes and the ranks of each from Slurm",
             f'exec {program} -n "$SLURM_NTASKS" --map-by "slot:PE=$SLURM_CPUS_PER_TASK" --bind-to core \\',
-            "  -x MASTER_ADDR -x MASTER_PORT" + "".join(f" -x {each}" for each in secrets_of(plan)) + " \\",
+            "  -x MASTER_ADDR -x MASTER_PORT" + "".join(f" -x {name}" for name in secrets_of(plan)) + " \\",
         ]
     lines = ["# mpirun has the nodes, and how many ranks each gets, from Slurm; its daemons use all that the job has"]
     lines += ["export SLURM_CPU_BIND=none SLURM_MEM_BIND=none SLURM_EXPORT_ENV=ALL"]
@@ -191,14 +199,16 @@ def _mpirun(plan: LaunchPlan) -> list[str]:
 
 def _notes(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]:
     notes = []
-    alike = {each.name for each in _ifaces(plan)}
-    if alike and iface is None:
-        named = ", ".join(sorted(alike))
-        notes.append(f"{named}: in comments, for nodes may call their interface otherwise; --iface NAME sets it")
-    gone = [each for each in OF_NODES if each not in alike]
-    notes += left_out(plan, gone, "left out, they belong to the machines of this plan; set them where Slurm's need it")
-    apart = [each for each in differing(plan) if each not in OF_NODES]
-    notes += left_out(plan, apart, "left out, its value differs from host to host")
+    iface_names = {setting.name for setting in _ifaces(plan)}
+    if iface_names and iface is None:
+        listing = ", ".join(sorted(iface_names))
+        notes.append(f"{listing}: in comments, for nodes may call their interface otherwise; --iface NAME sets it")
+    host_settings = [name for name in HOST_SETTINGS if name not in iface_names]
+    notes += omitted(
+        plan, host_settings, "left out, they belong to the machines of this plan; set them where Slurm's need it"
+    )
+    differing = [name for name in differing_settings(plan) if name not in HOST_SETTINGS]
+    notes += omitted(plan, differing, "left out, its value differs from host to host")
     if len({len(host.ranks) for host in plan.hosts}) > 1:
         notes.append("hosts have different numbers of ranks here; Slurm shares them out as it likes")
     if plan.backend != "gloo" and launcher == "srun":
@@ -207,5 +217,5 @@ def _notes(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]
 
 
 def _minutes(seconds: float) -> str:
-    whole = int(seconds + 59) // 60
-    return f"{whole // 60:02}:{whole % 60:02}:00"
+    minutes = int(seconds + 59) // 60
+    return f"{minutes // 60:02}:{minutes % 60:02}:00"
