@@ -15,7 +15,7 @@ from ipexctl.facts.gather import gather
 from ipexctl.facts.probe import probe_command, probe_script
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.cpu_profiles import COSTUMES
+from ipexctl.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.lab.namespaces import in_host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
@@ -67,9 +67,9 @@ def store(answer: HostFacts) -> str:
 
 
 def test_every_costume_is_known_for_what_it_is(make_lab: Callable[[LabSpec], Lab]) -> None:
-    names = tuple(cpu_profile.name for cpu_profile in COSTUMES)
+    names = tuple(cpu_profile.name for cpu_profile in CPU_PROFILES)
     answers = ask_all(make_lab(LabSpec(hosts=len(names), cpus=names)))
-    for cpu_profile, answer in zip(COSTUMES, (answers[f"node{n}"] for n in range(1, len(names) + 1)), strict=True):
+    for cpu_profile, answer in zip(CPU_PROFILES, (answers[f"node{n}"] for n in range(1, len(names) + 1)), strict=True):
         cpu = whole(answer).cpu
         counts = (cpu.sockets, cpu.cores, cpu.threads, cpu.numa_nodes, cpu.allowed)
         cores = cpu_profile.sockets * cpu_profile.cores

@@ -119,7 +119,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         system.require()
     except UserError as missing:
         leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
-    if not disk.loops_work():
+    if not disk.can_mount_images():
         pytest.skip("the hosts' disks would be memory here, and torch doesn't fit")
     free = shutil.disk_usage("/var/lib").free
     if free < DISK_NEEDED:

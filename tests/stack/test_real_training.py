@@ -77,7 +77,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
         system.require()
     except UserError as missing:
         leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
-    if not disk.loops_work():
+    if not disk.can_mount_images():
         pytest.skip("the hosts' disks would be memory here, and torch doesn't fit")
     base = tmp_path_factory.mktemp("training")
     free = shutil.disk_usage("/var/lib").free

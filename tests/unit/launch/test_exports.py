@@ -14,7 +14,7 @@ from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 
 from ipexctl.export.accelerate import to_accelerate
 from ipexctl.export.shell import to_shell
-from ipexctl.export.slurm import ON_THIS_NODE, to_slurm
+from ipexctl.export.slurm import LOCAL_RANK_COUNT, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.request import Export
@@ -155,7 +155,7 @@ def test_a_jobs_name_is_one_word_of_slurms(name: str) -> None:
 def test_a_rank_under_slurm_knows_how_many_its_node_has(tasks: str, counts: str) -> None:
     for node, count in enumerate(counts):
         said = subprocess.run(
-            ["sh", "-c", ON_THIS_NODE],
+            ["sh", "-c", LOCAL_RANK_COUNT],
             env={**os.environ, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node)},
             capture_output=True,
             text=True,
