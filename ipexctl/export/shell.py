@@ -201,7 +201,7 @@ def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += commented(plan.launcher_env)
-    argv = fold_line(["exec", *(shlex.quote(word) for word in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
+    argv = fold_line(["exec", *(shlex.quote(arg) for arg in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
     lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv]
     lines = ["# mpirun, from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
     lines += [f"on {first} \"rm -f '$place/mpirun.pid'\" </dev/null", "running=yes"]

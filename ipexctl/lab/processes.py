@@ -65,7 +65,7 @@ def kill_all(names: Collection[str], *, timeout: float = 15) -> bool:
     """Kill all processes in these namespaces; True when none is left, False after the timeout."""
     deadline = time.monotonic() + timeout
     while True:
-        pids = [pid for found in in_namespaces(names).values() for pid in found]
+        pids = [pid for group in in_namespaces(names).values() for pid in group]
         if not pids:
             return True
         if time.monotonic() > deadline:

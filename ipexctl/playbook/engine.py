@@ -16,12 +16,12 @@ from ipexctl.playbook.positions import templates_in
 from ipexctl.playbook.report import (
     Counts,
     HostDone,
-    PlayBegan,
     PlayNotice,
     PlayReport,
-    TaskBegan,
+    PlayStarted,
     TaskDone,
     TaskReport,
+    TaskStarted,
 )
 from ipexctl.playbook.result import Result
 from ipexctl.playbook.task_runner import TaskRunner
@@ -103,7 +103,7 @@ class Engine:
         hosts = [host for host in all_hosts if host.name not in self.unreachable_hosts | self.failed_hosts]
         if not hosts:
             note = "none of its hosts is left" if all_hosts else "the limit leaves none of its hosts"
-            self.context.watch(PlayBegan(play.name, (), note))
+            self.context.watch(PlayStarted(play.name, (), note))
             return
         send_play_variables(self.context, number, play)
         groups = batches(hosts, play.serial)
@@ -112,7 +112,7 @@ class Engine:
                 break
             names = tuple(host.name for host in batch)
             note = f"{index} of {len(groups)}, serial" if len(groups) > 1 else ""
-            self.context.watch(PlayBegan(play.name, names, note))
+            self.context.watch(PlayStarted(play.name, names, note))
             send_host_lists(self.context, names, [host.name for host in hosts])
             self._play_hosts = {host.name for host in all_hosts} - {host.name for host in hosts} | set(names)
             self._run_batch(play, batch)
@@ -268,7 +268,7 @@ class Engine:
     def begin(self, name: str, module: str, position: str, *, handler: bool = False) -> TaskReport:
         report = TaskReport(name, self._play.name, module, position, seconds=time.monotonic())
         self.reports.append(report)
-        self.context.watch(TaskBegan(name, module, position, handler))
+        self.context.watch(TaskStarted(name, module, position, handler))
         return report
 
     def end(

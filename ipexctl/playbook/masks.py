@@ -54,7 +54,7 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
     """The result without secrets."""
     if no_log:
         kept = {key: result.data[key] for key in ("rc", "attempts") if key in result.data}
-        reason = "no_log: what it said is not shown" if result.reason or result.bad else ""
+        reason = "no_log: what it said is not shown" if result.reason or result.is_failure else ""
         return replace(result, reason=reason, fix="", data=kept, diff="", message="", line="")
     if not secrets:
         return result

@@ -19,7 +19,7 @@ _MAX_BYTES: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MigrationFinding:
     """One line that uses IPEX or the oneCCL bindings."""
 
     path: str
@@ -108,20 +108,20 @@ RULES: Final = (
 )
 
 
-def scan(root: Path) -> tuple[Found, ...]:
+def scan(root: Path) -> tuple[MigrationFinding, ...]:
     """All lines of the project that have to change, in the order of the files."""
-    found: list[Found] = []
+    findings: list[MigrationFinding] = []
     for path in _files(root):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        found += scan_text(text, str(path.relative_to(root)), path.suffix)
-    return tuple(found)
+        findings += scan_text(text, str(path.relative_to(root)), path.suffix)
+    return tuple(findings)
 
 
-def scan_text(text: str, name: str, suffix: str) -> list[Found]:
-    found = []
+def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
+    findings = []
     for number, line in enumerate(text.split("\n"), 1):
         new, reasons, needs_user = line, [], False
         for rule in RULES:
@@ -134,16 +134,18 @@ def scan_text(text: str, name: str, suffix: str) -> list[Found]:
             new = rule.pattern.sub(rule.replacement, new)
         if reasons:
             replacement = None if needs_user else new if new.strip() else ""
-            found.append(Found(name, number, line, "; ".join(reasons), replacement))
-    if any(each.new is None for each in found):
+            findings.append(MigrationFinding(name, number, line, "; ".join(reasons), replacement))
+    if any(finding.new is None for finding in findings):
         # Remaining uses of ipex.NAME need the import until the user has decided about them.
-        found = [replace(each, new=None) if each.what.startswith("imports") else each for each in found]
-    return found
+        findings = [
+            replace(finding, new=None) if finding.what.startswith("imports") else finding for finding in findings
+        ]
+    return findings
 
 
-def applied(text: str, found: list[Found]) -> str:
+def applied(text: str, findings: list[MigrationFinding]) -> str:
     """The text with the safe edits applied; a line that an edit empties is deleted."""
-    edits = {each.line: each.new for each in found if each.new is not None}
+    edits = {finding.line: finding.new for finding in findings if finding.new is not None}
     lines = text.split("\n")
     kept = []
     for number, line in enumerate(lines, 1):

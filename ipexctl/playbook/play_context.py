@@ -79,7 +79,7 @@ class PlayContext:
         with lock:
             yield self.pool.session(host)
 
-    def each(self, hosts: Sequence[Host], work: Callable[[Host], Any]) -> Iterator[HostOutcome[Any]]:
+    def for_each_host(self, hosts: Sequence[Host], work: Callable[[Host], Any]) -> Iterator[HostOutcome[Any]]:
         return fan_out(hosts, work, forks=self.options.forks, cancel=self.cancel)
 
     def lend_session(self, host: Host, cancel: Cancel) -> Session:

@@ -67,13 +67,13 @@ class _Reader:
         if root.id != "sequence":
             fix = "begin with `- hosts: all`" if root.id == "mapping" else ""
             raise file.error(root, f"a playbook is a list of plays, not {kind(root)}", fix=fix)
-        found: list[Play] = []
+        result: list[Play] = []
         for node in file.tree.items(root):
             try:
-                found += self._play(file, node)
+                result += self._play(file, node)
             except FileError as error:
                 self.tasks.errors.append(error)
-        return found
+        return result
 
     def _play(self, file: PlaybookFile, node: Node) -> list[Play]:
         if node.id != "mapping":
@@ -149,13 +149,13 @@ class _Reader:
         if entry is None or is_null(entry.value):
             return []
         nodes = file.tree.items(entry.value) if entry.value.id == "sequence" else [entry.value]
-        found: list[Mapping[str, Value]] = []
+        mappings: list[Mapping[str, Value]] = []
         for node in nodes:
             if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
                 raise file.error(node, f"'vars_files' takes names of files, not {kind(node)}")
             path = file.base / str(node.value)
-            found.append(variables_of_file(read_file(path, at=file.position(node))))
-        return found
+            mappings.append(variables_of_file(read_file(path, at=file.position(node))))
+        return mappings
 
 
 def _hosts(file: PlaybookFile, entry: Entry) -> tuple[str, Any]:

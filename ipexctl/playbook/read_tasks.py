@@ -72,13 +72,13 @@ class Tasks:
             raise file.error(node, f"{what} must be a list of tasks, not {kind(node)}", fix="each begins with `- `")
         if depth > _MAX_DEPTH:
             raise file.error(node, f"blocks and includes are nested more than {_MAX_DEPTH} deep")
-        found: list[Step] = []
+        result: list[Step] = []
         for item in file.tree.items(node, 0):
             try:
-                found += self._step(file, item, above, depth)
+                result += self._step(file, item, above, depth)
             except FileError as error:
                 self.errors.append(error)
-        return tuple(found)
+        return tuple(result)
 
     def _step(self, file: PlaybookFile, node: Node, above: InheritedKeywords, depth: int) -> Sequence[Step]:
         if node.id != "mapping":
@@ -129,15 +129,17 @@ class Tasks:
         path = file.base / str(file_node.value)
         resolved = path.resolve()
         if resolved in self.open_files:
-            ring = " > ".join(each.name for each in (*self.open_files[self.open_files.index(resolved) :], resolved))
+            ring = " > ".join(
+                file_path.name for file_path in (*self.open_files[self.open_files.index(resolved) :], resolved)
+            )
             raise file.error(file_node, f"these files include each other: {ring}", fix="take one of them out")
-        open_files = read_file(path, at=file.position(file_node))
+        included = read_file(path, at=file.position(file_node))
         self.open_files.append(resolved)
         try:
-            if open_files.tree.root is None:
+            if included.tree.root is None:
                 return ()
             return self.steps(
-                open_files, open_files.tree.root, read_inherited(file, entries, above), str(file_node.value), depth + 1
+                included, included.tree.root, read_inherited(file, entries, above), str(file_node.value), depth + 1
             )
         finally:
             self.open_files.pop()

@@ -121,25 +121,25 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
     at, fix, word = scope.at, "", None
     line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
     if isinstance(error, BadTemplate):
-        what = str(error)
+        problem = str(error)
     elif isinstance(error, _TimeUp):
-        what, fix = f"this template took longer than {SECONDS:g} s", "it never ends, or does what a task should do"
+        problem, fix = f"this template took longer than {SECONDS:g} s", "it never ends, or does what a task should do"
     elif isinstance(error, MemoryError | TooMuch | OverflowError):
-        what = "this template takes too much memory" if isinstance(error, MemoryError) else str(error)
+        problem = "this template takes too much memory" if isinstance(error, MemoryError) else str(error)
     elif isinstance(error, RecursionError):
-        what = "these templates need each other, without end"
+        problem = "these templates need each other, without end"
     elif isinstance(error, UndefinedError):
-        what, fix, word = scope.undefined(str(error))
+        problem, fix, word = scope.undefined(str(error))
         at = scope.at  # undefined() may have moved it to a variable's own template
     elif isinstance(error, SecurityError):
-        what, fix = f"not allowed in a template: {error}", "templates see values, not what Python is made of"
+        problem, fix = f"not allowed in a template: {error}", "templates see values, not what Python is made of"
     elif isinstance(error, TemplateError):
-        what = str(error)
+        problem = str(error)
     else:
-        what = re.sub(r"\s+", " ", str(error)) or type(error).__name__
-        if isinstance(error, TypeError) and "'str'" in what and _NUMBER.search(what):
+        problem = re.sub(r"\s+", " ", str(error)) or type(error).__name__
+        if isinstance(error, TypeError) and "'str'" in problem and _NUMBER.search(problem):
             fix = "what -e and commands say is a text: NAME | int, or | float"
-    return {"what": what[:1000], "fix": fix, "at": at, "line": line, "word": word}
+    return {"what": problem[:1000], "fix": fix, "at": at, "line": line, "word": word}
 
 
 if __name__ == "__main__":

@@ -132,8 +132,8 @@ class Renderer:
         for kind, label, known in kinds:
             for node in tree.find_all(kind):
                 if node.name not in known:
-                    what = f"no {label} is called {node.name!r}"
-                    return {"what": what, "line": node.lineno, "word": node.name, "known": sorted(known)}
+                    problem = f"no {label} is called {node.name!r}"
+                    return {"what": problem, "line": node.lineno, "word": node.name, "known": sorted(known)}
         return None
 
     def printed_name(self, text: str, names: Container[str]) -> dict[str, Any] | None:

@@ -97,8 +97,8 @@ def quote(value: Any) -> str:
     return shlex.quote(str(value))
 
 
-def product(one: Iterable[Any], *others: Iterable[Any]) -> list[tuple[Any, ...]]:
-    return list(itertools.islice(itertools.product(one, *others), _MAX_SIZE))
+def product(first: Iterable[Any], *others: Iterable[Any]) -> list[tuple[Any, ...]]:
+    return list(itertools.islice(itertools.product(first, *others), _MAX_SIZE))
 
 
 def extract(key: Any, container: Any, more: Any = None) -> Any:
@@ -166,7 +166,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "quote": quote,
     "product": product,
     "extract": extract,
-    "zip": lambda one, *others: list(zip(one, *others, strict=False)),
+    "zip": lambda first, *others: list(zip(first, *others, strict=False)),
     "basename": lambda value: posixpath.basename(str(value)),
     "dirname": lambda value: posixpath.dirname(str(value)),
     "splitext": lambda value: list(posixpath.splitext(str(value))),
@@ -176,9 +176,9 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "to_json": lambda value, indent=None: json.dumps(value, indent=indent),
     "to_nice_json": lambda value, indent=4: json.dumps(value, indent=indent, sort_keys=True),
     "from_json": lambda value: json.loads(str(value)),
-    "intersect": lambda one, other: [item for item in one if item in other],
-    "difference": lambda one, other: [item for item in one if item not in other],
-    "union": lambda one, other: [*one, *(item for item in other if item not in one)],
+    "intersect": lambda first, other: [item for item in first if item in other],
+    "difference": lambda first, other: [item for item in first if item not in other],
+    "union": lambda first, other: [*first, *(item for item in other if item not in first)],
     "split": lambda value, separator=None: str(value).split(separator),
     **{name: _listed(name) for name in ("map", "select", "reject", "selectattr", "rejectattr")},
     **_bounded_filters(),
@@ -193,6 +193,6 @@ TESTS: Final[dict[str, Callable[..., Any]]] = {
     "match": lambda value, pattern: re.match(pattern, str(value)) is not None,
     "search": lambda value, pattern: re.search(pattern, str(value)) is not None,
     "contains": lambda value, item: item in value,
-    "subset": lambda one, other: set(one) <= set(other),
-    "superset": lambda one, other: set(one) >= set(other),
+    "subset": lambda first, other: set(first) <= set(other),
+    "superset": lambda first, other: set(first) >= set(other),
 }

@@ -27,14 +27,14 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayBegan:
+class PlayStarted:
     name: str
     hosts: tuple[str, ...]
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskBegan:
+class TaskStarted:
     name: str
     module: str
     position: str
@@ -73,13 +73,13 @@ class PlayNotice:
 
 
 @dataclass(frozen=True, slots=True)
-class RankSaid:
+class RankOutput:
     """Output of a rank while a run is followed; `event` is an event of `jobs`."""
 
     event: Any
 
 
-Event = PlayBegan | TaskBegan | ItemDone | HostDone | TaskDone | PlayNotice | RankSaid
+Event = PlayStarted | TaskStarted | ItemDone | HostDone | TaskDone | PlayNotice | RankOutput
 Watch = Callable[[Event], None]
 
 

@@ -32,7 +32,7 @@ class Result:
     column: int = 0
 
     @property
-    def bad(self) -> bool:
+    def is_failure(self) -> bool:
         return self.status in ("failed", "unreachable")
 
     @property
@@ -79,12 +79,12 @@ _ORDER: tuple[Status, ...] = ("skipped", "ok", "changed", "failed", "unreachable
 def combine_items(results: Sequence[Result], items: Sequence[Any], var: str) -> Result:
     """The result of a loop: its worst status, and all results."""
     worst: Status = max((result.status for result in results), key=_ORDER.index, default=_ORDER[0])
-    bad = next((result for result in results if result.status == worst and result.bad), None)
+    failure = next((result for result in results if result.status == worst and result.is_failure), None)
     entries = [{**result.to_variable(), var: item} for result, item in zip(results, items, strict=True)]
     return Result(
         worst,
-        bad.reason if bad else "" if results else "there is nothing to loop over",
-        bad.fix if bad else "",
+        failure.reason if failure else "" if results else "there is nothing to loop over",
+        failure.fix if failure else "",
         {"results": entries, **({"changed": True} if any(result.changed for result in results) else {})},
         "".join(result.diff for result in results),
     )

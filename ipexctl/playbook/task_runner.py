@@ -185,7 +185,7 @@ class TaskRunner:
         if target is None and delegate in LOCALHOST and self._context.options.local:
             return Host("localhost", "localhost")
         if target is None:
-            names = [each.name for each in self._context.hosts]
+            names = [known.name for known in self._context.hosts]
             return failed(
                 f"delegate_to: {quoted(str(delegate))} is none of the hosts of this call",
                 LOCAL_FIX
@@ -250,7 +250,7 @@ class TaskRunner:
                     except UserError as error:
                         work_item.result = failed(error.message, error.fix)
 
-        for done in self._context.each([group[0].host for group in by_host.values()], work):
+        for done in self._context.for_each_host([group[0].host for group in by_host.values()], work):
             if done.error is not None:
                 undone = [
                     work_item for work_item in by_host[done.host.name] if work_item.result is None or work_item.attempts

@@ -49,9 +49,9 @@ def send_call_variables(context: PlayContext, playbook_dir: str) -> None:
     _send_files(templater, "group_vars", context.options.vars_dirs.groups)
     _send_files(templater, "host_vars", context.options.vars_dirs.hosts)
     for host in hosts:
-        own = {name: _of_inventory(host.name, name, text) for name, text in host.vars.items()}
-        for layer, names in (("groups", host.shared), ("inventory", own.keys() - host.shared)):
-            templater.layer(f"{layer}:{host.name}", {name: own[name] for name in names}, templated=True)
+        values = {name: _of_inventory(host.name, name, text) for name, text in host.vars.items()}
+        for layer, names in (("groups", host.shared), ("inventory", values.keys() - host.shared)):
+            templater.layer(f"{layer}:{host.name}", {name: values[name] for name in names}, templated=True)
         templater.layer(
             f"magic:{host.name}",
             {
@@ -77,8 +77,8 @@ def send_play_variables(context: PlayContext, number: int, play: Play) -> None:
     for host in context.known():
         name = host.name
         group_files = [file for group in ("all", *host.groups) for file in _files("group_vars", group, dirs.groups)]
-        own = [f"inventory:{name}", *_files("host_vars", name, dirs.hosts)]
-        weak = [f"groups:{name}", *group_files, *own, f"facts:{name}", "play", *files]
+        host_layers = [f"inventory:{name}", *_files("host_vars", name, dirs.hosts)]
+        weak = [f"groups:{name}", *group_files, *host_layers, f"facts:{name}", "play", *files]
         templater.host(name, [*weak, "magic", "hosts", f"magic:{name}", "@weak", f"own:{name}", "@strong", *extra])
 
 

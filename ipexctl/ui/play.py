@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import HostDone, ItemDone, PlayBegan, PlayNotice, RankSaid, TaskBegan, TaskDone
+from ipexctl.playbook.report import HostDone, ItemDone, PlayNotice, PlayStarted, RankOutput, TaskDone, TaskStarted
 from ipexctl.text import printable
 from ipexctl.ui.messages import excerpt, print_message, wants_color
 from ipexctl.ui.run.summary import counted
@@ -46,9 +46,9 @@ class PlayView:
 
     def watch(self, event: Event) -> None:
         with self._lock:
-            if isinstance(event, PlayBegan):
+            if isinstance(event, PlayStarted):
                 self._play(event)
-            elif isinstance(event, TaskBegan):
+            elif isinstance(event, TaskStarted):
                 self._hosts, self._items, self._headed = [], [], False
                 kind = "HANDLER" if event.handler else "TASK"
                 place = f"  {event.position}" if self._verbose and event.position else ""
@@ -64,7 +64,7 @@ class PlayView:
             elif isinstance(event, PlayNotice):
                 if event.warning or not self._quiet:
                     print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
-            elif isinstance(event, RankSaid):
+            elif isinstance(event, RankOutput):
                 self._rank(event)
 
     def ask(self, name: str) -> str:
@@ -92,7 +92,7 @@ class PlayView:
         if report.retry_file is not None and not self._quiet:
             print_message(f"the hosts that failed, once more: -l @{report.retry_file}")
 
-    def _play(self, event: PlayBegan) -> None:
+    def _play(self, event: PlayStarted) -> None:
         if self._shows and not self._quiet:
             who = printable(fold(event.hosts)) if event.hosts else "no hosts"
             self._out(f"\nPLAY [{printable(event.name)}]: {who}" + (f" ({event.note})" if event.note else ""))
@@ -123,10 +123,10 @@ class PlayView:
             groups.setdefault((*key, _output_of(done.result) if self._verbose else ""), []).append(done)
         for nodes in groups.values():
             first = nodes[0]
-            if first.loop and first.host in told and not (first.result.bad and self._quiet):
+            if first.loop and first.host in told and not (first.result.is_failure and self._quiet):
                 continue
             names = fold([done.host for done in nodes])
-            if first.result.bad:
+            if first.result.is_failure:
                 self._bad(names, first)
             elif self._shows and not self._quiet:
                 self._line(names, first.result, "")
@@ -139,11 +139,11 @@ class PlayView:
         alike: dict[tuple[Any, ...], list[ItemDone]] = {}
         for number, item in enumerate(self._items):
             same = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
-            alike.setdefault(same if item.result.bad else (number,), []).append(item)
+            alike.setdefault(same if item.result.is_failure else (number,), []).append(item)
         return [(fold([each.host for each in group]), group[0]) for group in alike.values()]
 
     def _line(self, names: str, result: Result, label: str) -> None:
-        if result.bad:
+        if result.is_failure:
             self._say_bad(names, result, label, ignored=False)
             return
         tint, plain = (f"\x1b[{_COLORS[result.status]}m", "\x1b[0m") if self._colors else ("", "")
@@ -189,7 +189,7 @@ class PlayView:
                 color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "") if self._colors else ""
                 self._out(f"\x1b[{color}m{printable(line)}\x1b[0m" if color else printable(line))
 
-    def _rank(self, event: RankSaid) -> None:
+    def _rank(self, event: RankOutput) -> None:
         data = getattr(event.event, "data", None)
         if isinstance(data, bytes) and not self._quiet:
             text = data.decode(errors="replace")

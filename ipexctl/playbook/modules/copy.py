@@ -142,15 +142,15 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     unsupported = next((name for name in files if "\n" in name or "\\" in name), None)
     if unsupported is not None:
         return failed(f"{unsupported!r}: copy can't carry such a name", "sync can")
-    wanted = {f"{prefix}{name}": file for name, file in files.items()}
-    lines = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, (data, _) in wanted.items())
+    expected = {f"{prefix}{name}": file for name, file in files.items()}
+    lines = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, (data, _) in expected.items())
     checked = run_sh(context, session, call, _TREE, [args["dest"]], stdin=os.fsencode(lines))
     same = {line[: -len(b": OK")] for line in checked.stdout.splitlines() if line.endswith(b": OK")}
-    missing = {name: file for name, file in wanted.items() if os.fsencode(name) not in same}
-    outcome = {"dest": args["dest"], "files": len(wanted), "copied": sorted(missing)}
+    missing = {name: file for name, file in expected.items() if os.fsencode(name) not in same}
+    outcome = {"dest": args["dest"], "files": len(expected), "copied": sorted(missing)}
     if not missing:
         return Result("ok", data=outcome)
-    message = f"{len(missing)} of {len(wanted)} files"
+    message = f"{len(missing)} of {len(expected)} files"
     diff = "".join(f"+ {args['dest'].rstrip('/')}/{name}\n" for name in sorted(missing))
     if call.check:
         return Result("changed", message, data=outcome, diff=diff)

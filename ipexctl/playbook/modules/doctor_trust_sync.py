@@ -115,14 +115,14 @@ class _Sync:
         args = call.args
         root = local_path(call.task.base, args["src"])
         try:
-            excludes = (*(args["exclude"] or ()), *data_patterns(root, [root / each for each in args["data"] or ()]))
+            excludes = (*(args["exclude"] or ()), *data_patterns(root, [root / entry for entry in args["data"] or ()]))
             includes = tuple(args["include"] or ())
             project = read_project(root, excludes, includes=includes, home=options.home, allow_big=args["allow_big"])
         except UserError as error:
             return refused(calls, error.message, error.fix)
         report = sync_project(
             project,
-            [each.host for each in calls],
+            [host_call.host for host_call in calls],
             context.pool,
             home=options.home,
             iface=options.iface,

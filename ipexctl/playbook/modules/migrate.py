@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.playbook.migrate import Found
+    from ipexctl.playbook.migrate import MigrationFinding
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.playbook.result import Call
 
@@ -28,27 +28,33 @@ class _Migrate:
         if not root.is_dir():
             return refused(calls, f"{root} on this machine is no directory", "src: the project's directory")
         try:
-            found = scan(root)
-            edits = _edits(root, found)
+            findings = scan(root)
+            edits = _edits(root, findings)
             apply = call.args["apply"] and not call.check
             if apply:
                 for path, (_, new) in edits.items():
                     path.write_text(new, encoding="utf-8")
         except OSError as error:
             return refused(calls, f"{error.filename} on this machine: {error.strerror or error}")
-        left = [each for each in found if each.new is None]
+        left = [finding for finding in findings if finding.new is None]
         data = {
             "found": [
-                {"path": each.path, "line": each.line, "what": each.what, "text": each.text, "new": each.new}
-                for each in found
+                {
+                    "path": finding.path,
+                    "line": finding.line,
+                    "what": finding.what,
+                    "text": finding.text,
+                    "new": finding.new,
+                }
+                for finding in findings
             ],
             "edits": len(edits),
             "left": len(left),
         }
         diff = "".join(_diff(root, path, *texts) for path, texts in edits.items())
         lines = [
-            f"{each.path}:{each.line}: {each.what}" + ("" if each.new is not None else " (yours to decide)")
-            for each in found
+            f"{finding.path}:{finding.line}: {finding.what}" + ("" if finding.new is not None else " (yours to decide)")
+            for finding in findings
         ]
         message = "\n".join(lines) or "nothing of IPEX's ways is in it"
         changes = bool(edits) and call.args["apply"]
@@ -56,15 +62,15 @@ class _Migrate:
             "changed" if changes else "ok", message=message, reason=message if changes else "", data=data, diff=diff
         )
         rest = Result("ok", data=data)
-        return {each.host.name: first if each is call else rest for each in calls}
+        return {host_call.host.name: first if host_call is call else rest for host_call in calls}
 
 
-def _edits(root: Path, found: Sequence[Found]) -> dict[Path, tuple[str, str]]:
+def _edits(root: Path, findings: Sequence[MigrationFinding]) -> dict[Path, tuple[str, str]]:
     edits: dict[Path, tuple[str, str]] = {}
-    for name in dict.fromkeys(each.path for each in found if each.new is not None):
+    for name in dict.fromkeys(finding.path for finding in findings if finding.new is not None):
         path = root / name
         old = path.read_text(encoding="utf-8")
-        edits[path] = (old, applied(old, [each for each in found if each.path == name]))
+        edits[path] = (old, applied(old, [finding for finding in findings if finding.path == name]))
     return edits
 
 

@@ -11,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.playbook.modules.doctor_trust_sync import bad_call, refused
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.report import PlayNotice, RankSaid
+from ipexctl.playbook.report import PlayNotice, RankOutput
 from ipexctl.playbook.result import Result
 from ipexctl.remote.outcome import HostError
 
@@ -206,7 +206,7 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
             output[stream].append(text)
             sizes[stream] += len(text)
         if not no_log:
-            context.watch(RankSaid(Chunk(rank, stream, lines)))
+            context.watch(RankOutput(Chunk(rank, stream, lines)))
 
     def watch(event: Any) -> None:
         if isinstance(event, Chunk):

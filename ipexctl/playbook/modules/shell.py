@@ -55,26 +55,28 @@ class _Exec:
         command_line = " ".join(map(_quote_expanding, argv)) if self._splits_words else shlex.join(argv)
         tail = f"exec {command_line}" + ("\n" if stdin else " </dev/null\n")
         completed = run_sh(context, session, call, _GUARD + exports(call) + tail, guard_args, stdin=stdin)
-        sign, _, output = completed.stdout.partition(b"\n")
+        guard_letter, _, output = completed.stdout.partition(b"\n")
         data = {
             "rc": completed.rc,
             "stdout": output.decode(errors="replace").rstrip("\r\n"),
             "stderr": completed.stderr.decode(errors="replace").rstrip("\r\n"),
             "cmd": line or argv,
         }
-        return self._outcome(sign, call, data, truncated=completed.truncated, last_line=completed.last_error)
+        return self._outcome(guard_letter, call, data, truncated=completed.truncated, last_line=completed.last_error)
 
-    def _outcome(self, sign: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str) -> Result:
+    def _outcome(
+        self, guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str
+    ) -> Result:
         args = call.args
-        if sign == b"d":
+        if guard_letter == b"d":
             return failed(f"there is no directory {args['chdir']} to go to", "chdir: one that is there", **data)
-        if sign == b"c":
+        if guard_letter == b"c":
             return Result("ok", f"{args['creates']} is there already", data=data)
-        if sign == b"r":
+        if guard_letter == b"r":
             return Result("ok", f"{args['removes']} isn't there", data=data)
-        if sign == b"w":
+        if guard_letter == b"w":
             return Result("changed", "would be run", data=data, not_run=True)
-        if sign != b"g":
+        if guard_letter != b"g":
             return failed(f"the shell there can't run our script: {last_line or 'it says nothing'}", **data)
         if data["rc"] != 0:
             fix = "no such program is on the PATH there" if data["rc"] == 127 else ""

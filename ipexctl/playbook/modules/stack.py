@@ -71,25 +71,25 @@ def _install_request(context: PlayContext, call: Call) -> InstallRequest:
     from ipexctl.stack.resolve.request import EnvRequest, StackRequest
 
     args, options = call.args, context.options
-    files = [local_path(call.task.base, each) for each in args["requirements"] or ()]
-    wanted = wanted_packages(args["with"] or (), files)
+    files = [local_path(call.task.base, source) for source in args["requirements"] or ()]
+    packages = wanted_packages(args["with"] or (), files)
     names = ("torch", "stack", "ipex", "oneccl", "python")
-    asked = StackRequest(**{name: args[name] for name in names}, require_oneccl=args["require_oneccl"])
+    stack_request = StackRequest(**{name: args[name] for name in names}, require_oneccl=args["require_oneccl"])
     rows = known_rows(os.environ)
-    check_request(asked, rows)
-    house = args["wheelhouse"]
+    check_request(stack_request, rows)
+    wheelhouse = args["wheelhouse"]
     return InstallRequest(
-        env=EnvRequest(asked, wanted.lines, wanted.constraints),
+        env=EnvRequest(stack_request, packages.lines, packages.constraints),
         sources=sources_of(
-            wanted.sources,
+            packages.sources,
             index_url=args["index_url"],
             extra_index_urls=tuple(args["extra_index_url"] or ()),
-            find_links=tuple(_source(call, each) for each in args["find_links"] or ()),
-            wheelhouse=None if house is None else _source(call, house),
+            find_links=tuple(_source(call, source) for source in args["find_links"] or ()),
+            wheelhouse=None if wheelhouse is None else _source(call, wheelhouse),
             offline=args["offline"],
         ),
         rows=rows,
-        origins=wanted.origins,
+        origins=packages.origins,
         name=check_env_name(args["env"]),
         home=options.home,
         iface=options.iface,

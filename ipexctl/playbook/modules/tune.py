@@ -85,7 +85,7 @@ class _Tune:
         home = context.options.home if call.become is None else "/var/lib/ipexctl-tune"
         arguments = ["check" if call.check else "", call.args["state"], home]
         if call.args["state"] == "present":
-            arguments += [word for pair in settings.items() for word in pair]
+            arguments += [text for pair in settings.items() for text in pair]
         else:
             arguments += list(settings)
         completed = run_sh(context, session, call, _TUNE, arguments)
@@ -111,28 +111,30 @@ def _requested_settings(call: Call) -> dict[str, str]:
 
 
 def _outcome(outcomes: list[Any], call: Call) -> Result:
-    changed = [row for row in outcomes if row[0] == "changed"]
-    failures = [row for row in outcomes if row[0] == "failed"]
-    missing = [row[1] for row in outcomes if row[0] == "missing"]
+    changed = [entry for entry in outcomes if entry[0] == "changed"]
+    failures = [entry for entry in outcomes if entry[0] == "failed"]
+    missing = [entry[1] for entry in outcomes if entry[0] == "missing"]
     data = {
-        "settings": {row[1]: {"before": row[2], "after": row[3], "outcome": row[0]} for row in outcomes},
+        "settings": {entry[1]: {"before": entry[2], "after": entry[3], "outcome": entry[0]} for entry in outcomes},
         "missing": missing,
     }
     diff = "".join(
-        f"- {row[1].removeprefix('sysctl:')} = {row[2]}\n+ {row[1].removeprefix('sysctl:')} = {row[3]}\n"
-        for row in changed
+        f"- {entry[1].removeprefix('sysctl:')} = {entry[2]}\n+ {entry[1].removeprefix('sysctl:')} = {entry[3]}\n"
+        for entry in changed
     )
-    message = ", ".join(f"{row[1].removeprefix('sysctl:')} {row[2]} → {row[3]}" for row in changed)
+    message = ", ".join(f"{entry[1].removeprefix('sysctl:')} {entry[2]} → {entry[3]}" for entry in changed)
     if missing:
         message += ("; " if message else "") + f"this machine has no {', '.join(missing)}"
     if failures:
-        name, was, to, why = failures[0][1:5]
+        name, before, wanted_value, error = failures[0][1:5]
         fix = (
             "become: true sets it as root"
             if call.become is None
             else "this kernel, or container, doesn't let it be set"
         )
-        return Result("failed", f"{name} stays {was}, not {to}" + (f": {why}" if why else ""), fix, data, diff)
+        return Result(
+            "failed", f"{name} stays {before}, not {wanted_value}" + (f": {error}" if error else ""), fix, data, diff
+        )
     return Result("changed" if changed else "ok", message, data=data, diff=diff)
 
 

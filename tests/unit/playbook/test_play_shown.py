@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import PlayNotice, TaskBegan, TaskDone
+from ipexctl.playbook.report import PlayNotice, TaskDone, TaskStarted
 from ipexctl.ui.play import PlayView
 from message_data import missing
 from playbook_helpers import book, play_of, played
@@ -30,7 +30,7 @@ def said(capsys: pytest.CaptureFixture[str], events: Sequence[Event]) -> tuple[s
 def test_a_handler_is_called_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = play_of("- {name: tell, debug: , changed_when: true, notify: restart}\n")
     _, events = played(tmp_path, text + "  handlers: [{name: restart, debug: }]\n")
-    assert [event.handler for event in events if isinstance(event, TaskBegan)] == [False, True]
+    assert [event.handler for event in events if isinstance(event, TaskStarted)] == [False, True]
     out, _ = said(capsys, events)
     assert "TASK [tell]" in out
     assert "HANDLER [restart]" in out
