@@ -84,9 +84,8 @@ class TaskRunner:
         for host, answer in zip(hosts, self._templater.fill(jobs), strict=True):
             if isinstance(answer, TemplateError):
                 # As in Ansible, a host whose list can't be filled is skipped if `when` is false.
-                condition = self._templater.fill([Job(host.name, when=self._task.inherited.when, local=self._vars())])[
-                    0
-                ]
+                condition_job = Job(host.name, when=self._task.inherited.when, local=self._vars())
+                (condition,) = self._templater.fill([condition_job])
                 is_skipped = isinstance(condition, Filled) and not condition.held
                 result = Result("skipped", f"when: {condition.by}") if is_skipped else _template_failure(answer)  # type: ignore[union-attr]
                 self._items[host.name] = [_WorkItem(host, result=result)]
