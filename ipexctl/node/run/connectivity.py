@@ -1,14 +1,14 @@
-"""Whether the ranks of a run will find one another: node0's logins to the nodes, and a port either way.
+"""Checks from node0 that the nodes of a run can connect: ssh from node0 to each node, and TCP in both directions.
 
-Asked on node0, of each node; at once, as mpirun would.
+All nodes are checked at once, as mpirun would connect to them.
 
     {"address": node0's own, "python", "ssh": [word, …], "nodes": [{"word", "address"}, …], "seconds",
      "script": {"modules": [name, …], "own", "name", "source" or null}, or null}
         → {"event": "done", "ways": {word: {"kind": "ok" | "login" | "back" | "there", "text", "lacking": [name, …]}},
            "lacking": [name, …] on node0, "fault": what is wrong with the script's syntax, or null}
 
-`login`: ssh from here fails. `back`: from there no connection reaches a port of ours. `there`: from here none reaches
-a port of that node. The node's part goes in by ssh's stdin. With no nodes, node0 is asked about the script alone.
+`login`: ssh from node0 fails. `back`: the node can't connect to a port of node0. `there`: node0 can't connect to a port
+of the node. The node's script is sent by ssh's stdin. Without nodes, only the script is checked, on node0.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from ipexctl.node.run import imports
 MARK = "ipexctl-way "
 Json = Dict[str, Any]
 
-THERE = """
+NODE_SCRIPT = """
 import json, socket, sys
 back, mine, seconds = (sys.argv[1], int(sys.argv[2])), sys.argv[3], float(sys.argv[4])
-said = {"back": None, "port": None, "lacking": lacking(*json.loads(sys.argv[5])) if len(sys.argv) > 5 else []}
+result = {"back": None, "port": None, "lacking": missing_modules(*json.loads(sys.argv[5])) if len(sys.argv) > 5 else []}
 try:
     socket.create_connection(back, seconds).close()
 except (OSError, socket.timeout) as error:
-    said["back"] = str(getattr(error, "strerror", None) or error)
+    result["back"] = str(getattr(error, "strerror", None) or error)
 listener = socket.socket(socket.AF_INET6 if ":" in mine else socket.AF_INET)
 try:
     listener.bind((mine, 0))
     listener.listen(1)
-    said["port"] = listener.getsockname()[1]
+    result["port"] = listener.getsockname()[1]
 except OSError:
-    pass  # another's address, as behind NAT: nothing can be tried
-sys.stdout.write("ipexctl-way " + json.dumps(said) + "\\n")
+    pass  # the address of another machine, as behind NAT: nothing can be tested
+sys.stdout.write("ipexctl-way " + json.dumps(result) + "\\n")
 sys.stdout.flush()
 sys.stdin.close()
-if said["port"] and not said["back"]:
+if result["port"] and not result["back"]:
     listener.settimeout(seconds)
     try:
         listener.accept()
@@ -61,118 +61,126 @@ def reason(error: OSError) -> str:
 
 
 class NodeCheck:
-    """One node's; `kind` and `text` are what came of it."""
+    """The check of one node; `kind` and `text` are its result."""
 
     def __init__(self, request: Json, node: Json, port: int) -> None:
         self.request, self.node, self.port = request, node, port
         self.kind, self.text = "login", ""
-        self.lacking: list[str] = []
+        self.missing: list[str] = []
 
-    def go(self) -> None:
+    def run(self) -> None:
         seconds = float(self.request["seconds"])
-        words = [self.request["python"], "-I", "-", self.request["address"], self.port, self.node["address"], seconds]
+        arguments = [
+            self.request["python"],
+            "-I",
+            "-",
+            self.request["address"],
+            self.port,
+            self.node["address"],
+            seconds,
+        ]
         script = self.request["script"]
         if script:
-            words.append(json.dumps([script["modules"], script["own"]]))
-        line = " ".join(shlex.quote(str(word)) for word in words)
+            arguments.append(json.dumps([script["modules"], script["own"]]))
+        line = " ".join(shlex.quote(str(word)) for word in arguments)
         argv = [*self.request["ssh"], "--", self.node["word"], line]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             timer = threading.Timer(3 * seconds, process.kill)
             timer.start()
             try:
-                self.talk(process, seconds)
+                self.exchange(process, seconds)
             finally:
                 timer.cancel()
                 process.kill()
 
-    def talk(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+    def exchange(self, process: subprocess.Popen[bytes], seconds: float) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write((text_of_imports() + THERE).encode())
+            process.stdin.write((imports_source() + NODE_SCRIPT).encode())
             process.stdin.close()
-        said = None
+        reply = None
         for raw in process.stdout:
             line = raw.decode(errors="replace")
             if line.startswith(MARK):
-                said = json.loads(line[len(MARK) :])
+                reply = json.loads(line[len(MARK) :])
                 break
-        if said is None:
+        if reply is None:
             lines = process.stderr.read().decode(errors="replace").strip().splitlines()
             self.text = lines[-1] if lines else "ssh gave no reason"
             return
-        self.lacking = said["lacking"]
-        self.kind, self.text = self.tried(said, seconds)
+        self.missing = reply["lacking"]
+        self.kind, self.text = self.classify(reply, seconds)
 
-    def tried(self, said: Json, seconds: float) -> Tuple[str, str]:  # noqa: UP006
-        if said["back"]:
-            text = "no answer" if "timed out" in said["back"] else said["back"]
+    def classify(self, reply: Json, seconds: float) -> Tuple[str, str]:  # noqa: UP006
+        if reply["back"]:
+            text = "no answer" if "timed out" in reply["back"] else reply["back"]
             return "back", f"{text} on port {self.port}"
-        if said["port"]:
+        if reply["port"]:
             try:
-                socket.create_connection((self.node["address"], said["port"]), seconds).close()
+                socket.create_connection((self.node["address"], reply["port"]), seconds).close()
             except OSError as error:
-                return "there", f"{reason(error)} on port {said['port']}"
+                return "there", f"{reason(error)} on port {reply['port']}"
         return "ok", ""
 
 
 def listen(address: str) -> socket.socket:
-    """A port that answers everybody and says nothing."""
+    """A listener that accepts every connection and closes it."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     listener.bind((address, 0))
     listener.listen(512)
 
-    def answer() -> None:
+    def accept_all() -> None:
         while True:
             try:
                 listener.accept()[0].close()
             except OSError:
                 time.sleep(0.01)
 
-    threading.Thread(target=answer, daemon=True).start()
+    threading.Thread(target=accept_all, daemon=True).start()
     return listener
 
 
-def look(request: Json) -> Json:
-    """What node0's own Python says of the script."""
+def check_script(request: Json) -> Json:
+    """Check the script with the Python of node0."""
     script = request["script"]
     if not script:
         return {"lacking": [], "fault": None}
-    fault = imports.fault(script["source"], script["name"]) if script["source"] is not None else None
-    return {"lacking": imports.lacking(script["modules"], script["own"]), "fault": fault}
+    fault = imports.find_syntax_error(script["source"], script["name"]) if script["source"] is not None else None
+    return {"lacking": imports.missing_modules(script["modules"], script["own"]), "fault": fault}
 
 
-def text_of_imports() -> str:
-    """The module as it is sent ahead of a node's part."""
+def imports_source() -> str:
+    """The source of the module, which is sent before the script for a node."""
     source: str = imports.__loader__.get_source(imports.__name__)  # type: ignore[union-attr]
     return source
 
 
-def try_all(request: Json) -> Json:
+def check_nodes(request: Json) -> Json:
     if not request["nodes"]:
-        return look(request)
+        return check_script(request)
     port = listen(request["address"]).getsockname()[1]
-    found = [NodeCheck(request, node, port) for node in request["nodes"]]
-    threads = [threading.Thread(target=way.go, daemon=True) for way in found]
+    checks = [NodeCheck(request, node, port) for node in request["nodes"]]
+    threads = [threading.Thread(target=check.run, daemon=True) for check in checks]
     for thread in threads:
         thread.start()
-    here = look(request)
+    script_result = check_script(request)
     for thread in threads:
         thread.join()
-    ways = {way.node["word"]: {"kind": way.kind, "text": way.text, "lacking": way.lacking} for way in found}
-    return {**here, "ways": ways}
+    ways = {check.node["word"]: {"kind": check.kind, "text": check.text, "lacking": check.missing} for check in checks}
+    return {**script_result, "ways": ways}
 
 
-def check(request: Json, _: object) -> Json:
-    if shutil.which(request["python"]) is None:  # another has been found to run this: it would answer for the wrong one
+def check_request(request: Json, _: object) -> Json:
+    if shutil.which(request["python"]) is None:  # another Python runs this, and would check the wrong one
         raise AgentError(f"{request['python']} is not there")
     if request["nodes"] and shutil.which(request["ssh"][0]) is None:
         text = "there is no ssh on it"
         ways = {node["word"]: {"kind": "login", "text": text, "lacking": []} for node in request["nodes"]}
-        return {**look(request), "ways": ways}
-    return {"ways": {}, **try_all(request)}
+        return {**check_script(request), "ways": ways}
+    return {"ways": {}, **check_nodes(request)}
 
 
 def main(action: str) -> int:
-    return answer({"try": check}[action])
+    return answer({"try": check_request}[action])

@@ -1,4 +1,4 @@
-"""What a run says, as it says it: its output by offset and its status, as lines of JSON, until it has ended.
+"""Follows a run until it has ended: its output by offset and its status, as lines of JSON.
 
     follow  {home, id, offsets: {"0.out": N, …} or null, from: "start" | "end", ranks: [N, …] or null, streams, follow,
              figures: seconds between two statuses where only figures change}
@@ -7,7 +7,7 @@
             {"event": "status", "status"}, {"event": "tick"}
         → {"event": "done", "status"}
 
-It reads the run's directory and nothing else: the run doesn't know who follows.
+It only reads the run's directory: the run does not know its followers.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ipexctl.node.run.status_file import read_status_file
 if TYPE_CHECKING:
     from ipexctl.node.run.status_file import StoredStatus
 
-LOOK = 0.03
-"""Seconds between two looks while output comes, or the first is waited for."""
-LOOK_SELDOM = 0.08
-TICK = 10.0
-PIECE = 48 << 10
-ROUND = 16
-"""Pieces of one file until the others have their turn, where somebody watches."""
-STATUS = 2.0
-"""Seconds between two looks whether the supervisor lives."""
-PACK = 1 << 18
-"""Characters that are packed at once."""
+READ_INTERVAL = 0.03
+"""Seconds between two reads while output arrives, or before the first output."""
+IDLE_INTERVAL = 0.08
+TICK_INTERVAL = 10.0
+CHUNK_SIZE = 48 << 10
+MAX_CHUNKS = 16
+"""Chunks of one file before the other files are read."""
+STATUS_INTERVAL = 2.0
+"""Seconds between two checks that the supervisor lives."""
+PACK_SIZE = 1 << 18
+"""Characters that are compressed together."""
 Json = Dict[str, Any]
 
 
-class File:
+class FollowedFile:
     """One stream of one rank."""
 
     def __init__(self, path: str, rank: int, stream: str, offset: int) -> None:
@@ -49,8 +49,8 @@ class File:
         self._path = path
         self._number = -1
 
-    def pieces(self, most: int) -> Iterator[bytes]:
-        """What has come since, in pieces."""
+    def chunks(self, limit: int) -> Iterator[bytes]:
+        """New output, in chunks."""
         if self._number < 0:
             try:
                 self._number = os.open(self._path, os.O_RDONLY)
@@ -58,9 +58,9 @@ class File:
                 return
             except OSError as error:
                 raise AgentError(f"{self._path} can't be read: {error.strerror}") from None
-        while most > 0 and os.fstat(self._number).st_size > self.offset:
-            most -= 1
-            data = os.pread(self._number, PIECE, self.offset)
+        while limit > 0 and os.fstat(self._number).st_size > self.offset:
+            limit -= 1
+            data = os.pread(self._number, CHUNK_SIZE, self.offset)
             if not data:
                 return
             yield data
@@ -68,31 +68,31 @@ class File:
 
 
 class Packer:
-    """What is said, many words at a time: lines of ranks are much alike, and the link to who follows may be slow."""
+    """Compresses many events together: lines of ranks are alike, and the link to the follower may be slow."""
 
     def __init__(self) -> None:
         self._zlib = zlib.compressobj(1)
-        self._waiting: list[str] = []
+        self._lines: list[str] = []
         self._size = 0
 
-    def say(self, **fields: Any) -> None:
+    def emit(self, **fields: Any) -> None:
         line = json.dumps(fields) + "\n"
-        self._waiting.append(line)
+        self._lines.append(line)
         self._size += len(line)
-        if self._size >= PACK:
+        if self._size >= PACK_SIZE:
             self.flush()
 
     def flush(self) -> None:
-        if self._waiting:
-            data = self._zlib.compress("".join(self._waiting).encode()) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
-            self._waiting, self._size = [], 0
+        if self._lines:
+            data = self._zlib.compress("".join(self._lines).encode()) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
+            self._lines, self._size = [], 0
             emit("packed", data=base64.b64encode(data).decode())
 
 
-def files_of(request: Json, rundir: str, world_size: int) -> list[File]:
+def files_of(request: Json, rundir: str, world_size: int) -> list[FollowedFile]:
     offsets = request.get("offsets") or {}
     ranks = request.get("ranks")
-    found = []
+    output_files = []
     for rank in range(world_size) if ranks is None else ranks:
         for stream in request.get("streams") or ("out", "err"):
             path = os.path.join(rundir, "ranks", f"{rank:04}.{stream}")
@@ -101,90 +101,90 @@ def files_of(request: Json, rundir: str, world_size: int) -> list[File]:
                 offset = 0
                 if request.get("from") == "end" and os.path.exists(path):
                     offset = os.stat(path).st_size
-            found.append(File(path, rank, stream, offset))
-    return found
+            output_files.append(FollowedFile(path, rank, stream, offset))
+    return output_files
 
 
-def forward(files: list[File], packer: Packer, most: int = 1 << 60) -> bool:
-    moved = False
+def forward(files: list[FollowedFile], packer: Packer, limit: int = 1 << 60) -> bool:
+    has_output = False
     for file in files:
-        for data in file.pieces(most):
-            packer.say(
+        for data in file.chunks(limit):
+            packer.emit(
                 event="chunk", rank=file.rank, stream=file.stream, offset=file.offset, data=data.decode("latin-1")
             )
-            moved = True
-    return moved
+            has_output = True
+    return has_output
 
 
-class Statuses:
-    """The status as it changes: at once where the run or a rank did, now and then where only figures did."""
+class StatusWatcher:
+    """Changes of the status: a new state of the run or a rank at once, new figures only at an interval."""
 
-    def __init__(self, rundir: str, every: float) -> None:
-        self._rundir, self._every = rundir, every
+    def __init__(self, rundir: str, interval: float) -> None:
+        self._rundir, self._interval = rundir, interval
         self._path = os.path.join(rundir, "status.json")
-        self._looked_at = self._said_at = 0.0
-        self._seen = 0
+        self._checked_at = self._sent_at = 0.0
+        self._modified = 0
         self._states: list[object] = []
         self._stored: StoredStatus | None = None
 
-    def look(self, now: float) -> tuple[StoredStatus, bool]:
+    def poll(self, now: float) -> tuple[StoredStatus, bool]:
         """The status, and whether it is to be sent."""
         try:
             changed = os.stat(self._path).st_mtime_ns
         except OSError:
-            changed = self._seen
-        if self._stored is not None and changed == self._seen and now - self._looked_at <= STATUS:
+            changed = self._modified
+        if self._stored is not None and changed == self._modified and now - self._checked_at <= STATUS_INTERVAL:
             return self._stored, False
-        is_new = changed != self._seen
-        self._seen, self._looked_at = changed, now
+        is_new = changed != self._modified
+        self._modified, self._checked_at = changed, now
         stored = self._stored = read_status_file(self._rundir)
         status = stored.status
         since = status.silent.since if status.silent is not None else None
         states: list[object] = [status.state, since, *(rank.state for rank in status.ranks)]
-        if states == self._states and not (is_new and now - self._said_at >= self._every):
+        if states == self._states and not (is_new and now - self._sent_at >= self._interval):
             return stored, False
-        self._states, self._said_at = states, now
+        self._states, self._sent_at = states, now
         return stored, True
 
 
 def follow(request: Json, _: object = None) -> Json:
     allow_many_files()
     rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])
-    statuses = Statuses(rundir, float(request.get("figures") or 0.0))
+    statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
     packer = Packer()
-    files: list[File] | None = None
-    parent, said_at = os.getppid(), time.monotonic()
+    files: list[FollowedFile] | None = None
+    parent, sent_at = os.getppid(), time.monotonic()
     while True:
         now = time.monotonic()
-        # The status first and the files after it: what a final status stands for is in the files by then.
-        (status, document), is_news = statuses.look(now)
-        if is_news:
-            packer.say(event="status", status=document)
+        # The status is read before the files, so that with a final status all output is in the files.
+        (status, document), is_changed = statuses.poll(now)
+        if is_changed:
+            packer.emit(event="status", status=document)
         if files is None:
             files = files_of(request, rundir, status.world_size)
         if not request.get("follow", True):
             forward(files, packer)
             packer.flush()
             return {"status": document}
-        moved = forward(files, packer, ROUND)
+        has_output = forward(files, packer, MAX_CHUNKS)
         if status.is_over:
-            while forward(files, packer, ROUND):
+            while forward(files, packer, MAX_CHUNKS):
                 packer.flush()
             packer.flush()
             return {"status": document}
-        if moved:
-            said_at = now
-        elif now - said_at > TICK:
-            said_at = now
-            packer.say(event="tick")  # who has left is noticed by writing
+        if has_output:
+            sent_at = now
+        elif now - sent_at > TICK_INTERVAL:
+            sent_at = now
+            packer.emit(event="tick")  # only a write shows that the follower is gone
         packer.flush()
         if os.getppid() != parent:
             raise AgentError("who followed is gone")
-        time.sleep(LOOK if moved or status.state == "starting" else LOOK_SELDOM)
+        time.sleep(READ_INTERVAL if has_output or status.state == "starting" else IDLE_INTERVAL)
 
 
 def allow_many_files() -> None:
-    """Two files a rank."""
+    """Each rank has two files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,6 @@
-"""Whether this Python can read a script, and which of its imports it would find; nothing of it is run or imported.
+"""Checks that this Python can parse a script and find its imports; nothing is run or imported.
 
-`connectivity.py` uses it on node0, and sends its text ahead of its own part to each node.
+`connectivity.py` uses it on node0, and sends its source to each node before its own script.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import sys
 from typing import Any, Dict, List, Optional
 
 
-def lacking(modules: List[str], own: bool) -> List[str]:  # noqa: UP006
-    """Those top-level modules that are nowhere. `own`: an environment of ours, which nothing at login adds to."""
+def missing_modules(modules: List[str], own: bool) -> List[str]:  # noqa: UP006
+    """The top-level modules that can't be found. `own`: an environment of ipexctl, where no login variables apply."""
     if not own:
-        look_where_ranks_do()
-    return [name for name in modules if not found(name)]
+        extend_search_path()
+    return [name for name in modules if not can_import(name)]
 
 
-def found(name: str) -> bool:
+def can_import(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ValueError:  # it is loaded and has no spec, as __main__ has none
+    except ValueError:  # a loaded module without a spec, such as __main__
         return True
     except ImportError:
         return False
 
 
-def look_where_ranks_do() -> None:
-    """We run isolated, ranks do not."""
+def extend_search_path() -> None:
+    """Add the paths that ranks search: this process runs isolated, ranks do not."""
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if has_user_site():
         site.addsitedir(site.getusersitepackages())
@@ -48,8 +48,8 @@ def has_user_site() -> bool:
     return "include-system-site-packages=true" in lines
 
 
-def fault(source: str, name: str) -> Optional[Dict[str, Any]]:  # noqa: UP006, UP045
-    """What this Python would say of the script, had it been asked to run it."""
+def find_syntax_error(source: str, name: str) -> Optional[Dict[str, Any]]:  # noqa: UP006, UP045
+    """The syntax error that this Python would report for the script, or None."""
     python = "{}.{}".format(*sys.version_info[:2])
     try:
         compile(source.encode("utf-8", "surrogateescape"), name, "exec", dont_inherit=True)

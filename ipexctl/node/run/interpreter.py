@@ -1,7 +1,8 @@
-"""What a Python of the user's is: its version, where its environment is, and which packages of a stack it has.
+"""Describes a Python of the user: its version, its environment, and the packages of a stack in it.
 
-It is asked nothing, and says `{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers"}`.
-Written so that even a Python that is too old for everything else can say so.
+It reads no request. Its output is
+`{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers"}`.
+Its syntax also works with a Python that is too old for the rest, so that it can report its version.
 """
 
 import glob
@@ -21,7 +22,7 @@ PACKAGES = (
 packages = {}
 try:
     from importlib import metadata
-except ImportError:  # older than 3.8: the version says it
+except ImportError:  # older than 3.8, as the version shows
     pass
 else:
     for name in PACKAGES:
@@ -30,14 +31,14 @@ else:
         except metadata.PackageNotFoundError:
             continue
 prefix = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
-places = [os.path.join(prefix, *parts) for parts in (("lib",), ("lib", "libfabric"), ("lib", "libfabric", "prov"))]
-said = {
+directories = [os.path.join(prefix, *parts) for parts in (("lib",), ("lib", "libfabric"), ("lib", "libfabric", "prov"))]
+document = {
     "event": "done",
     "version": "%d.%d.%d" % tuple(sys.version_info[:3]),  # noqa: UP031
     "prefix": prefix,
     "packages": packages,
     "mpi": os.path.exists(os.path.join(prefix, "bin", "mpiexec.hydra")),
-    "providers": [place for place in places if glob.glob(os.path.join(place, "lib*-fi.so"))],
-    "libraries": [place for place in places if glob.glob(os.path.join(place, "libmpi.so*"))],
+    "providers": [directory for directory in directories if glob.glob(os.path.join(directory, "lib*-fi.so"))],
+    "libraries": [directory for directory in directories if glob.glob(os.path.join(directory, "libmpi.so*"))],
 }
-sys.stdout.write(json.dumps(said) + "\n")
+sys.stdout.write(json.dumps(document) + "\n")

@@ -1,4 +1,4 @@
-"""mpirun itself: started in a group of its own with an environment of its own, and ended with everything in it."""
+"""Starts mpirun in a process group and an environment of its own, and ends it with all its processes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any, Dict
 from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run import protocol
 
-KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
-LEAVE = 10.0
-"""Seconds for mpirun to leave once every rank has."""
+INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
+EXIT_WAIT = 10.0
+"""Seconds for mpirun to exit once every rank has."""
 _PDEATHSIG = 1
 Json = Dict[str, Any]
 
 
 class MpirunProcess:
-    """A started mpirun. Its stdin stays open as long as we live, and it is ended when we are."""
+    """A started mpirun. Its stdin stays open while the supervisor lives, and it is ended with the supervisor."""
 
     def __init__(self, go: Json, rundir: str) -> None:
-        """Raises an OSError where it can't be started."""
+        """Raises an OSError when it can't be started."""
         environ = _environment(go)
         libc = ctypes.CDLL(None)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -45,7 +45,7 @@ class MpirunProcess:
             os.close(log)
         self.pid = self._process.pid
         self.gone_at: float | None = None
-        self._all_over: float | None = None
+        self._ranks_ended_at: float | None = None
 
     def has_ended(self) -> bool:
         if self.gone_at is None and self._process.poll() is not None:
@@ -64,22 +64,22 @@ class MpirunProcess:
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
 
     def end_after_ranks(self, now: float, end_by: float | None, *, is_over: bool) -> None:
-        """It leaves by itself when all ranks have; where it doesn't, or they don't by then, its group is told to."""
-        if self._all_over is None and is_over:
-            self._all_over = now
+        """Send signals to its group when it does not exit after all ranks have, or not by `end_by`."""
+        if self._ranks_ended_at is None and is_over:
+            self._ranks_ended_at = now
         is_late = end_by is not None and now > end_by + 1.0
-        patience = LEAVE if end_by is None else 0.3
-        if is_late or (self._all_over is not None and now - self._all_over > patience):
-            began = end_by + 1.0 if is_late and end_by is not None else (self._all_over or now) + patience
+        patience = EXIT_WAIT if end_by is None else 0.3
+        if is_late or (self._ranks_ended_at is not None and now - self._ranks_ended_at > patience):
+            began = end_by + 1.0 if is_late and end_by is not None else (self._ranks_ended_at or now) + patience
             self.signal(signal.SIGKILL if now - began > 2.0 else signal.SIGTERM)
 
     def signal(self, number: int) -> None:
-        """To all of its group, never by name."""
+        """Send a signal to its whole group, never by name."""
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
     def kill_leftovers(self) -> None:
-        """What it has left: its children have groups of their own, an ssh to a node that is cut off among them."""
+        """Kill its remaining children: they have groups of their own, such as an ssh to an unreachable node."""
         self.signal(signal.SIGKILL)
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError):
@@ -88,11 +88,11 @@ class MpirunProcess:
 
 
 def _environment(go: Json) -> dict[str, str]:
-    """Clean but for what every program wants: hydra hands all of it to every rank."""
-    environ = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")}
+    """A minimal environment, because hydra passes all of it on to every rank."""
+    environ = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
     account = pwd.getpwuid(os.getuid())
     environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
     if go.get("setup"):
         environ = protocol.sourced(go["setup"], environ)
-    protocol.with_variables(environ, go.get("environ") or {}, [])
+    protocol.set_variables(environ, go.get("environ") or {}, [])
     return environ

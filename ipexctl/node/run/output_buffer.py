@@ -1,7 +1,7 @@
-"""What a rank has printed and its supervisor hasn't yet: in memory, then on the node's disk, never in the rank's way.
+"""Buffers output of a rank until the supervisor acknowledges it: in memory, then on disk, never blocking the rank.
 
-Each byte has its offset in its stream; what the supervisor has written down it acknowledges by
-offset, and after a lost connection it says from where it wants to hear again.
+Each byte has an offset in its stream. The supervisor acknowledges written output by offset, and after a reconnect it
+sends the offset from which it needs output again.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from collections import deque
 from typing import BinaryIO, Iterator, Tuple
 
 MEMORY = 4 << 20
-WINDOW = 2 << 20
+MAX_UNACKNOWLEDGED = 2 << 20
 """Bytes sent and not yet acknowledged."""
-PIECE = 1 << 16
-_EACH = 128
-"""What keeping a piece costs beside its bytes."""
+CHUNK_SIZE = 1 << 16
+_CHUNK_OVERHEAD = 128
+"""Bytes of overhead for each chunk."""
 _RECORD = struct.Struct("!QI")
-Piece = Tuple[int, bytes]
+Chunk = Tuple[int, bytes]
 
 
 class OutputBuffer:
-    """One stream. `end` is the offset behind the last byte that came in."""
+    """One stream. `end` is the offset after the last byte received."""
 
     def __init__(self, spill: str, start: int = 0, memory: int = MEMORY) -> None:
         self.end = start
         self.lost = 0
-        """Bytes there was no room for anywhere. Their offsets are left out."""
+        """Bytes for which there was no space. Their offsets are skipped."""
         self._spill = spill
         self._memory = memory
-        self._held = 0
-        self._in_flight = 0
-        self._flying: deque[Piece] = deque()
-        self._waiting: deque[Piece] = deque()
+        self._memory_used = 0
+        self._unacknowledged_size = 0
+        self._unacknowledged: deque[Chunk] = deque()
+        self._waiting: deque[Chunk] = deque()
         self._file: BinaryIO | None = None
         self._read_at = 0
         self._write_at = 0
 
     @property
     def is_empty(self) -> bool:
-        return not (self._flying or self._waiting or self._spilled)
+        return not (self._unacknowledged or self._waiting or self._spilled)
 
     @property
     def _spilled(self) -> bool:
@@ -49,39 +49,39 @@ class OutputBuffer:
     def put(self, data: bytes) -> None:
         offset = self.end
         self.end += len(data)
-        if self._spilled or self._held + len(data) > self._memory:
+        if self._spilled or self._memory_used + len(data) > self._memory:
             self._to_disk(offset, data)
         else:
-            self._keep(offset, data)
+            self._to_memory(offset, data)
 
-    def take(self) -> Iterator[Piece]:
-        """What may be sent now, each piece once."""
-        while self._in_flight < WINDOW:
+    def take(self) -> Iterator[Chunk]:
+        """The chunks that may be sent now, each once."""
+        while self._unacknowledged_size < MAX_UNACKNOWLEDGED:
             if not self._waiting:
                 self._from_disk()
             if not self._waiting:
                 return
-            piece = self._waiting.popleft()
-            self._flying.append(piece)
-            self._in_flight += len(piece[1])
-            yield piece
+            chunk = self._waiting.popleft()
+            self._unacknowledged.append(chunk)
+            self._unacknowledged_size += len(chunk[1])
+            yield chunk
 
-    def acknowledge(self, upto: int) -> None:
-        while self._flying and self._flying[0][0] + len(self._flying[0][1]) <= upto:
-            self._drop(self._flying.popleft())
+    def acknowledge(self, end: int) -> None:
+        while self._unacknowledged and self._unacknowledged[0][0] + len(self._unacknowledged[0][1]) <= end:
+            self._drop(self._unacknowledged.popleft())
 
-    def rewind(self, upto: int) -> None:
-        """The other side has everything before that offset, and wants the rest again."""
-        self._waiting.extendleft(reversed(self._flying))
-        self._flying.clear()
-        self._in_flight = 0
-        while self._waiting and self._waiting[0][0] < upto:
+    def rewind(self, start: int) -> None:
+        """Send everything from that offset on again."""
+        self._waiting.extendleft(reversed(self._unacknowledged))
+        self._unacknowledged.clear()
+        self._unacknowledged_size = 0
+        while self._waiting and self._waiting[0][0] < start:
             offset, data = self._waiting.popleft()
-            self._held -= len(data) + _EACH
-            if offset + len(data) > upto:
-                rest = data[upto - offset :]
-                self._waiting.appendleft((upto, rest))
-                self._held += len(rest) + _EACH
+            self._memory_used -= len(data) + _CHUNK_OVERHEAD
+            if offset + len(data) > start:
+                rest = data[start - offset :]
+                self._waiting.appendleft((start, rest))
+                self._memory_used += len(rest) + _CHUNK_OVERHEAD
 
     def close(self) -> None:
         if self._file is not None:
@@ -92,22 +92,22 @@ class OutputBuffer:
             except OSError:
                 return
 
-    def _keep(self, offset: int, data: bytes) -> None:
+    def _to_memory(self, offset: int, data: bytes) -> None:
         if self._waiting:
             last, before = self._waiting[-1]
-            if last + len(before) == offset and len(before) + len(data) <= PIECE:
+            if last + len(before) == offset and len(before) + len(data) <= CHUNK_SIZE:
                 self._waiting[-1] = (last, before + data)
-                self._held += len(data)
+                self._memory_used += len(data)
                 return
         self._waiting.append((offset, data))
-        self._held += len(data) + _EACH
+        self._memory_used += len(data) + _CHUNK_OVERHEAD
 
-    def _drop(self, piece: Piece) -> None:
-        self._in_flight -= len(piece[1])
-        self._held -= len(piece[1]) + _EACH
+    def _drop(self, chunk: Chunk) -> None:
+        self._unacknowledged_size -= len(chunk[1])
+        self._memory_used -= len(chunk[1]) + _CHUNK_OVERHEAD
 
     def _to_disk(self, offset: int, data: bytes) -> None:
-        """Behind what is there already; where the disk is full too, the training goes on and the gap is counted."""
+        """Append to the spill file; when the disk is full too, training continues and the gap is counted."""
         record = _RECORD.pack(offset, len(data)) + data
         try:
             if self._file is None:
@@ -125,18 +125,18 @@ class OutputBuffer:
         if self._file is None:
             return
         number = self._file.fileno()
-        while self._spilled and self._held < self._memory // 2:
+        while self._spilled and self._memory_used < self._memory // 2:
             try:
                 offset, size = _RECORD.unpack(os.pread(number, _RECORD.size, self._read_at))
                 data = os.pread(number, size, self._read_at + _RECORD.size)
             except (OSError, struct.error):
                 data, size = b"", -1
-            if len(data) != size:  # a disk that gives back less than it took
+            if len(data) != size:  # the disk returns less than was written
                 self.lost += self._write_at - self._read_at
                 self._read_at = self._write_at
                 break
             self._read_at += _RECORD.size + size
-            self._keep(offset, data)
+            self._to_memory(offset, data)
         if not self._spilled and self._write_at:
             self._read_at = self._write_at = 0
             try:

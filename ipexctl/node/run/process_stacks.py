@@ -1,7 +1,7 @@
-"""What a rank's Pythons tell of themselves: where they are, when asked, and that they are on their way out for good.
+"""Stack dumps of a rank's Python processes, and the notes they send when an exception ends them.
 
-Their end of it is `rank_hooks.py`. A stack is py-spy's where the environment has it and may look, else
-what the process itself writes when a signal nobody uses tells it to. The signal goes to no process that isn't prepared.
+`rank_hooks.py` is the part in those processes. A stack comes from py-spy if the environment has it and it has the
+permission, else from the process itself, on an otherwise unused signal. Only prepared processes get that signal.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 SIGNAL, NAME = 61, "ipexctl-stacks"
 """As in `rank_hooks.py`."""
 STUCK = 10.0
-"""Seconds for an interpreter to be gone once an exception has reached the top."""
-ANSWER = 2.0
+"""Seconds for an interpreter to exit after an uncaught exception."""
+REPLY_TIME = 2.0
 """Seconds for a process to write its stacks."""
-SETTLED = 0.5
-"""Seconds without another byte until what it writes counts as whole."""
-SPY = 4.0
+SETTLE_TIME = 0.5
+"""Seconds without new data until a dump counts as complete."""
+PY_SPY_TIME = 4.0
 """Seconds for one call of py-spy."""
-LONGEST = 1 << 17
-MOST = 1 << 20
-"""Characters of one process' stacks, and of all of a rank."""
-PROCESSES = 64
+MAX_PROCESS_TEXT = 1 << 17
+MAX_RANK_TEXT = 1 << 20
+"""Maximum characters of the stacks of one process, and of one rank."""
+MAX_PROCESSES = 64
 Json = Dict[str, Any]
 
 
 class ProcessStacks:
-    """One rank's. What it says comes by `work`, whenever its descriptor can be read."""
+    """The stacks of one rank. `work` returns its messages whenever `reader` is readable."""
 
     def __init__(self, guard: int, rundir: str, command: list[str]) -> None:
         self.reader, self._writer = os.pipe()
@@ -48,14 +48,14 @@ class ProcessStacks:
         self._shim = os.path.join(rundir, "shim")
         self._spy = os.path.join(os.path.dirname(command[0]), "py-spy") if command else ""
         self._pid = 0
-        self._said = b""
-        self._leaving: tuple[ProcessStat, int, str, float] | None = None
-        self._asked: list[str] = []
-        self._is_asking = False
-        self._answers: list[list[Json]] = []
+        self._partial_line = b""
+        self._ending: tuple[ProcessStat, int, str, float] | None = None
+        self._requests: list[str] = []
+        self._is_dumping = False
+        self._replies: list[list[Json]] = []
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
-        """The environment with our module in front, unless somebody wants it out: IPEXCTL_SHIM=off."""
+        """The environment with the hooks first on PYTHONPATH, unless IPEXCTL_SHIM=off."""
         self._spy = self._spy if os.path.isfile(self._spy) else shutil.which("py-spy", path=environ.get("PATH")) or ""
         if environ.get("IPEXCTL_SHIM") == "off" or ":" in self._shim or not os.path.isdir(self._shim):
             return environ
@@ -68,34 +68,34 @@ class ProcessStacks:
         self._pid = pid
 
     def work(self, now: float) -> list[tuple[str, Json]]:
-        """What is to be told to the supervisor."""
+        """The messages for the supervisor."""
         try:
             data = os.read(self.reader, 1 << 16)
         except BlockingIOError:
             data = b""
-        *lines, self._said = (self._said + data).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             if line:
                 self._on_message(line.decode(errors="replace"), now)
-        told = []
-        if self._answers:
-            told += [("stacks", answer) for answer in self._answers.pop()]
-            self._is_asking = False
-            self._ask()
+        messages: list[tuple[str, Json]] = []
+        if self._replies:
+            messages += [("stacks", reply) for reply in self._replies.pop()]
+            self._is_dumping = False
+            self._start_dump()
         if self._is_stuck(now):
-            told.append(("stuck", self._take_stuck()))
-        return told
+            messages.append(("stuck", self._take_stuck()))
+        return messages
 
     def _on_message(self, line: str, now: float) -> None:
-        pid, code, words = [*line.split(" ", 2), "", ""][:3]
-        if self._leaving is None and pid.isdigit() and code.isdigit() and self._is_the_command(int(pid)):
+        pid, code, text = [*line.split(" ", 2), "", ""][:3]
+        if self._ending is None and pid.isdigit() and code.isdigit() and self._is_of_command(int(pid)):
             try:
-                self._leaving = (read_stat(int(pid)), int(code) or 1, words, now)
+                self._ending = (read_stat(int(pid)), int(code) or 1, text, now)
             except OSError:
                 return
 
-    def _is_the_command(self, pid: int) -> bool:
-        """Or a Python that a shell script of the command's has started; not what another Python has."""
+    def _is_of_command(self, pid: int) -> bool:
+        """Whether it is the command, or a Python started by a shell script of it; not a child of another Python."""
         for _ in range(64):
             if pid == self._pid:
                 return True
@@ -108,47 +108,49 @@ class ProcessStacks:
         return False
 
     def _is_stuck(self, now: float) -> bool:
-        if self.stuck is not None or self._leaving is None or now - self._leaving[3] < STUCK:
+        if self.stuck is not None or self._ending is None or now - self._ending[3] < STUCK:
             return False
-        left = self._leaving[0]
+        left = self._ending[0]
         try:
             stat = read_stat(left.pid)
         except OSError:
             stat = None
         if stat is None or stat.start != left.start or not stat.is_alive:
-            self._leaving = None  # a script of the shell's goes on without it
+            self._ending = None  # it ended; a shell script continues without it
             return False
         return True
 
     def _take_stuck(self) -> Json:
-        assert self._leaving is not None
-        _, code, words, _ = self._leaving
-        self.stuck = {"code": code, "said": words, "seconds": STUCK}
+        assert self._ending is not None
+        _, code, text, _ = self._ending
+        self.stuck = {"code": code, "said": text, "seconds": STUCK}
         return self.stuck
 
     def dump(self, id: str) -> None:  # noqa: A002
-        """Ask all Pythons of the command where they are; the answer comes by `work`."""
-        self._asked.append(id)
-        self._ask()
+        """Request the stacks of all Python processes of the command; `work` returns them."""
+        self._requests.append(id)
+        self._start_dump()
 
-    def _ask(self) -> None:
-        """Once at a time: what a process writes is one answer for all who have asked by then."""
-        if self._asked and not self._is_asking:
-            self._is_asking = True
-            ids, self._asked = self._asked, []
-            threading.Thread(target=self._look, args=(ids,), daemon=True).start()
+    def _start_dump(self) -> None:
+        """Start one dump at a time; its result is the reply to all requests until then."""
+        if self._requests and not self._is_dumping:
+            self._is_dumping = True
+            ids, self._requests = self._requests, []
+            threading.Thread(target=self._dump, args=(ids,), daemon=True).start()
 
-    def _look(self, ids: list[str]) -> None:
-        rows: list[Json] = []
+    def _dump(self, ids: list[str]) -> None:
+        entries: list[Json] = []
         try:
-            rows = rows_of(in_order(processes.below(os.getpid(), self._guard), self._pid), self._spy)
+            entries = dump_processes(
+                sort_by_ancestry(processes.descendants(os.getpid(), self._guard), self._pid), self._spy
+            )
         finally:
-            self._answers.append([{"id": id_, "processes": rows} for id_ in ids])
+            self._replies.append([{"id": id_, "processes": entries} for id_ in ids])
             os.write(self._writer, b"\n")
 
 
-def in_order(stats: list[ProcessStat], first: int) -> list[ProcessStat]:
-    """The command and what it has started, parents before their children and the older ones first."""
+def sort_by_ancestry(stats: list[ProcessStat], first: int) -> list[ProcessStat]:
+    """The command and its descendants, parents before children, older ones first."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in sorted(stats, key=lambda stat: (stat.start, stat.pid)):
         children.setdefault(stat.parent, []).append(stat)
@@ -166,30 +168,30 @@ def is_python(pid: int) -> bool:
     return name.startswith(("python", "pypy"))
 
 
-def rows_of(stats: list[ProcessStat], spy: str) -> list[Json]:
-    """A row a Python, or one for the command where none of its processes is one."""
+def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
+    """An entry per Python process, or one for the command when none of its processes is a Python."""
     pythons = [stat for stat in stats if is_python(stat.pid)]
-    rows = [row_of(stat) for stat in pythons[:PROCESSES] or stats[:1]]
+    entries = [new_entry(stat) for stat in pythons[:MAX_PROCESSES] or stats[:1]]
     if not pythons:
-        for row in rows:
-            row["why"] = f"{row['name'] or 'it'} is no Python"
-        return rows
-    until = time.monotonic() + SPY
-    for row in rows if spy else ():
-        row["text"], row["why"] = by_spy(spy, row["pid"])
-        row["how"] = "py-spy" if row["text"] else ""
-        if row["why"] or time.monotonic() > until:
+        for entry in entries:
+            entry["why"] = f"{entry['name'] or 'it'} is no Python"
+        return entries
+    until = time.monotonic() + PY_SPY_TIME
+    for entry in entries if spy else ():
+        entry["text"], entry["why"] = dump_with_py_spy(spy, entry["pid"])
+        entry["how"] = "py-spy" if entry["text"] else ""
+        if entry["why"] or time.monotonic() > until:
             break
-    by_signal([row for row in rows if not row["text"]])
-    room = MOST
-    for row in rows:
-        row["text"] = row["text"][: min(LONGEST, room)]
-        room -= len(row["text"])
-    return rows
+    dump_with_signal([entry for entry in entries if not entry["text"]])
+    room = MAX_RANK_TEXT
+    for entry in entries:
+        entry["text"] = entry["text"][: min(MAX_PROCESS_TEXT, room)]
+        room -= len(entry["text"])
+    return entries
 
 
-def row_of(stat: ProcessStat) -> Json:
-    name, wchan = (read(f"/proc/{stat.pid}/{each}").strip() for each in ("comm", "wchan"))
+def new_entry(stat: ProcessStat) -> Json:
+    name, wchan = (read(f"/proc/{stat.pid}/{file}").strip() for file in ("comm", "wchan"))
     wchan = "" if wchan == "0" else wchan
     return {"pid": stat.pid, "name": name, "state": stat.state, "wchan": wchan, "how": "", "text": "", "why": ""}
 
@@ -202,77 +204,77 @@ def read(path: str) -> str:
         return ""
 
 
-def by_spy(spy: str, pid: int) -> tuple[str, str]:
-    """What py-spy says, as JSON, or why it says nothing."""
-    words = [spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+def dump_with_py_spy(spy: str, pid: int) -> tuple[str, str]:
+    """py-spy's output as JSON, or the reason why there is none."""
+    argv = [spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=SPY, check=False)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PY_SPY_TIME, check=False)
     except subprocess.TimeoutExpired:
-        return "", f"py-spy took longer than {SPY:g} s"
+        return "", f"py-spy took longer than {PY_SPY_TIME:g} s"
     except OSError as error:
         return "", f"py-spy: {error.strerror or error}"
     text = done.stdout.decode(errors="replace")
     if text.lstrip().startswith("["):
         return text, ""
-    said = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    return "", f"py-spy: {said[0] if said else 'it said nothing'}"
+    lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    return "", f"py-spy: {lines[0] if lines else 'it said nothing'}"
 
 
-class Asked:
-    """A process that was told to write its stacks, and how far it is."""
+class SignalDump:
+    """A process that was sent the signal, and the size of its output so far."""
 
-    def __init__(self, row: Json, path: str) -> None:
-        self.row, self.path = row, path
-        self.begun = self.size = os.stat(path).st_size
+    def __init__(self, entry: Json, path: str) -> None:
+        self.entry, self.path = entry, path
+        self.start = self.size = os.stat(path).st_size
         self.moved_at = time.monotonic()
 
-    def look(self) -> bool:
-        """Whether it has written all of it: the main thread comes last, and ends where the script began."""
+    def is_complete(self) -> bool:
+        """Whether its output is complete: the main thread comes last, and ends with the frame of the script."""
         try:
             with open(self.path, "rb") as file:
-                file.seek(self.begun)
-                data = file.read(LONGEST)
+                file.seek(self.start)
+                data = file.read(MAX_PROCESS_TEXT)
         except OSError:
             return True
         now = time.monotonic()
-        if len(data) != self.size - self.begun:
-            self.size, self.moved_at = self.begun + len(data), now
-        is_whole = data.endswith(b" in <module>\n") or (bool(data) and now - self.moved_at > SETTLED)
-        if is_whole:
-            self.row.update(text=data.decode(errors="replace"), how="faulthandler", why="")
-        return is_whole
+        if len(data) != self.size - self.start:
+            self.size, self.moved_at = self.start + len(data), now
+        is_complete = data.endswith(b" in <module>\n") or (bool(data) and now - self.moved_at > SETTLE_TIME)
+        if is_complete:
+            self.entry.update(text=data.decode(errors="replace"), how="faulthandler", why="")
+        return is_complete
 
 
-def by_signal(rows: list[Json]) -> None:
-    asked: list[Asked] = []
+def dump_with_signal(entries: list[Json]) -> None:
+    dumps: list[SignalDump] = []
     seen = set()
-    for row in rows:
-        why, path = unprepared(row["pid"])
+    for entry in entries:
+        why, path = find_dump_file(entry["pid"])
         if not why:
             try:
                 inode = os.stat(path).st_ino
-                each = Asked(row, path)
+                dump = SignalDump(entry, path)
                 if inode in seen:
                     why = "it shares its parent's file"
-                elif is_in_mask(row["pid"], "ShdPnd", SIGNAL):
+                elif is_in_mask(entry["pid"], "ShdPnd", SIGNAL):
                     why = "it hasn't answered since it was asked before"
                 else:
                     seen.add(inode)
-                    os.kill(row["pid"], SIGNAL)
-                    asked.append(each)
+                    os.kill(entry["pid"], SIGNAL)
+                    dumps.append(dump)
             except OSError as error:
                 why = error.strerror or str(error)
-        row["why"] = "; ".join(filter(None, [row["why"], why]))
-    until = time.monotonic() + ANSWER
-    while asked and time.monotonic() < until:
+        entry["why"] = "; ".join(filter(None, [entry["why"], why]))
+    until = time.monotonic() + REPLY_TIME
+    while dumps and time.monotonic() < until:
         time.sleep(0.01)
-        asked = [each for each in asked if not each.look()]
-    for each in asked:
-        each.row["why"] = "; ".join(filter(None, [each.row["why"], f"it didn't answer within {ANSWER:g} s"]))
+        dumps = [dump for dump in dumps if not dump.is_complete()]
+    for dump in dumps:
+        dump.entry["why"] = "; ".join(filter(None, [dump.entry["why"], f"it didn't answer within {REPLY_TIME:g} s"]))
 
 
-def unprepared(pid: int) -> tuple[str, str]:
-    """Why the signal must not be sent there, or the file the process would write to."""
+def find_dump_file(pid: int) -> tuple[str, str]:
+    """Why the signal must not be sent to a process, or the file to which the process would write."""
     if not is_caught(pid, SIGNAL):
         return "its Python is not prepared for being asked (python -I, -E or -S, or on its way out)", ""
     try:

@@ -1,6 +1,6 @@
-"""A rank's processes: put on their cores, watched, counted, and gone at the end, all of them and no others.
+"""The processes of a rank: binds them to cores, measures them, and ends all of them and no others.
 
-Nothing is found by name: processes are our descendants, or of the session we made.
+Processes are never found by name: they are descendants of the wrapper, or of the command's session.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 
 
 def die_with_parent() -> None:
-    """In the child, before it becomes the command."""
+    """Runs in the child before exec: the kernel kills it when the wrapper ends."""
     _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _set_memory(nodes: list[int]) -> str:
-    """Prefer these NUMA nodes from now on, none: as it was; says what is wrong."""
+    """Prefer memory of these NUMA nodes; an empty list resets that. Returns an error text."""
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None:
         return f"memory can't be bound on {platform.machine()}" if nodes else ""
     mask = 0
     for node in nodes:
         mask |= 1 << node
-    words = mask.bit_length() // 64 + 1
-    array = (ctypes.c_ulong * words)(*((mask >> (64 * index)) & (2**64 - 1) for index in range(words)))
+    length = mask.bit_length() // 64 + 1
+    array = (ctypes.c_ulong * length)(*((mask >> (64 * index)) & (2**64 - 1) for index in range(length)))
     mode = 0 if not nodes else _PREFERRED if len(nodes) == 1 else _PREFERRED_MANY
     pointer = ctypes.cast(array, ctypes.c_void_p) if nodes else None
     ctypes.set_errno(0)
     if _libc.syscall(
-        ctypes.c_long(number), ctypes.c_int(mode), pointer, ctypes.c_ulong(words * 64 + 1 if nodes else 0)
+        ctypes.c_long(number), ctypes.c_int(mode), pointer, ctypes.c_ulong(length * 64 + 1 if nodes else 0)
     ):
         return f"memory of NUMA node {','.join(map(str, nodes))}: {os.strerror(ctypes.get_errno())}"
     return ""
 
 
 @contextlib.contextmanager
-def placed(plan: dict[str, Any], mismatches: list[str]) -> Iterator[None]:
-    """What is started inside inherits the planned cores and memory; what could not be had is noted."""
+def bound(plan: dict[str, Any], mismatches: list[str]) -> Iterator[None]:
+    """Processes started inside inherit the planned cores and memory; differences are appended to `mismatches`."""
     before = os.sched_getaffinity(0)
     cores, nodes = set(plan.get("cores") or ()), list(plan.get("memory") or ())
     if cores:
@@ -81,18 +81,18 @@ def _list(cores: Any) -> str:
     return ",".join(map(str, sorted(cores)))
 
 
-def doing(pid: int) -> tuple[str | None, str | None]:
-    """A process' state (R, S, D …), and where in the kernel it waits, as far as that is told."""
+def process_state(pid: int) -> tuple[str | None, str | None]:
+    """The state of a process (R, S, D …), and the kernel function it waits in, if known."""
     try:
         state: str | None = read_stat(pid).state
         with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
-            where = file.read().strip()
+            wchan = file.read().strip()
     except OSError:
         return None, None
-    return state, where if where not in ("", "0") else None
+    return state, wchan if wchan not in ("", "0") else None
 
 
-def everyone() -> list[ProcessStat]:
+def all_processes() -> list[ProcessStat]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -101,42 +101,46 @@ def everyone() -> list[ProcessStat]:
     return found
 
 
-def below(pid: int, but: int) -> list[ProcessStat]:
-    """The descendants of a process that live, without that one child."""
+def descendants(pid: int, except_pid: int) -> list[ProcessStat]:
+    """The living descendants of a process, except one child and its descendants."""
     children: dict[int, list[ProcessStat]] = {}
-    for stat in everyone():
+    for stat in all_processes():
         children.setdefault(stat.parent, []).append(stat)
     found, left = [], [pid]
     while left:
         for stat in children.get(left.pop(), ()):
-            if stat.pid != but:
+            if stat.pid != except_pid:
                 left.append(stat.pid)
                 if stat.is_alive:
                     found.append(stat)
     return found
 
 
-def kill_below(number: int, but: int) -> int:
-    victims = below(os.getpid(), but)
+def signal_descendants(number: int, except_pid: int) -> int:
+    victims = descendants(os.getpid(), except_pid)
     for stat in victims:
         with contextlib.suppress(OSError):
             os.kill(stat.pid, number)
     return len(victims)
 
 
-def end_below(but: int, grace: float = 0.5) -> None:
-    """End all our descendants: asked first, then not asked."""
+def end_descendants(except_pid: int, grace: float = 0.5) -> None:
+    """End all descendants of this process: SIGTERM first, then SIGKILL."""
     until = time.monotonic() + grace
-    left = kill_below(signal.SIGTERM, but)
+    left = signal_descendants(signal.SIGTERM, except_pid)
     while left and time.monotonic() < until + 1.0:
         time.sleep(0.02)
         list(reap())
-        left = len(below(os.getpid(), but)) if time.monotonic() < until else kill_below(signal.SIGKILL, but)
+        left = (
+            len(descendants(os.getpid(), except_pid))
+            if time.monotonic() < until
+            else signal_descendants(signal.SIGKILL, except_pid)
+        )
     list(reap())
 
 
 def reap() -> Iterator[tuple[int, int]]:
-    """Our children that have ended, with their status: those of the command's that lost their parent among them."""
+    """Ended children with their status, including orphans of the command."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -148,7 +152,7 @@ def reap() -> Iterator[tuple[int, int]]:
 
 
 class Usage:
-    """CPU and memory of a process and what it started."""
+    """CPU and memory of a process and its descendants."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -156,7 +160,7 @@ class Usage:
         self._at = time.monotonic()
 
     def now(self) -> tuple[float, int]:
-        """Per cent of one core since last asked, and bytes now."""
+        """Percent of one core since the last call, and bytes now."""
         seconds, rss, left = 0.0, 0, [self._pid]
         while left:
             pid = left.pop()
@@ -173,15 +177,15 @@ class Usage:
 
 
 class Guard:
-    """A process that outlives this one by a moment, should it be killed: the command's session goes with it."""
+    """A process that kills the command's session if the wrapper is killed."""
 
     def __init__(self) -> None:
-        _libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # whoever loses its parent is ours
+        _libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # orphans become children of this process
         reader, self._writer = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             try:
-                self._keep_watch(reader)
+                self._watch_parent(reader)
             finally:
                 os._exit(0)
         os.close(reader)
@@ -195,7 +199,7 @@ class Guard:
             os.close(self._writer)
             os.waitpid(self.pid, 0)
 
-    def _keep_watch(self, reader: int) -> None:
+    def _watch_parent(self, reader: int) -> None:
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -203,16 +207,16 @@ class Guard:
             if int(name) != reader:  # mpirun waits for every holder of what it opened
                 with contextlib.suppress(OSError):
                     os.close(int(name))
-        said = b""
+        received = b""
         while True:
             data = os.read(reader, 64)
             if not data:
                 break
-            said += data
-        if said and not said.endswith(b"bye\n"):
-            session = int(said.split()[0])
+            received += data
+        if received and not received.endswith(b"bye\n"):
+            session = int(received.split()[0])
             for _ in range(50):
-                left = [stat for stat in everyone() if stat.session == session and stat.is_alive]
+                left = [stat for stat in all_processes() if stat.session == session and stat.is_alive]
                 for stat in left:
                     with contextlib.suppress(OSError):
                         os.kill(stat.pid, signal.SIGKILL)

@@ -1,17 +1,18 @@
-"""One rank of a run: finds out which it is, sets what was planned for it, starts the command, hands on what it prints.
+"""The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
-mpirun starts it as `PYTHON -I RUNDIR/agent.zip run.rank RUNDIR/job.json`; it decides nothing. The job file, mode 0600,
-is one node's (or one shared home's) part of the run:
+mpirun starts it as `PYTHON -I RUNDIR/agent.zip run.rank RUNDIR/job.json`; the supervisor decides. The job file, mode
+0600, is the part of the run of one node (or of one shared home):
 
     {"id", "token": 64 hex digits, "supervisor": {"address", "port"}, "home", "rundir", "world_size",
      "master": {"addr", "port": null where the supervisor picks one}, "command": [word, …], "cwd",
-     "variables": {name: value, or null to take it away}, "unset": [name, …],
-     "prepended": [name of a variable whose value goes before what is there, …],
+     "variables": {name: value, or null to unset it}, "unset": [name, …],
+     "prepended": [name of a variable whose value goes before the existing one, …],
      "setup": a file that bash sources first, or null, "python",
      "ranks": {"3": {"host", "local_rank", "local_size", "cores": [cpu, …], "memory": [node, …],
                      "variables": {…, over those above}}}}
 
-It exits as the command does (128+N for signal N), with 111 where it could not begin, 112 where the supervisor is lost.
+Its exit code is that of the command (128+N for signal N), 111 when the rank can't start, 112 when the supervisor is
+lost.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ from ipexctl.node.run.oom import OutOfMemory
 CONNECT = 20.0
 """Seconds for the first connection."""
 LOST = 50.0
-"""Seconds without a word of the supervisor's until it is given up; then the command is ended."""
-BEAT = 2.0
-REFUSED = 8.0
-"""The same where its port is closed: it is dead, and none takes its place."""
-LEAVE = 3.0
-"""The same where mpirun has told us to go and the command is gone."""
+"""Seconds without a message of the supervisor until it counts as lost; then the command is ended."""
+BEAT_INTERVAL = 2.0
+REFUSED_LIMIT = 8.0
+"""The same when its port is closed: it is dead and is not replaced."""
+EXIT_WAIT = 3.0
+"""The same when mpirun has sent a signal and the command has ended."""
 GRACE = 4.0
-"""Seconds between TERM and KILL, where the supervisor doesn't say."""
+"""Seconds between TERM and KILL, unless the supervisor sends a value."""
 DRAIN = 2.0
-"""Seconds for what the command has left behind to let go of its streams."""
-NO_BEGIN, NO_SUPERVISOR = 111, 112
+"""Seconds for remaining processes of the command to close its output streams."""
+NOT_STARTED, SUPERVISOR_LOST = 111, 112
 Json = Dict[str, Any]
 
 
 class Rank:
-    """The rank's life: met, begun, running, ended, heard to the end."""
+    """One rank: connects, starts the command, forwards its output, and ends when all of it is acknowledged."""
 
     def __init__(self, job: Json, path: str, rank: int) -> None:
         self.job, self.path, self.rank = job, path, rank
         self.plan: Json = job["ranks"][str(rank)]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(self.guard.pid, job["rundir"], job["command"])
-        who = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
-        self.who: Json = {**who, "attempt": None}
-        self.client = supervisor_client.SupervisorClient(job, self.who, self.resume)
+        process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
+        self.identity: Json = {**process, "attempt": None}
+        self.client = supervisor_client.SupervisorClient(job, self.identity, self.resume)
         self.welcome: Json = {}
         self.streams: list[supervisor_client.Stream] = []
         self.child: subprocess.Popen[bytes] | None = None
@@ -67,10 +68,10 @@ class Rank:
         self.stop_signal: int | None = None
         self.kill_at = self.drain_until = float("inf")
         self.beat_at = 0.0
-        self.swept = self.told_end = self.bye = self.killed = False
+        self.swept = self.end_sent = self.bye = self.killed = False
         self.lost = self.signalled = False
-        self.told: int | None = None
-        """The signal that somebody other than the supervisor has sent us."""
+        self.outside_signal: int | None = None
+        """A signal that another process than the supervisor has sent."""
         self.oom: OutOfMemory | None = None
         self._signals: list[int] = []
 
@@ -81,53 +82,52 @@ class Rank:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
             signal.signal(number, lambda number, _: self._signals.append(number))
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        self.meet(wake)
-        if self.welcome.get("stop"):  # the run ended while we were on our way
+        self.connect(wake)
+        if self.welcome.get("stop"):  # the run ended before this rank connected
             self.swept = True
             self.stop_signal = signal.SIGTERM
-            self.ended(128 + signal.SIGTERM, signal.SIGTERM)
+            self.on_exit(128 + signal.SIGTERM, signal.SIGTERM)
         else:
-            self.begin()
+            self.start_command()
         while not self.is_over:
-            self.turn(wake)
+            self.step(wake)
         self.guard.dismiss()
         for stream in self.streams:
-            stream.box.close()
+            stream.buffer.close()
         if self.lost:
-            forget(self.path)
-            complain(f"the supervisor was lost ({self.client.why}), so rank {self.rank} was ended")
-            return NO_SUPERVISOR
+            remove_job_file(self.path)
+            print_error(f"the supervisor was lost ({self.client.why}), so rank {self.rank} was ended")
+            return SUPERVISOR_LOST
         return self.exit_code
 
     @property
     def is_over(self) -> bool:
         return self.swept and (self.bye or self.lost)
 
-    def meet(self, wake: int) -> None:
+    def connect(self, wake: int) -> None:
         until = time.monotonic() + CONNECT
         while not self.client.is_up:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
-                forget(self.path)
-                where = "{address}:{port}".format(**self.job["supervisor"])
+                remove_job_file(self.path)
+                address = "{address}:{port}".format(**self.job["supervisor"])
                 raise rank_env.RankStartError(
-                    f"the supervisor at {where} can't be reached from here: {self.client.why}; "
+                    f"the supervisor at {address} can't be reached from here: {self.client.why}; "
                     "is the port open between the nodes? (ipexctl doctor looks)"
                 )
             self.exchange(wake, 0.2)
 
-    def begin(self) -> None:
-        """Start the command; why it can't be is said on its stderr, where people look."""
-        starts = self.welcome
-        boxes = {}
+    def start_command(self) -> None:
+        """Start the command. If that fails, the reason goes to the rank's stderr, where users look for it."""
+        buffers = {}
         for name in ("out", "err"):
             spill = os.path.join(self.job["rundir"], "spill", f"{self.rank:04}.{name}")
-            boxes[name] = output_buffer.OutputBuffer(spill, int(starts.get(name) or 0))
+            buffers[name] = output_buffer.OutputBuffer(spill, int(self.welcome.get(name) or 0))
         code, why = 127, ""
         try:
-            master, attempt = self.welcome.get("master") or self.job["master"], int(self.who["attempt"] or 0)
+            master, attempt = self.welcome.get("master") or self.job["master"], int(self.identity["attempt"] or 0)
             environ = self.stacks.prepare(rank_env.environment(self.job, self.rank, master, attempt))
-            self.client.heard = time.monotonic()  # a setup file takes its time, and nothing was read meanwhile
-            with processes.placed(self.plan, self.mismatches):
+            self.client.last_received = time.monotonic()  # a setup file takes time, in which nothing is read
+            with processes.bound(self.plan, self.mismatches):
                 self.child = subprocess.Popen(
                     self.job["command"],
                     cwd=self.job["cwd"],
@@ -154,111 +154,111 @@ class Rank:
             assert self.child.stdout is not None
             assert self.child.stderr is not None
             self.streams = [
-                supervisor_client.Stream(b"O", self.child.stdout, boxes["out"]),
-                supervisor_client.Stream(b"E", self.child.stderr, boxes["err"]),
+                supervisor_client.Stream(b"O", self.child.stdout, buffers["out"]),
+                supervisor_client.Stream(b"E", self.child.stderr, buffers["err"]),
             ]
         else:
-            boxes["err"].put(f"ipexctl: {self.plan['host']}: {why}\n".encode())
-            self.streams = [supervisor_client.Stream(b"O", open(os.devnull, "rb"), boxes["out"])]  # noqa: SIM115
-            self.streams.append(supervisor_client.Stream(b"E", open(os.devnull, "rb"), boxes["err"]))  # noqa: SIM115
-            self.ended(code, None)
+            buffers["err"].put(f"ipexctl: {self.plan['host']}: {why}\n".encode())
+            self.streams = [supervisor_client.Stream(b"O", open(os.devnull, "rb"), buffers["out"])]  # noqa: SIM115
+            self.streams.append(supervisor_client.Stream(b"E", open(os.devnull, "rb"), buffers["err"]))  # noqa: SIM115
+            self.on_exit(code, None)
         self.resume({})
 
     def resume(self, welcome: Json) -> None:
-        """On a new connection: say everything that counts once more, and go on where the other side is."""
-        if welcome and self.who["attempt"] not in (None, welcome.get("attempt", 0)):
+        """After a reconnect: repeat all state messages, and send output from where the supervisor has it."""
+        if welcome and self.identity["attempt"] not in (None, welcome.get("attempt", 0)):
             self.give_up("the run was begun once more without it")
             return
         if welcome:
             self.welcome = welcome
-            self.who["attempt"] = welcome.get("attempt", 0)
+            self.identity["attempt"] = welcome.get("attempt", 0)
             for stream in self.streams:
-                stream.box.rewind(int(welcome.get("out" if stream.kind == b"O" else "err") or 0))
-        self.told_end = False
+                stream.buffer.rewind(int(welcome.get("out" if stream.kind == b"O" else "err") or 0))
+        self.end_sent = False
         if self.child is not None:
             self.client.send_message("start", pid=self.child.pid)
         for text in self.mismatches if self.streams else ():
             self.client.send_message("mismatch", text=text)
         if self.stacks.stuck is not None:
             self.client.send_message("stuck", **self.stacks.stuck)
-        if self.told is not None:
-            self.client.send_message("told", signal=self.told)
+        if self.outside_signal is not None:
+            self.client.send_message("told", signal=self.outside_signal)
         if self.exit is not None:
             self.client.send_message("exit", **self.exit)
 
-    def turn(self, wake: int) -> None:
+    def step(self, wake: int) -> None:
         now = time.monotonic()
         self.check_timeouts(now)
         if self.is_over:
             return
         wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, now + 0.5))
         waits = [stream.read_at - now for stream in self.streams if stream.open]
-        self.exchange(wake, max(0.0, min([wait, *(each for each in waits if each > 0)])))
+        self.exchange(wake, max(0.0, min([wait, *(seconds for seconds in waits if seconds > 0)])))
 
     def exchange(self, wake: int, wait: float) -> None:
         now = time.monotonic()
         self.client.step(now)
-        open_ones = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
-        readers = [wake, self.stacks.reader, *open_ones, *self.client.readers()]
+        open_streams = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
+        readers = [wake, self.stacks.reader, *open_streams, *self.client.readers()]
         readable, writable = protocol.ready(readers, self.client.writers(), wait)
         if wake in readable:
             os.read(wake, 4096)
         now = time.monotonic()
         for number in readable:
-            if isinstance(number, int) and number in open_ones:
-                open_ones[number].read(now)
+            if isinstance(number, int) and number in open_streams:
+                open_streams[number].read(now)
         for message in self.client.work(readable, writable):
             self.handle_message(message)
         self.handle_signals()
-        self.send_on()
+        self.forward_output()
 
-    def send_on(self) -> None:
+    def forward_output(self) -> None:
         for stream in self.streams:
-            pieces = stream.box.take()
+            pieces = stream.buffer.take()
             while self.client.room > 0:
                 piece = next(pieces, None)
                 if piece is None:
                     break
                 self.client.send(protocol.chunk(stream.kind, *piece))
-        is_all = self.swept and not any(stream.open or not stream.box.is_empty for stream in self.streams)
-        if is_all and self.client.is_up and not self.told_end:
-            ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
+        is_complete = self.swept and not any(stream.open or not stream.buffer.is_empty for stream in self.streams)
+        if is_complete and self.client.is_up and not self.end_sent:
+            ends = {("out" if s.kind == b"O" else "err"): s.buffer.end for s in self.streams}
             self.client.send_message("end", **ends)
-            self.told_end = True
+            self.end_sent = True
         self.client.work([], [])
 
     def check_timeouts(self, now: float) -> None:
         if now >= self.beat_at:
-            self.beat_at = now + BEAT
+            self.beat_at = now + BEAT_INTERVAL
             cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
-            lost = sum(stream.box.lost for stream in self.streams)
-            ends = {("out" if s.kind == b"O" else "err"): s.box.end for s in self.streams}
-            state, waits = processes.doing(self.child.pid) if self.child and self.exit is None else (None, None)
+            lost = sum(stream.buffer.lost for stream in self.streams)
+            ends = {("out" if s.kind == b"O" else "err"): s.buffer.end for s in self.streams}
+            state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
             self.client.send_message("beat", cpu=round(cpu, 1), rss=rss, lost=lost, process=state, waits=waits, **ends)
             if self.oom is not None:
-                self.oom.look(now)
-        patience = LEAVE if self.swept and self.signalled else REFUSED if self.client.is_refused else LOST
-        if now - self.client.heard > patience and not self.lost:
+                self.oom.update(now)
+        patience = EXIT_WAIT if self.swept and self.signalled else REFUSED_LIMIT if self.client.is_refused else LOST
+        if now - self.client.last_received > patience and not self.lost:
             self.give_up(self.client.why)
         if now >= self.kill_at:
             self.kill_at = now + 1.0
             self.killed = True
-            processes.kill_below(signal.SIGKILL, self.guard.pid)
+            processes.signal_descendants(signal.SIGKILL, self.guard.pid)
         is_drained = now >= self.drain_until or not any(stream.open for stream in self.streams)
         if self.exit is not None and not self.swept and is_drained:
             self.sweep()
-            self.send_on()
+            self.forward_output()
         for t, fields in self.stacks.work(now):
             self.client.send_message(t, **fields)
 
     def give_up(self, why: str) -> None:
-        """There is no supervisor for us any more."""
+        """Stop the command, because there is no supervisor any more."""
         self.lost, self.client.why = True, why
         self.stop(signal.SIGTERM)
 
     def sweep(self) -> None:
-        """Whatever the command has left behind goes with it; then the streams hold nothing more."""
-        processes.end_below(self.guard.pid)
+        """End the remaining processes of the command, then read its streams to the end."""
+        processes.end_descendants(self.guard.pid)
         for stream in self.streams:
             for _ in range(64):
                 if stream.open:
@@ -275,18 +275,18 @@ class Rank:
                     if self.child is not None and pid == self.child.pid and self.exit is None:
                         self.child.returncode = 0  # it is reaped here, not by subprocess
                         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-                        self.ended(128 + by if by else os.WEXITSTATUS(status), by)
+                        self.on_exit(128 + by if by else os.WEXITSTATUS(status), by)
             elif number in (signal.SIGUSR1, signal.SIGUSR2):
                 self.signal_child(number)
             else:
                 self.signalled = True
                 if self.stop_signal is None and self.exit is None and not self.lost:
-                    self.told = number
+                    self.outside_signal = number
                     self.client.send_message("told", signal=number)
                 self.stop(signal.SIGTERM)
 
-    def ended(self, code: int, by: int | None) -> None:
-        if self.stacks.stuck is not None:  # that it could only be ended by a signal is not what was wrong
+    def on_exit(self, code: int, by: int | None) -> None:
+        if self.stacks.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stacks.stuck["code"], None
         self.exit_code = code
         is_own = self.stop_signal is None or (by == signal.SIGKILL and not self.killed)
@@ -299,11 +299,11 @@ class Rank:
         kind = message["t"]
         if kind == "ack":
             for stream in self.streams:
-                stream.box.acknowledge(int(message.get("out" if stream.kind == b"O" else "err") or 0))
+                stream.buffer.acknowledge(int(message.get("out" if stream.kind == b"O" else "err") or 0))
         elif kind == "rewind":
             self.client.send_message("rewound")
             for stream in self.streams:
-                stream.box.rewind(int(message.get("out" if stream.kind == b"O" else "err") or 0))
+                stream.buffer.rewind(int(message.get("out" if stream.kind == b"O" else "err") or 0))
         elif kind == "stop":
             self.grace = float(message.get("grace", GRACE))
             self.stop(int(message.get("signal", signal.SIGTERM)))
@@ -312,7 +312,7 @@ class Rank:
         elif kind == "dump":
             self.stacks.dump(str(message.get("id")))
         elif kind == "forget":
-            forget(self.path)
+            remove_job_file(self.path)
         elif kind == "bye":
             self.bye = True
             if self.exit is None:  # the supervisor has waited long enough
@@ -332,16 +332,16 @@ class Rank:
                 return
 
 
-def forget(path: str) -> None:
-    """The token and the secrets are no longer needed on this node."""
+def remove_job_file(path: str) -> None:
+    """Remove the job file: its token and secrets are no longer needed on this node."""
     try:
         os.unlink(path)
     except OSError:
         return
 
 
-def complain(text: str) -> None:
-    """Into mpirun's own log: the one place left."""
+def print_error(text: str) -> None:
+    """Write to stderr, which is mpirun's log."""
     sys.stderr.write(f"ipexctl: {socket.gethostname()}: {text}\n")
     sys.stderr.flush()
 
@@ -350,11 +350,11 @@ def main(path: str) -> int:
     try:
         with open(path, encoding="utf-8") as file:
             job: Json = json.load(file)
-        code = Rank(job, path, rank_env.which_rank(job)).run()
+        code = Rank(job, path, rank_env.find_rank(job)).run()
     except (OSError, ValueError) as error:
-        complain(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
-        code = NO_BEGIN
+        print_error(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
+        code = NOT_STARTED
     except rank_env.RankStartError as error:
-        complain(str(error))
-        code = NO_BEGIN
+        print_error(str(error))
+        code = NOT_STARTED
     return code

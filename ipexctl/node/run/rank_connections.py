@@ -1,6 +1,6 @@
-"""The ranks as their supervisor sees them: who has proved to be one, what each has said, when it was last heard.
+"""The supervisor's connections to the ranks: authentication, messages, output and lost connections.
 
-`supervisor.py` decides what follows from it.
+`supervisor.py` decides what a message or a loss means for the run.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ if TYPE_CHECKING:
     from ipexctl.node.run.protocol import Link
     from ipexctl.node.run.recorder import OutputFile
 
-STRANGER = 5.0
-"""Seconds to prove that one is a rank."""
-STRANGERS = 512
+AUTHENTICATION_TIME = 5.0
+"""Seconds for a new connection to prove that it is a rank."""
+MAX_UNAUTHENTICATED = 512
 SILENT = 25.0
-"""Seconds without a word until a rank counts as lost: it says something every two."""
-BACK = 3.0
-"""Seconds for a rank whose connection has broken to be back."""
-LOOK = 1.0
-"""Seconds between two looks for room on a full disk."""
-CATCH_UP = 5.0
-"""Seconds for what was held back to come, once a disk that was full has room."""
-UNHEARD = 5.0
-"""Seconds we may have been frozen ourselves before silence is held against nobody."""
+"""Seconds without a message until a rank counts as lost: it sends one every two seconds."""
+RECONNECT_TIME = 3.0
+"""Seconds for a rank whose connection has broken to reconnect."""
+DISK_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of a full disk for free space."""
+CATCH_UP_TIME = 5.0
+"""Seconds for held-back output to arrive once a disk that was full has free space."""
+SUSPENDED = 5.0
+"""Seconds between two checks after which this process was itself suspended: then no rank counts as silent."""
 HUNG_UP = ("the other side hung up", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 Json = Dict[str, Any]
 
 
 class RankConnection:
-    """One rank."""
+    """One rank: its connection, its output files and its status."""
 
     def __init__(self, rank: int, host: str, store: str, sinks: dict[str, OutputFile]) -> None:
         self.rank, self.host, self.store, self.sinks = rank, host, store, sinks
         self.begin()
 
     def begin(self) -> None:
-        """For the first time, or once more."""
+        """Reset for an attempt."""
         self.link: Link | None = None
-        self.life: str | None = None
+        self.instance: str | None = None
         self.gone_at: float | None = None
-        self.heard_at = time.monotonic()
+        self.last_received = time.monotonic()
         self.hung_up = False
-        """Its connection was closed from there, which a host that is gone can't do."""
+        """The connection was closed by the other side, so that host is alive."""
         self.lost_at = 0.0
-        self.told: int | None = None
-        """The signal that what wraps it got, and not from us."""
+        self.outside_signal: int | None = None
+        """A signal that its wrapper got, and that the supervisor did not send."""
         self.printed_at: dict[str, float] = {}
-        """When each stream said something last."""
+        """When each stream last had output."""
         self.exit: Json | None = None
         self.ends: dict[str, int] = {}
-        """How much it had printed when it last said so."""
+        """Bytes printed per stream, as last reported."""
         self.is_over = False
-        """Its exit is known, and all it printed is here."""
-        self.is_free = False
-        """It was told that it may leave."""
+        """Its exit is known, and all its output has arrived."""
+        self.is_released = False
+        """It was told that it may exit."""
         self.stop_sent = False
         self.status = RankStatus(self.rank, self.host, cpu=0.0, rss=0, out_lines=0, err_lines=0)
 
@@ -69,8 +69,8 @@ class RankConnection:
     def is_done(self) -> bool:
         return self.is_over or self.status.state == "lost"
 
-    def quiet_for(self, now: float) -> float:
-        return now - (self.link.heard if self.link is not None else self.heard_at)
+    def seconds_silent(self, now: float) -> float:
+        return now - (self.link.last_received if self.link is not None else self.last_received)
 
     def offsets(self) -> dict[str, int]:
         return {name: sink.have for name, sink in self.sinks.items()}
@@ -81,7 +81,7 @@ class RankConnection:
 
 
 class RankConnections:
-    """All of them, and their connections. `on_message(peer, message)` is called with what a proved rank sends."""
+    """All ranks of a run. `on_message(peer, message)` is called for each message of an authenticated rank."""
 
     def __init__(self, token: str, listener: socket.socket, on_message: Callable[[RankConnection, Json], None]) -> None:
         self.all: dict[int, RankConnection] = {}
@@ -89,39 +89,39 @@ class RankConnections:
         self.welcome: Callable[[], Json] = dict
         self.disk_full = False
         self.setup_time = SILENT
-        """The same for one whose command has not begun: it may be sourcing a setup file, and says nothing then."""
+        """Like SILENT, for a rank whose command has not started: while it sources a setup file it sends nothing."""
         self._token = token
         self._listener = listener
         self._on_message = on_message
-        self._strangers: dict[Link, str] = {}
-        """Link → the nonce it was given."""
-        self._of: dict[Link, RankConnection] = {}
-        self._fresh: dict[int, RankConnection] = {}
+        self._unauthenticated: dict[Link, str] = {}
+        """Unauthenticated connections → the nonce each was sent."""
+        self._peers: dict[Link, RankConnection] = {}
+        self._with_new_output: dict[int, RankConnection] = {}
         self._last = time.monotonic()
-        self._looked_at = self._full_since = 0.0
+        self._checked_at = self._full_since = 0.0
         self._room_at = float("-inf")
 
     def readers(self) -> list[Any]:
-        return [self._listener, *self._strangers, *self._of]
+        return [self._listener, *self._unauthenticated, *self._peers]
 
     def writers(self) -> list[Any]:
-        return [link for link in (*self._strangers, *self._of) if link.pending]
+        return [link for link in (*self._unauthenticated, *self._peers) if link.pending]
 
     def work(self, readable: list[Any]) -> bool:
-        """Hear who has something to say; True where pieces of output were among it."""
-        for each in readable:
-            if each is self._listener:
+        """Handle readable connections; True when output has arrived."""
+        for reader in readable:
+            if reader is self._listener:
                 self._accept()
-            elif each in self._of or each in self._strangers:
-                self._guarded(each, self._read)
-        moved = bool(self._fresh)
+            elif reader in self._peers or reader in self._unauthenticated:
+                self._guarded(reader, self._read)
+        moved = bool(self._with_new_output)
         if moved:
             self._full_since = time.monotonic()
-        for peer in self._fresh.values():
+        for peer in self._with_new_output.values():
             if peer.link is not None:
                 peer.link.send(protocol.message("ack", **peer.offsets()))
-        self._fresh.clear()
-        for link in [link for link in (*self._strangers, *self._of) if link.pending]:
+        self._with_new_output.clear()
+        for link in [link for link in (*self._unauthenticated, *self._peers) if link.pending]:
             self._guarded(link, lambda link: link.flush())
         return moved
 
@@ -132,43 +132,46 @@ class RankConnections:
         return True
 
     def check_timeouts(self, now: float) -> list[RankConnection]:
-        """Drop strangers and the silent; returns who is lost."""
-        if now - self._last > UNHEARD:
+        """Drop connections that do not authenticate or are silent; returns the ranks that are lost."""
+        if now - self._last > SUSPENDED:
             for peer in self.all.values():
                 if peer.link is not None:
-                    peer.link.heard = now
+                    peer.link.last_received = now
                 if peer.gone_at is not None:
                     peer.gone_at = now
         self._last = now
-        for link in [link for link in self._strangers if now - link.began > STRANGER]:
+        for link in [link for link in self._unauthenticated if now - link.began > AUTHENTICATION_TIME]:
             self._drop(link)
         lost = []
         for peer in self.all.values():
             if peer.is_done:
                 continue
             patience = SILENT if peer.status.pid is not None else self.setup_time
-            is_silent = peer.link is not None and now - peer.link.heard > patience
-            if is_silent or (peer.gone_at is not None and now - peer.gone_at > BACK):
+            is_silent = peer.link is not None and now - peer.link.last_received > patience
+            if is_silent or (peer.gone_at is not None and now - peer.gone_at > RECONNECT_TIME):
                 if peer.link is not None:
                     self._drop(peer.link)
-                peer.lost_at = (peer.gone_at or now) if peer.hung_up else peer.heard_at
+                peer.lost_at = (peer.gone_at or now) if peer.hung_up else peer.last_received
                 lost.append(peer)
         return lost
 
     def is_behind(self, now: float) -> bool:
-        """The disk is full, or was a moment ago: what ranks have said is still on its way."""
-        return self.disk_full or now - self._room_at < CATCH_UP
+        """Whether the disk is full, or was a moment ago: then output is still to come from the ranks."""
+        return self.disk_full or now - self._room_at < CATCH_UP_TIME
 
     def check_disk(self, now: float, has_room: Callable[[], bool], patience: float) -> list[RankConnection]:
-        """Where the disk was full: once there is room, what was refused is asked for again. Ranks that have all ended
-        wait so many seconds for that; then they are returned, and what they still hold is lost and counted."""
+        """After a full disk: once it has free space, request the refused output again.
+
+        Ranks that have all ended wait `patience` seconds for that. Then they are returned, and the output they still
+        hold is counted as lost.
+        """
         left = [peer for peer in self.all.values() if not peer.is_done]
         if not left or any(peer.exit is None for peer in left):
             self._full_since = now
         if not self.disk_full:
             return []
-        if now - self._looked_at > LOOK:
-            self._looked_at = now
+        if now - self._checked_at > DISK_CHECK_INTERVAL:
+            self._checked_at = now
             if has_room():
                 self.disk_full, self._room_at = False, now
                 for peer in self.all.values():
@@ -178,26 +181,26 @@ class RankConnections:
         if now - self._full_since <= patience:
             return []
         for peer in left:
-            self._take_again(peer)
+            self._accept_output(peer)
             for name, sink in peer.sinks.items():
                 sink.end(peer.ends.get(name, 0))
         return left
 
     @staticmethod
-    def _take_again(peer: RankConnection) -> None:
-        """Only once it has said that it begins again: what was under way before would look like a gap."""
+    def _accept_output(peer: RankConnection) -> None:
+        """Accept output again once the rank has rewound: chunks sent before that would look like a gap."""
         for sink in peer.sinks.values():
             sink.full = False
 
     def dismiss(self) -> None:
-        """Whoever is still there is to go, and nobody is heard any more."""
+        """Tell the connected ranks to exit, and close all connections."""
         for peer in self.all.values():
             if self.send_message(peer, "forget") and self.send_message(peer, "bye") and peer.link is not None:
                 self._guarded(peer.link, lambda link: link.flush())
-        for link in (*self._strangers, *self._of):
+        for link in (*self._unauthenticated, *self._peers):
             link.close()
-        self._strangers.clear()
-        self._of.clear()
+        self._unauthenticated.clear()
+        self._peers.clear()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -206,12 +209,12 @@ class RankConnections:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            if len(self._strangers) >= STRANGERS:
+            if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
                 sock.close()
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = protocol.Link(sock)
-            self._strangers[link] = nonce = os.urandom(16).hex()
+            self._unauthenticated[link] = nonce = os.urandom(16).hex()
             link.send(protocol.message("challenge", nonce=nonce))
             self._guarded(link, lambda link: link.flush())
 
@@ -223,54 +226,54 @@ class RankConnections:
 
     def _read(self, link: Link) -> None:
         for kind, payload in link.receive():
-            peer = self._of.get(link)
+            peer = self._peers.get(link)
             if peer is None:
-                self._prove(link, protocol.read_message(payload) if kind == b"J" else {})
+                self._authenticate(link, protocol.read_message(payload) if kind == b"J" else {})
             elif kind == b"J":
-                said = protocol.read_message(payload)
-                if said["t"] == "rewound":
-                    self._take_again(peer)
-                self._on_message(peer, said)
+                message = protocol.read_message(payload)
+                if message["t"] == "rewound":
+                    self._accept_output(peer)
+                self._on_message(peer, message)
             elif kind in (b"O", b"E"):
-                self._take(peer, "out" if kind == b"O" else "err", payload)
-            if link not in self._of and link not in self._strangers:
+                self._write_output(peer, "out" if kind == b"O" else "err", payload)
+            if link not in self._peers and link not in self._unauthenticated:
                 return
 
-    def _take(self, peer: RankConnection, name: str, payload: bytes) -> None:
+    def _write_output(self, peer: RankConnection, name: str, payload: bytes) -> None:
         offset, data = protocol.read_chunk(payload)
         was_full = peer.sinks[name].full
         peer.printed_at[name] = time.monotonic()
         if peer.sinks[name].take(offset, data):
-            self._fresh[peer.rank] = peer
+            self._with_new_output[peer.rank] = peer
         elif not was_full:
             self.disk_full = True
 
-    def _prove(self, link: Link, said: Json) -> None:
-        """A rank that has the token replaces its own broken connection, and no other's."""
-        nonces = (said.get("rank"), self._strangers[link], said.get("nonce"))
-        peer = self.all.get(said["rank"]) if isinstance(said.get("rank"), int) else None
+    def _authenticate(self, link: Link, message: Json) -> None:
+        """Authenticate a rank. It may replace its own broken connection, but not that of another wrapper."""
+        nonces = (message.get("rank"), self._unauthenticated[link], message.get("nonce"))
+        peer = self.all.get(message["rank"]) if isinstance(message.get("rank"), int) else None
         expected = protocol.proof(self._token, "rank", *nonces)
-        if peer is None or not protocol.is_proof(said.get("proof"), expected):
+        if peer is None or not protocol.is_proof(message.get("proof"), expected):
             raise protocol.ConnectionBroken("a stranger")
-        is_late = said.get("attempt") not in (None, self.attempt)
-        if is_late or (peer.life not in (None, said["life"]) and (peer.link is not None or peer.is_done)):
-            link.most = protocol.MOST
+        is_late = message.get("attempt") not in (None, self.attempt)
+        if is_late or (peer.instance not in (None, message["life"]) and (peer.link is not None or peer.is_done)):
+            link.max_frame = protocol.MAX_FRAME
             self._welcome(link, peer, nonces, stop=True)
             link.flush()
             raise protocol.ConnectionBroken("another has its place")
         if peer.link is not None:
             self._drop(peer.link)
-        is_new = peer.life != said["life"]
-        peer.is_free = False
-        del self._strangers[link]
-        self._of[link] = peer
-        link.most = protocol.MOST
-        peer.link, peer.gone_at, peer.hung_up, peer.life = link, None, False, said["life"]
-        peer.status = peer.status._replace(wrapper=said.get("pid"))
+        is_new = peer.instance != message["life"]
+        peer.is_released = False
+        del self._unauthenticated[link]
+        self._peers[link] = peer
+        link.max_frame = protocol.MAX_FRAME
+        peer.link, peer.gone_at, peer.hung_up, peer.instance = link, None, False, message["life"]
+        peer.status = peer.status._replace(wrapper=message.get("pid"))
         for sink in peer.sinks.values():
             sink.full = sink.full and self.disk_full
         self._welcome(link, peer, nonces)
-        self._on_message(peer, {"t": "met" if is_new else "back", "node": said.get("host")})
+        self._on_message(peer, {"t": "met" if is_new else "back", "node": message.get("host")})
 
     def _welcome(self, link: Link, peer: RankConnection, nonces: Any, **more: Any) -> None:
         fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}
@@ -279,7 +282,12 @@ class RankConnections:
 
     def _drop(self, link: Link, *, hung_up: bool = False) -> None:
         link.close()
-        self._strangers.pop(link, None)
-        peer = self._of.pop(link, None)
+        self._unauthenticated.pop(link, None)
+        peer = self._peers.pop(link, None)
         if peer is not None and peer.link is link:
-            peer.link, peer.gone_at, peer.heard_at, peer.hung_up = None, time.monotonic(), link.heard, hung_up
+            peer.link, peer.gone_at, peer.last_received, peer.hung_up = (
+                None,
+                time.monotonic(),
+                link.last_received,
+                hung_up,
+            )

@@ -1,4 +1,4 @@
-"""What a rank finds around it: which one it is, as mpirun tells it, and the environment its command is given."""
+"""The number of a rank, as set by mpirun, and the environment of its command."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ipexctl.node.run import protocol
 
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
-STRAYS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
-STRAYS_OF = ("TORCHELASTIC_", "GROUP_", "ROLE_")
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 Json = Dict[str, Any]
 
 
 class RankStartError(Exception):
-    """Why this rank can't do its part."""
+    """This rank can't start; the text is the reason."""
 
 
-def which_rank(job: Json) -> int:
+def find_rank(job: Json) -> int:
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
     if number is None:
         raise RankStartError(f"mpirun told this rank its number in none of {', '.join(RANKS)}")
@@ -32,19 +32,21 @@ def which_rank(job: Json) -> int:
 
 
 def environment(job: Json, rank: int, master: Json, attempt: int) -> dict[str, str]:
-    """What mpirun handed on, without what another launcher left in it, and with what was planned; raises an OSError
-    where the setup file can't be sourced."""
+    """mpirun's environment without variables of other launchers, plus the planned variables.
+
+    Raises an OSError when the setup file can't be sourced.
+    """
     plan = job["ranks"][str(rank)]
-    strays = {*STRAYS, *job.get("unset", ())}
-    environ = {k: v for k, v in os.environ.items() if k not in strays and not k.startswith(STRAYS_OF)}
-    account = pwd.getpwuid(os.getuid())  # mpirun hands on those of node0
+    unset = {*LAUNCHER_VARIABLES, *job.get("unset", ())}
+    environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}
+    account = pwd.getpwuid(os.getuid())  # mpirun passes on the values of node0
     environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
     if job.get("setup"):
         environ = protocol.sourced(job["setup"], environ)
-        environ = {k: v for k, v in environ.items() if k not in strays}
+        environ = {k: v for k, v in environ.items() if k not in unset}
     prepended = job.get("prepended", [])
-    protocol.with_variables(environ, job.get("variables", {}), prepended)
-    protocol.with_variables(environ, plan.get("variables", {}), prepended)
+    protocol.set_variables(environ, job.get("variables", {}), prepended)
+    protocol.set_variables(environ, plan.get("variables", {}), prepended)
     environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(plan["local_rank"]),

@@ -1,11 +1,11 @@
-"""What each Python of a rank does before its own code: it lets its stacks be asked for, and tells when it goes wrong.
+"""Hooks that each Python of a rank installs before its own code: stack dumps on a signal, notes of uncaught errors.
 
 `sitecustomize.py` imports it as `ipexctl_shim`, from a directory that is first on PYTHONPATH. It prints nothing, and
 costs a millisecond.
 
-    SIGNAL           all threads' stacks go to a file without a name, which `process_stacks.py` reads by way of /proc
+    SIGNAL           writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
     $IPEXCTL_NOTES   `NUMBER:INODE` of an inherited pipe: a line `PID CODE WORDS` goes there once an exception, or
-                     sys.exit with a code other than 0, has reached the top. Children that haven't the pipe write none.
+                     sys.exit with a code other than 0, has reached the top. Children without the pipe write none.
 """
 
 from __future__ import annotations
@@ -18,35 +18,40 @@ import faulthandler
 import os
 import sys
 
-TYPE_CHECKING = False  # typing costs more than all that is done here
+TYPE_CHECKING = False  # importing typing takes longer than the rest of this module
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
 SIGNAL = 61
-"""SIGRTMAX-3 of Linux. It is ignored where nobody has asked for it."""
+"""SIGRTMAX-3 of Linux, which is ignored by default here."""
 NUMBERS = range(249, 199, -1)
-"""Descriptors that are free while there are few, and that no library expects."""
+"""Descriptors that are usually free, and that no library uses."""
 NAME = "ipexctl-stacks"
 
 
 def begin() -> None:
-    for part in (keep_stacks, keep_notes):
+    for install in (install_stack_dumps, install_notes):
         try:
-            part()
-        except (OSError, ValueError, RuntimeError, AttributeError):  # a sandbox, an embedded Python: it goes without
+            install()
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+            AttributeError,
+        ):  # a sandbox or an embedded Python runs without this hook
             continue
 
 
-def keep_stacks() -> None:
-    """Have all threads' stacks written whenever the signal comes, and on stderr where the process crashes."""
+def install_stack_dumps() -> None:
+    """Write all threads' stacks on the signal, and to stderr when the process crashes."""
     if not faulthandler.is_enabled() and sys.stderr is not None:
         faulthandler.enable(2)
-    number = moved(unnamed_file())
+    number = move_descriptor(unnamed_file())
     inode = os.fstat(number).st_ino
 
     def renew() -> None:
-        """A forked child has a file of its own, or what it says would mix with its parent's."""
+        """Give a forked child a file of its own, or its stacks would mix with those of its parent."""
         nonlocal inode
         try:
             if os.fstat(number).st_ino == inode:
@@ -57,20 +62,20 @@ def keep_stacks() -> None:
         except OSError:
             return
 
-    # Its default kills: one that comes when the interpreter has taken its handler away again is to do nothing.
+    # The default action kills: a signal after the interpreter has removed its handler must do nothing.
     _signal.signal(SIGNAL, _signal.SIG_IGN)
     faulthandler.register(SIGNAL, file=number, all_threads=True)
     os.register_at_fork(after_in_child=renew)
 
 
 def unnamed_file() -> int:
-    """A file that is gone with the last who has it open."""
+    """A file that the kernel deletes when the last descriptor is closed."""
     try:
         return os.memfd_create(NAME)
-    except (AttributeError, OSError):  # Pythons built for an old glibc know no memfd
+    except (AttributeError, OSError):  # Pythons built for an old glibc have no memfd_create
         pass
-    for place in ("/dev/shm", "/tmp"):  # noqa: S108
-        path = f"{place}/.{NAME}-{os.getpid()}-{os.urandom(8).hex()}"
+    for target in ("/dev/shm", "/tmp"):  # noqa: S108
+        path = f"{target}/.{NAME}-{os.getpid()}-{os.urandom(8).hex()}"
         try:
             number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -80,22 +85,22 @@ def unnamed_file() -> int:
     raise OSError(0, "there is no room for a file")
 
 
-def moved(number: int) -> int:
-    """The same file under a number nobody counts on."""
-    for place in NUMBERS:
+def move_descriptor(number: int) -> int:
+    """Move a descriptor to a number that no library uses."""
+    for target in NUMBERS:
         try:
-            os.fstat(place)
+            os.fstat(target)
         except OSError:
             try:
-                os.dup2(number, place, inheritable=False)
+                os.dup2(number, target, inheritable=False)
             except OSError:
                 return number
             os.close(number)
-            return place
+            return target
     return number
 
 
-def keep_notes() -> None:
+def install_notes() -> None:
     number, _, inode = os.environ.get("IPEXCTL_NOTES", "").partition(":")
     if not number.isdigit() or not inode.isdigit() or not is_pipe(int(number), int(inode)):
         return
@@ -105,34 +110,36 @@ def keep_notes() -> None:
 
     def exit(*status: Any) -> None:  # noqa: A001
         """Exit the interpreter by raising SystemExit(status)."""
-        told = Leaving(notes, *status)  # noqa: F841  # the exception's traceback keeps this frame
+        leaving = Leaving(notes, *status)  # noqa: F841  # the exception's traceback keeps this frame
         leave(*status)
 
     if quitter.__name__ == "Quitter":
         by_name = quitter.__call__
 
         def quit_(self: Any, *status: Any) -> None:
-            told = Leaving(notes, *status)  # noqa: F841
+            leaving = Leaving(notes, *status)  # noqa: F841
             by_name(self, *status)
 
         quitter.__call__ = quit_
     exit.__module__, exit.__qualname__ = "sys", "exit"
     sys.exit = exit  # type: ignore[assignment]
-    sys.excepthook = sys.__excepthook__ = notes.excepthook  # one, as ever: some install theirs only then
+    sys.excepthook = sys.__excepthook__ = (
+        notes.excepthook
+    )  # the same object: some libraries install their hook only then
     atexit.register(notes.at_end)
 
 
 def is_pipe(number: int, inode: int) -> bool:
-    """Whether that descriptor still is the pipe, and no file that came to have its number."""
+    """Whether that descriptor is still the pipe, and not another file with its number."""
     try:
-        found = os.fstat(number)
+        stat = os.fstat(number)
     except OSError:
         return False
-    return found.st_ino == inode and found.st_mode & 0o170000 == 0o010000
+    return stat.st_ino == inode and stat.st_mode & 0o170000 == 0o010000
 
 
 class Notes:
-    """The way out of this interpreter, told once to whoever waits for it."""
+    """Writes one note to the rank wrapper when an uncaught error ends this interpreter."""
 
     def __init__(self, number: int, inode: int) -> None:
         self._pipe = number, inode
@@ -141,13 +148,13 @@ class Notes:
         self._is_over = False
         self._before = sys.excepthook
 
-    def say(self, code: int, words: str) -> None:
+    def write(self, code: int, text: str) -> None:
         if self._is_over or os.getpid() != self._pid or _thread.get_ident() != self._main:
             return
         self._is_over = True
         try:
             if is_pipe(*self._pipe):
-                os.write(self._pipe[0], f"{self._pid} {code} {words}\n".encode("utf-8", "replace"))
+                os.write(self._pipe[0], f"{self._pid} {code} {text}\n".encode("utf-8", "replace"))
         except OSError:
             return
 
@@ -159,21 +166,21 @@ class Notes:
             self.raised(value, traceback)
 
     def raised(self, value: BaseException | None, traceback: TracebackType | None) -> None:
-        """Only what the interpreter itself has found at the very top: others call the hook to print, and go on."""
+        """Note only what the interpreter itself found uncaught: other code calls the hook to print, and continues."""
         if value is None or traceback is None or value is not getattr(sys, "last_value", None):
             return
         frame = traceback.tb_frame
         if frame.f_back is None and frame.f_code.co_name in ("<module>", "_run_module_as_main"):
-            self.say(130 if isinstance(value, KeyboardInterrupt) else 1, f"raised {words_of(value)}")
+            self.write(130 if isinstance(value, KeyboardInterrupt) else 1, f"raised {describe(value)}")
 
     def at_end(self) -> None:
-        """The last of all hooks at exit: one of the user's may have stood in the way of ours for exceptions."""
+        """The last hook at exit: a hook of the user may have replaced the one for exceptions."""
         self.raised(getattr(sys, "last_value", None), getattr(sys, "last_traceback", None))
         self._is_over = True
 
 
 class Leaving:
-    """It goes together with a SystemExit: with no frame left that runs, nobody has caught that."""
+    """Lives as long as a SystemExit: when it is deleted with no frame running, nothing has caught the exception."""
 
     def __init__(self, notes: Notes, status: Any = None, *more: Any) -> None:
         del more
@@ -181,7 +188,7 @@ class Leaving:
 
     def __del__(self) -> None:
         if self._code and sys._getframe().f_back is None:
-            self._notes.say(self._code, f"ended itself with exit code {self._code}")
+            self._notes.write(self._code, f"ended itself with exit code {self._code}")
 
 
 def code_of(status: Any) -> int:
@@ -192,11 +199,11 @@ def code_of(status: Any) -> int:
     return status & 0xFF if isinstance(status, int) else 1
 
 
-def words_of(value: object) -> str:
-    """Of an exception, its name and its first line."""
+def describe(value: object) -> str:
+    """The name of an exception and its first line."""
     name = type(value).__name__
     try:
         lines = str(value).strip().splitlines()
-    except Exception:  # noqa: BLE001  # it is the user's own code that says it
+    except Exception:  # noqa: BLE001  # __str__ is code of the user
         return name
     return f"{name}: {lines[0][:200]}" if lines else name

@@ -1,6 +1,6 @@
-"""What is kept of a run on node0: each rank's output as it came, status.json, events.jsonl. No decision is made here.
+"""Writes the record of a run on node0: each rank's output, status.json and events.jsonl. It decides nothing.
 
-A full disk stops none of it for good: what could not be written is asked for again.
+After a full disk it continues: output that could not be written is requested again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RankStatus
 
 SAVE = 0.5
-"""Seconds between two status files, where nothing happened but figures."""
+"""Seconds between two writes of the status when only figures changed."""
 EVENTS = 4096
-"""How many are held that a full disk has refused."""
+"""Maximum number of events held while the disk is full."""
 SPARE, SPARE_OF_RANK = 1 << 15, 1 << 10
-"""Bytes that are kept for the last status."""
+"""Bytes reserved on disk for the last status, and for each rank in it."""
 PROBE = 1 << 18
-"""Bytes that must fit before a disk that was full is written to again."""
+"""Bytes that must be free before a disk that was full is written to again."""
 Json = Dict[str, Any]
 
 
@@ -50,7 +50,7 @@ class OutputFile:
 
     def __init__(self, path: str, host: str) -> None:
         self.have = 0
-        """The offset up to which all is written, or known to be lost."""
+        """The offset up to which output is written, or known to be lost."""
         self.lines = 0
         self.lost = 0
         self.full = False
@@ -60,7 +60,7 @@ class OutputFile:
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
     def take(self, offset: int, data: bytes) -> bool:
-        """Write a piece; False where the disk is full, and the piece is to be sent again."""
+        """Write a chunk; False when the disk is full and the chunk must be sent again."""
         if offset < self.have:
             data = data[self.have - offset :]
             offset = self.have
@@ -69,7 +69,7 @@ class OutputFile:
         if self.full:
             return False
         gap = offset - self.have
-        note = self._gap(gap) if gap else b""
+        note = self._gap_note(gap) if gap else b""
         if not self._write(note + data):
             self.full = True
             return False
@@ -79,14 +79,14 @@ class OutputFile:
         return True
 
     def end(self, offset: int) -> None:
-        """The rank has nothing more; what is missing before that offset was lost there."""
+        """End the stream at that offset; missing output before it counts as lost."""
         if offset > self.have:
-            self._write(self._gap(offset - self.have))
+            self._write(self._gap_note(offset - self.have))
             self.lost += offset - self.have
             self.have = offset
 
     def note(self, line: str) -> None:
-        """A line of ours between what was said before and what will be; none where nothing was."""
+        """Write a line of ipexctl after the output so far, unless there is none."""
         if self._size:
             self._write(b"" if self._ends_line() else b"\n")
             self._write(line.encode(errors="replace") + b"\n")
@@ -98,7 +98,7 @@ class OutputFile:
         except OSError:
             return True
 
-    def _gap(self, size: int) -> bytes:
+    def _gap_note(self, size: int) -> bytes:
         return b"\n[ipexctl: %d bytes are missing here: there was no room for them on %s]\n" % (
             size,
             self._host.encode(errors="replace"),
@@ -134,10 +134,10 @@ class Recorder:
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)
-        self._keep_room(SPARE + SPARE_OF_RANK * status.world_size)
+        self._reserve_space(SPARE + SPARE_OF_RANK * status.world_size)
 
-    def _keep_room(self, size: int) -> None:
-        """For the last word, should the disk be full by then."""
+    def _reserve_space(self, size: int) -> None:
+        """Reserve space for the last status, in case the disk is full by then."""
         with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=_private) as file:
             file.write(b" " * size)
 
@@ -148,7 +148,7 @@ class Recorder:
         return {name: OutputFile(self.path("ranks", f"{rank:04}.{name}"), host) for name in ("out", "err")}
 
     def event(self, name: str, **fields: Any) -> None:
-        """Something happened: it is in the events, and in the status at once."""
+        """Record an event, and write the status at once."""
         line = json.dumps({"at": round(time.time(), 3), "event": name, **fields}) + "\n"
         self._unwritten = [*self._unwritten, line.encode()][-EVENTS:]
         self._write_events()
@@ -156,7 +156,7 @@ class Recorder:
         self._saved_at = 0.0
 
     def _write_events(self) -> None:
-        """What a full disk has refused comes before what is new."""
+        """Write the held events, oldest first."""
         while self._unwritten:
             try:
                 written = os.write(self._events, self._unwritten[0])
@@ -193,7 +193,7 @@ class Recorder:
             self._dirty = not self._put(spare, data)
 
     def _put(self, path: str, data: bytes) -> bool:
-        """Into that file, over what is in it, and that in the place of the status."""
+        """Overwrite that file, and rename it to the status."""
         try:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(number, "wb") as file:
@@ -205,7 +205,7 @@ class Recorder:
         return True
 
     def has_room(self) -> bool:
-        """Whether a disk that was full takes something again."""
+        """Whether a disk that was full has free space again."""
         path = self.path("ranks", "room.part")
         try:
             with open(path, "wb", opener=_private) as file:

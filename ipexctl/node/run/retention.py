@@ -1,10 +1,9 @@
-"""Old runs on this host, taken away: by age and by what they take, never one that goes on, never the newest.
+"""Removes old runs of this host by age and size, but never a run in progress, and never the newest.
 
     prune  {home, days, gb, keep, mine: id or null, dry_run}
         → {"event": "done", "pruned": [{"id", "bytes", "why"}, …], "kept": runs, "bytes": of those}
 
-What is known of a run that was pruned stays, a line each, in
-`runs/.pruned.jsonl`.
+A summary of each pruned run stays as a line of `runs/.pruned.jsonl`.
 """
 
 from __future__ import annotations
@@ -23,44 +22,59 @@ from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.records import FINAL, read_status
 
 YOUNG = 3600.0
-"""Seconds in which a run that has no supervisor yet may be about to get one."""
+"""Seconds in which a run without a supervisor may still be starting."""
 DAY = 86400.0
-SILENT = 30 * DAY
-"""Without a word in its status a run whose supervisor is on another machine is given up: it writes every second."""
+SILENCE_LIMIT = 30 * DAY
+"""Seconds without a new status after which a run with a supervisor on another machine counts as ended.
+
+The supervisor writes its status every second.
+"""
 REMEMBERED = 1000
-TOLD = ("schema", "id", "state", "started", "ended", "exit_code", "nodes", "world_size", "script", "env", "reason")
+SUMMARY_FIELDS = (
+    "schema",
+    "id",
+    "state",
+    "started",
+    "ended",
+    "exit_code",
+    "nodes",
+    "world_size",
+    "script",
+    "env",
+    "reason",
+)
 Json = Dict[str, Any]
 
 
 class Run:
     """One directory of `runs`."""
 
-    def __init__(self, place: str, name: str) -> None:
+    def __init__(self, runs_directory: str, name: str) -> None:
         self.name = name
-        self.path = place + "/" + name
+        self.path = runs_directory + "/" + name
         self.document: Json = {}
         with contextlib.suppress(OSError, ValueError), open(self.path + "/status.json", encoding="utf-8") as file:
-            found = json.load(file)
-            self.document = found if isinstance(found, dict) else {}
+            document = json.load(file)
+            self.document = document if isinstance(document, dict) else {}
         self.status = read_status(self.document)
-        self.at = self.status.ended or newest_below(self.path)
+        self.at = self.status.ended or last_write_in(self.path)
         self.bytes = size_of(self.path)
 
-    def goes_on(self, now: float, living: set[str]) -> bool:
-        """Also where it can't be known."""
-        if self.name in living:
+    def may_be_in_progress(self, now: float, active: set[str]) -> bool:
+        """Whether the run may be in progress; true when that can't be known."""
+        if self.name in active:
             return True
         if not self.document:
-            # On other nodes than node0 there is no status: processes are all there is to go by, and its job file.
+            # Nodes other than node0 have no status: only processes and the job file show that a run is in progress.
             within = DAY if os.path.exists(self.path + "/job.json") else YOUNG
             return now - self.at < within
         if self.status.supervisor.is_of_this_machine:
             return self.status.supervisor.is_alive
-        return not self.status.is_over and now - newest_below(self.path) < SILENT
+        return not self.status.is_over and now - last_write_in(self.path) < SILENCE_LIMIT
 
 
-def newest_below(path: str) -> float:
-    """When something was last written there."""
+def last_write_in(path: str) -> float:
+    """The time of the last write in a directory."""
     times = [0.0]
     with contextlib.suppress(OSError):
         times.append(os.lstat(path).st_mtime)
@@ -70,57 +84,57 @@ def newest_below(path: str) -> float:
 
 def size_of(path: str) -> int:
     size = 0
-    for where, _, files in os.walk(path):
+    for directory, _, files in os.walk(path):
         for name in files:
             with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(where, name)).st_blocks * 512
+                size += os.lstat(os.path.join(directory, name)).st_blocks * 512
     return size
 
 
-def living_in(place: str) -> set[str]:
-    """The runs that some process of ours here has in its command line or its environment."""
-    pattern = re.compile(b"(?:" + re.escape(os.fsencode(place)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
-    found: set[str] = set()
+def runs_with_processes(runs_directory: str) -> set[str]:
+    """The runs that a process of this account names in its command line or its environment."""
+    pattern = re.compile(b"(?:" + re.escape(os.fsencode(runs_directory)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
+    runs: set[str] = set()
     for number in os.listdir("/proc"):
         if not number.isdigit() or int(number) == os.getpid():
             continue
         for name in ("cmdline", "environ"):
             with contextlib.suppress(OSError), open(f"/proc/{number}/{name}", "rb") as file:
-                found.update(os.fsdecode(each) for each in pattern.findall(b"\0" + file.read()))
-    return found
+                runs.update(os.fsdecode(name) for name in pattern.findall(b"\0" + file.read()))
+    return runs
 
 
-def chosen(runs: list[Run], request: Json, living: set[str], now: float) -> list[tuple[Run, str]]:
-    """Which go, and why: the newest stay, and then the oldest go first. No run that goes on is among them."""
-    days, most = float(request["days"]), float(request["gb"]) * 1e9
+def choose_runs(runs: list[Run], request: Json, active: set[str], now: float) -> list[tuple[Run, str]]:
+    """The runs to remove, with reasons: the newest stay, and the oldest go first. No run in progress is among them."""
+    days, max_bytes = float(request["days"]), float(request["gb"]) * 1e9
     ordered = sorted(runs, key=lambda run: run.at, reverse=True)
-    may_go = [
+    removable = [
         run
         for run in ordered[int(request["keep"]) :]
-        if run.name != request.get("mine") and not run.goes_on(now, living)
+        if run.name != request.get("mine") and not run.may_be_in_progress(now, active)
     ]
     total = sum(run.bytes for run in runs)
-    gone: list[tuple[Run, str]] = []
-    for run in reversed(may_go):
+    removed: list[tuple[Run, str]] = []
+    for run in reversed(removable):
         if now - run.at > days * DAY:
-            gone.append((run, f"older than {days:g} days"))
-        elif total > most:
-            gone.append((run, f"all runs took more than {float(request['gb']):g} GB"))
+            removed.append((run, f"older than {days:g} days"))
+        elif total > max_bytes:
+            removed.append((run, f"all runs took more than {float(request['gb']):g} GB"))
         else:
             continue
         total -= run.bytes
-    return gone
+    return removed
 
 
-def remove(place: str, run: Run, why: str, now: float) -> bool:
-    """First its name, at once, then what is in it."""
-    aside = f"{place}/.gone-{run.name}"
+def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
+    """Rename the run away first, then delete its files."""
+    aside = f"{runs_directory}/.gone-{run.name}"
     if run.document:
-        told = {name: run.document[name] for name in TOLD if name in run.document}
-        if told.get("state") not in FINAL:
-            told["state"] = "lost"
-        line = json.dumps({"id": run.name, "at": round(now), "why": why, "status": told})
-        number = os.open(place + "/.pruned.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        summary = {name: run.document[name] for name in SUMMARY_FIELDS if name in run.document}
+        if summary.get("state") not in FINAL:
+            summary["state"] = "lost"
+        line = json.dumps({"id": run.name, "at": round(now), "why": why, "status": summary})
+        number = os.open(runs_directory + "/.pruned.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(number, "w", encoding="utf-8") as file:
             file.write(line + "\n")
     try:
@@ -128,17 +142,19 @@ def remove(place: str, run: Run, why: str, now: float) -> bool:
     except OSError:
         return False
     shutil.rmtree(aside, ignore_errors=True)
-    for lease in glob.glob(f"{glob.escape(os.path.dirname(place))}/code/*/.ipexctl/leases/{glob.escape(run.name)}"):
+    for lease in glob.glob(
+        f"{glob.escape(os.path.dirname(runs_directory))}/code/*/.ipexctl/leases/{glob.escape(run.name)}"
+    ):
         with contextlib.suppress(OSError):
             os.unlink(lease)
     return True
 
 
-def tidy(place: str) -> None:
-    """What an earlier call did not get to the end of, and the list of those that are gone, kept short."""
-    for left in glob.glob(glob.escape(place) + "/.gone-*"):
+def clean_up(runs_directory: str) -> None:
+    """Delete what an interrupted call has left, and shorten the list of pruned runs."""
+    for left in glob.glob(glob.escape(runs_directory) + "/.gone-*"):
         shutil.rmtree(left, ignore_errors=True)
-    path = place + "/.pruned.jsonl"
+    path = runs_directory + "/.pruned.jsonl"
     with contextlib.suppress(OSError):
         with open(path, encoding="utf-8") as file:
             lines = file.readlines()
@@ -150,31 +166,31 @@ def tidy(place: str) -> None:
 
 
 def prune(request: Json) -> Json:
-    place, now = os.path.join(os.path.expanduser(request["home"]), "runs"), time.time()
+    runs_directory, now = os.path.join(os.path.expanduser(request["home"]), "runs"), time.time()
     try:
-        names = [entry.name for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)]
+        names = [entry.name for entry in os.scandir(runs_directory) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return {"pruned": [], "kept": 0, "bytes": 0}
-    lock = os.open(place + "/.prune.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(runs_directory + "/.prune.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(OSError):
         fcntl.lockf(lock, fcntl.LOCK_EX)
-    runs = [Run(place, name) for name in names if not name.startswith(".")]
-    going = chosen(runs, request, living_in(place), now)
+    runs = [Run(runs_directory, name) for name in names if not name.startswith(".")]
+    to_remove = choose_runs(runs, request, runs_with_processes(runs_directory), now)
     if not request.get("dry_run"):
-        tidy(place)
-        going = [(run, why) for run, why in going if remove(place, run, why, now)]
-    gone = {run.name for run, _ in going}
-    kept = [run.bytes for run in runs if run.name not in gone]
-    said = [{"id": run.name, "bytes": run.bytes, "why": why} for run, why in going]
-    return {"pruned": said, "kept": len(kept), "bytes": sum(kept)}
+        clean_up(runs_directory)
+        to_remove = [(run, why) for run, why in to_remove if remove(runs_directory, run, why, now)]
+    removed = {run.name for run, _ in to_remove}
+    kept = [run.bytes for run in runs if run.name not in removed]
+    pruned = [{"id": run.name, "bytes": run.bytes, "why": why} for run, why in to_remove]
+    return {"pruned": pruned, "kept": len(kept), "bytes": sum(kept)}
 
 
 def prune_runs(request: Json, _: object) -> Json:
     try:
         return prune(request)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise AgentError(f"{where}{error.strerror or error}") from None
+        prefix = f"{error.filename}: " if error.filename else ""
+        raise AgentError(f"{prefix}{error.strerror or error}") from None
 
 
 def main(action: str) -> int:

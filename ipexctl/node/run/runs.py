@@ -1,11 +1,11 @@
-"""The runs that node0 has a record of: listed, stopped, asked where they are, and cleared of what needs no keeping.
+"""Lists and stops the runs recorded on node0, requests stack dumps, and removes job files.
 
 list   {home, ids: [id, …] or null}              → {"event": "done", "runs": {id: status, or null,
                                                     or {"unreadable": why}}}
 stop   {home, id, wait: seconds, signal}         → {"event": "done", "status", "was": its state before}
 dump   {home, id, ranks: [N, …] or null, wait}   → {"event": "done", "status", "dump": as `stack_dumps.py` writes
                                                     it, null where the run is over}
-clear  {home, id}                                → {"event": "done"}, the job file with token and secrets is gone
+clear  {home, id}                                → {"event": "done"}, after removing the job file with token and secrets
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ Json = Dict[str, Any]
 class Runs:
     def __init__(self, request: Json) -> None:
         self._request = request
-        self._place = os.path.join(os.path.expanduser(request["home"]), "runs")
+        self._runs_directory = os.path.join(os.path.expanduser(request["home"]), "runs")
 
     def list(self) -> Json:
         ids = self._request.get("ids")
         if ids is None:
-            there = sorted(os.listdir(self._place)) if os.path.isdir(self._place) else []
-            ids = [name for name in there if not name.startswith(".")]
-        found: Json = {}
+            names = sorted(os.listdir(self._runs_directory)) if os.path.isdir(self._runs_directory) else []
+            ids = [name for name in names if not name.startswith(".")]
+        statuses: Json = {}
         for name in ids:
             try:
-                found[name] = read_status_file(os.path.join(self._place, name)).document
+                statuses[name] = read_status_file(os.path.join(self._runs_directory, name)).document
             except NoRecord:
-                found[name] = None
+                statuses[name] = None
             except AgentError as failed:
-                found[name] = {"unreadable": failed.reason}
-        if None in found.values():
-            pruned = read_pruned(self._place)
-            lost = [name for name in ids if found[name] is None and name in pruned]
-            found.update((name, {**pruned[name]["status"], "pruned": pruned[name]["at"]}) for name in lost)
-        return {"runs": found}
+                statuses[name] = {"unreadable": failed.reason}
+        if None in statuses.values():
+            pruned = read_pruned(self._runs_directory)
+            lost = [name for name in ids if statuses[name] is None and name in pruned]
+            statuses.update((name, {**pruned[name]["status"], "pruned": pruned[name]["at"]}) for name in lost)
+        return {"runs": statuses}
 
     def stop(self) -> Json:
         stored = read_status_file(self._rundir)
-        was, supervisor = stored.status.state, stored.status.supervisor
+        state_before, supervisor = stored.status.state, stored.status.supervisor
         until = time.monotonic() + float(self._request.get("wait", 20))
         if not stored.status.is_over:
             self._send_signal(supervisor, int(self._request.get("signal", signal.SIGTERM)))
             while time.monotonic() < until and supervisor.is_alive:
                 time.sleep(0.05)
             stored = read_status_file(self._rundir)
-        return {"status": stored.document, "was": was}
+        return {"status": stored.document, "was": state_before}
 
     def dump(self) -> Json:
-        """Ask the supervisor for all ranks' stacks, and wait for the answer; others may be asking at the same time."""
+        """Request all ranks' stacks from the supervisor, and wait for them; other calls may do the same."""
         stored = read_status_file(self._rundir)
         supervisor = stored.status.supervisor
         if stored.status.is_over:
@@ -70,22 +70,22 @@ class Runs:
         if not is_caught(supervisor.pid, signal.SIGUSR1):
             raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.json"
-        answer = os.path.join(self._rundir, "stacks", f"dump-{name}")
+        dump_path = os.path.join(self._rundir, "stacks", f"dump-{name}")
         try:
-            self._ask(os.path.join(self._rundir, "stacks"), name)
+            self._write_dump_request(os.path.join(self._rundir, "stacks"), name)
         except PermissionError:
             raise AgentError("the run belongs to another account") from None
         except OSError as error:
             raise AgentError(f"it can't be asked: {error.strerror}") from None
         self._send_signal(supervisor, signal.SIGUSR1)
         until = time.monotonic() + float(self._request.get("wait", 10))
-        while not os.path.exists(answer):
+        while not os.path.exists(dump_path):
             if not supervisor.is_alive:
                 return {"status": read_status_file(self._rundir).document, "dump": None}
             if time.monotonic() > until:
                 raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
             time.sleep(0.02)
-        with open(answer, encoding="utf-8") as file:
+        with open(dump_path, encoding="utf-8") as file:
             return {"status": stored.document, "dump": json.load(file)}
 
     @staticmethod
@@ -102,18 +102,18 @@ class Runs:
 
     @property
     def _rundir(self) -> str:
-        return os.path.join(self._place, self._request["id"])
+        return os.path.join(self._runs_directory, self._request["id"])
 
-    def _ask(self, place: str, name: str) -> None:
-        os.makedirs(place, mode=0o700, exist_ok=True)
-        aside = os.path.join(place, name)
+    def _write_dump_request(self, directory: str, name: str) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        aside = os.path.join(directory, name)
         number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump({"ranks": self._request.get("ranks")}, file)
-        os.replace(aside, os.path.join(place, f"ask-{name}"))
+        os.replace(aside, os.path.join(directory, f"ask-{name}"))
 
     def clear(self) -> Json:
-        path = os.path.join(self._place, self._request["id"], "job.json")
+        path = os.path.join(self._runs_directory, self._request["id"], "job.json")
         try:
             os.unlink(path)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Where the ranks are, asked on behalf of whoever wants to know: a file in, a word to each rank, a file out.
+"""Collects stack dumps of the ranks for a request file, and writes them to a dump file.
 
-SIGUSR1 says that there is a `RUNDIR/stacks/ask-ID.json {"ranks": [N, …] or null}`; what the
-ranks say is in `dump-ID.json` once all have answered, or those that do have.
+SIGUSR1 announces a `RUNDIR/stacks/ask-ID.json {"ranks": [N, …] or null}`. The replies are written to `dump-ID.json`
+once all ranks have replied, or when the time for it is over.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
     from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 
 WAIT = 8.0
-"""Seconds for all ranks to answer."""
+"""Seconds for all ranks to reply."""
 KEPT = 20
-"""So many answers stay with the run."""
+"""Number of dumps kept with the run."""
 Json = Dict[str, Any]
 
 
 class Dump:
-    """One question that is on its way."""
+    """A request in progress."""
 
-    def __init__(self, id: str, wanted: list[RankConnection]) -> None:  # noqa: A002
+    def __init__(self, id: str, requested: list[RankConnection]) -> None:  # noqa: A002
         self.id = id
         self.until = time.monotonic() + WAIT
         self.rows: dict[int, Json] = {
             peer.rank: {"rank": peer.rank, "host": peer.host, "state": peer.status.state, "processes": None, "why": ""}
-            for peer in wanted
+            for peer in requested
         }
         self.waiting: set[int] = set()
 
 
 class StackDumps:
-    """All questions of a run."""
+    """All requests of a run."""
 
-    def __init__(self, directory: str, peers: RankConnections) -> None:
+    def __init__(self, directory: str, connections: RankConnections) -> None:
         self._directory = directory
-        self._peers = peers
+        self._connections = connections
         self._open: list[Dump] = []
 
     def handle_requests(self) -> None:
-        """Somebody has asked."""
+        """Send each new request to its ranks."""
         for name in self._names("ask-"):
             path = os.path.join(self._directory, name)
             try:
@@ -52,35 +52,35 @@ class StackDumps:
                 os.unlink(path)
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            wanted = [peer for peer in self._peers.all.values() if ranks is None or peer.rank in ranks]
-            self._ask(Dump(name[len("ask-") : -len(".json")], wanted))
+            requested = [peer for peer in self._connections.all.values() if ranks is None or peer.rank in ranks]
+            self._send(Dump(name[len("ask-") : -len(".json")], requested))
 
-    def _ask(self, dump: Dump) -> None:
+    def _send(self, dump: Dump) -> None:
         for rank, row in dump.rows.items():
-            peer = self._peers.all[rank]
+            peer = self._connections.all[rank]
             if row["state"] == "starting":
                 row["why"] = "it has not begun yet"
             elif row["state"] != "running":
                 code = peer.status.exit_code
                 row["why"] = "it has ended" + ("" if code is None else f" with exit code {code}")
-            elif self._peers.send_message(peer, "dump", id=dump.id):
+            elif self._connections.send_message(peer, "dump", id=dump.id):
                 dump.waiting.add(rank)
             else:
                 row["why"] = "its connection is broken, and is being made anew"
         self._open.append(dump)
         self.check_answers(time.monotonic())
 
-    def on_message(self, peer: RankConnection, said: Json) -> None:
+    def on_message(self, peer: RankConnection, message: Json) -> None:
         for dump in self._open:
-            if dump.id == said.get("id") and peer.rank in dump.waiting:
+            if dump.id == message.get("id") and peer.rank in dump.waiting:
                 dump.waiting.remove(peer.rank)
-                dump.rows[peer.rank].update(processes=said.get("processes"), state=peer.status.state)
+                dump.rows[peer.rank].update(processes=message.get("processes"), state=peer.status.state)
         self.check_answers(time.monotonic())
 
     def check_answers(self, now: float) -> None:
         for dump in [dump for dump in self._open if now > dump.until or not dump.waiting]:
             for rank in dump.waiting:
-                status = self._peers.all[rank].status
+                status = self._connections.all[rank].status
                 last = {"process": status.process, "waits_in": status.waits_in}
                 dump.rows[rank].update(why=f"what wraps it didn't answer within {WAIT:g} s", last=last)
             self._open.remove(dump)
@@ -88,10 +88,10 @@ class StackDumps:
 
     def _write(self, dump: Dump) -> None:
         path = os.path.join(self._directory, f"dump-{dump.id}.json")
-        answer = {"at": time.time(), "ranks": [row for _, row in sorted(dump.rows.items())]}
+        document = {"at": time.time(), "ranks": [row for _, row in sorted(dump.rows.items())]}
         try:
             with open(f"{path}.part", "w", encoding="utf-8", opener=_private) as file:
-                json.dump(answer, file)
+                json.dump(document, file)
             os.replace(f"{path}.part", path)
             for name in self._names("dump-")[:-KEPT]:
                 os.unlink(os.path.join(self._directory, name))

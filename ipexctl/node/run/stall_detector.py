@@ -1,9 +1,9 @@
-"""A run of which nobody has said a word for long: told with what each rank is at, and not ended for it.
+"""Detects a run without output for a long time, and reports the state of each rank. The run is not ended for that.
 
 `silent` in status.json is null, or
 
     {"since": seconds since the epoch, "after": seconds, "ranks": [{"rank", "host", "last": its last line or null,
-     "stream", "cpu", "process": R, S, D … of its main process, "waits_in": the kernel's word for where, or null}, …]}
+     "stream", "cpu", "process": R, S, D … of its main process, "waits_in": a kernel function or null}, …]}
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class StallDetector:
     def __init__(self, after: float, recorder: Recorder) -> None:
         self._after, self._recorder = after, recorder
 
-    def look(self, now: float, began: float, peers: Sequence[RankConnection], *, is_ending: bool) -> None:
-        """`began` is when mpirun did: who waits to begin is missed elsewhere, and sooner."""
+    def check(self, now: float, began: float, peers: Sequence[RankConnection], *, is_ending: bool) -> None:
+        """`began` is when mpirun was started. Ranks that do not start are detected elsewhere, and sooner."""
         last = max([began, *(at for peer in peers for at in peer.printed_at.values())])
         if is_ending or all(peer.exit is not None or peer.is_done for peer in peers):
-            return  # that it was silent to the end is worth knowing
+            return  # a silence that lasted until the end stays in the status
         status = self._recorder.status
         if status.silent is not None:
             if now - last < self._after:

@@ -1,4 +1,4 @@
-"""`status.json` of a run as commands on node0 read it: a run whose supervisor has died is lost, and noted as such."""
+"""Reads `status.json` of a run on node0; a run whose supervisor has died is marked as lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
 
 UNHEARD = 120.0
-"""Seconds without a new status until a supervisor on another machine with this home is taken for dead. Only its file
-shows that it lives, and it writes that every second or two."""
+"""Seconds without a new status until a supervisor on another machine with this home counts as dead.
+
+Only its file shows that it lives; it is written every second or two."""
 Json = Dict[str, Any]
 
 
@@ -26,7 +27,7 @@ class NoRecord(AgentError):
 class StoredStatus(NamedTuple):
     status: RunStatus
     document: Json
-    """The same as it is in the file, with fields of newer versions."""
+    """The content of the file, with fields of newer versions."""
 
 
 def read_status_file(rundir: str) -> StoredStatus:
@@ -35,20 +36,20 @@ def read_status_file(rundir: str) -> StoredStatus:
     stored = read_document(path)
     if stored.status.is_over or stored.status.supervisor.is_alive:
         return stored
-    is_here = stored.status.supervisor.is_of_this_machine
-    if not is_here and time.time() - os.stat(path).st_mtime < UNHEARD:
+    is_on_this_machine = stored.status.supervisor.is_of_this_machine
+    if not is_on_this_machine and time.time() - os.stat(path).st_mtime < UNHEARD:
         return stored
     stored = read_document(path)  # its last status may have been written between the two checks
     if stored.status.is_over:
         return stored
     lost = as_lost(stored.document, os.stat(path).st_mtime)
-    if is_here:
+    if is_on_this_machine:
         write_document(path, lost)
     return StoredStatus(read_status(lost), lost)
 
 
 def read_document(path: str) -> StoredStatus:
-    """What is in the file, whether or not its supervisor lives."""
+    """The status in the file, whether or not its supervisor lives."""
     try:
         with open(path, encoding="utf-8") as file:
             document: Json = json.load(file)
@@ -64,15 +65,15 @@ def read_document(path: str) -> StoredStatus:
 
 def as_lost(document: Json, at: float) -> Json:
     ranks = [
-        {**row, "state": row.get("state") if row.get("state") in FINAL else "lost"}
-        for row in document["ranks"]
-        if isinstance(row, dict)
+        {**entry, "state": entry.get("state") if entry.get("state") in FINAL else "lost"}
+        for entry in document["ranks"]
+        if isinstance(entry, dict)
     ]
     return {**document, "state": "lost", "reason": "its supervisor on node0 has died", "ended": at, "ranks": ranks}
 
 
 def write_document(path: str, document: Json) -> None:
-    """In place of the old one; a full disk leaves the old one."""
+    """Replace the file; a full disk leaves the old one."""
     aside = f"{path}.{os.getpid()}.part"
     try:
         number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -83,26 +84,26 @@ def write_document(path: str, document: Json) -> None:
         return
 
 
-def read_pruned(place: str) -> dict[str, Json]:
-    """The runs that were pruned below that directory, each with when and why, and how it had ended."""
-    found: dict[str, Json] = {}
+def read_pruned(runs_directory: str) -> dict[str, Json]:
+    """The pruned runs of that directory, each with time, reason and last status."""
+    pruned: dict[str, Json] = {}
     try:
-        with open(os.path.join(place, ".pruned.jsonl"), encoding="utf-8") as file:
+        with open(os.path.join(runs_directory, ".pruned.jsonl"), encoding="utf-8") as file:
             for line in file:
-                row = json.loads(line)
-                found[row["id"]] = row
+                entry = json.loads(line)
+                pruned[entry["id"]] = entry
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # there is none, or its last line is cut short
-    return found
+        pass  # there is no such file, or its last line is incomplete
+    return pruned
 
 
 def no_record(rundir: str) -> NoRecord:
-    place, run = os.path.split(rundir)
-    row = read_pruned(place).get(run)
-    if row is None:
+    runs_directory, run = os.path.split(rundir)
+    entry = read_pruned(runs_directory).get(run)
+    if entry is None:
         return NoRecord("there is no record of this run there (any more)", "ipexctl ps shows those there are")
-    day = time.strftime("%Y-%m-%d", time.localtime(row["at"]))
+    day = time.strftime("%Y-%m-%d", time.localtime(entry["at"]))
     return NoRecord(
-        f"its logs were pruned on {day}: {row['why']}",
+        f"its logs were pruned on {day}: {entry['why']}",
         "IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB say, where ipexctl run is called, how long they are kept",
     )

@@ -1,4 +1,4 @@
-"""The supervisor of a run, on node0: starts mpirun, hears the ranks, keeps the record, ends all where one has failed.
+"""The supervisor of a run on node0: starts mpirun, follows the ranks, keeps the record, ends all ranks when one fails.
 
 It is started as `PYTHON -I RUNDIR/agent.zip run.supervisor`. It reads two lines of JSON from stdin, and answers each
 with one line, or with `{"event": "failed", "reason", "fix"}`:
@@ -10,8 +10,8 @@ with one line, or with `{"event": "failed", "reason", "fix"}`:
      "time_limit": seconds or null, "grace", "begin_within", "restarts", "hang_after": seconds, 0 for never}
         → {"event": "done", "pid", "start", "mpirun", "master_port"}
 
-Between the two the caller writes the job files, which want the port. Then it is on its own: a session of its own, its
-caller free to leave. SIGTERM stops the run.
+Between the two the caller writes the job files, which need the port. After that the supervisor runs in a session of
+its own, and its caller may exit. SIGTERM stops the run.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 GRACE = 4.0
 BEGIN_WITHIN = 120.0
 HANG_AFTER = 600.0
-"""Seconds without a word of any rank's until that is reported."""
+"""Seconds without output of any rank until that is reported."""
 PATIENCE = 8.0
-"""Seconds beyond the grace for ranks to be gone, on machines that have much else to do."""
-LAST_WORDS = 2.0
-"""Seconds for what the ranks have said to arrive once mpirun has gone."""
-PACE = 0.01
-"""Seconds a turn takes at least while output comes, so that many small pieces are one turn."""
+"""Seconds after the grace period for ranks to exit, on busy machines."""
+LAST_MESSAGE_TIME = 2.0
+"""Seconds for the ranks' last messages to arrive once mpirun has exited."""
+MINIMUM_TURN = 0.01
+"""Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
 FLUSH = 30.0
-"""Seconds for output to be written once every rank has ended, where the disk is full."""
+"""Seconds for output to be written once every rank has ended, when the disk is full."""
 Json = Dict[str, Any]
 
 
 class Supervisor:
-    """One run, from mpirun's start to the last process' end."""
+    """One run, from the start of mpirun to the end of the last process."""
 
     def __init__(self, request: Json, go: Json, listener: socket.socket) -> None:
         self.request, self.go = request, go
-        self.born = time.monotonic()
+        self.created_at = time.monotonic()
         self.restarts = int(go.get("restarts") or 0)
         self.record = recorder.Recorder(request["rundir"], recorder.first_status(request, go, self.restarts))
         self.verdict = verdict.Verdict(self.record)
         hang_after = HANG_AFTER if go.get("hang_after") is None else float(go["hang_after"])
-        self.silence = stall_detector.StallDetector(hang_after, self.record)
+        self.stalls = stall_detector.StallDetector(hang_after, self.record)
         self.peers = RankConnections(request["token"], listener, self.on_message)
         self.begin_within = float(go.get("begin_within") or BEGIN_WITHIN)
         self.peers.setup_time = self.begin_within if go.get("setup") else SILENT
@@ -66,9 +66,9 @@ class Supervisor:
             "master": self.record.status.master._asdict(),
             "stop": self.verdict.ending is not None,
         }
-        for each in go["ranks"]:
-            sinks = self.record.sinks(each["rank"], each["host"])
-            peer = RankConnection(each["rank"], each["host"], each.get("store") or each["host"], sinks)
+        for entry in go["ranks"]:
+            sinks = self.record.sinks(entry["rank"], entry["host"])
+            peer = RankConnection(entry["rank"], entry["host"], entry.get("store") or entry["host"], sinks)
             self.peers.all[peer.rank] = peer
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.status for peer in self.ranks]
@@ -82,10 +82,10 @@ class Supervisor:
             "back": self.on_connected,
             "start": self.on_start,
             "mismatch": self.on_mismatch,
-            "told": lambda peer, said: self.verdict.told(peer, int(said["signal"])),
-            "exit": self.exited,
-            "stuck": self.stuck,
-            "stacks": lambda peer, said: self.dumps.on_message(peer, said),
+            "told": lambda peer, message: self.verdict.on_outside_signal(peer, int(message["signal"])),
+            "exit": self.on_exit,
+            "stuck": self.on_stuck,
+            "stacks": lambda peer, message: self.dumps.on_message(peer, message),
             "end": self.on_end,
         }
         self.wake, wakeup = os.pipe()
@@ -97,20 +97,20 @@ class Supervisor:
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
     def start(self) -> None:
-        """Start mpirun; raises an OSError where it can't be."""
+        """Start mpirun; raises an OSError when it can't be started."""
         limit = self.go.get("time_limit")
         address = str(self.go["master"]["addr"])
         port = self.go["master"].get("port") or protocol.free_port(address)
         self.mpirun = mpirun.MpirunProcess(self.go, self.request["rundir"])
         now = time.monotonic()
-        self.began = now
-        self.end_at = self.born + float(limit) if limit else None
+        self.mpirun_started_at = now
+        self.end_at = self.created_at + float(limit) if limit else None
         self.record.status = self.record.status._replace(mpirun=Mpirun(self.mpirun.pid), master=Master(address, port))
         self.record.event("mpirun", pid=self.mpirun.pid, attempt=self.record.status.attempt, master_port=port)
         self.record.save(now)
 
-    def try_to_start(self) -> Json:
-        """Our answer to the word to go."""
+    def start_and_reply(self) -> Json:
+        """Start mpirun; returns the reply to the `go` request."""
         try:
             self.start()
         except OSError as error:
@@ -140,65 +140,69 @@ class Supervisor:
         if self.wake in readable:
             os.read(self.wake, 4096)
         self.handle_signals()
-        if self.peers.work([each for each in readable if each != self.wake]):
+        if self.peers.work([reader for reader in readable if reader != self.wake]):
             for peer in self.ranks:
                 peer.count()
             self.record.touch()
-            rest = PACE - (time.monotonic() - began)
+            rest = MINIMUM_TURN - (time.monotonic() - began)
             if rest > 0:
                 time.sleep(rest)
         self.record.save(time.monotonic())
 
-    def on_message(self, peer: RankConnection, said: Json) -> None:
-        handler = self.handlers.get(said["t"])
+    def on_message(self, peer: RankConnection, message: Json) -> None:
+        handler = self.handlers.get(message["t"])
         if handler is not None:
-            handler(peer, said)
+            handler(peer, message)
 
-    def on_beat(self, peer: RankConnection, said: Json) -> None:
-        cpu, rss = float(said["cpu"]), int(said["rss"])
-        peer.status = peer.status._replace(cpu=cpu, rss=rss, process=said.get("process"), waits_in=said.get("waits"))
-        peer.ends = {name: int(said.get(name) or 0) for name in peer.sinks}
+    def on_beat(self, peer: RankConnection, message: Json) -> None:
+        cpu, rss = float(message["cpu"]), int(message["rss"])
+        peer.status = peer.status._replace(
+            cpu=cpu, rss=rss, process=message.get("process"), waits_in=message.get("waits")
+        )
+        peer.ends = {name: int(message.get(name) or 0) for name in peer.sinks}
         self.peers.send_message(peer, "ack", **peer.offsets())
         self.record.touch()
 
-    def on_connected(self, peer: RankConnection, said: Json) -> None:
-        self.record.event(said["t"], rank=peer.rank, host=peer.host, node=said["node"], wrapper=peer.status.wrapper)
-        if not self.restarts_left() and self.is_read(peer.store):
+    def on_connected(self, peer: RankConnection, message: Json) -> None:
+        self.record.event(
+            message["t"], rank=peer.rank, host=peer.host, node=message["node"], wrapper=peer.status.wrapper
+        )
+        if not self.restarts_left() and self.is_job_file_read(peer.store):
             self.peers.send_message(peer, "forget")
         if self.verdict.ending is not None:
             self.stop_rank(peer)
 
-    def on_start(self, peer: RankConnection, said: Json) -> None:
+    def on_start(self, peer: RankConnection, message: Json) -> None:
         if peer.status.state != "starting":
             return
-        peer.status = peer.status._replace(pid=int(said["pid"]), state="running")
+        peer.status = peer.status._replace(pid=int(message["pid"]), state="running")
         self.record.event("start", rank=peer.rank, host=peer.host, pid=peer.status.pid)
-        if all(each.status.state != "starting" for each in self.ranks):
+        if all(rank.status.state != "starting" for rank in self.ranks):
             self.record.status = self.record.status._replace(state="running")
 
-    def on_mismatch(self, peer: RankConnection, said: Json) -> None:
-        text = str(said["text"])
+    def on_mismatch(self, peer: RankConnection, message: Json) -> None:
+        text = str(message["text"])
         if text not in peer.status.mismatch:
             peer.status = peer.status._replace(mismatch=(*peer.status.mismatch, text))
             self.record.event("mismatch", rank=peer.rank, host=peer.host, text=text)
 
-    def exited(self, peer: RankConnection, said: Json) -> None:
-        if peer.exit is None and self.verdict.exited(peer, said):
+    def on_exit(self, peer: RankConnection, message: Json) -> None:
+        if peer.exit is None and self.verdict.on_exit(peer, message):
             self.stop_all()
 
-    def stuck(self, peer: RankConnection, said: Json) -> None:
-        """Printed and told is its exception; the process has stayed."""
-        code, stayed = int(said["code"]), f"its interpreter didn't end for {said['seconds']:g} s"
-        reason = f"rank {peer.rank} on {peer.host} {said['said']}, and {stayed}"
+    def on_stuck(self, peer: RankConnection, message: Json) -> None:
+        """A rank has printed and reported its exception, but its process has not exited."""
+        code, duration = int(message["code"]), f"its interpreter didn't end for {message['seconds']:g} s"
+        reason = f"rank {peer.rank} on {peer.host} {message['said']}, and {duration}"
         reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
         self.fail("stuck", reason, peers=[peer], code=code, exit_code=code)
 
-    def on_end(self, peer: RankConnection, said: Json) -> None:
-        """All it printed is with us, or as good as; it may leave."""
+    def on_end(self, peer: RankConnection, message: Json) -> None:
+        """The rank has sent all its output; it may exit unless some of it is not written yet."""
         if any(sink.full for sink in peer.sinks.values()):
             return
         for name, sink in peer.sinks.items():
-            sink.end(int(said.get(name) or 0))
+            sink.end(int(message.get(name) or 0))
         peer.count()
         peer.is_over = True
         if not self.restarts_left() and self.verdict.ending is None:
@@ -207,22 +211,25 @@ class Supervisor:
             self.release_all()
 
     def release_all(self) -> None:
-        """Together, where the run is ending: mpirun may kill what is left once one has gone, and with it what it still
-        has to say. And where the script may be begun once more: the job file is kept or taken away then."""
+        """Release the ended ranks together, once every connected rank has ended.
+
+        While a run is ending, mpirun may kill the other ranks as soon as one exits, and their output would be lost.
+        When a restart is possible, only the end of all ranks decides whether the job file is kept.
+        """
         if not any(peer.link is not None and not peer.is_done for peer in self.ranks):
             for peer in self.ranks:
-                if peer.is_over and not peer.is_free:
+                if peer.is_over and not peer.is_released:
                     self.release(peer)
 
     def release(self, peer: RankConnection) -> None:
-        peer.is_free = True
+        peer.is_released = True
         is_ending = self.verdict.ending is not None
-        if not self.verdict.may_restart(self.ranks, self.restarts) if is_ending else self.is_read(peer.store):
+        if not self.verdict.may_restart(self.ranks, self.restarts) if is_ending else self.is_job_file_read(peer.store):
             self.peers.send_message(peer, "forget")
         self.peers.send_message(peer, "bye")
 
     def end(self, state: str, code: int, reason: str) -> None:
-        """End the run everywhere. Only the first reason counts."""
+        """End the run on all nodes. Only the first reason counts."""
         if self.verdict.end(state, code, reason):
             self.stop_all()
 
@@ -241,31 +248,35 @@ class Supervisor:
             peer.stop_sent = is_sent or peer.stop_sent
 
     def check_timeouts(self, now: float) -> None:
-        self.lose(self.peers.check_timeouts(now), now)
+        self.on_lost(self.peers.check_timeouts(now), now)
         if self.verdict.ending is not None:
             self.release_all()
-        missing = [peer for peer in self.ranks if peer.life is None]
-        if missing and now - self.began > self.begin_within and self.verdict.not_begun(missing, self.begin_within):
+        missing = [peer for peer in self.ranks if peer.instance is None]
+        if (
+            missing
+            and now - self.mpirun_started_at > self.begin_within
+            and self.verdict.on_not_started(missing, self.begin_within)
+        ):
             self.stop_all()
         if self.end_at is not None and now > self.end_at:
             self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over")
-        if self.verdict.who_told(now, self.ranks, self.mpirun.gone_at is not None):
+        if self.verdict.check_outside_signals(now, self.ranks, self.mpirun.gone_at is not None):
             self.stop_all()
         for peer in self.peers.check_disk(now, self.record.has_room, FLUSH):
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
             self.on_end(peer, peer.ends)
         self.dumps.check_answers(now)
-        self.silence.look(now, self.began, self.ranks, is_ending=self.verdict.ending is not None)
+        self.stalls.check(now, self.mpirun_started_at, self.ranks, is_ending=self.verdict.ending is not None)
         self.check_mpirun(now)
 
-    def lose(self, lost: list[RankConnection], now: float) -> None:
-        """They aren't heard any more. What they had said of their end stands; else that is what ended the run."""
-        unheard = [peer for peer in lost if peer.exit is None]
+    def on_lost(self, lost: list[RankConnection], now: float) -> None:
+        """Handle lost ranks. An exit that a rank has reported stays; without one, the loss ends the run."""
+        without_exit = [peer for peer in lost if peer.exit is None]
         was_ending = self.verdict.ending is not None
-        if unheard and self.verdict.lost(unheard, self.ranks, now):
+        if without_exit and self.verdict.on_lost(without_exit, self.ranks, now):
             self.stop_all()
-        with_them = [peer for peer in self.ranks if peer.status.state == "lost" and not peer.is_over]
-        for peer in {peer.rank: peer for peer in (*lost, *with_them)}.values():
+        also_lost = [peer for peer in self.ranks if peer.status.state == "lost" and not peer.is_over]
+        for peer in {peer.rank: peer for peer in (*lost, *also_lost)}.values():
             peer.is_over = True
             if peer.exit is None:
                 is_lost = peer.status.state == "lost" or not was_ending
@@ -275,21 +286,21 @@ class Supervisor:
     def check_mpirun(self, now: float) -> None:
         ending = self.verdict.ending
         if self.mpirun.gone_at is None:
-            waiting = [peer for peer in self.ranks if not peer.is_done and peer.life is not None]
+            waiting = [peer for peer in self.ranks if not peer.is_done and peer.instance is not None]
             is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
             patience = FLUSH if self.peers.is_behind(now) else self.grace
             self.mpirun.end_after_ranks(now, ending["at"] + patience if ending else None, is_over=is_over)
             return
         left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
-        if left and ending is None and now - self.mpirun.gone_at > LAST_WORDS:
-            self._note_mpirun(tail=tuple(self.record.tail("mpirun.log")))
-            lost = self.verdict.went_before(left, self.mpirun)
-            self.lose(lost, now)
-            if not lost and self.verdict.without_mpirun(left, self.mpirun.ended_by):
+        if left and ending is None and now - self.mpirun.gone_at > LAST_MESSAGE_TIME:
+            self._update_mpirun(tail=tuple(self.record.tail("mpirun.log")))
+            lost = self.verdict.lost_before_mpirun(left, self.mpirun)
+            self.on_lost(lost, now)
+            if not lost and self.verdict.on_mpirun_ended(left, self.mpirun.ended_by):
                 self.stop_all()
 
     def is_finished(self) -> bool:
-        """mpirun is gone, and so is every rank, or there was time enough for it."""
+        """Whether mpirun has exited, and every rank has, or had time enough for it."""
         if self.mpirun.gone_at is None:
             return False
         gone = time.monotonic() - self.mpirun.gone_at
@@ -298,10 +309,10 @@ class Supervisor:
             return False
         if ending is None or not waiting:
             return True
-        if all(peer.life is None or (peer.link is None and gone > LAST_WORDS) for peer in waiting):
+        if all(peer.instance is None or (peer.link is None and gone > LAST_MESSAGE_TIME) for peer in waiting):
             return True
         patience = FLUSH if self.peers.is_behind(time.monotonic()) else self.grace + PATIENCE
-        return bool(time.monotonic() - ending["at"] > patience and gone > LAST_WORDS)
+        return bool(time.monotonic() - ending["at"] > patience and gone > LAST_MESSAGE_TIME)
 
     def handle_signals(self) -> None:
         while self.signals:
@@ -312,22 +323,22 @@ class Supervisor:
                 self.end("stopped", 128 + number, "it was stopped")
             elif self.mpirun.gone_at is None and self.mpirun.has_ended():
                 code = self.mpirun.ended_by[0]
-                self._note_mpirun(exit_code=code)
+                self._update_mpirun(exit_code=code)
                 self.record.event("mpirun-ended", exit_code=code)
 
-    def _note_mpirun(self, **fields: Any) -> None:
+    def _update_mpirun(self, **fields: Any) -> None:
         status = self.record.status
         self.record.status = status._replace(mpirun=status.mpirun._replace(**fields))
 
-    def is_read(self, store: str) -> bool:
-        """The job file has done its work on a node once all ranks there have begun: a short one may be over before."""
-        return all(peer.life is not None for peer in self.ranks if peer.store == store)
+    def is_job_file_read(self, store: str) -> bool:
+        """Whether all ranks of a store have read its job file. A short rank may have ended by then."""
+        return all(peer.instance is not None for peer in self.ranks if peer.store == store)
 
     def restarts_left(self) -> int:
         return self.restarts - self.record.status.attempt
 
     def restart(self) -> bool:
-        """Once more, from the script's own checkpoint."""
+        """Start the next attempt, if one is allowed; the script continues from its own checkpoint."""
         if not self.verdict.may_restart(self.ranks, self.restarts):
             return False
         self.mpirun.kill_leftovers()
@@ -350,7 +361,7 @@ class Supervisor:
         ending = self.verdict.ending or {"state": "ok", "code": 0}
         for peer in self.ranks:
             if peer.status.state not in FINAL:
-                is_lost = peer.life is not None and ending["state"] != "stopped"
+                is_lost = peer.instance is not None and ending["state"] != "stopped"
                 peer.status = peer.status._replace(state="lost" if is_lost else "stopped")
             for sink in peer.sinks.values():
                 sink.close()
@@ -381,18 +392,18 @@ def main(action: str) -> int:  # noqa: ARG001
         return 1
     emit("listening", port=listener.getsockname()[1])
     line = sys.stdin.readline()
-    if not line.endswith("\n"):  # who started us is gone
+    if not line.endswith("\n"):  # the caller has exited
         return 1
-    answer = daemonize.daemonize(f"{request['rundir']}/supervise.log")
-    if answer is None:
+    send_reply = daemonize.daemonize(f"{request['rundir']}/supervise.log")
+    if send_reply is None:
         return 0
     try:
         supervisor = Supervisor(request, json.loads(line), listener)
     except OSError as error:
         why = f"the run's record can't be begun: {error.filename or request['rundir']}: {error.strerror or error}"
-        answer({"event": "failed", "reason": why, "fix": "df and ulimit -n there say what is short"})
+        send_reply({"event": "failed", "reason": why, "fix": "df and ulimit -n there say what is short"})
         os._exit(1)
-    answer(supervisor.try_to_start())
+    send_reply(supervisor.start_and_reply())
     if supervisor.mpirun is not None:
         supervisor.run()
     else:

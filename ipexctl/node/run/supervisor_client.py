@@ -1,6 +1,6 @@
-"""A rank's ends: its connection to the supervisor, made again where it breaks, and the two streams of its command.
+"""A rank's connection to the supervisor, which reconnects, and the two output streams of its command.
 
-`protocol.py` says what a frame is; `output_buffer.py` keeps what isn't acknowledged yet.
+`protocol.py` defines the frames; `output_buffer.py` keeps output that is not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
     from ipexctl.node.run.output_buffer import OutputBuffer
 
-SILENT = 12.0
-"""Seconds of silence until a connection is made anew."""
-PROVE = 5.0
-"""Seconds for a connection to be made and proved."""
-AGAIN = 0.5
-PAUSE = 0.015
-"""Seconds between two reads of a stream that has little: a line a read would cost a core."""
-READ = 1 << 16
-ROOM = 1 << 19
+SILENCE_LIMIT = 12.0
+"""Seconds of silence until the rank reconnects."""
+CONNECT_LIMIT = 5.0
+"""Seconds to connect and authenticate."""
+RETRY_INTERVAL = 0.5
+READ_INTERVAL = 0.015
+"""Seconds between two reads of a stream with little output: one read per line would use a whole core."""
+READ_SIZE = 1 << 16
+MAX_PENDING = 1 << 19
 Json = Dict[str, Any]
 
 
 class SupervisorClient:
-    """The way to the supervisor: made, proved, and made again where it breaks."""
+    """An authenticated connection to the supervisor; it reconnects when it breaks."""
 
-    def __init__(self, job: Json, who: Json, resume: Callable[[Json], None]) -> None:
+    def __init__(self, job: Json, identity: Json, resume: Callable[[Json], None]) -> None:
         self.is_up = False
-        self.heard = time.monotonic()
-        """When the supervisor itself was last heard."""
+        self.last_received = time.monotonic()
+        """When the last message of the supervisor arrived."""
         self.why = "nothing was heard"
         self.is_refused = False
-        """Nobody listens there."""
+        """The supervisor's port is closed."""
         self._link: protocol.Link | None = None
         self._connecting = False
         self._began = 0.0
         self._retry_at = 0.0
         self._token = job["token"]
-        self._where = (job["supervisor"]["address"], int(job["supervisor"]["port"]))
-        self._who = who
+        self._address = (job["supervisor"]["address"], int(job["supervisor"]["port"]))
+        self._identity = identity
         self._resume = resume
         self._expected = ""
 
@@ -58,7 +58,7 @@ class SupervisorClient:
 
     @property
     def room(self) -> int:
-        return ROOM - self._link.pending if self._link is not None and self.is_up else 0
+        return MAX_PENDING - self._link.pending if self._link is not None and self.is_up else 0
 
     def send_message(self, t: str, **fields: Any) -> None:
         if self._link is not None and self.is_up:
@@ -72,20 +72,20 @@ class SupervisorClient:
         if self._link is None:
             if now >= self._retry_at:
                 self._connect(now)
-        elif not self.is_up and now - self._began > PROVE:
+        elif not self.is_up and now - self._began > CONNECT_LIMIT:
             self._drop("the supervisor doesn't answer")
-        elif self.is_up and now - self.heard > SILENT:
+        elif self.is_up and now - self.last_received > SILENCE_LIMIT:
             self._drop("the supervisor is silent")
 
     def _connect(self, now: float) -> None:
         self._began = now
         sock = None
         try:
-            family, kind, proto, _, place = socket.getaddrinfo(*self._where, type=socket.SOCK_STREAM)[0]
+            family, kind, proto, _, socket_address = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
             sock = socket.socket(family, kind, proto)
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = sock.connect_ex(place)
+            code = sock.connect_ex(socket_address)
         except OSError as error:
             code = error.errno or errno.EIO
         self.is_refused = code == errno.ECONNREFUSED
@@ -104,14 +104,14 @@ class SupervisorClient:
         self._link = None
         self.is_up = self._connecting = False
         self._expected = ""
-        self._retry_at = time.monotonic() + AGAIN
+        self._retry_at = time.monotonic() + RETRY_INTERVAL
 
     def work(self, readable: list[Any], writable: list[Any]) -> list[Json]:
-        """What the supervisor says to us."""
-        said: list[Json] = []
+        """Send and receive what is possible now; returns the supervisor's messages."""
+        messages: list[Json] = []
         link = self._link
         if link is None:
-            return said
+            return messages
         try:
             if self._connecting and link in writable:
                 code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -121,42 +121,42 @@ class SupervisorClient:
                 self._connecting = False
             if link in readable:
                 for kind, payload in link.receive():
-                    self._on_message(link, protocol.read_message(payload) if kind == b"J" else {"t": ""}, said)
+                    self._on_message(link, protocol.read_message(payload) if kind == b"J" else {"t": ""}, messages)
             if not self._connecting:
                 link.flush()
         except protocol.ConnectionBroken as broken:
             self._drop(str(broken))
-        return said
+        return messages
 
-    def _on_message(self, link: protocol.Link, message: Json, said: list[Json]) -> None:
+    def _on_message(self, link: protocol.Link, message: Json, messages: list[Json]) -> None:
         if self.is_up:
-            self.heard = time.monotonic()
-            said.append(message)
+            self.last_received = time.monotonic()
+            messages.append(message)
             return
         theirs = message.get("nonce")
         if message["t"] == "challenge" and isinstance(theirs, str) and not self._expected:
-            ours = os.urandom(16).hex()  # of this connection alone: what was said on another proves nothing here
-            said_by_both = (self._who["rank"], theirs[:64], ours)
-            self._expected = protocol.proof(self._token, "supervisor", *said_by_both)
-            proof = protocol.proof(self._token, "rank", *said_by_both)
-            link.send(protocol.message("hello", nonce=ours, proof=proof, **self._who))
+            ours = os.urandom(16).hex()  # of this connection alone, so that a proof of another one is not valid here
+            nonces = (self._identity["rank"], theirs[:64], ours)
+            self._expected = protocol.proof(self._token, "supervisor", *nonces)
+            proof = protocol.proof(self._token, "rank", *nonces)
+            link.send(protocol.message("hello", nonce=ours, proof=proof, **self._identity))
         elif message["t"] == "welcome" and protocol.is_proof(message.get("proof"), self._expected):
-            link.most = protocol.MOST
+            link.max_frame = protocol.MAX_FRAME
             self._expected = ""
             self.is_up = True
-            self.heard = time.monotonic()
+            self.last_received = time.monotonic()
             self._resume(message)
         else:
             raise protocol.ConnectionBroken("who answers there isn't this run's supervisor")
 
 
 class Stream:
-    """One of the command's two streams: its pipe, until it ends, and its outbox."""
+    """One of the command's two output streams: its pipe, until it ends, and its buffer."""
 
-    def __init__(self, kind: bytes, pipe: IO[bytes], box: OutputBuffer) -> None:
+    def __init__(self, kind: bytes, pipe: IO[bytes], buffer: OutputBuffer) -> None:
         self.kind = kind
         self.number: int = pipe.fileno()
-        self.box = box
+        self.buffer = buffer
         self.open = True
         self.read_at = 0.0
         self._pipe = pipe
@@ -164,7 +164,7 @@ class Stream:
 
     def read(self, now: float) -> None:
         try:
-            data = os.read(self.number, READ)
+            data = os.read(self.number, READ_SIZE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -172,8 +172,8 @@ class Stream:
         if not data:
             self.close()
             return
-        self.box.put(data)
-        self.read_at = now + PAUSE if len(data) < READ // 2 else 0.0
+        self.buffer.put(data)
+        self.read_at = now + READ_INTERVAL if len(data) < READ_SIZE // 2 else 0.0
 
     def close(self) -> None:
         if self.open:

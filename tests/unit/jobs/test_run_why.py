@@ -348,21 +348,21 @@ def supervisors_sentences() -> dict[str, str]:
         SimpleNamespace(
             rank=rank,
             host=f"node{rank + 1}",
-            life="x",
+            instance="x",
             exit=None,
             status=RankStatus(rank, f"node{rank + 1}", "running"),
-            told=15,
+            outside_signal=15,
             hung_up=rank == 1,
             lost_at=5.0,
             gone_at=5.0,
-            quiet_for=lambda now: 30.0,
+            seconds_silent=lambda now: 30.0,
         )
         for rank in range(3)
     ]
     said = {}
     deeds: dict[str, tuple[str, tuple[Any, ...]]] = {
-        "mpi.ended": ("without_mpirun", (peers, (137, 9))),
-        "node.wrapper_killed": ("lost", (peers[1:2], peers, 35.0)),
+        "mpi.ended": ("on_mpirun_ended", (peers, (137, 9))),
+        "node.wrapper_killed": ("on_lost", (peers[1:2], peers, 35.0)),
     }
     for id_, (deed, given) in deeds.items():
         record: Any = SimpleNamespace(status=RunStatus("r", "running", node0="node1"), event=lambda *_, **__: None)

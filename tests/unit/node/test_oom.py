@@ -87,12 +87,12 @@ def test_a_process_that_moved_is_looked_for_where_it_is(tmp_path: Path) -> None:
     machine.put("cg/scope/memory.events", "oom_kill 5\n")
     machine.put("cg/scope/memory.max", f"{GB}\n")
     machine.move("0::/scope\n")
-    watched.look(1000.0)
+    watched.update(1000.0)
     assert watched.verdict() is None
     machine.put("cg/scope/memory.events", "oom_kill 6\n")
     machine.put("cg/memory.events", "oom_kill 0\n")
     machine.move("0::/\n")  # what the kernel says of one that is dead
-    watched.look(1001.0)
+    watched.update(1001.0)
     assert watched.verdict() == {"by": "cgroup", "limit": GB}
 
 
@@ -101,7 +101,7 @@ def test_a_kill_of_long_ago_is_not_taken_for_this_one(tmp_path: Path) -> None:
     watched = oom.OutOfMemory(PID, machine.proc)
     machine.put("cg/user.slice/job/memory.events", "oom_kill 2\n")
     for at in (10_000.0, 10_030.0, 10_100.0):
-        watched.look(at)
+        watched.update(at)
     assert watched.verdict() is None
 
 
@@ -121,4 +121,4 @@ def test_where_nothing_can_be_read_nothing_is_claimed(tmp_path: Path) -> None:
     ],
 )
 def test_the_kernels_words_are_understood(line: bytes, said: str | None) -> None:
-    assert oom.killed_by_log(b"eth0: link up\n" + line + b"\noom_reaper: reaped process 4711", PID) == said
+    assert oom.find_kill_in_log(b"eth0: link up\n" + line + b"\noom_reaper: reaped process 4711", PID) == said

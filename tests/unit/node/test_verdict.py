@@ -20,16 +20,16 @@ class Peer:
     rank: int
     host: str
     quiet: float = 1.0
-    life: str | None = "x"
+    instance: str | None = "x"
     exit: dict[str, Any] | None = None
-    told: int | None = None
+    outside_signal: int | None = None
     stop_sent: bool = False
     hung_up: bool = False
     gone_at: float | None = None
     lost_at: float = 0.0
     status: RankStatus = field(default_factory=lambda: RankStatus(0, "", "running", 1))
 
-    def quiet_for(self, now: float) -> float:
+    def seconds_silent(self, now: float) -> float:
         return self.quiet
 
 
@@ -60,8 +60,8 @@ def first_of(record: Record) -> tuple[Any, ...]:
 def test_the_first_rank_to_fail_is_the_first_failure_and_gives_its_exit_code() -> None:
     judge, record = verdict()
     peers = cluster()
-    assert judge.exited(peers[3], {"code": 3, "signal": None, "own": True})
-    assert not judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
+    assert judge.on_exit(peers[3], {"code": 3, "signal": None, "own": True})
+    assert not judge.on_exit(peers[0], {"code": 1, "signal": None, "own": True})
     assert first_of(record) == ("exit", 3, "node2", [3])
     assert (judge.ending["code"], record.status.reason) == (3, "rank 3 on node2 failed: exit code 3")
     assert peers[0].status.state == "failed"
@@ -70,9 +70,9 @@ def test_the_first_rank_to_fail_is_the_first_failure_and_gives_its_exit_code() -
 def test_a_rank_that_died_by_itself_is_what_made_the_others_raise_though_it_is_heard_of_later() -> None:
     judge, record = verdict()
     peers = cluster()
-    judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
+    judge.on_exit(peers[0], {"code": 1, "signal": None, "own": True})
     peers[4].stop_sent = True
-    judge.exited(peers[4], {"code": 137, "signal": 9, "own": True, "oom": {"by": "cgroup", "limit": 2 << 30}})
+    judge.on_exit(peers[4], {"code": 137, "signal": 9, "own": True, "oom": {"by": "cgroup", "limit": 2 << 30}})
     assert first_of(record) == ("oom", 4, "node3", [4])
     assert record.status.reason == "rank 4 on node3 failed: killed by the kernel: out of memory (limit 2.0 GB)"
     assert judge.ending["code"] == 137
@@ -81,9 +81,9 @@ def test_a_rank_that_died_by_itself_is_what_made_the_others_raise_though_it_is_h
 def test_a_rank_that_we_ended_is_not_what_failed() -> None:
     judge, record = verdict()
     peers = cluster()
-    judge.exited(peers[0], {"code": 1, "signal": None, "own": True})
+    judge.on_exit(peers[0], {"code": 1, "signal": None, "own": True})
     peers[1].stop_sent = True
-    judge.exited(peers[1], {"code": 137, "signal": 9, "own": False})
+    judge.on_exit(peers[1], {"code": 137, "signal": 9, "own": False})
     assert first_of(record)[:2] == ("exit", 0)
     assert peers[1].status.state == "stopped"
 
@@ -108,7 +108,7 @@ def test_a_node_that_falls_silent_is_named_with_its_ranks(
     for rank, seconds in quiet.items():
         peers[rank].quiet = seconds
     lost = [peers[rank] for rank, seconds in quiet.items() if seconds > 25]
-    assert judge.lost(lost, peers, NOW)
+    assert judge.on_lost(lost, peers, NOW)
     assert record.status.reason == words
     kind, rank, host, ranks = first_of(record)
     assert (kind, rank, host) == first[:3]
@@ -121,7 +121,7 @@ def test_who_hung_up_is_told_from_who_fell_silent_and_the_first_to_go_is_to_blam
     peers = cluster()
     for rank, at in ((0, 995.3), (3, 995.0), (4, 995.2)):
         peers[rank].hung_up, peers[rank].gone_at, peers[rank].lost_at = True, at, at
-    assert judge.lost([peers[0], peers[3], peers[4]], peers, NOW)
+    assert judge.on_lost([peers[0], peers[3], peers[4]], peers, NOW)
     assert record.status.reason == "rank 3 on node2 hung up without a word: what wraps it was killed"
     assert first_of(record)[1:] == (3, "node2", [3])
 
@@ -130,16 +130,16 @@ def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_
     judge, record = verdict()
     peers = cluster()
     for peer in peers:
-        judge.told(peer, 15)
-        assert not judge.exited(peer, {"code": 143, "signal": 15, "own": False})
+        judge.on_outside_signal(peer, 15)
+        assert not judge.on_exit(peer, {"code": 143, "signal": 15, "own": False})
     assert judge.is_open
-    assert judge.who_told(time.monotonic(), peers, True)
+    assert judge.check_outside_signals(time.monotonic(), peers, True)
     assert first_of(record)[:2] == ("mpirun", None)
     judge, record = verdict()
     peers = cluster()
-    judge.told(peers[3], 15)
-    assert not judge.who_told(time.monotonic(), peers, False)
-    assert judge.who_told(time.monotonic() + 2, peers, False)
+    judge.on_outside_signal(peers[3], 15)
+    assert not judge.check_outside_signals(time.monotonic(), peers, False)
+    assert judge.check_outside_signals(time.monotonic() + 2, peers, False)
     assert first_of(record) == ("signal", 3, "node2", [3])
     assert record.status.reason == "rank 3 on node2 got SIGTERM there, and not from this run"
     assert judge.ending["code"] == 143
@@ -150,10 +150,10 @@ def test_mpirun_that_ended_for_a_rank_that_had_gone_before_is_not_to_blame() -> 
     peers = cluster()
     peers[3].gone_at = 999.0
     mpirun = types.SimpleNamespace(was_killed=False, gone_at=999.5)
-    assert judge.went_before(peers, mpirun) == [peers[3]]
+    assert judge.lost_before_mpirun(peers, mpirun) == [peers[3]]
     mpirun.was_killed = True
-    assert judge.went_before(peers, mpirun) == []
-    assert judge.without_mpirun(peers, (137, 9))
+    assert judge.lost_before_mpirun(peers, mpirun) == []
+    assert judge.on_mpirun_ended(peers, (137, 9))
     assert record.status.reason == "mpirun was ended by SIGKILL while ranks 0-5 on node1, node2, node3 ran"
 
 
