@@ -1,4 +1,4 @@
-"""Downloads into the content store, as pip on this host would make them; one that breaks off is resumed."""
+"""Downloads files into the content store with pip's settings of this host, and resumes interrupted downloads."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from ipexctl.node.files.store import (
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
-_AT_ONCE = 4
-_TRIES = 3
+_MAX_PARALLEL = 4
+_MAX_TRIES = 3
 _PAUSE = 0.5
-_WORTH = 1 << 20
-"""Bytes that make a try count as none, however it ended."""
+_PROGRESS_BYTES = 1 << 20
+"""A try that received this many bytes does not count as failed."""
 _TIMEOUT = 30.0
 
 
-class _BrokenOff(Exception):
-    """A try failed; another may not."""
+class _TemporaryFailure(Exception):
+    """A try failed; the next one may succeed."""
 
 
-class _Refused(Exception):
-    """There is no use in trying again."""
+class _PermanentFailure(Exception):
+    """The download failed for good."""
 
 
 class Download:
-    """One file on its way from an index into the store."""
+    """The download of one file from an index into the store."""
 
     def __init__(self, store: str, item: Json, client: HttpClient, timeout: float, progress: Progress) -> None:
         self._store = store
@@ -51,50 +51,50 @@ class Download:
         self._client = client
         self._timeout = timeout
         self._progress = progress
-        self._shown = without_login(item["url"])
+        self._display_url = without_login(item["url"])
 
     def run(self) -> None:
-        """Raises an AgentError where the file can't be had."""
+        """Raises an AgentError when the file can't be downloaded."""
         mismatch = self._try_all()
         if mismatch is None:
             return
-        # The pieces may have been of two versions of the file: once more, in one piece.
+        # The parts may come from two versions of the file: try once more.
         again = self._try_all()
         if again is not None:
             raise again
 
     def _try_all(self) -> HashMismatch | None:
-        """None, or a wrong hash that a second go might mend."""
+        """None, or a hash mismatch that another download may correct."""
         with PartialFile(self._store, self._item) as part:
-            pieces = self._fill(part)
+            parts = self._download(part)
             try:
                 part.adopt()
             except HashMismatch as mismatch:
-                if pieces > 1:
+                if parts > 1:
                     return mismatch
                 raise
         return None
 
-    def _fill(self, part: PartialFile) -> int:
-        """Until the part is whole; returns how many pieces that took."""
-        tries, pieces = 0, 0
+    def _download(self, part: PartialFile) -> int:
+        """Download until the file is complete; returns the number of parts."""
+        tries, parts = 0, 0
         while True:
             before = part.done
             try:
-                self._read_piece(part)
-                return pieces + 1
-            except _Refused as error:
-                raise AgentError(f"{self._shown}: {error}") from None
-            except (_BrokenOff, OSError, HTTPException, ValueError) as error:
+                self._read_part(part)
+                return parts + 1
+            except _PermanentFailure as error:
+                raise AgentError(f"{self._display_url}: {error}") from None
+            except (_TemporaryFailure, OSError, HTTPException, ValueError) as error:
                 if isinstance(error, urllib.error.HTTPError):
                     error.close()
-                pieces += 1
-                tries = 0 if part.done - before >= _WORTH else tries + 1
-                if tries >= _TRIES or is_final(error):
-                    raise AgentError(f"{self._shown}: {explain(error, self._timeout)}") from None
+                parts += 1
+                tries = 0 if part.done - before >= _PROGRESS_BYTES else tries + 1
+                if tries >= _MAX_TRIES or is_final(error):
+                    raise AgentError(f"{self._display_url}: {explain(error, self._timeout)}") from None
             time.sleep(_PAUSE * tries)
 
-    def _read_piece(self, part: PartialFile) -> None:
+    def _read_part(self, part: PartialFile) -> None:
         start = part.done
         headers = {"Accept-Encoding": "identity", **(self._item.get("headers") or {})}
         if start:
@@ -116,13 +116,13 @@ class Download:
                 skip -= count - len(fresh)
                 self._write(part, fresh)
         if expected is not None and arrived < expected:
-            raise _BrokenOff(f"it broke off after {part.done} bytes")
+            raise _TemporaryFailure(f"it broke off after {part.done} bytes")
         if part.size is not None and part.done < part.size:
-            raise _BrokenOff(f"it has {part.done} bytes where {part.size} were expected")
+            raise _TemporaryFailure(f"it has {part.done} bytes where {part.size} were expected")
 
     def _write(self, part: PartialFile, fresh: memoryview) -> None:
         if part.size is not None and part.done + len(fresh) > part.size:
-            raise _Refused(f"it has more than the {part.size} bytes that were expected")
+            raise _PermanentFailure(f"it has more than the {part.size} bytes that were expected")
         part.write(fresh)
         self._progress.add(len(fresh), self._item["name"])
 
@@ -130,7 +130,7 @@ class Download:
 def _check_range(response: Any, start: int) -> None:
     sent = response.headers.get("Content-Range", "")
     if not sent.startswith(f"bytes {start}-"):
-        raise _BrokenOff(f"asked for the bytes from {start} on, it sent {sent[:60] or 'others'}")
+        raise _TemporaryFailure(f"asked for the bytes from {start} on, it sent {sent[:60] or 'others'}")
 
 
 def _length(response: Any) -> int | None:
@@ -148,7 +148,7 @@ def settings_of(request: Json) -> HttpSettings:
 
 
 def fetch(request: Json, _: BinaryIO) -> Json:
-    """Several files at once; one that can't be had doesn't keep the others."""
+    """Download several files at once; a failure does not stop the others."""
     files: list[Json] = request["files"]
     timeout: float = request.get("timeout") or _TIMEOUT
     clear(request["store"])
@@ -157,7 +157,7 @@ def fetch(request: Json, _: BinaryIO) -> Json:
         client.load_certificates()
     progress = Progress(total_of(files))
     waiting: queue.SimpleQueue[Json] = queue.SimpleQueue()
-    # The largest first: it takes longest, and the others are loaded beside it.
+    # The largest file first: it takes longest, and the others are downloaded beside it.
     for item in sorted(files, key=lambda item: -(item.get("size") or 0)):
         waiting.put(item)
     got: list[str] = []
@@ -173,13 +173,13 @@ def fetch(request: Json, _: BinaryIO) -> Json:
                 except AgentError as error:
                     kind = "hash" if isinstance(error, HashMismatch) else "other"
                     failed.append({"sha256": item["sha256"], "reason": error.reason, "fix": error.fix, "kind": kind})
-                except BaseException as error:  # noqa: BLE001  # carried to the main thread and raised there
+                except BaseException as error:  # noqa: BLE001  # raised in the main thread
                     broken.append(error)
                 else:
                     got.append(item["sha256"])
                     emit_or_end("got", sha256=item["sha256"])
 
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(files)))]
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_MAX_PARALLEL, len(files)))]
     for worker in workers:
         worker.start()
     for worker in workers:

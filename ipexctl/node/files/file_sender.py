@@ -1,16 +1,16 @@
-"""Sends files of this host: first the list of what there is, then the bytes of those that are wanted.
+"""Sends files of this host: first a listing, then the content of the requested files.
 
-    {"base": directory, "path": what below it} or {"run": id, "home", "cwd" or null, "since", "path" or null}
+    {"base": directory, "path": path below it} or {"run": id, "home", "cwd" or null, "since", "path" or null}
         → {"event": "entry", "i", "n": name, "t": "d" | "f" | "l", "m": mode, "s": size, "mt": ns, "to", "g"}, …
         → {"event": "note", "n", "reason"}, …
-        → {"event": "listed", "from": path, "single": whether it is one file that was named}
+        → {"event": "listed", "from": path, "single": true when the path is one file}
     {"wants": [[i, have, hash of so many bytes or null], …]}
-        → {"event": "file", "i", "at", "s", "m", "mt"}, pieces of a length in four bytes each, a length of nought,
+        → {"event": "file", "i", "at", "s", "m", "mt"}, chunks with a length of four bytes each, a length of 0,
           {"event": "whole", "crc", "changed"}; or {"event": "lost", "i", "reason"}
         → {"event": "done"}
 
-A run without a path is its record and what it wrote in its working directory. A file of which the asker has the
-beginning is given from there. Names are UTF-8 where they are, with Python's surrogates for what isn't.
+A run without a path means its record and the files it wrote in its working directory. A file that the receiver has in
+part is sent from that offset. Names are UTF-8; bytes that are not UTF-8 are Python's surrogates.
 """
 
 from __future__ import annotations
@@ -33,86 +33,88 @@ from ipexctl.node.common.files import decode_name, encode_name, read_json
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
-PIECE = 1 << 18
-SHOWN = 6
+CHUNK_SIZE = 1 << 18
+MAX_NAMES = 6
 STATE_DIRECTORY = b".ipexctl"
-OF_RECORD = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
-SLACK = 2.0
-"""Seconds by which the clock of who started a run may be ahead of ours."""
-Name = Tuple[bytes, bytes]
-"""What it is to be called there, and where it is here."""
+RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
+CLOCK_TOLERANCE = 2.0
+"""Seconds by which the clock of the control machine may be ahead of this host's."""
+NamedPath = Tuple[bytes, bytes]
+"""The name for the receiver, and the path on this host."""
 
 
-class Out:
-    """Our own output: small things are held together, so that many of them are few writes."""
+class BufferedOutput:
+    """Buffered stdout: many small events become few writes."""
 
     def __init__(self) -> None:
-        self.held = bytearray()
+        self.buffer = bytearray()
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
 
-    def say(self, event: str, **fields: Any) -> None:
-        self.put(json.dumps({"event": event, **fields}).encode() + b"\n")
+    def emit(self, event: str, **fields: Any) -> None:
+        self.write(json.dumps({"event": event, **fields}).encode() + b"\n")
 
-    def put(self, data: bytes) -> None:
-        self.held += data
-        if len(self.held) >= PIECE:
+    def write(self, data: bytes) -> None:
+        self.buffer += data
+        if len(self.buffer) >= CHUNK_SIZE:
             self.flush()
 
     def flush(self) -> None:
-        with memoryview(self.held) as whole:
+        with memoryview(self.buffer) as data:
             done = 0
-            while done < len(whole):
-                done += os.write(1, whole[done:])
-        self.held = bytearray()
+            while done < len(data):
+                done += os.write(1, data[done:])
+        self.buffer = bytearray()
 
 
 class Listing:
-    """What there is, in the order of a walk; each thing by its number."""
+    """The entries sent so far; the index of a path is the number of its entry."""
 
-    def __init__(self, out: Out) -> None:
-        self.out = out
+    def __init__(self, output: BufferedOutput) -> None:
+        self.output = output
         self.paths: list[bytes] = []
         self.names: set[bytes] = set()
         self.links: set[bytes] = set()
 
     def add(self, name: bytes, path: bytes, *, follow: bool = False, growing: bool = False) -> os.stat_result | None:
-        """Say that it is there; returns what it is, where it can be brought."""
+        """Send an entry; returns its status, or None when it can't be sent."""
         if name in self.names:
             return None
         try:
-            found = os.stat(path, follow_symlinks=follow)
-            to = os.readlink(path) if stat.S_ISLNK(found.st_mode) else b""
+            status = os.stat(path, follow_symlinks=follow)
+            link_target = os.readlink(path) if stat.S_ISLNK(status.st_mode) else b""
         except OSError as error:
             self.note(name, error.strerror or str(error))
             return None
         kinds = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l"}
-        kind = kinds.get(stat.S_IFMT(found.st_mode))
+        kind = kinds.get(stat.S_IFMT(status.st_mode))
         if kind is None:
             self.note(name, "it is no file, and no directory", warning=True)
             return None
         self.names.add(name)
         if kind == "l":
             self.links.add(name)
-        said = {"m": stat.S_IMODE(found.st_mode), "s": found.st_size, "mt": found.st_mtime_ns}
-        self.out.say("entry", i=len(self.paths), n=decode_name(name), t=kind, to=decode_name(to), g=growing, **said)
+        fields = {"m": stat.S_IMODE(status.st_mode), "s": status.st_size, "mt": status.st_mtime_ns}
+        self.output.emit(
+            "entry", i=len(self.paths), n=decode_name(name), t=kind, to=decode_name(link_target), g=growing, **fields
+        )
         self.paths.append(os.path.realpath(path) if follow else path)
-        return found
+        return status
 
     def below_link(self, name: bytes) -> bool:
-        """Whether it would have to be written through a link that is listed."""
+        """Whether a parent of that name is a listed symbolic link."""
         return any(name[:end] in self.links for end in range(len(name)) if name[end : end + 1] == b"/")
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
-        self.out.say("note", n=decode_name(name), reason=reason, warning=warning)
+        self.output.emit("note", n=decode_name(name), reason=reason, warning=warning)
 
-    def tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
-        """A thing and all that is in it; no link in it is followed."""
-        found = self.add(name, path, follow=follow)
-        if found is not None and stat.S_ISDIR(found.st_mode):
-            self.inside(name, path)
+    def add_tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
+        """List a path with everything below it; links below it are not followed."""
+        status = self.add(name, path, follow=follow)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            self.add_children(name, path)
 
-    def inside(self, name: bytes, path: bytes) -> None:
+    def add_children(self, name: bytes, path: bytes) -> None:
         try:
             children = sorted(os.listdir(path))
         except OSError as error:
@@ -121,77 +123,77 @@ class Listing:
         for child in children:
             if child == STATE_DIRECTORY and os.path.exists(path + b"/.ipexctl/state.json"):
                 continue
-            self.tree(name + b"/" + child if name else child, path + b"/" + child)
+            self.add_tree(name + b"/" + child if name else child, path + b"/" + child)
 
 
-def give_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
-    """As rsync has it: `DIR/` is what is in it, `DIR` is it; what wildcards stand for keeps its place.
+def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
+    """List a path as rsync does: `DIR/` is the content of the directory, `DIR` the directory; matches keep their paths.
 
-    Who asks refuses other names than those. A home's own name is not known there, so `~` is what is in it.
+    The receiver refuses any other name. It does not know the name of a home directory, so `~` means its content.
     """
-    asked = encode_name(path)
-    is_home = asked[:1] == b"~" and b"/" not in asked and not glob.has_magic(asked)
-    asked = os.path.expanduser(asked) if asked[:1] == b"~" else asked
-    if is_home and asked[:1] == b"~":
+    requested = encode_name(path)
+    is_home = requested[:1] == b"~" and b"/" not in requested and not glob.has_magic(requested)
+    requested = os.path.expanduser(requested) if requested[:1] == b"~" else requested
+    if is_home and requested[:1] == b"~":
         raise AgentError(
-            f"there is no account {decode_name(asked[1:])}", f"a file of that name: ./{decode_name(asked)}"
+            f"there is no account {decode_name(requested[1:])}", f"a file of that name: ./{decode_name(requested)}"
         )
     start = os.path.abspath(os.path.expanduser(encode_name(base)))
-    inside = is_home or os.path.basename(asked) in (b"", b".", b"..")
-    full = os.path.normpath(os.path.join(start, asked))
+    is_content = is_home or os.path.basename(requested) in (b"", b".", b"..")
+    full = os.path.normpath(os.path.join(start, requested))
     if os.path.lexists(full):
-        if inside and not os.path.isdir(full):
+        if is_content and not os.path.isdir(full):
             raise AgentError(f"{decode_name(full)} is no directory", "without the / at its end")
-        if inside:
-            listing.inside(b"", full)
+        if is_content:
+            listing.add_children(b"", full)
             return full, False
         name = os.path.basename(full)
-        listing.tree(name, full, follow=True)
+        listing.add_tree(name, full, follow=True)
         return full, len(listing.paths) == 1 and not os.path.isdir(full)
-    if not glob.has_magic(asked):
-        raise nothing_called(full)
-    matches = list(matching(start, asked))
-    for name, found in matches:
-        if not inside:
+    if not glob.has_magic(requested):
+        raise no_such_path(full)
+    matches = list(matching(start, requested))
+    for name, match in matches:
+        if not is_content:
             if not listing.below_link(name):
-                listing.tree(name, found)
-        elif os.path.isdir(found):
-            listing.inside(b"", found)
+                listing.add_tree(name, match)
+        elif os.path.isdir(match):
+            listing.add_children(b"", match)
     if not matches:
-        raise nothing_called(full)
+        raise no_such_path(full)
     return full, False
 
 
-def matching(start: bytes, asked: bytes) -> Iterator[Name]:
-    """What the pattern stands for, each with its path from the first wildcard on."""
+def matching(start: bytes, requested: bytes) -> Iterator[NamedPath]:
+    """The matches of a pattern, each named by its path from the first wildcard on."""
     fixed: list[bytes] = []
-    parts = os.path.normpath(asked).split(b"/")
+    parts = os.path.normpath(requested).split(b"/")
     while parts and not glob.has_magic(parts[0]):
         fixed.append(parts.pop(0))
-    above = os.path.join(start, b"/".join(fixed) or (b"/" if asked[:1] == b"/" else b""))
+    above = os.path.join(start, b"/".join(fixed) or (b"/" if requested[:1] == b"/" else b""))
     above = above.rstrip(b"/") or b"/"
     pattern = glob.escape(above).rstrip(b"/") + b"/" + b"/".join(parts)
-    for found in sorted(glob.glob(pattern, recursive=True)):
-        name = os.path.relpath(found, above)
+    for match in sorted(glob.glob(pattern, recursive=True)):
+        name = os.path.relpath(match, above)
         if name != b"." and STATE_DIRECTORY not in name.split(b"/"):
-            yield name, found.rstrip(b"/")
+            yield name, match.rstrip(b"/")
 
 
-def nothing_called(full: bytes) -> AgentError:
-    """Says what there is instead, where the first thing missing would have to be."""
+def no_such_path(full: bytes) -> AgentError:
+    """An error that lists the content of the nearest existing parent directory."""
     above = os.path.dirname(full)
     while not os.path.isdir(above) and above != os.path.dirname(above):
         above = os.path.dirname(above)
     try:
-        there = [decode_name(name) for name in sorted(os.listdir(above)) if not name.startswith(b".")]
+        names = [decode_name(name) for name in sorted(os.listdir(above)) if not name.startswith(b".")]
     except OSError as error:
         return AgentError(f"{decode_name(above)} can't be looked into: {error.strerror}")
-    some = ", ".join(there[:SHOWN]) + (", …" if len(there) > SHOWN else "")
-    return AgentError(f"there is no {decode_name(full)}", f"in {decode_name(above)} there is: {some or 'nothing'}")
+    listed = ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
+    return AgentError(f"there is no {decode_name(full)}", f"in {decode_name(above)} there is: {listed or 'nothing'}")
 
 
-def give_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
-    """Its record, and what it wrote in its working directory."""
+def list_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
+    """List the record of a run, and the files it wrote in its working directory."""
     run = encode_name(request["run"])
     rundir = encode_name(os.path.expanduser(request["home"])) + b"/runs/" + run
     status = read_json(rundir + b"/status.json")
@@ -199,24 +201,25 @@ def give_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
     listing.add(run, rundir if os.path.isdir(rundir) else cwd, follow=True)
     if request.get("record") and not status:
         listing.note(run + b"/record", "it isn't there any more", warning=True)
-    record = [(encode_name(name), rundir + b"/" + encode_name(name)) for name in OF_RECORD]
+    record = [(encode_name(name), rundir + b"/" + encode_name(name)) for name in RECORD_FILES]
     with contextlib.suppress(OSError):
         names = sorted(name for name in os.listdir(rundir + b"/ranks") if name.endswith((b".out", b".err")))
         record += [(b"ranks/" + name, rundir + b"/ranks/" + name) for name in names]
     for name, path in record:
         if os.path.isfile(path):
             listing.add(run + b"/record/" + name, path, growing=True)
-    since = float(status.get("started") or (float(request["since"]) - SLACK))
-    brought = synced_to(cwd)
+    since = float(status.get("started") or (float(request["since"]) - CLOCK_TOLERANCE))
+    synced = synced_to(cwd)
     for name, path in files_below(cwd):
-        found = os.lstat(path)
-        if found.st_mtime >= since and brought.get(path) != [found.st_size, found.st_mtime_ns, found.st_ino]:
+        stat_result = os.lstat(path)
+        identity = [stat_result.st_size, stat_result.st_mtime_ns, stat_result.st_ino]
+        if stat_result.st_mtime >= since and synced.get(path) != identity:
             listing.add(run + b"/files/" + name, path)
     return cwd, False
 
 
 def working_directory(request: Json) -> bytes:
-    """Of the run, as who asks knows it, or as its plan says."""
+    """The run's working directory, from the request or from the plan of the run."""
     rundir = encode_name(os.path.expanduser(request["home"])) + b"/runs/" + encode_name(request["run"])
     cwd = request.get("cwd") or read_json(rundir + b"/plan.json").get("cwd")
     if not cwd:
@@ -225,7 +228,7 @@ def working_directory(request: Json) -> bytes:
 
 
 def synced_to(directory: bytes) -> dict[bytes, Any]:
-    """What a sync has put there, by how it looked then: no run wrote that."""
+    """The files that a sync wrote, with size, mtime and inode: no run wrote those."""
     top = directory
     while not os.path.exists(top + b"/.ipexctl/state.json"):
         if top == os.path.dirname(top):
@@ -235,55 +238,55 @@ def synced_to(directory: bytes) -> dict[bytes, Any]:
     return {top + b"/" + encode_name(row[0]): row[5] for row in rows if len(row) > 5}
 
 
-def files_below(top: bytes) -> Iterator[Name]:
-    for where, directories, files in os.walk(top):
+def files_below(top: bytes) -> Iterator[NamedPath]:
+    for parent, directories, files in os.walk(top):
         directories[:] = sorted(name for name in directories if name != STATE_DIRECTORY)
-        links = [name for name in directories if os.path.islink(where + b"/" + name)]
+        links = [name for name in directories if os.path.islink(parent + b"/" + name)]
         for name in sorted([*files, *links]):
-            path = where + b"/" + name
+            path = parent + b"/" + name
             yield os.path.relpath(path, top), path
 
 
-def hand_over(out: Out, number: int, path: bytes, have: int, known: str | None) -> None:
-    """One file, from where who asks has it rightly."""
+def send_file(output: BufferedOutput, number: int, path: bytes, have: int, known: str | None) -> None:
+    """Send one file, from the offset up to which the receiver has the same content."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        out.say("lost", i=number, reason=error.strerror or str(error))
+        output.emit("lost", i=number, reason=error.strerror or str(error))
         return
     try:
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode):
-            out.say("lost", i=number, reason="it is no file any more")
+            output.emit("lost", i=number, reason="it is no file any more")
             return
         at = crc = 0
         if have and known and have <= before.st_size:
-            crc, found = sums_of(file, have)
-            at = have if found == known else os.lseek(file, 0, os.SEEK_SET)
+            crc, digest = checksums(file, have)
+            at = have if digest == known else os.lseek(file, 0, os.SEEK_SET)
             crc = crc if at else 0
         mode, size = stat.S_IMODE(before.st_mode), before.st_size
-        out.say("file", i=number, at=at, s=size, m=mode, mt=before.st_mtime_ns)
+        output.emit("file", i=number, at=at, s=size, m=mode, mt=before.st_mtime_ns)
         while at < size:
-            data = os.read(file, min(PIECE, size - at))
+            data = os.read(file, min(CHUNK_SIZE, size - at))
             if not data:
                 break
             crc = zlib.crc32(data, crc)
             at += len(data)
-            out.put(struct.pack(">I", len(data)))
-            out.put(data)
+            output.write(struct.pack(">I", len(data)))
+            output.write(data)
         after = os.fstat(file)
         changed = at != size or (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns)
-        out.put(struct.pack(">I", 0))
-        out.say("whole", crc=crc, changed=changed)
+        output.write(struct.pack(">I", 0))
+        output.emit("whole", crc=crc, changed=changed)
     finally:
         os.close(file)
 
 
-def sums_of(file: int, size: int) -> tuple[int, str]:
-    """Of the beginning of a file. What it is known by is a hash; the sum over all of it only guards the way."""
+def checksums(file: int, size: int) -> tuple[int, str]:
+    """CRC and hash of the first bytes of a file. The hash identifies them; the CRC only detects transfer errors."""
     digest, crc, left = hashlib.blake2b(digest_size=32), 0, size
     while left:
-        data = os.read(file, min(PIECE, left))
+        data = os.read(file, min(CHUNK_SIZE, left))
         if not data:
             break
         digest.update(data)
@@ -292,34 +295,34 @@ def sums_of(file: int, size: int) -> tuple[int, str]:
     return crc, digest.hexdigest()
 
 
-def give(out: Out, request: Json) -> None:
-    listing = Listing(out)
+def serve(output: BufferedOutput, request: Json) -> None:
+    listing = Listing(output)
     if request.get("run") and request.get("path") is None:
-        source, single = give_run(listing, request)
+        source, single = list_run(listing, request)
     else:
         relative = not request["path"].startswith(("/", "~"))
         base = decode_name(working_directory(request)) if request.get("run") and relative else request.get("base", "~")
-        source, single = give_path(listing, base, request["path"])
-    out.say("listed", **{"from": decode_name(source), "single": single})
-    out.flush()
+        source, single = list_path(listing, base, request["path"])
+    output.emit("listed", **{"from": decode_name(source), "single": single})
+    output.flush()
     line = sys.stdin.buffer.readline()
-    if not line.endswith(b"\n"):  # who asked is gone, or has it all
+    if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
         return
     for number, have, known in json.loads(line)["wants"]:
-        hand_over(out, number, listing.paths[number], have, known)
+        send_file(output, number, listing.paths[number], have, known)
 
 
 def main(_: str = "") -> int:
-    """Not `answer`: bytes of files stand between the events, and many small events are one write."""
+    """Does not use `answer`, because content is between the events, and many small events are one write."""
     request = json.loads(sys.stdin.buffer.readline())
-    out = Out()
+    output = BufferedOutput()
     try:
-        give(out, request)
-        out.say("done")
+        serve(output, request)
+        output.emit("done")
     except AgentError as error:
-        out.say("failed", reason=error.reason, fix=error.fix)
+        output.emit("failed", reason=error.reason, fix=error.fix)
     except BrokenPipeError:
         return 0
     with contextlib.suppress(BrokenPipeError):
-        out.flush()
+        output.flush()
     return 0

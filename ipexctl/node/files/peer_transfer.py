@@ -1,7 +1,7 @@
-"""Files from one host's store straight to another's: a server for one occasion, and its client.
+"""Transfers files from the store of one host directly to that of another: a temporary server and its client.
 
-Both ends are given one token by the control machine, and each proves to the other that it has it; then the client
-sends the hashes it wants and gets the store's frames.
+Both get the same token from the control machine, and each proves to the other that it has it. Then the client sends
+the hashes it needs, and receives the store's frames.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Action, Json
 
 _HANDSHAKE_TIME = 5.0
-"""Seconds to prove that the other side has the token."""
-_STALLED = 60.0
-_LINE = 1 << 10
-_WANTED = 1 << 24
-_UNKNOWN_CLIENTS = 32
+"""Seconds for the other side to prove that it has the token."""
+_STALL_TIME = 60.0
+_MAX_LINE = 1 << 10
+_MAX_REQUEST = 1 << 24
+_MAX_UNAUTHENTICATED = 32
 _MALFORMED = (ValueError, KeyError, TypeError, RecursionError)
-"""Errors of reading a message that has another shape."""
+"""Errors raised by an invalid message."""
 
 
 def _proof(token: str, role: str, *nonces: str) -> str:
@@ -46,14 +46,14 @@ def _send_line(conn: socket.socket, message: Any) -> None:
     conn.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _read_line(conn: socket.socket, deadline: float, most: int = _LINE) -> Any:
-    """One line; the two sides take turns, so nothing can follow it."""
+def _read_line(conn: socket.socket, deadline: float, limit: int = _MAX_LINE) -> Any:
+    """One line. The two sides take turns, so no data can follow it."""
     line = bytearray()
     while not line.endswith(b"\n"):
         conn.settimeout(max(0.001, deadline - time.monotonic()))
         data = conn.recv(1 << 16)
         line += data
-        if not data or len(line) > most:
+        if not data or len(line) > limit:
             raise ConnectionError("the other side hung up" if not data else "its line is too long")
     return json.loads(line)
 
@@ -64,7 +64,7 @@ class _Server:
     def __init__(self, request: Json) -> None:
         self._request = request
         self._files = {file["sha256"]: file for file in request["files"]}
-        self._unknown_clients = threading.BoundedSemaphore(_UNKNOWN_CLIENTS)
+        self._unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
         self._lock = threading.Lock()
         self._serving = 0
         self._last = time.monotonic()
@@ -72,9 +72,9 @@ class _Server:
     def run(self, stdin: BinaryIO) -> Json:
         with self._listener() as listener:
             store.emit_or_end("serving", port=listener.getsockname()[1])
-            while self._is_wanted():
+            while self._is_needed():
                 ready, _, _ = select.select([listener.fileno(), stdin.fileno()], [], [], 1.0)
-                # The control machine holds stdin open for as long as the server is wanted.
+                # The control machine keeps stdin open as long as the server is needed.
                 if stdin.fileno() in ready and not os.read(stdin.fileno(), 4096):
                     break
                 if listener.fileno() in ready:
@@ -92,7 +92,7 @@ class _Server:
             raise AgentError(f"nothing can listen on {bind}: {error.strerror or error}") from None
         return listener
 
-    def _is_wanted(self) -> bool:
+    def _is_needed(self) -> bool:
         with self._lock:
             return self._serving > 0 or time.monotonic() - self._last < self._request["idle"]
 
@@ -101,7 +101,7 @@ class _Server:
             conn, _ = listener.accept()
         except OSError:
             return
-        if self._unknown_clients.acquire(blocking=False):
+        if self._unauthenticated.acquire(blocking=False):
             threading.Thread(target=self._handle_client, args=(conn,), daemon=True).start()
         else:
             conn.close()
@@ -111,7 +111,7 @@ class _Server:
             try:
                 self._authenticate(conn)
             finally:
-                self._unknown_clients.release()
+                self._unauthenticated.release()
             with self._lock:
                 self._serving += 1
             try:
@@ -122,62 +122,62 @@ class _Server:
                     self._last = time.monotonic()
 
     def _authenticate(self, conn: socket.socket) -> None:
-        """Raises where the client doesn't prove in time that it has the token."""
+        """Raises when the client does not prove in time that it has the token."""
         deadline = time.monotonic() + _HANDSHAKE_TIME
-        token, ours = self._request["token"], secrets.token_hex(32)
+        token, own_nonce = self._request["token"], secrets.token_hex(32)
         conn.settimeout(_HANDSHAKE_TIME)
-        _send_line(conn, {"nonce": ours})
+        _send_line(conn, {"nonce": own_nonce})
         message = _read_line(conn, deadline)
-        theirs = str(message["nonce"])
-        if not _is_proof(message["proof"], _proof(token, "client", ours, theirs)):
+        peer_nonce = str(message["nonce"])
+        if not _is_proof(message["proof"], _proof(token, "client", own_nonce, peer_nonce)):
             raise ConnectionError("a client without the token")
-        _send_line(conn, {"proof": _proof(token, "server", theirs, ours)})
+        _send_line(conn, {"proof": _proof(token, "server", peer_nonce, own_nonce)})
 
     def _serve(self, conn: socket.socket) -> None:
-        wanted = _read_line(conn, time.monotonic() + _STALLED, _WANTED)
-        files = [self._files[sha256] for sha256 in wanted if sha256 in self._files]
-        conn.settimeout(_STALLED)
+        hashes = _read_line(conn, time.monotonic() + _STALL_TIME, _MAX_REQUEST)
+        files = [self._files[sha256] for sha256 in hashes if sha256 in self._files]
+        conn.settimeout(_STALL_TIME)
         request = {"store": self._request["store"], "files": files}
 
-        def pour(file: BinaryIO, size: int) -> None:
+        def send_body(file: BinaryIO, size: int) -> None:
             if size and conn.sendfile(file, 0, size) != size:
                 raise ConnectionError(f"{file.name} changed while it was read")
 
-        store.send(request, conn.sendall, pour)
+        store.send(request, conn.sendall, send_body)
 
 
 def serve(request: Json, stdin: BinaryIO) -> Json:
-    """Nothing follows the request on stdin but its end, so no buffer holds anything that `select` would miss."""
+    """Only the end of stdin follows the request, so no buffer holds data that `select` would miss."""
     return _Server(request).run(stdin)
 
 
 def connect(request: Json) -> Json:
-    """Fetch files from such a server into this host's store."""
-    where = f"{request['address']} port {request['port']}"
+    """Fetch files from the server of another host into this host's store."""
+    peer = f"{request['address']} port {request['port']}"
     fix = "does a firewall stand between the two hosts? --iface names the network they share"
     try:
         conn = socket.create_connection((request["address"], request["port"]), timeout=_HANDSHAKE_TIME)
     except OSError as error:
-        raise AgentError(f"no connection to {where}: {error.strerror or error}", fix) from None
+        raise AgentError(f"no connection to {peer}: {error.strerror or error}", fix) from None
     with conn:
         try:
             _authenticate(conn, request["token"])
             _send_line(conn, [file["sha256"] for file in request["files"]])
         except (OSError, *_MALFORMED) as error:
-            raise AgentError(f"{where} is not the server that was meant: {error}", fix) from None
-        conn.settimeout(_STALLED)
+            raise AgentError(f"{peer} is not the server that was meant: {error}", fix) from None
+        conn.settimeout(_STALL_TIME)
         with conn.makefile("rb", buffering=1 << 16) as stream:
             try:
                 return store.receive(request, cast("BinaryIO", stream))
             except OSError as error:
-                raise AgentError(f"the connection to {where} was lost: {error.strerror or error}", fix) from None
+                raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
 
 
 def _authenticate(conn: socket.socket, token: str) -> None:
     deadline = time.monotonic() + 2 * _HANDSHAKE_TIME
-    theirs, ours = str(_read_line(conn, deadline)["nonce"]), secrets.token_hex(32)
-    _send_line(conn, {"nonce": ours, "proof": _proof(token, "client", theirs, ours)})
-    if not _is_proof(_read_line(conn, deadline)["proof"], _proof(token, "server", ours, theirs)):
+    peer_nonce, own_nonce = str(_read_line(conn, deadline)["nonce"]), secrets.token_hex(32)
+    _send_line(conn, {"nonce": own_nonce, "proof": _proof(token, "client", peer_nonce, own_nonce)})
+    if not _is_proof(_read_line(conn, deadline)["proof"], _proof(token, "server", own_nonce, peer_nonce)):
         raise ConnectionError("it doesn't have the token")
 
 

@@ -1,7 +1,7 @@
-"""Content store: STORE/<sha256>/<name> is there whole and with that hash, or not at all.
+"""Content store: a file STORE/<sha256>/<name> is always complete and has that hash.
 
-Files come and go as frames: a line of JSON with sha256, name and size, then the bytes; after the last, a line that
-says so. `peer_transfer` moves frames over TCP; `remote/transfer/distribute.py` over ssh.
+Files are transferred as frames: a line of JSON with sha256, name and size, then the bytes; after the last file, a line
+`{"end": true}`. `peer_transfer` moves frames over TCP; `remote/transfer/distribute.py` over ssh.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Report = Callable[..., None]
 
 
 class HashMismatch(AgentError):
-    """The bytes are not those that were meant."""
+    """The bytes do not have the expected hash."""
 
 
 def end_on_signals() -> None:
-    """End at once and leave no unfinished file, whichever thread writes it."""
+    """On a signal, end at once and delete unfinished files of all threads."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _end)
 
@@ -56,7 +56,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def emit_or_end(event: str, **fields: Any) -> None:
-    """Write an event to stdout. When nobody reads any more, nobody wants the work either."""
+    """Write an event to stdout; end this process when stdout has no reader any more."""
     try:
         emit(event, **fields)
     except OSError:
@@ -64,7 +64,7 @@ def emit_or_end(event: str, **fields: Any) -> None:
 
 
 class Progress:
-    """Bytes as they arrive, from any thread, reported at most five times a second."""
+    """Counts bytes of all threads, and reports them at most five times a second."""
 
     def __init__(self, total: int | None, report: Report = emit_or_end) -> None:
         self._total, self._report = total, report
@@ -82,13 +82,13 @@ class Progress:
 
 
 def total_of(files: list[Json]) -> int | None:
-    """Their bytes together; None where one's size isn't known."""
+    """The total size; None when a size is not known."""
     sizes = [file.get("size") for file in files]
     return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
 
 
 def path_of(store: str, file: Json) -> Path:
-    """Where a file lies; neither its hash nor its name may lead anywhere else."""
+    """The path of a file; its hash and name are checked, so that it can't be outside the store."""
     sha256, name = str(file.get("sha256")), str(file.get("name"))
     if not _SHA256.fullmatch(sha256):
         raise AgentError(f"{sha256[:80]!r} is no sha256")
@@ -99,24 +99,24 @@ def path_of(store: str, file: Json) -> Path:
 
 def is_there(store: str, file: Json) -> bool:
     try:
-        found = path_of(store, file).stat()
+        status = path_of(store, file).stat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and file.get("size") in (None, found.st_size)
+    return stat.S_ISREG(status.st_mode) and file.get("size") in (None, status.st_size)
 
 
 def _pid_scope() -> str:
-    """This kernel and this process's view of its processes: only there does a pid mean anything."""
+    """The kernel and the pid namespace in which a pid of this process is valid."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
     return "-".join(re.findall(r"\w+", os.uname().nodename))
 
 
-def _explain(error: OSError, path: Path, wanted: int | None = None) -> AgentError:
-    if error.errno == errno.ENOSPC and wanted is not None:
+def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentError:
+    if error.errno == errno.ENOSPC and expected is not None:
         with suppress(OSError):
-            return explain_full_disk(str(path), wanted)
+            return explain_full_disk(str(path), expected)
     return explain_os_error(error, path)
 
 
@@ -125,7 +125,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class PartialFile:
-    """A file on its way into the store: beside the others until it is whole, then among them."""
+    """A file being written to the store: under a temporary name until it is complete."""
 
     def __init__(self, store: str, file: Json) -> None:
         self.path = path_of(store, file)
@@ -168,10 +168,10 @@ class PartialFile:
             raise _explain(error, self._store, missing) from None
 
     def adopt(self) -> None:
-        """Into the store, if these are the bytes that were meant."""
-        found = self._hash.hexdigest()
-        if found != self.sha256:
-            raise HashMismatch(f"{self.path.name}: its {self.done} bytes have the sha256 {found}, not {self.sha256}")
+        """Check the hash, and move the file to its place in the store."""
+        digest = self._hash.hexdigest()
+        if digest != self.sha256:
+            raise HashMismatch(f"{self.path.name}: its {self.done} bytes have the sha256 {digest}, not {self.sha256}")
         try:
             os.fsync(self._file.fileno())
             self._file.close()
@@ -211,34 +211,34 @@ def _is_alive(pid: int) -> bool:
 
 
 def have(request: Json) -> Json:
-    """Which files are there. With `verify` each is read, and what isn't what its name says is removed."""
-    found, damaged = [], []
+    """The files in the store. With `verify` each is read, and a file with a wrong hash is removed."""
+    present, damaged = [], []
     progress = Progress(total_of(request["files"]))
     for file in request["files"]:
         if not is_there(request["store"], file):
             continue
-        if request.get("verify") and not _is_whole(path_of(request["store"], file), file["sha256"], progress):
+        if request.get("verify") and not _has_hash(path_of(request["store"], file), file["sha256"], progress):
             damaged.append(file)
         else:
-            found.append(file["sha256"])
+            present.append(file["sha256"])
     drop({"store": request["store"], "files": damaged})
-    return {"have": found, "damaged": [file["sha256"] for file in damaged]}
+    return {"have": present, "damaged": [file["sha256"] for file in damaged]}
 
 
-def _is_whole(path: Path, sha256: str, progress: Progress) -> bool:
-    seen = hashlib.sha256()
+def _has_hash(path: Path, sha256: str, progress: Progress) -> bool:
+    digest = hashlib.sha256()
     try:
         with path.open("rb", buffering=0) as file:
             for data in iter(lambda: file.read(CHUNK), b""):
-                seen.update(data)
+                digest.update(data)
                 progress.add(len(data), path.name)
     except OSError as error:
         raise AgentError(f"{path} can't be read: {error.strerror or error}") from None
-    return seen.hexdigest() == sha256
+    return digest.hexdigest() == sha256
 
 
 def drop(request: Json) -> Json:
-    """Remove files; those that aren't there are removed already."""
+    """Remove files; missing ones are no error."""
     for file in request["files"]:
         path = path_of(request["store"], file)
         try:
@@ -251,16 +251,16 @@ def drop(request: Json) -> Json:
 
 
 def receive(request: Json, stream: BinaryIO, report: Report = emit_or_end) -> Json:
-    """Store files from frames, each as soon as it is whole. With `files`, no others are accepted."""
+    """Store files from frames, each as soon as it is complete. With `files`, no others are accepted."""
     store = request["store"]
     files: list[Json] | None = request.get("files")
-    wanted = None if files is None else {file["sha256"]: file for file in files}
+    expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
     got, failed = [], []
     clear(store)
     report("ready")
     for header in _headers(stream):
-        file = header if wanted is None else wanted.get(header.get("sha256"))
+        file = header if expected is None else expected.get(header.get("sha256"))
         if file is None:
             raise AgentError("a file was sent that nobody asked for")
         if "error" in header:
@@ -308,28 +308,28 @@ def _write_body(part: PartialFile, size: int, stream: BinaryIO, progress: Progre
         progress.add(count, name)
 
 
-def send(request: Json, write: Callable[[bytes], Any], pour: Callable[[BinaryIO, int], Any]) -> None:
-    """Write frames; a file that can't be had is said to be so in its place."""
+def send(request: Json, write: Callable[[bytes], Any], send_body: Callable[[BinaryIO, int], Any]) -> None:
+    """Write frames; a file that can't be read gets a frame with an error."""
     for file in request["files"]:
         header = {"sha256": file["sha256"], "name": file["name"]}
         try:
             opened = path_of(request["store"], file).open("rb", buffering=0)
         except OSError as error:
-            said = f"{error.filename} can't be read: {error.strerror or error}"
-            write(json.dumps({**header, "error": said}).encode() + b"\n")
+            message = f"{error.filename} can't be read: {error.strerror or error}"
+            write(json.dumps({**header, "error": message}).encode() + b"\n")
             continue
         with opened:
             size = os.fstat(opened.fileno()).st_size
             write(json.dumps({**header, "size": size}).encode() + b"\n")
-            pour(opened, size)
+            send_body(opened, size)
     write(b'{"end": true}\n')
 
 
 def _send_to_stdout(request: Json) -> int:
-    """stdout holds only frames; complaints go to stderr. With `to`, this agent and its request come before them."""
+    """Write frames to stdout, and errors to stderr. With `to`, the agent and that request come before the frames."""
     out = sys.stdout.buffer
 
-    def pour(file: BinaryIO, size: int) -> None:
+    def send_body(file: BinaryIO, size: int) -> None:
         shutil.copyfileobj(file, out, CHUNK)
         if file.tell() != size:
             raise AgentError(f"{file.name} changed while it was read")
@@ -338,11 +338,11 @@ def _send_to_stdout(request: Json) -> int:
         if "to" in request:
             out.write(own_archive())
             out.write(json.dumps(request["to"]).encode() + b"\n")
-        send(request, out.write, pour)
+        send(request, out.write, send_body)
         out.flush()
     except (AgentError, OSError) as error:
         os.write(2, f"{error}\n".encode())
-        os._exit(1)  # without a second try to write what is still buffered
+        os._exit(1)  # does not try to write the buffered rest again
     return 0
 
 

@@ -1,8 +1,8 @@
-"""A project's tree on this host: its state, and which runs use it. `tree_upload` changes it.
+"""A project's tree on this host: its state, and the runs that use it. `tree_upload` changes it.
 
-A tree is HOME/code/<project>, its further generations beside it. What sync knows of one is in its `.ipexctl`:
-`state.json` (what it put there), `pending.json` (what it was about to), `leases` (runs that use it), `stage` (contents
-by hash that aren't in place yet). Names are bytes; JSON has them as surrogates.
+A tree is HOME/code/<project>, with further generations beside it. Its state directory `.ipexctl` has `state.json` (the
+files that sync wrote), `pending.json` (an update in progress), `leases` (runs that use the tree) and `stage` (contents
+by hash, not yet in place). Names are bytes; in JSON they are strings with surrogates.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ UPLOAD_TIME = 20.0
 STATE_DIRECTORY = ".ipexctl"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORTH_READING = 64 << 20
-"""A file that was written to and is larger is taken for changed, unread, where only a note depends on it."""
+"""A larger file with another mtime counts as changed without reading it, when only a message depends on it."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 Row = List[Any]
-"""path, kind (f, l, d), mode, size, sha256 or where a link leads; in a state also how it looked when it was noted
-(size, mtime_ns, inode; nothing: it isn't what the project has) and whether sync put it there."""
+"""path, kind (f, l, d), mode, size, sha256 or link target. In a state also [size, mtime_ns, inode] at the time of the
+sync (null: it differs from the project's file), and whether sync wrote it."""
 
 
-def look(path: bytes) -> os.stat_result | None:
+def lstat_or_none(path: bytes) -> os.stat_result | None:
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -55,8 +55,8 @@ def look(path: bytes) -> os.stat_result | None:
 def sha256_of(path: bytes) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        for piece in iter(lambda: file.read(CHUNK), b""):
-            digest.update(piece)
+        for chunk in iter(lambda: file.read(CHUNK), b""):
+            digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -91,7 +91,7 @@ class Tree:
         self.rows: dict[str, Row] = {row[0]: row for row in state.get("rows", [])}
         self.pending: list[Row] = read_json(self.state_directory + b"/pending.json").get("rows", [])
 
-    def at(self, path: str) -> bytes:
+    def path_of(self, path: str) -> bytes:
         return self.path + b"/" + encode_name(path)
 
     def exists(self) -> bool:
@@ -107,15 +107,15 @@ class Tree:
             yield
 
     def runs(self) -> list[str]:
-        """Those that said they use this tree."""
+        """The runs with a lease on this tree."""
         with contextlib.suppress(OSError):
             return [decode_name(name) for name in sorted(os.listdir(self.leases)) if not name.startswith(b".")]
         return []
 
-    def held(self, mine: str | None, ended: list[str]) -> list[str]:
-        """The runs, other than ours, that use it still."""
-        with_ranks.cache_clear()
-        return [run for run in self.runs() if run != mine and run not in ended and not has_ended(self, run)]
+    def active_runs(self, own_run: str | None, ended: list[str]) -> list[str]:
+        """The runs that still use the tree, except the one of this request."""
+        runs_with_ranks.cache_clear()
+        return [run for run in self.runs() if run != own_run and run not in ended and not has_ended(self, run)]
 
     def lease(self, run: str | None) -> None:
         if run:
@@ -129,125 +129,125 @@ class Tree:
             with contextlib.suppress(OSError):
                 os.unlink(self.leases + b"/" + encode_name(run))
 
-    def is_as_left(self, row: Row, found: os.stat_result | None) -> bool:
-        """Whether it is what sync put there, going by its looks."""
-        if found is None or len(row) < 6 or not row[5]:
+    def is_unchanged(self, row: Row, status: os.stat_result | None) -> bool:
+        """Whether it is unchanged since the sync, by size, mtime and inode."""
+        if status is None or len(row) < 6 or not row[5]:
             return False
         if row[1] != "f":
-            return self.holds(row[0], found, row)
-        return stat.S_ISREG(found.st_mode) and [found.st_size, found.st_mtime_ns, found.st_ino] == row[5]
+            return self.has_content(row[0], status, row)
+        return stat.S_ISREG(status.st_mode) and [status.st_size, status.st_mtime_ns, status.st_ino] == row[5]
 
-    def holds(self, path: str, found: os.stat_result, row: Row) -> bool:
-        """Whether it is what that row says, going by what is in it."""
+    def has_content(self, path: str, status: os.stat_result, row: Row) -> bool:
+        """Whether its content is that of the row."""
         if row[1] == "d":
-            return stat.S_ISDIR(found.st_mode)
+            return stat.S_ISDIR(status.st_mode)
         if row[1] == "l":
-            return stat.S_ISLNK(found.st_mode) and decode_name(os.readlink(self.at(path))) == row[4]
-        return stat.S_ISREG(found.st_mode) and found.st_size == row[3] and sha256_of(self.at(path)) == row[4]
+            return stat.S_ISLNK(status.st_mode) and decode_name(os.readlink(self.path_of(path))) == row[4]
+        return stat.S_ISREG(status.st_mode) and status.st_size == row[3] and sha256_of(self.path_of(path)) == row[4]
 
     def check(self) -> Json:
-        """What of the state isn't so any more: gone, or written to by others."""
+        """Compare the tree with its state: the number of missing files, and the changed ones."""
         gone, kept = 0, []
         for row in self.rows.values():
-            found = look(self.at(row[0]))
-            if found is None:
+            status = lstat_or_none(self.path_of(row[0]))
+            if status is None:
                 gone += 1
-            elif self.is_as_left(row, found):
+            elif self.is_unchanged(row, status):
                 continue
-            elif not row[6] or found.st_size > WORTH_READING or not self.holds(row[0], found, row):
+            elif not row[6] or status.st_size > WORTH_READING or not self.has_content(row[0], status, row):
                 kept.append(row[0])
         return {"gone": gone, "kept": kept}
 
 
 def record_of(tree: Tree, run: str) -> Json:
-    """What the run's supervisor says of it; nothing where that is on another host, or has not begun."""
+    """The run's status; empty when its supervisor is on another host or has not started."""
     return read_json(tree.home + b"/runs/" + encode_name(run) + b"/status.json")
 
 
 def has_ended(tree: Tree, run: str) -> bool:
-    """By the run's own record where that is on this host, else by what is left of it here."""
+    """Whether a run has ended: by its status if that is on this host, else by its remaining files and processes."""
     lease, status = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
     if status:
         supervisor = status.get("supervisor") or {}
         pid = supervisor.get("pid")
-        here = supervisor.get("machine") == os.uname().nodename and lease.get("boot") == boot()
-        lost = here and isinstance(pid, int) and not os.path.exists(f"/proc/{pid}")
+        is_on_this_machine = supervisor.get("machine") == os.uname().nodename and lease.get("boot") == boot()
+        lost = is_on_this_machine and isinstance(pid, int) and not os.path.exists(f"/proc/{pid}")
         return status.get("state") not in ("starting", "running") or lost
     rundir = tree.home + b"/runs/" + encode_name(run)
     if os.path.exists(rundir + b"/job.json"):
         return bool(lease.get("boot") != boot())
-    if encode_name(run) in with_ranks():
+    if encode_name(run) in runs_with_ranks():
         return False
-    # The job file beside it goes once the ranks have begun, or with the run. Older versions brought rank.py.
-    brought = look(rundir + b"/agent.zip") or look(rundir + b"/rank.py")
-    if brought is not None and time.time() - brought.st_ctime > UPLOAD_TIME:
+    # The job file is removed once the ranks have started, or with the run. Older versions uploaded rank.py.
+    uploaded = lstat_or_none(rundir + b"/agent.zip") or lstat_or_none(rundir + b"/rank.py")
+    if uploaded is not None and time.time() - uploaded.st_ctime > UPLOAD_TIME:
         return True
     return time.time() - float(lease.get("made") or 0) > START_TIME
 
 
 @functools.lru_cache(maxsize=None)
-def with_ranks() -> list[bytes]:
-    """The runs that have a rank on this host: its wrapper is called by its path."""
-    found: list[bytes] = []
+def runs_with_ranks() -> list[bytes]:
+    """The runs with a rank on this host, by the path in the command line of its wrapper."""
+    runs: list[bytes] = []
     for process in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
-            found += re.findall(rb"/runs/([^/\0]+)/(?:agent\.zip\0run\.rank|rank\.py)(?:\0|$)", file.read())
-    return found
+            runs += re.findall(rb"/runs/([^/\0]+)/(?:agent\.zip\0run\.rank|rank\.py)(?:\0|$)", file.read())
+    return runs
 
 
 def store_token(home: bytes, *, make: bool) -> str | None:
-    """The same for two hosts that share this home: a link that leads nowhere, made in one step on NFS too."""
-    place = home + b"/code/.store"
+    """A token shared by all hosts with this home: a dangling link, because creating one is atomic on NFS too."""
+    link = home + b"/code/.store"
     with contextlib.suppress(OSError):
         if make:
             make_private_directory(home + b"/code")
             with contextlib.suppress(FileExistsError):
-                os.symlink(os.urandom(16).hex().encode(), place)
-        return decode_name(os.readlink(place))
+                os.symlink(os.urandom(16).hex().encode(), link)
+        return decode_name(os.readlink(link))
     return None
 
 
 def generations(home: bytes, project: str) -> list[Tree]:
-    first = [Tree(home, project, 1)]
+    trees = [Tree(home, project, 1)]
     with contextlib.suppress(OSError):
-        found = [decode_name(name) for name in os.listdir(home + b"/code")]
-        numbers = [name[len(project) + 4 :] for name in found if name.startswith(project + ".gen")]
-        first += [Tree(home, project, int(n)) for n in sorted(numbers) if n.isdigit() and int(n) > 1]
-    return first
+        names = [decode_name(name) for name in os.listdir(home + b"/code")]
+        numbers = [name[len(project) + 4 :] for name in names if name.startswith(project + ".gen")]
+        trees += [Tree(home, project, int(n)) for n in sorted(numbers) if n.isdigit() and int(n) > 1]
+    return trees
 
 
 def inspect(request: Json) -> Json:
-    """What there is of this project, and, where it is as it should be, the lease for it."""
+    """Describe the trees of a project, and take a lease on one that is up to date."""
     home, digest = home_of(request), request["digest"]
-    mine, ended = request.get("lease"), request.get("ended", [])
-    answer: list[Json] = []
+    own_run, ended = request.get("lease"), request.get("ended", [])
+    descriptions: list[Json] = []
     leased = False
     for tree in generations(home, request["project"]):
         if not tree.exists():
             continue
-        found: Json = {"whole": False}
-        with tree.lock() if mine and tree.digest == digest and not leased else contextlib.nullcontext():
+        description: Json = {"whole": False}
+        with tree.lock() if own_run and tree.digest == digest and not leased else contextlib.nullcontext():
             if tree.digest == digest and not tree.pending:
-                found.update(tree.check())
-                found["whole"] = not found["gone"]
-            if found["whole"] and not leased:
-                tree.lease(mine)
-                leased = bool(mine)
-        found["staged"] = []
+                description.update(tree.check())
+                description["whole"] = not description["gone"]
+            if description["whole"] and not leased:
+                tree.lease(own_run)
+                leased = bool(own_run)
+        description["staged"] = []
         with contextlib.suppress(OSError):
-            found["staged"] = [
+            description["staged"] = [
                 decode_name(name) for name in os.listdir(tree.stage) if SHA256.fullmatch(decode_name(name))
             ]
-        found.update(generation=tree.generation, path=decode_name(tree.path), digest=tree.digest)
-        found["held"] = tree.held(mine, ended)
-        found["ended"] = [run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)]
-        answer.append(found)
+        description.update(generation=tree.generation, path=decode_name(tree.path), digest=tree.digest)
+        description["held"] = tree.active_runs(own_run, ended)
+        description["ended"] = [run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)]
+        descriptions.append(description)
     token = store_token(home, make=not request.get("dry_run"))
-    return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": answer}
+    return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": descriptions}
 
 
-def explaining(action: Action) -> Action:
-    """The action, with an error of the filesystem as an AgentError."""
+def with_explained_errors(action: Action) -> Action:
+    """Wrap an action so that a filesystem error becomes an AgentError."""
 
     def run(request: Json, stdin: BinaryIO) -> Json:
         try:
@@ -259,4 +259,4 @@ def explaining(action: Action) -> Action:
 
 
 def main(action: str) -> int:
-    return answer(explaining({"inspect": lambda request, _: inspect(request)}[action]))
+    return answer(with_explained_errors({"inspect": lambda request, _: inspect(request)}[action]))

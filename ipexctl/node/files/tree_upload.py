@@ -1,10 +1,10 @@
-"""Makes a project's tree on this host what the project is, and leaves alone what runs wrote into it.
+"""Updates a project's tree on this host, and never changes files that runs wrote into it.
 
-The rules, for a path that both have:
-- what an earlier sync put there, and nobody has written to since, becomes what the project has, or goes with it;
-- what was put there and has been written to stays while the project's is the same; when the project's has changed too,
-  that takes the place, and the host's is kept beside it as NAME.node-1;
-- what no sync put there is never touched: the project's file isn't put there, and that is said.
+The rules for a path in the tree:
+- a file that an earlier sync wrote, unchanged since, is updated, or deleted if the project no longer has it;
+- a file that an earlier sync wrote, changed since, stays while the project's file is the same; when that has changed
+  too, it replaces the host's file, which is kept beside it as NAME.node-1;
+- a file that no sync wrote is never touched: the project's file is not written there, and the report lists it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ipexctl.node.files.tree import (
     SHA256,
     STATE_DIRECTORY,
     Tree,
-    explaining,
     generations,
     has_ended,
     home_of,
-    look,
+    lstat_or_none,
     sha256_of,
+    with_explained_errors,
 )
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     )
 
 CHUNK = 1 << 20
-SHOWN = 20
+MAX_PATHS = 20
 
 
 class Plan:
-    """What it takes to get from what is there to what is wanted. Nothing is touched by making it."""
+    """The changes that turn the tree into the manifest. Making a plan changes nothing."""
 
-    def __init__(self, tree: Tree, wanted: list[Row]) -> None:
+    def __init__(self, tree: Tree, manifest: list[Row]) -> None:
         self.tree = tree
-        self.wanted = {row[0]: row for row in wanted}
+        self.manifest = {row[0]: row for row in manifest}
         self.old: dict[str, list[Row]] = {path: [row] for path, row in tree.rows.items() if row[6]}
         for row in tree.pending:
             self.old.setdefault(row[0], []).append(row)
@@ -57,73 +57,73 @@ class Plan:
         self.modes: list[Row] = []
         self.aside: list[str] = []
         self.kept: list[str] = []
-        """Written to since, where the project's is what it was."""
+        """Files changed on the host, while the project's file is the same."""
         self.blocked: list[str] = []
-        """The host's own, where the project has something else."""
-        self._not_ours: set[str] = set()
+        """Paths with a file that sync did not write, so that the project's file can't be written."""
+        self._not_from_sync: set[str] = set()
         self._deletions()
-        for path in sorted(self.wanted, key=encode_name):
-            self._place(self.wanted[path])
+        for path in sorted(self.manifest, key=encode_name):
+            self._plan_path(self.manifest[path])
 
-    def _is_ours(self, path: str, found: os.stat_result) -> bool:
+    def _is_from_sync(self, path: str, status: os.stat_result) -> bool:
         rows = self.old.get(path, ())
-        return any(self.tree.is_as_left(row, found) or self.tree.holds(path, found, row) for row in rows)
+        return any(self.tree.is_unchanged(row, status) or self.tree.has_content(path, status, row) for row in rows)
 
     def _deletions(self) -> None:
-        """What was put there and nobody has written to since; deepest first."""
+        """Plan to remove what sync wrote and what is unchanged, deepest path first."""
         for path in sorted(self.old, key=encode_name, reverse=True):
-            found, new = self._look(path), self.wanted.get(path)
-            if found is None or (new and (new[1] == "d") == stat.S_ISDIR(found.st_mode)):
+            status, new = self._status_of(path), self.manifest.get(path)
+            if status is None or (new and (new[1] == "d") == stat.S_ISDIR(status.st_mode)):
                 continue
-            if self._is_ours(path, found) and (not stat.S_ISDIR(found.st_mode) or self._only_ours(path)):
+            if self._is_from_sync(path, status) and (not stat.S_ISDIR(status.st_mode) or self._has_only_removed(path)):
                 self.remove[path] = None
 
-    def _look(self, path: str) -> os.stat_result | None:
-        """What is there, unless it is somewhere else: behind a link that a run has put in a directory's place."""
+    def _status_of(self, path: str) -> os.stat_result | None:
+        """The status of a path; None also when a parent directory is now a link, made by a run."""
         above = path.rpartition("/")[0]
         while above:
-            found = look(self.tree.at(above))
-            if found is None or not stat.S_ISDIR(found.st_mode):
+            status = lstat_or_none(self.tree.path_of(above))
+            if status is None or not stat.S_ISDIR(status.st_mode):
                 return None
             above = above.rpartition("/")[0]
-        return look(self.tree.at(path))
+        return lstat_or_none(self.tree.path_of(path))
 
-    def _only_ours(self, path: str) -> bool:
-        return all(f"{path}/{decode_name(name)}" in self.remove for name in os.listdir(self.tree.at(path)))
+    def _has_only_removed(self, path: str) -> bool:
+        return all(f"{path}/{decode_name(name)}" in self.remove for name in os.listdir(self.tree.path_of(path)))
 
-    def _place(self, row: Row) -> None:
+    def _plan_path(self, row: Row) -> None:
         path, kind = row[0], row[1]
-        if path.rpartition("/")[0] in self._not_ours:
-            self._leave(path)
+        if path.rpartition("/")[0] in self._not_from_sync:
+            self._block(path)
             return
-        found = None if path in self.remove else look(self.tree.at(path))
-        if found is None:
+        status = None if path in self.remove else lstat_or_none(self.tree.path_of(path))
+        if status is None:
             self.make.append(row)
-        elif self._looks_right(row, found) or self.tree.holds(path, found, row):
+        elif self._is_up_to_date(row, status) or self.tree.has_content(path, status, row):
             if kind != "l" and path in self.old and row[2] != self.old[path][0][2]:
                 self.modes.append(row)
-        elif stat.S_ISDIR(found.st_mode):
-            self._leave(path)  # with files of a run in it, or it would be gone
-        elif self._is_ours(path, found):
+        elif stat.S_ISDIR(status.st_mode):
+            self._block(path)  # it has files of a run, or it would be in `remove`
+        elif self._is_from_sync(path, status):
             self.make.append(row)
         elif path not in self.old:
-            self._leave(path)
+            self._block(path)
         elif any(old[1] == kind and old[4] == row[4] for old in self.old[path]):
             self.kept.append(path)
             if kind == "d":
-                self._not_ours.add(path)  # a run has put a link in its place, say to a larger disk
+                self._not_from_sync.add(path)  # a run has replaced it with a link, for example to a larger disk
         else:
             self.aside.append(path)
             self.make.append(row)
 
-    def _looks_right(self, row: Row, found: os.stat_result) -> bool:
-        """Whether it needn't be read: it is what was put there, and that is what is wanted."""
+    def _is_up_to_date(self, row: Row, status: os.stat_result) -> bool:
+        """Whether it is up to date without reading it: unchanged since the sync, and equal to the manifest."""
         old = self.tree.rows.get(row[0])
-        return bool(old and old[1] == row[1] and old[4] == row[4] and self.tree.is_as_left(old, found))
+        return bool(old and old[1] == row[1] and old[4] == row[4] and self.tree.is_unchanged(old, status))
 
-    def _leave(self, path: str) -> None:
+    def _block(self, path: str) -> None:
         self.blocked.append(path)
-        self._not_ours.add(path)
+        self._not_from_sync.add(path)
 
     @property
     def changes(self) -> bool:
@@ -131,16 +131,16 @@ class Plan:
 
     @property
     def contents(self) -> dict[str, list[Row]]:
-        """What is to be put in place, by what is in it."""
-        found: dict[str, list[Row]] = {}
+        """The rows of files to write, by hash."""
+        rows: dict[str, list[Row]] = {}
         for row in self.make:
             if row[1] == "f":
-                found.setdefault(row[4], []).append(row)
-        return found
+                rows.setdefault(row[4], []).append(row)
+        return rows
 
 
 class TreeUpdate:
-    """Carries a plan out: first all contents into the stage, then one path after the other."""
+    """Applies a plan: first all contents into the stage, then one path after the other."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.tree = plan, plan.tree
@@ -149,24 +149,24 @@ class TreeUpdate:
     def staged(self, sha256: str) -> bytes:
         return bytes(self.tree.stage) + b"/" + sha256.encode()
 
-    def lacking(self, others: list[Tree]) -> list[str]:
-        """The contents that are nowhere on this host; what lies at another path of ours is copied from there."""
-        missing = [sha for sha in self.contents if look(self.staged(sha)) is None]
+    def stage_local_copies(self, others: list[Tree]) -> list[str]:
+        """Stage contents from other paths of the project's trees; returns those that are not on this host."""
+        missing = [sha for sha in self.contents if lstat_or_none(self.staged(sha)) is None]
         if not missing:
             return []
-        places: dict[str, list[bytes]] = {}
+        copies: dict[str, list[bytes]] = {}
         for tree in [self.tree, *others]:
             for row in tree.rows.values():
                 if row[1] == "f" and row[5]:
-                    places.setdefault(row[4], []).append(tree.at(row[0]))
-        return [sha for sha in missing if not any(self._copy(sha, place) for place in places.get(sha, ()))]
+                    copies.setdefault(row[4], []).append(tree.path_of(row[0]))
+        return [sha for sha in missing if not any(self._copy(sha, path) for path in copies.get(sha, ()))]
 
-    def _copy(self, sha256: str, place: bytes) -> bool:
+    def _copy(self, sha256: str, source: bytes) -> bool:
         aside = self.staged(sha256) + b".part"
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
-            if not stat.S_ISREG(os.lstat(place).st_mode):
+            if not stat.S_ISREG(os.lstat(source).st_mode):
                 return False
-            shutil.copyfile(place, aside)
+            shutil.copyfile(source, aside)
             if sha256_of(aside) == sha256:
                 os.replace(aside, self.staged(sha256))
                 return True
@@ -175,71 +175,71 @@ class TreeUpdate:
 
     def apply(self, digest: str) -> None:
         tree, plan = self.tree, self.plan
-        # After a kill, the next sync knows by this which files in place come from sync.
+        # After a kill, this shows the next sync which files it wrote.
         journal = [row[:5] for row in plan.make]
         write_json_atomically(
             tree.state_directory + b"/pending.json", {"rows": [*tree.pending, *journal]}, durable=False
         )
         for path in plan.remove:
-            self._remove(tree.at(path))
+            self._remove(tree.path_of(path))
         for path in plan.aside:
-            os.rename(tree.at(path), self._beside(path))
-        left = {sha: len(rows) for sha, rows in self.contents.items()}
+            os.rename(tree.path_of(path), self._free_backup_path(path))
+        uses_left = {sha: len(rows) for sha, rows in self.contents.items()}
         for row in plan.make:
-            self._make(row, left)
+            self._make(row, uses_left)
         for row in plan.modes:
-            os.chmod(tree.at(row[0]), row[2])
+            os.chmod(tree.path_of(row[0]), row[2])
         self._record(digest)
 
-    def _remove(self, place: bytes) -> None:
-        if not stat.S_ISDIR(os.lstat(place).st_mode):
-            os.unlink(place)
+    def _remove(self, target: bytes) -> None:
+        if not stat.S_ISDIR(os.lstat(target).st_mode):
+            os.unlink(target)
             return
         try:
-            os.rmdir(place)
+            os.rmdir(target)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a run has just written there
                 raise
 
-    def _make(self, row: Row, left: dict[str, int]) -> None:
-        path, kind, mode, _, what = row
-        place = self.tree.at(path)
+    def _make(self, row: Row, uses_left: dict[str, int]) -> None:
+        path, kind, mode, _, content = row
+        target = self.tree.path_of(path)
         if kind == "d":
-            os.mkdir(place)
-            os.chmod(place, mode)
+            os.mkdir(target)
+            os.chmod(target, mode)
             return
         aside = self.tree.stage + b"/next"
         if kind == "l":
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
-            os.symlink(encode_name(what), aside)
+            os.symlink(encode_name(content), aside)
         else:
-            left[what] -= 1
-            source = self.staged(what)
-            if left[what]:
+            uses_left[content] -= 1
+            source = self.staged(content)
+            if uses_left[content]:
                 shutil.copyfile(source, aside)
                 source = aside
             os.chmod(source, mode)
             aside = source
-        os.replace(aside, place)
+        os.replace(aside, target)
 
-    def _beside(self, path: str) -> bytes:
+    def _free_backup_path(self, path: str) -> bytes:
         number = 1
-        while look(self.tree.at(f"{path}.node-{number}")) is not None:
+        while lstat_or_none(self.tree.path_of(f"{path}.node-{number}")) is not None:
             number += 1
-        return bytes(self.tree.at(f"{path}.node-{number}"))
+        return bytes(self.tree.path_of(f"{path}.node-{number}"))
 
     def _record(self, digest: str) -> None:
         plan, tree = self.plan, self.tree
         blocked, kept = set(plan.blocked), set(plan.kept)
         made = {row[0] for row in plan.make}
         rows = []
-        for path, row in plan.wanted.items():
-            found = look(tree.at(path))
-            looks = None
-            if found is not None and path not in blocked and path not in kept:
-                looks = [found.st_size, found.st_mtime_ns, found.st_ino]
-            rows.append([*row[:5], looks, path not in blocked and (path in made or path in plan.old)])
+        for path, row in plan.manifest.items():
+            status = lstat_or_none(tree.path_of(path))
+            identity = None
+            if status is not None and path not in blocked and path not in kept:
+                identity = [status.st_size, status.st_mtime_ns, status.st_ino]
+            rows.append([*row[:5], identity, path not in blocked and (path in made or path in plan.old)])
         write_json_atomically(tree.state_directory + b"/state.json", {"digest": digest, "rows": rows})
         os.unlink(tree.state_directory + b"/pending.json")
         shutil.rmtree(tree.stage, ignore_errors=True)
@@ -259,49 +259,49 @@ def frames(stream: BinaryIO) -> Iterator[tuple[str, int]]:
 
 
 def receive_contents(stage: bytes, stream: BinaryIO) -> None:
-    """Contents from a stream into the stage, each whole and with its hash or not at all."""
+    """Write contents from a stream to the stage; each is complete and has its hash, or is absent."""
     for sha256, size in frames(stream):
         digest, left = hashlib.sha256(), size
         aside = stage + b"/" + sha256.encode() + b".part"
         with open(aside, "wb") as file:
             while left:
-                piece = stream.read(min(CHUNK, left))
-                if not piece:
+                chunk = stream.read(min(CHUNK, left))
+                if not chunk:
                     raise AgentError("the connection broke off while files came", "run it again")
-                file.write(piece)
-                digest.update(piece)
-                left -= len(piece)
+                file.write(chunk)
+                digest.update(chunk)
+                left -= len(chunk)
         if digest.hexdigest() != sha256:
             os.unlink(aside)
             raise AgentError("a file of the project changed while it was sent", "run it again")
         os.replace(aside, stage + b"/" + sha256.encode())
 
 
-def stage_from_store(stage: bytes, place: bytes) -> None:
-    """Link or copy a content from the content store, or unpack a parcel of many."""
-    sha256, name = place.split(b"/")[-2:]
-    if not os.path.exists(place):
+def stage_from_store(stage: bytes, path: bytes) -> None:
+    """Stage a file of the content store by link or copy; a parcel is unpacked."""
+    sha256, name = path.split(b"/")[-2:]
+    if not os.path.exists(path):
         return
     if name == b"parcel":
-        with open(place, "rb") as file:
+        with open(path, "rb") as file:
             receive_contents(stage, file)
         return
     try:
-        os.link(place, stage + b"/" + sha256)  # it stays in the store, too, for those who get it from here
+        os.link(path, stage + b"/" + sha256)  # it also stays in the store, from which other hosts fetch it
     except FileExistsError:
         return
     except OSError:
         aside = stage + b"/" + sha256 + b".part"
-        shutil.copyfile(place, aside)
+        shutil.copyfile(path, aside)
         os.replace(aside, stage + b"/" + sha256)
 
 
 def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:
     """The manifest; none of its paths may lead out of the tree or into the state directory."""
-    packed = stream.read(int(request["manifest"]))
-    if len(packed) != int(request["manifest"]):
+    compressed = stream.read(int(request["manifest"]))
+    if len(compressed) != int(request["manifest"]):
         raise AgentError("the connection broke off while the list of files came", "run it again")
-    rows: list[Row] = json.loads(gzip.decompress(packed))
+    rows: list[Row] = json.loads(gzip.decompress(compressed))
     for row in rows:
         parts = row[0].split("/")
         if "\0" in row[0] or parts[0] == STATE_DIRECTORY or any(part in ("", ".", "..") for part in parts):
@@ -310,7 +310,7 @@ def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:
 
 
 def put(request: Json, stream: BinaryIO) -> Json:
-    home, mine, ended = home_of(request), request.get("lease"), request.get("ended", [])
+    home, own_run, ended = home_of(request), request.get("lease"), request.get("ended", [])
     trees = generations(home, request["project"])
     number = int(request["generation"])
     tree = next((tree for tree in trees if tree.generation == number), None)
@@ -322,24 +322,24 @@ def put(request: Json, stream: BinaryIO) -> Json:
     with tree.lock():
         make_private_directory(tree.stage)
         try:
-            for place in request.get("blobs", []):
-                stage_from_store(tree.stage, os.fsencode(place))
+            for blob in request.get("blobs", []):
+                stage_from_store(tree.stage, os.fsencode(blob))
             receive_contents(tree.stage, stream)
             plan = Plan(tree, rows)
             update = TreeUpdate(plan)
-            if lacking := update.lacking(others):
-                return {"need": lacking}
+            if missing := update.stage_local_copies(others):
+                return {"need": missing}
         except OSError:
-            shutil.rmtree(tree.stage, ignore_errors=True)  # nothing is in place yet, and the room may be needed
+            shutil.rmtree(tree.stage, ignore_errors=True)  # no path is changed yet, and the disk space may be needed
             raise
-        if plan.changes and (busy := tree.held(mine, ended)):
+        if plan.changes and (busy := tree.active_runs(own_run, ended)):
             return {"busy": busy}
         for other in others:
-            other.release(mine)
+            other.release(own_run)
         for run in [*ended, *(run for run in tree.runs() if has_ended(tree, run))]:
             tree.release(run)
         update.apply(request["digest"])
-        tree.lease(mine)
+        tree.lease(own_run)
         return report_of(plan)
 
 
@@ -351,12 +351,12 @@ def report_of(plan: Plan, *, dry_run: bool = False) -> Json:
         "changed": plan.changes,
         "placed": len(files),
         "deleted": len(gone),
-        "kept": plan.kept[:SHOWN],
-        "blocked": plan.blocked[:SHOWN],
-        "aside": plan.aside[:SHOWN],
+        "kept": plan.kept[:MAX_PATHS],
+        "blocked": plan.blocked[:MAX_PATHS],
+        "aside": plan.aside[:MAX_PATHS],
         **({"place": files, "delete": gone} if dry_run else {}),
     }
 
 
 def main(action: str) -> int:
-    return answer(explaining({"put": put}[action]))
+    return answer(with_explained_errors({"put": put}[action]))
