@@ -1,4 +1,4 @@
-"""What runs ON the nodes: single files, standard library only, Python 3.8 or newer, read as text and shipped.
+"""The agent: the part of ipexctl that runs on the hosts, with the standard library only, on Python 3.8 or newer.
 
-Nothing here is imported by the rest, and nothing here imports it.
+The other packages import its records and protocol; it imports none of them.
 """

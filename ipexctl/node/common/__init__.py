@@ -1,1 +1,1 @@
-"""Shared by every agent command: errors, events, small file and process helpers."""
+"""Shared by all agent commands: errors, events, records, files, processes, HTTP."""

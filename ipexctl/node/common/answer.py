@@ -1,4 +1,4 @@
-"""The shape of an agent command: a request as one line of JSON on stdin, events as lines of JSON on stdout."""
+"""Input and output of an agent command: a request as one line of JSON on stdin, events as lines of JSON on stdout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, BinaryIO, Callable, Dict
 
 Json = Dict[str, Any]
 Action = Callable[[Json, BinaryIO], Json]
-_writing = threading.Lock()
+_write_lock = threading.Lock()
 
 
 class AgentError(Exception):
-    """What went wrong on this host, and what the user can do about it."""
+    """An error on this host, with a reason and a fix for the user."""
 
     def __init__(self, reason: str, fix: str = "") -> None:
         super().__init__(reason)
@@ -23,9 +23,9 @@ class AgentError(Exception):
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Write one event to stdout; raises an OSError when the control machine no longer reads."""
+    """Write one event to stdout; raises an OSError when the control machine has closed it."""
     line = json.dumps({"event": event, **fields}).encode() + b"\n"
-    with _writing:
+    with _write_lock:
         while line:
             line = line[os.write(1, line) :]
 
@@ -33,7 +33,7 @@ def emit(event: str, **fields: Any) -> None:
 def answer(action: Action, *, private: bool = True) -> int:
     """Read the request, run the action, and emit its result as the last event; returns the exit code.
 
-    `private`: new files are for this account only, whatever its umask says.
+    `private`: new files are readable by this account only, regardless of its umask.
     """
     if private:
         os.umask(0o077)

@@ -1,4 +1,4 @@
-"""The running agent's own files, for programs that start another of its commands."""
+"""The running agent's own archive, to start another command or to send it to another host."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import List
 
 
 def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = True) -> List[str]:  # noqa: UP006
-    """An argv that starts another command of this agent under that Python; valid as long as this process lives.
+    """An argv that starts another command of this agent with that Python; valid while this process lives.
 
-    Not `isolated`, it obeys PYTHONPATH and its like, as a user's script does.
+    Without `isolated`, PYTHONPATH and similar variables apply, as for a user's script.
     """
     return [python, "-I" if isolated else "-s", sys.path[0], command, *([action] if action else [])]
 
 
 def own_archive() -> bytes:
-    """The zip this agent was started from, to be sent on to another host."""
+    """The zip from which this agent was started, to be sent to another host."""
     with open(sys.path[0], "rb") as file:  # noqa: PTH123
         return file.read()

@@ -1,6 +1,6 @@
-"""Files on a host: atomic writes, private directories, a local lock, tolerant reads, explained errors.
+"""Files on a host: atomic writes, private directories, a lock, tolerant reads, explained errors.
 
-Paths may be bytes, as a project's file names need not be UTF-8.
+Paths may be bytes, because a project's file names need not be UTF-8.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ipexctl.node.common.answer import AgentError
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
-_FREE_SPACE = "make room there, or name another directory: --home DIR"
+_FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
 _OS_ERRORS = {
-    errno.ENOSPC: ("the disk is full", _FREE_SPACE),
-    errno.EDQUOT: ("this account's disk quota is used up", _FREE_SPACE),
+    errno.ENOSPC: ("the disk is full", _FREE_SPACE_FIX),
+    errno.EDQUOT: ("this account's disk quota is used up", _FREE_SPACE_FIX),
     errno.EROFS: ("the filesystem is mounted read-only", "name a directory that can be written: --home DIR"),
     errno.EACCES: ("this account may not write there", "name a directory of its own: --home DIR"),
     errno.EPERM: ("this account may not write there", "name a directory of its own: --home DIR"),
@@ -32,7 +32,7 @@ _OS_ERRORS = {
 
 
 def encode_name(name: str) -> bytes:
-    """A file name as the host has it; in JSON, bytes that are not UTF-8 are surrogates."""
+    """A file name from JSON, where bytes that are not UTF-8 are surrogates, as bytes."""
     return name.encode("utf-8", "surrogateescape")
 
 
@@ -41,9 +41,9 @@ def decode_name(name: bytes) -> str:
 
 
 def write_atomically(path: AnyPath, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file, mode 0600: it has its old content or all of the new, also when this process is killed.
+    """Replace a file, mode 0600. It has either its old or its new content, even when this process is killed.
 
-    `durable`: also when the machine crashes. Raises an OSError, and leaves no temporary file then.
+    With `durable`, even when the machine crashes. Raises an OSError, and leaves no temporary file then.
     """
     directory, name = os.path.split(os.fsencode(path))
     temporary = os.path.join(directory, b".%s.%s.new" % (name, os.urandom(4).hex().encode()))
@@ -66,7 +66,7 @@ def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True)
 
 
 def read_json(path: AnyPath) -> Dict[str, Any]:  # noqa: UP006
-    """The object in a file; empty where there is no such file, or something else in it."""
+    """The JSON object in a file; empty when there is no such file, or no valid object in it."""
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read())
@@ -76,15 +76,15 @@ def read_json(path: AnyPath) -> Dict[str, Any]:  # noqa: UP006
 
 
 def make_private_directory(path: AnyPath) -> None:
-    """With its parents, each for this account only (the umask of an agent command is 077)."""
+    """Make a directory and its parents, for this account only (the umask of an agent command is 077)."""
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 @contextlib.contextmanager
 def file_lock(path: AnyPath, patience: float, busy: AgentError) -> Iterator[None]:
-    """Hold a lock of the kernel's, which NFS knows too and which ends with this process; raises `busy` in the end.
+    """Hold a POSIX lock, which also works on NFS and ends with this process; raises `busy` after `patience` seconds.
 
-    A filesystem without locks gives none: what is done under this lock must bear being done twice.
+    On a filesystem without locks nothing is locked: work under this lock must be safe to do twice.
     """
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + patience
@@ -99,7 +99,7 @@ def file_lock(path: AnyPath, patience: float, busy: AgentError) -> Iterator[None
 
 
 def _try_lock(number: int) -> bool:
-    """False where another process holds it."""
+    """False when another process holds the lock."""
     try:
         fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -108,24 +108,24 @@ def _try_lock(number: int) -> bool:
 
 
 def explain_os_error(error: OSError, path: AnyPath = "", fix: str = "") -> AgentError:
-    """What the filesystem's refusal means. `path` is for errors that name none, `fix` for unusual ones."""
-    place = error.filename if error.filename is not None else path
-    place = decode_name(place) if isinstance(place, bytes) else place
+    """An AgentError for a filesystem error. `path` is for errors without a path, `fix` for unusual errors."""
+    location = error.filename if error.filename is not None else path
+    location = decode_name(location) if isinstance(location, bytes) else location
     reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
-    return AgentError(f"{place}: {reason}", fix)
+    return AgentError(f"{location}: {reason}", fix)
 
 
-def explain_full_disk(path: str, wanted: int) -> AgentError:
-    """With figures; raises an OSError where they can't be had."""
-    room = free_space(path)
-    figures = f"{format_size(wanted)} more are needed, {format_size(room)} are left"
-    return AgentError(f"{path}: the disk is full: {figures}", _FREE_SPACE)
+def explain_full_disk(path: str, needed: int) -> AgentError:
+    """An AgentError with the required and the free size; raises an OSError when the free size is not known."""
+    free = free_space(path)
+    figures = f"{format_size(needed)} more are needed, {format_size(free)} are left"
+    return AgentError(f"{path}: the disk is full: {figures}", _FREE_SPACE_FIX)
 
 
 def free_space(path: str) -> int:
-    """Bytes that this account may still write there."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+    """Bytes that this account may still write on that filesystem."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
 
 
 def format_size(size: float) -> str:

@@ -1,7 +1,7 @@
 """HTTP client for package indexes, with the proxies, certificates and logins that pip would use on this host.
 
-`HttpClient.open` raises an OSError, an HTTPException or a ValueError, which `explain` says in words, and an AgentError
-when the certificates can't be used.
+`HttpClient.open` raises an OSError, an HTTPException or a ValueError, which `explain` turns into text, and an
+AgentError when the certificates can't be used.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
-"""Of Debian, Red Hat, SUSE. A Python from conda brings its own authorities, which lack those of a company."""
+"""Of Debian, Red Hat, SUSE. A Python from conda has its own authorities, without those of a company."""
 _SCHEMES = ("http", "https", "file")
 
 
 class HttpSettings(NamedTuple):
-    """What pip is set to; what is left empty here is taken from the environment."""
+    """pip's settings; an empty one is read from the environment."""
 
     proxies: Mapping[str, str] = {}
     """Scheme → address."""
@@ -45,7 +45,7 @@ class HttpSettings(NamedTuple):
 
 
 def read_settings(settings: Mapping[str, Any], logins: Mapping[str, str] | None = None) -> HttpSettings:
-    """pip's settings as they come with a request."""
+    """The settings in a request."""
     proxy = settings.get("proxy")
     return HttpSettings(
         {"http": proxy, "https": proxy} if proxy else {},
@@ -61,7 +61,7 @@ class RefusedRedirect(ValueError):
 
 
 class HttpClient:
-    """Safe to use from several threads."""
+    """An HTTP client that several threads can use."""
 
     def __init__(self, settings: HttpSettings, *, allow_plain_redirects: bool = False) -> None:
         """`allow_plain_redirects`: https may redirect to http, for files whose hash is known."""
@@ -83,45 +83,45 @@ class HttpClient:
             self._opener.add_handler(handler)
 
     def open(self, url: str, *, timeout: float, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
-        """The response. Credentials in the URL, else known logins, else ~/.netrc go along, to that origin only."""
+        """The response. Sends credentials of the URL, else known logins, else ~/.netrc, to that origin only."""
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES:
             raise ValueError("only http, https and file addresses can be fetched")
-        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+        plain_url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
         fields = {"User-Agent": "ipexctl", **(headers or {})}
-        named = [fields.pop(name) for name in list(fields) if name.lower() == "authorization"]
-        login = named[0] if named else self._login(parts)
-        request = urllib.request.Request(bare, headers=fields, method=method)  # noqa: S310 - looked at above
+        given = [fields.pop(name) for name in list(fields) if name.lower() == "authorization"]
+        login = given[0] if given else self._login(parts)
+        request = urllib.request.Request(plain_url, headers=fields, method=method)  # noqa: S310 - the scheme is checked above
         if login:
             request.add_unredirected_header("Authorization", login)
         return self._opener.open(request, timeout=timeout)
 
     def load_certificates(self) -> None:
-        """Raise an AgentError now rather than at the first request over https."""
+        """Load them now, so that an AgentError comes before the first request over https."""
         self._context_for("https://")
 
     def _login(self, parts: SplitResult) -> str:
-        known = origin_of(parts.geturl())
+        origin = origin_of(parts.geturl())
         user, at, _ = parts.netloc.rpartition("@")
         if at:
             name, _, password = user.partition(":")
-            self.logins[known] = _basic(unquote(name), unquote(password))
-        elif known not in self.logins and parts.hostname:
+            self.logins[origin] = _basic(unquote(name), unquote(password))
+        elif origin not in self.logins and parts.hostname:
             login = _netrc_login(parts.hostname)
             if login:
-                self.logins[known] = login
-        return self.logins.get(known, "")
+                self.logins[origin] = login
+        return self.logins.get(origin, "")
 
     def _context_for(self, url: str) -> ssl.SSLContext:
         verify = not self._is_trusted(urlsplit(url))
-        with self._lock:  # to read all authorities takes a while, and all threads begin at once
+        with self._lock:  # loading all authorities takes long, and all threads start at once
             if verify not in self._contexts:
                 self._contexts[verify] = self._new_context(verify)
             return self._contexts[verify]
 
     def _is_trusted(self, parts: SplitResult) -> bool:
-        for word in self._settings.trusted_hosts:
-            trusted = urlsplit("//" + word.rpartition("//")[2])
+        for name in self._settings.trusted_hosts:
+            trusted = urlsplit("//" + name.rpartition("//")[2])
             if trusted.hostname == parts.hostname and trusted.port in (None, parts.port or 443):
                 return True
         return False
@@ -152,7 +152,7 @@ class HttpClient:
 
 
 class _HttpsHandler(urllib.request.AbstractHTTPHandler):
-    """Chooses the certificates for each host, also for one that a redirect leads to."""
+    """Chooses the certificates for each host, including the target of a redirect."""
 
     def __init__(self, context_for: Callable[[str], ssl.SSLContext]) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _HttpsHandler(urllib.request.AbstractHTTPHandler):
 
 
 class _RedirectHandler(urllib.request.HTTPRedirectHandler):
-    """A login goes along on the same origin only."""
+    """Follows redirects, and sends a login to the same origin only."""
 
     def __init__(self, allow_plain: bool) -> None:
         self._allow_plain = allow_plain
@@ -174,17 +174,17 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
         old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
         if new not in ("http", "https") or (old == "https" and new == "http" and not self._allow_plain):
             raise RefusedRedirect(f"it redirects from {old} to something else")
-        made = super().redirect_request(req, fp, 307 if code == 308 else code, msg, headers, newurl)
-        if made is None:
+        redirected = super().redirect_request(req, fp, 307 if code == 308 else code, msg, headers, newurl)
+        if redirected is None:
             return None
         login = req.unredirected_hdrs.get("Authorization")
         if origin_of(newurl) != origin_of(req.full_url):
-            made.headers.pop("Cookie", None)
+            redirected.headers.pop("Cookie", None)
         elif login:
-            made.add_unredirected_header("Authorization", login)
-        return made
+            redirected.add_unredirected_header("Authorization", login)
+        return redirected
 
-    http_error_308 = urllib.request.HTTPRedirectHandler.http_error_302  # Python knows it from 3.11 on
+    http_error_308 = urllib.request.HTTPRedirectHandler.http_error_302  # part of urllib since Python 3.11
 
 
 def origin_of(url: str) -> str:
@@ -194,20 +194,20 @@ def origin_of(url: str) -> str:
 
 
 def without_login(url: str) -> str:
-    """A URL as it may be shown: neither credentials nor a query, which may be signed."""
+    """A URL for display, without credentials and without the query, which may be signed."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the same request would end the same way."""
+    """Whether the same request would fail again."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500 and error.code not in (408, 416, 429)
     return isinstance(_cause(error), (ssl.SSLCertVerificationError, FileNotFoundError, RefusedRedirect))
 
 
 def explain(error: Exception, timeout: float | None = None) -> str:
-    """Why a request failed, in words."""
+    """Why a request failed, as text."""
     if isinstance(error, urllib.error.HTTPError):
         return f"the server says {error.code} {error.reason}"
     cause = _cause(error)
@@ -250,9 +250,9 @@ def _netrc_login(host: str) -> str:
     named = os.environ.get("NETRC")
     for path in [named] if named else ["~/.netrc", "~/_netrc"]:
         try:
-            found = netrc.netrc(str(Path(path).expanduser())).authenticators(host)
+            login = netrc.netrc(str(Path(path).expanduser())).authenticators(host)
         except (OSError, netrc.NetrcParseError, RuntimeError, ValueError):
             continue
-        if found:
-            return _basic(found[0] or "", found[2] or "")
+        if login:
+            return _basic(login[0] or "", login[2] or "")
     return ""

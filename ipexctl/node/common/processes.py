@@ -1,4 +1,4 @@
-"""Processes as the kernel lists them, and the one check whether a recorded process still runs."""
+"""Process status from /proc, and the only check whether a recorded process still runs."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class ProcessStat(NamedTuple):
     seconds: float
     """CPU time, user and system."""
     start: int
-    """In the kernel's ticks since boot. Numbers are used again; number and start are not."""
+    """Kernel ticks since boot. A pid can be used again, but not with the same start."""
     rss: int
     """Bytes."""
 
     @property
     def is_alive(self) -> bool:
-        """A zombie has ended and waits for its parent."""
+        """False for a zombie, which has ended and waits for its parent."""
         return self.state not in "ZX"
 
 
 class ProcessIdentity(NamedTuple):
-    """A process as records name it, for readers that come later or from another machine of a shared home."""
+    """A process in a record, for later readers and for other machines with the same home."""
 
     pid: int
     start: int | None = None
     machine: str | None = None
-    """The machine's own name. Records of older versions have none; they were written on this machine."""
+    """The hostname. Records of older versions have none; they are from this machine."""
     boot: str | None = None
-    """The kernel's id of its boot: names of machines may repeat."""
+    """The kernel's boot id, because hostnames may repeat."""
 
     @property
     def is_of_this_machine(self) -> bool:
@@ -54,12 +54,12 @@ class ProcessIdentity(NamedTuple):
         return stat.is_alive and stat.start == self.start
 
     def send_signal(self, number: int) -> bool:
-        """False when it doesn't run on this machine any more. Raises an OSError when it may not be signalled."""
+        """False when it does not run on this machine. Raises an OSError when it may not be signalled."""
         try:
             handle = os.pidfd_open(self.pid)  # type: ignore[attr-defined, unused-ignore]
         except ProcessLookupError:
             return False
-        except (AttributeError, OSError):  # Python 3.8, a kernel before 5.3, a sandbox: the number is all there is
+        except (AttributeError, OSError):  # Python 3.8, a kernel before 5.3, a sandbox: only the pid can be used
             if not self.is_alive:
                 return False
             os.kill(self.pid, number)
@@ -101,12 +101,12 @@ def boot_id() -> str | None:
 
 
 def is_caught(pid: int, number: int) -> bool:
-    """Whether a process has a handler for that signal; many signals end one that has none."""
+    """Whether a process has a handler for that signal; without one, many signals end the process."""
     return is_in_mask(pid, "SigCgt", number)
 
 
 def is_in_mask(pid: int, mask: str, number: int) -> bool:
-    """Of the masks in /proc/PID/status: SigCgt (caught), ShdPnd (pending) …"""
+    """Whether a signal is in a mask of /proc/PID/status: SigCgt (caught), ShdPnd (pending) …"""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             lines = file.readlines()

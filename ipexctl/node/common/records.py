@@ -1,7 +1,7 @@
-"""The record of a run, `status.json` and `events.jsonl`, as values that the nodes and the control machine share.
+"""The record of a run, `status.json` and `events.jsonl`, as values shared by the nodes and the control machine.
 
-Decoding never fails: a field that is missing or of another kind has its default, whichever version wrote the record.
-The values are named tuples: to import dataclasses takes 10 ms, which every rank and every call would pay for.
+Decoding never fails: a missing or invalid field has its default, for records of any version. The values are named
+tuples, because importing dataclasses takes 10 ms for every rank and every call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json = Dict[str, Any]
 State = Literal["starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
 STATES: frozenset[str] = frozenset(("starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
-"""The states of a run, and of a rank, that is over."""
+"""The states of a run or a rank that has ended."""
 SCHEMA = "ipexctl.status/1"
 Value = TypeVar("Value")
 
@@ -25,9 +25,9 @@ class OutOfMemory(NamedTuple):
     """The kernel killed a process because memory ran out."""
 
     by: str
-    """Where that was found: cgroup, kernel log."""
+    """The source: cgroup, kernel log."""
     limit: int | None = None
-    """Bytes, where there was a limit below the machine's own."""
+    """Bytes, when there was a limit below the machine's memory."""
 
 
 class RankStatus(NamedTuple):
@@ -44,7 +44,7 @@ class RankStatus(NamedTuple):
     out_lines: int | None = None
     err_lines: int | None = None
     lost: int = 0
-    """Bytes of its output that found no room on any disk."""
+    """Bytes of output lost because disks were full."""
     oom: OutOfMemory | None = None
     wrapper: int | None = None
     """The process id of the rank wrapper."""
@@ -53,7 +53,7 @@ class RankStatus(NamedTuple):
     waits_in: str | None = None
     """The kernel function that process sleeps in."""
     mismatch: tuple[str, ...] = ()
-    """Sentences about cores and memory that are not as planned."""
+    """Sentences about cores and memory that differ from the plan."""
 
     def to_json(self) -> Json:
         return {
@@ -76,17 +76,17 @@ class RankStatus(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What ended a run. `kind` is one of those that `run/verdict.py` describes."""
+    """The failure that ended a run. `run/verdict.py` describes the values of `kind`."""
 
     rank: int | None
-    """None when no rank is to blame."""
+    """None when no single rank is the cause."""
     host: str | None
     exit_code: int | None = None
     signal: int | None = None
     at: float | None = None
     kind: str = ""
     ranks: tuple[int, ...] = ()
-    """All ranks it is about: those of a node that was lost, those that never began."""
+    """All ranks concerned, such as those of a lost node, or those that never started."""
     oom: OutOfMemory | None = None
 
     def to_json(self) -> Json:
@@ -103,7 +103,7 @@ class Failure(NamedTuple):
 
 
 class SilentRank(NamedTuple):
-    """What a rank was doing when no rank had printed anything for long."""
+    """The state of a rank in a run without output for a long time."""
 
     rank: int
     host: str
@@ -113,7 +113,7 @@ class SilentRank(NamedTuple):
     process: str | None = None
     waits_in: str | None = None
     stream: str | None = None
-    """Of its last line: out, err."""
+    """The stream of its last line: out, err."""
 
 
 class Silence(NamedTuple):
@@ -121,15 +121,15 @@ class Silence(NamedTuple):
 
     since: float
     after: float
-    """Seconds after which that is reported."""
+    """Seconds without output after which it is reported."""
     ranks: tuple[SilentRank, ...] = ()
 
     def to_json(self) -> Json:
-        return {"since": self.since, "after": self.after, "ranks": [row._asdict() for row in self.ranks]}
+        return {"since": self.since, "after": self.after, "ranks": [rank._asdict() for rank in self.ranks]}
 
 
 class Attempt(NamedTuple):
-    """An attempt before the last one, and why it ended."""
+    """An earlier attempt, and why it ended."""
 
     attempt: int
     reason: str = ""
@@ -144,18 +144,18 @@ class Mpirun(NamedTuple):
     pid: int | None = None
     exit_code: int | None = None
     tail: tuple[str, ...] = ()
-    """Its own last lines, when it ended the run."""
+    """Its last output lines, when it ended the run."""
 
 
 class Master(NamedTuple):
-    """Where the ranks meet: MASTER_ADDR and MASTER_PORT."""
+    """The rendezvous address of the ranks: MASTER_ADDR and MASTER_PORT."""
 
     addr: str = ""
     port: int | None = None
 
 
 class RunStatus(NamedTuple):
-    """A run at one moment, as its supervisor wrote it. Times are seconds since the epoch."""
+    """The status of a run, as its supervisor wrote it. Times are seconds since the epoch."""
 
     id: str
     state: State
@@ -171,18 +171,18 @@ class RunStatus(NamedTuple):
     reason: str = ""
     """Why it ended, in a sentence."""
     attempt: int = 0
-    """How often it has been started again."""
+    """The number of restarts so far."""
     restarts: int = 0
-    """How often it may be."""
+    """The maximum number of restarts."""
     silent: Silence | None = None
     supervisor: ProcessIdentity = ProcessIdentity(0)
     node0: str = ""
-    """The host the supervisor is on, as the hostfile names it."""
+    """The host of the supervisor, as named in the hostfile."""
     mpirun: Mpirun = Mpirun()
     master: Master = Master()
     attempts: tuple[Attempt, ...] = ()
     unwritten_events: int | None = None
-    """Events that a full disk has refused; None where none ever was."""
+    """Events not written because the disk is full; None when there never were any."""
 
     @property
     def is_over(self) -> bool:
@@ -205,7 +205,7 @@ class RunStatus(NamedTuple):
             "env": self.env,
             "attempt": self.attempt,
             "restarts": self.restarts,
-            "attempts": [each.to_json() for each in self.attempts],
+            "attempts": [attempt.to_json() for attempt in self.attempts],
             "master": self.master._asdict(),
             "ranks": [rank.to_json() for rank in self.ranks],
             "first_failure": self.first_failure and self.first_failure.to_json(),
@@ -225,101 +225,101 @@ class RunEvent(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        return _whole(self.fields.get("rank"))
+        return _integer(self.fields.get("rank"))
 
     def to_json(self) -> Json:
         return {"at": self.at, "event": self.event, **self.fields}
 
 
 def read_event(document: object) -> RunEvent | None:
-    """None where it is no event."""
-    said = _dict(document)
-    if not isinstance(said.get("event"), str):
+    """None when it is not an event."""
+    record = _dict(document)
+    if not isinstance(record.get("event"), str):
         return None
-    fields = {name: value for name, value in said.items() if name not in ("event", "at")}
-    return RunEvent(said["event"], _number(said.get("at")), fields)
+    fields = {name: value for name, value in record.items() if name not in ("event", "at")}
+    return RunEvent(record["event"], _number(record.get("at")), fields)
 
 
 def read_status(document: object) -> RunStatus:
-    said = _dict(document)
-    nodes = said.get("nodes")
-    ranks = _each(said.get("ranks"), _rank)
-    supervisor, mpirun, master = (_dict(said.get(name)) for name in ("supervisor", "mpirun", "master"))
+    record = _dict(document)
+    nodes = record.get("nodes")
+    ranks = _read_list(record.get("ranks"), _rank)
+    supervisor, mpirun, master = (_dict(record.get(name)) for name in ("supervisor", "mpirun", "master"))
     return RunStatus(
-        id=_word(said.get("id")),
-        state=read_state(said.get("state")),
-        script=_word(said.get("script")),
-        env=_word(said.get("env")),
-        nodes=len(nodes) if isinstance(nodes, list) else _whole(nodes) or 1,
-        world_size=_whole(said.get("world_size")) or len(ranks),
-        started=_number(said.get("started")),
-        ended=_number(said.get("ended")),
-        exit_code=_whole(said.get("exit_code")),
+        id=_text_or_empty(record.get("id")),
+        state=read_state(record.get("state")),
+        script=_text_or_empty(record.get("script")),
+        env=_text_or_empty(record.get("env")),
+        nodes=len(nodes) if isinstance(nodes, list) else _integer(nodes) or 1,
+        world_size=_integer(record.get("world_size")) or len(ranks),
+        started=_number(record.get("started")),
+        ended=_number(record.get("ended")),
+        exit_code=_integer(record.get("exit_code")),
         ranks=ranks,
-        first_failure=_failure(said.get("first_failure")),
-        reason=_word(said.get("reason")),
-        attempt=_whole(said.get("attempt")) or 0,
-        restarts=_whole(said.get("restarts")) or 0,
-        silent=_silence(said.get("silent")),
+        first_failure=_failure(record.get("first_failure")),
+        reason=_text_or_empty(record.get("reason")),
+        attempt=_integer(record.get("attempt")) or 0,
+        restarts=_integer(record.get("restarts")) or 0,
+        silent=_silence(record.get("silent")),
         supervisor=ProcessIdentity(
-            _whole(supervisor.get("pid")) or 0,
-            _whole(supervisor.get("start")),
-            _text(supervisor.get("machine")),
-            _text(supervisor.get("boot")),
+            _integer(supervisor.get("pid")) or 0,
+            _integer(supervisor.get("start")),
+            _text_or_none(supervisor.get("machine")),
+            _text_or_none(supervisor.get("boot")),
         ),
-        node0=_word(supervisor.get("host")),
-        mpirun=Mpirun(_whole(mpirun.get("pid")), _whole(mpirun.get("exit_code")), _lines(mpirun.get("tail"))),
-        master=Master(_word(master.get("addr")), _whole(master.get("port"))),
-        attempts=_each(said.get("attempts"), _attempt),
-        unwritten_events=_whole(said.get("unwritten_events")),
+        node0=_text_or_empty(supervisor.get("host")),
+        mpirun=Mpirun(_integer(mpirun.get("pid")), _integer(mpirun.get("exit_code")), _lines(mpirun.get("tail"))),
+        master=Master(_text_or_empty(master.get("addr")), _integer(master.get("port"))),
+        attempts=_read_list(record.get("attempts"), _attempt),
+        unwritten_events=_integer(record.get("unwritten_events")),
     )
 
 
 def read_state(value: object) -> State:
-    """A state of a newer version is unknown."""
+    """An unknown value, as of a newer version, becomes `unknown`."""
     return cast("State", value) if isinstance(value, str) and value in STATES else "unknown"
 
 
 def read_oom(document: object) -> OutOfMemory | None:
     if not isinstance(document, dict):
         return None
-    return OutOfMemory(_word(document.get("by")), _whole(document.get("limit")))
+    return OutOfMemory(_text_or_empty(document.get("by")), _integer(document.get("limit")))
 
 
-def _rank(row: Json) -> RankStatus:
-    lines = _dict(row.get("lines"))
+def _rank(entry: Json) -> RankStatus:
+    lines = _dict(entry.get("lines"))
     return RankStatus(
-        rank=_whole(row.get("rank")) or 0,
-        host=_word(row.get("host")),
-        state=read_state(row.get("state")),
-        pid=_whole(row.get("pid")),
-        cpu=_number(row.get("cpu")),
-        rss=_whole(row.get("rss")),
-        exit_code=_whole(row.get("exit_code")),
-        signal=_whole(row.get("signal")),
-        out_lines=_whole(lines.get("out")),
-        err_lines=_whole(lines.get("err")),
-        lost=_whole(row.get("lost")) or 0,
-        oom=read_oom(row.get("oom")),
-        wrapper=_whole(row.get("wrapper")),
-        process=_text(row.get("process")),
-        waits_in=_text(row.get("waits_in")),
-        mismatch=_lines(row.get("mismatch")),
+        rank=_integer(entry.get("rank")) or 0,
+        host=_text_or_empty(entry.get("host")),
+        state=read_state(entry.get("state")),
+        pid=_integer(entry.get("pid")),
+        cpu=_number(entry.get("cpu")),
+        rss=_integer(entry.get("rss")),
+        exit_code=_integer(entry.get("exit_code")),
+        signal=_integer(entry.get("signal")),
+        out_lines=_integer(lines.get("out")),
+        err_lines=_integer(lines.get("err")),
+        lost=_integer(entry.get("lost")) or 0,
+        oom=read_oom(entry.get("oom")),
+        wrapper=_integer(entry.get("wrapper")),
+        process=_text_or_none(entry.get("process")),
+        waits_in=_text_or_none(entry.get("waits_in")),
+        mismatch=_lines(entry.get("mismatch")),
     )
 
 
 def _failure(document: object) -> Failure | None:
     if not isinstance(document, dict):
         return None
-    numbers = [_whole(rank) for rank in _list(document.get("ranks"))]
+    ranks = [_integer(rank) for rank in _list(document.get("ranks"))]
     return Failure(
-        rank=_whole(document.get("rank")),
-        host=_text(document.get("host")),
-        exit_code=_whole(document.get("exit_code")),
-        signal=_whole(document.get("signal")),
+        rank=_integer(document.get("rank")),
+        host=_text_or_none(document.get("host")),
+        exit_code=_integer(document.get("exit_code")),
+        signal=_integer(document.get("signal")),
         at=_number(document.get("at")),
-        kind=_word(document.get("kind")),
-        ranks=tuple(number for number in numbers if number is not None),
+        kind=_text_or_empty(document.get("kind")),
+        ranks=tuple(rank for rank in ranks if rank is not None),
         oom=read_oom(document.get("oom")),
     )
 
@@ -328,28 +328,30 @@ def _silence(document: object) -> Silence | None:
     if not isinstance(document, dict):
         return None
     since, after = _number(document.get("since")), _number(document.get("after")) or 0.0
-    return None if since is None else Silence(since, after, _each(document.get("ranks"), _silent_rank))
+    return None if since is None else Silence(since, after, _read_list(document.get("ranks"), _silent_rank))
 
 
-def _silent_rank(row: Json) -> SilentRank:
+def _silent_rank(entry: Json) -> SilentRank:
     return SilentRank(
-        rank=_whole(row.get("rank")) or 0,
-        host=_word(row.get("host")),
-        last=_text(row.get("last")),
-        cpu=_number(row.get("cpu")),
-        process=_text(row.get("process")),
-        waits_in=_text(row.get("waits_in")),
-        stream=_text(row.get("stream")),
+        rank=_integer(entry.get("rank")) or 0,
+        host=_text_or_empty(entry.get("host")),
+        last=_text_or_none(entry.get("last")),
+        cpu=_number(entry.get("cpu")),
+        process=_text_or_none(entry.get("process")),
+        waits_in=_text_or_none(entry.get("waits_in")),
+        stream=_text_or_none(entry.get("stream")),
     )
 
 
-def _attempt(row: Json) -> Attempt:
-    first = _failure(row.get("first_failure"))
-    return Attempt(_whole(row.get("attempt")) or 0, _word(row.get("reason")), first, _number(row.get("ended")))
+def _attempt(entry: Json) -> Attempt:
+    first = _failure(entry.get("first_failure"))
+    return Attempt(
+        _integer(entry.get("attempt")) or 0, _text_or_empty(entry.get("reason")), first, _number(entry.get("ended"))
+    )
 
 
-def _each(value: object, read: Callable[[Json], Value]) -> tuple[Value, ...]:
-    return tuple(read(row) for row in _list(value) if isinstance(row, dict))
+def _read_list(value: object, read: Callable[[Json], Value]) -> tuple[Value, ...]:
+    return tuple(read(entry) for entry in _list(value) if isinstance(entry, dict))
 
 
 def _dict(value: object) -> Json:
@@ -364,23 +366,23 @@ def _lines(value: object) -> tuple[str, ...]:
     return tuple(str(line) for line in _list(value))
 
 
-def _word(value: object) -> str:
-    """What was meant as a text, whatever it is."""
+def _text_or_empty(value: object) -> str:
+    """Any value as text; empty for none."""
     return str(value) if value else ""
 
 
-def _text(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
 def _number(value: object) -> float | None:
-    """JSON as Python writes it may hold NaN and Infinity; no figure here is one."""
+    """A finite number, or None. Python's JSON may have NaN and Infinity."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value) if math.isfinite(value) else None
     return None
 
 
-def _whole(value: object) -> int | None:
+def _integer(value: object) -> int | None:
     number = _number(value)
     return None if number is None else int(number)

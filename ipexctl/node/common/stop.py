@@ -1,4 +1,4 @@
-"""Commands that end early: by a signal, or because the control machine no longer reads what they write."""
+"""Ends commands early: on a signal, or when the control machine no longer reads their output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stopped(BaseException):
-    """A signal asks this process to end, or its reader is gone."""
+    """This process got a signal to end, or stdout has no reader."""
 
 
 def stop_on_signals() -> None:
@@ -31,7 +31,7 @@ def _stop(*_: object) -> None:
 
 
 def emit_step(what: str) -> None:
-    """Report what is done now."""
+    """Report the current step."""
     emit_or_stop("step", what=what)
 
 
@@ -43,7 +43,7 @@ def emit_or_stop(event: str, **fields: Any) -> None:
 
 
 def check_reader() -> None:
-    """Raises Stopped when the reader of stdout is gone."""
+    """Raises Stopped when stdout has no reader."""
     poller = select.poll()
     poller.register(1, 0)
     if poller.poll(0):
@@ -51,7 +51,7 @@ def check_reader() -> None:
 
 
 def answer_until_stopped(action: Action) -> int:
-    """As `answer`, for an action that cleans up behind itself when Stopped is raised in it."""
+    """Like `answer`, for an action that cleans up when Stopped is raised in it."""
     stop_on_signals()
     try:
         return answer(action, private=False)

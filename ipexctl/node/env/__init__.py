@@ -1,1 +1,1 @@
-"""Environments on a host: what pip is set to, lock, build, verify, list, remove."""
+"""Environments on a host: pip settings, indexes, lock, build, verify, list, remove."""

@@ -1,6 +1,6 @@
-"""Makes an environment on this node: one builder at a time, aside, renamed in whole. What fills it is `fill.py`.
+"""Builds an environment on this host: one builder at a time, in a temporary directory that is renamed when complete.
 
-Standard library only, Python 3.8 or newer. Looking at environments and removing them is `envs.py`.
+`fill.py` installs into the directory; `environments.py` checks, lists and removes environments.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ipexctl.node.env.child import end_with_parent
 
 Json = Dict[str, Any]
 
-BEAT = 3.0
+BEAT_INTERVAL = 3.0
 STALE = 30.0
-"""Seconds without a heartbeat after which a builder on another machine counts as gone."""
+"""Seconds without a heartbeat after which a builder on another machine counts as dead."""
 
 
-def wipe(path: Path) -> None:
+def remove(path: Path) -> None:
     shutil.rmtree(str(path), ignore_errors=True)
     with contextlib.suppress(OSError):
         path.unlink()
 
 
-def started(pid: int) -> str | None:
-    """When that process began, by this kernel's clock; None where there is no such process."""
+def start_time(pid: int) -> str | None:
+    """The start time of a process in kernel ticks; None when there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -46,19 +46,19 @@ def started(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
-def whoami() -> dict[str, Any]:
-    """This process, and the kernel and process namespace in which its number means something."""
+def own_process() -> dict[str, Any]:
+    """This process, with the kernel and the pid namespace in which its pid is valid."""
     try:
         kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
         kernel = os.uname().nodename
-    return {"kernel": kernel, "pid": os.getpid(), "start": started(os.getpid())}
+    return {"kernel": kernel, "pid": os.getpid(), "start": start_time(os.getpid())}
 
 
-class Place:
-    """The directories of one home, and who else works in them.
+class BuildArea:
+    """The directories of one home, and the other builders in it.
 
-    A builder has a directory `tmp/build-TOKEN` with a heartbeat, and its environment aside as `envs/.build-TOKEN`.
+    A builder has a directory `tmp/build-TOKEN` with a heartbeat, and builds its environment in `envs/.build-TOKEN`.
     """
 
     def __init__(self, home: str) -> None:
@@ -67,8 +67,8 @@ class Place:
             raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
         self.envs, self.tmp, self.store = self.home / "envs", self.home / "tmp", self.home / "wheels"
         self.token = os.urandom(6).hex()
-        self.work, self.aside = self.tmp / f"build-{self.token}", self.envs / f".build-{self.token}"
-        self._over = threading.Event()
+        self.work, self.target = self.tmp / f"build-{self.token}", self.envs / f".build-{self.token}"
+        self._closed = threading.Event()
 
     def open(self) -> None:
         self.home.mkdir(0o700, parents=True, exist_ok=True)
@@ -82,83 +82,83 @@ class Place:
             )
         for directory in (self.envs, self.tmp):
             directory.mkdir(exist_ok=True)
-        self.clear()
-        ready = self.tmp / f".new-{self.token}"  # it appears with its owner and heartbeat, or not at all
+        self.remove_leftovers()
+        ready = self.tmp / f".new-{self.token}"  # renamed when complete, so that it always has an owner and a heartbeat
         (ready / "tmp").mkdir(parents=True)
-        (ready / "owner").write_text(json.dumps(whoami()))
+        (ready / "owner").write_text(json.dumps(own_process()))
         (ready / "beat").write_bytes(b"")
         ready.rename(self.work)
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
-        while not self._over.wait(BEAT):
+        while not self._closed.wait(BEAT_INTERVAL):
             with contextlib.suppress(OSError):
                 os.utime(str(self.work / "beat"))
 
     def close(self) -> None:
-        wipe(self.aside)
-        wipe(self.envs / f".build-{self.token}+old")
-        self._over.set()
-        wipe(self.work)
-        wipe(self.tmp / f".new-{self.token}")
+        remove(self.target)
+        remove(self.envs / f".build-{self.token}+old")
+        self._closed.set()
+        remove(self.work)
+        remove(self.tmp / f".new-{self.token}")
 
-    def alive(self, token: str) -> bool:
-        """Whether that builder still works. On another machine: by its heartbeat and the filesystem's own clock."""
+    def is_alive(self, token: str) -> bool:
+        """Whether a builder is alive. On another machine: by its heartbeat and the clock of the filesystem."""
         work = self.tmp / f"build-{token}"
         try:
             owner = json.loads((work / "owner").read_text())
-            if owner["kernel"] == whoami()["kernel"]:
-                return bool(owner["start"] == started(owner["pid"]))
-            with (work / "beat").open("rb") as beat:  # opening asks an NFS server anew, stat alone may not
-                theirs = os.fstat(beat.fileno()).st_mtime
+            if owner["kernel"] == own_process()["kernel"]:
+                return bool(owner["start"] == start_time(owner["pid"]))
+            with (work / "beat").open("rb") as beat:  # opening revalidates on NFS, stat alone may not
+                last_beat = os.fstat(beat.fileno()).st_mtime
             probe = self.tmp / f".now-{self.token}"
             probe.write_bytes(b".")
             now = probe.stat().st_mtime
             probe.unlink()
         except (OSError, ValueError, KeyError):
             return False
-        return now - theirs < STALE
+        return now - last_beat < STALE
 
-    def others(self) -> set[str]:
-        """The builders at work in this home, without us."""
+    def other_builders(self) -> set[str]:
+        """The other living builders of this home."""
         tokens = {entry.name[6:] for entry in self.tmp.glob("build-*")} - {self.token}
-        return {token for token in tokens if self.alive(token)}
+        return {token for token in tokens if self.is_alive(token)}
 
-    def clear(self) -> None:
-        """Remove what builders that are gone have left."""
-        alive = self.others()
+    def remove_leftovers(self) -> None:
+        """Remove the files of dead builders."""
+        living = self.other_builders()
         for entry in self.tmp.glob("build-*"):
             token = entry.name[6:]
-            if token not in alive and not self.alive(token):
-                wipe(self.envs / f".build-{token}")
-                wipe(entry)
+            if token not in living and not self.is_alive(token):
+                remove(self.envs / f".build-{token}")
+                remove(entry)
         for entry in self.envs.glob(".build-*"):
             if not (self.tmp / entry.name[1:].split("+")[0]).exists():
-                wipe(entry)
+                remove(entry)
         for entry in [*self.tmp.glob(".new-*"), *self.tmp.glob(".now-*"), *self.envs.glob(".link-*")]:
             with contextlib.suppress(OSError):
                 if time.time() - entry.lstat().st_mtime > 3600:
-                    wipe(entry)
+                    remove(entry)
 
     @contextlib.contextmanager
     def lock(self, name: str, ready: Callable[[], bool]) -> Iterator[None]:
-        """Hold the lock of that environment; whoever waits for it stops waiting when `ready()` is true.
+        """Hold the lock of an environment; waiting for it ends when `ready()` is true.
 
-        It only spares a second build. What decides is the rename of the finished environment.
+        The lock only avoids a second build; the rename of the finished environment is what is atomic.
         """
         lock = self.tmp / f"{name}.lock"
         pause = 0.05
         while not ready():
             try:
-                lock.symlink_to(self.token)  # made with its content in one step, on NFS too
+                lock.symlink_to(self.token)  # atomic with its content, on NFS too
                 break
             except FileExistsError:
                 pass
             holder = _target(lock)
             if holder == self.token:
-                break  # an NFS server that was asked twice
-            if holder is not None and not self.alive(holder):
-                self._take_away(lock, holder)
+                break  # an NFS server may get the request twice
+            if holder is not None and not self.is_alive(holder):
+                self._break_lock(lock, holder)
                 continue
             if pause == 0.05:
                 emit_step("waiting for another install of the same environment")
@@ -172,14 +172,14 @@ class Place:
                 with contextlib.suppress(OSError):
                     lock.unlink()
 
-    def _take_away(self, lock: Path, holder: str) -> None:
-        gone = self.work / "lock"
+    def _break_lock(self, lock: Path, holder: str) -> None:
+        moved = self.work / "lock"
         with contextlib.suppress(OSError):
-            lock.rename(gone)
-            taken = _target(gone)
-            gone.unlink()
-            if taken is not None and taken != holder:  # somebody was faster, and this is the next one's
-                lock.symlink_to(taken)
+            lock.rename(moved)
+            owner_of_moved = _target(moved)
+            moved.unlink()
+            if owner_of_moved not in (None, holder):  # another builder was faster; this is the lock of the next one
+                lock.symlink_to(str(owner_of_moved))
 
 
 def _target(link: Path) -> str | None:
@@ -190,82 +190,84 @@ def _target(link: Path) -> str | None:
 
 
 class Build:
-    """One environment: there already, or made, then named."""
+    """Makes sure that one environment exists, and gives it its names."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
-        self.place = Place(request["home"])
+        self.area = BuildArea(request["home"])
         self.name: str = request["name"]
         self.digest: str = request["record"]["digest"]
         self.links: list[str] = request.get("links") or []
         self.replace: str | None = request.get("replace")
-        """The `build` of an environment that a check found broken."""
-        self.final = self.place.envs / self.name
-        for word in [self.name, *self.links]:
-            if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", word):
-                raise AgentError(f"{word!r} can't be the name of an environment", "use letters, digits, . _ - and +")
+        """The `build` of a broken environment that is to be replaced."""
+        self.final = self.area.envs / self.name
+        for name in [self.name, *self.links]:
+            if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", name):
+                raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         try:
             record = json.loads((self.final / "env.json").read_text())
-            fresh = bool(record.get("build")) and record.get("build") != self.replace
-            right = fresh and record.get("digest") == self.digest
+            is_new = bool(record.get("build")) and record.get("build") != self.replace
+            is_current = is_new and record.get("digest") == self.digest
         except (OSError, ValueError, AttributeError):
             return False
-        return right and not self.final.is_symlink() and (self.final / "bin" / "python").exists()
+        return is_current and not self.final.is_symlink() and (self.final / "bin" / "python").exists()
 
     def work(self) -> dict[str, Any]:
         began = time.monotonic()
-        state = "there"
-        if not (self.is_there() and all(_target(self.place.envs / link) == self.name for link in self.links)):
+        outcome = "there"
+        if not (self.exists() and all(_target(self.area.envs / link) == self.name for link in self.links)):
             try:
-                self.place.open()
+                self.area.open()
                 self._check_links()
-                with self.place.lock(self.name, self.is_there):
-                    if not self.is_there():
-                        state = self._make()
+                with self.area.lock(self.name, self.exists):
+                    if not self.exists():
+                        outcome = self._build()
                     self._link()
             finally:
-                self.place.close()
+                self.area.close()
         else:
             with contextlib.suppress(OSError):
-                self.place.clear()  # a builder may have died between the last rename and its own tidying up
+                self.area.remove_leftovers()  # a builder may have died between the last rename and its cleanup
         if self.request.get("drop_wheels"):
-            self._drop()
-        return {"state": state, "path": str(self.final), "seconds": round(time.monotonic() - began, 3)}
+            self._drop_wheels()
+        return {"state": outcome, "path": str(self.final), "seconds": round(time.monotonic() - began, 3)}
 
-    def _make(self) -> str:
+    def _build(self) -> str:
         self._fill()
         for _ in range(5):
             try:
-                self.place.aside.rename(self.final)
+                self.area.target.rename(self.final)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise
             else:
                 return "built"
-            if self.is_there():
+            if self.exists():
                 return "there"
-            old = self.place.envs / f".build-{self.place.token}+old"
-            wipe(old)
+            old = self.area.envs / f".build-{self.area.token}+old"
+            remove(old)
             with contextlib.suppress(FileNotFoundError):
                 self.final.rename(old)
         raise AgentError(f"{self.final} is being changed by somebody else", "run ipexctl install again")
 
     def _fill(self) -> None:
-        """Have the environment made aside, by a process of its own, which speaks on our stdout."""
-        answer = self.place.work / "filled.json"
-        order = {**self.request, "aside": str(self.place.aside), "work": str(self.place.work)}
-        order.update(final=str(self.final), token=self.place.token, home=str(self.place.home), answer=str(answer))
-        (self.place.work / "order.json").write_text(json.dumps(order))
+        """Run `fill.py` in a child process, which shares stdout for its events."""
+        reply_path = self.area.work / "filled.json"
+        fill_request = {**self.request, "aside": str(self.area.target), "work": str(self.area.work)}
+        fill_request.update(
+            final=str(self.final), token=self.area.token, home=str(self.area.home), answer=str(reply_path)
+        )
+        (self.area.work / "order.json").write_text(json.dumps(fill_request))
         child = subprocess.Popen(
-            agent_argv(sys.executable, "env.fill", str(self.place.work / "order.json")),
+            agent_argv(sys.executable, "env.fill", str(self.area.work / "order.json")),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             preexec_fn=end_with_parent(signal.SIGTERM),
         )
         try:
-            _, complaint = child.communicate()
+            _, errors = child.communicate()
         finally:
             if child.poll() is None:
                 child.terminate()
@@ -276,17 +278,17 @@ class Build:
                     child.wait()
         check_reader()
         try:
-            said = json.loads(answer.read_text())
+            reply = json.loads(reply_path.read_text())
         except (OSError, ValueError):
-            last = complaint.decode(errors="replace").strip().splitlines()[-1:]
-            cause = last[0] if last else f"exit code {child.returncode}"
+            last_line = errors.decode(errors="replace").strip().splitlines()[-1:]
+            cause = last_line[0] if last_line else f"exit code {child.returncode}"
             raise AgentError(f"the environment could not be made: {cause}", "run ipexctl install again") from None
-        if "reason" in said:
-            raise AgentError(said["reason"], said["fix"])
+        if "reason" in reply:
+            raise AgentError(reply["reason"], reply["fix"])
 
     def _check_links(self) -> None:
         for name in self.links:
-            link = self.place.envs / name
+            link = self.area.envs / name
             if name == self.name or (link.exists() and not link.is_symlink()):
                 raise AgentError(
                     f"{link} is an environment itself, so {name} can't become a name for another",
@@ -295,36 +297,36 @@ class Build:
 
     def _link(self) -> None:
         for name in self.links:
-            link, aside = self.place.envs / name, self.place.envs / f".link-{self.place.token}"
+            link, aside = self.area.envs / name, self.area.envs / f".link-{self.area.token}"
             if _target(link) != self.name:
                 aside.symlink_to(self.name)
                 aside.replace(link)
 
-    def _drop(self) -> None:
-        """Remove the wheels, unless somebody else may be about to unpack them."""
-        if self.place.others():
+    def _drop_wheels(self) -> None:
+        """Remove the wheels, unless another builder may need them."""
+        if self.area.other_builders():
             return
         installer = self.request.get("installer")
         for file in [*self.request["files"], *([installer] if installer else [])]:
-            wipe(self.place.store / file["sha256"])
+            remove(self.area.store / file["sha256"])
 
 
-def explained(error: OSError, home: str) -> AgentError:
-    where = error.filename or home
+def explain(error: OSError, home: str) -> AgentError:
+    path = error.filename or home
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         why = "is on a read-only filesystem" if error.errno == errno.EROFS else "can't be written to by this account"
-        return AgentError(f"{where} {why}", "give --home a directory that can be written to")
+        return AgentError(f"{path} {why}", "give --home a directory that can be written to")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "the quota of this account is used up" if error.errno == errno.EDQUOT else "the disk is full"
-        return AgentError(f"{what}: {where}", "make room there, or give --home a directory with more")
-    return AgentError(f"{where}: {error.strerror or error}", "run ipexctl install again")
+        return AgentError(f"{what}: {path}", "make room there, or give --home a directory with more")
+    return AgentError(f"{path}: {error.strerror or error}", "run ipexctl install again")
 
 
 def build(request: Json, _: BinaryIO) -> Json:
     try:
         return Build(request).work()
     except OSError as error:
-        raise explained(error, request["home"]) from None
+        raise explain(error, request["home"]) from None
 
 
 def main(action: str) -> int:

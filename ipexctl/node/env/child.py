@@ -1,4 +1,4 @@
-"""Child processes that do not outlive the agent."""
+"""Child processes that end with the agent."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def _prctl() -> Any:
         import ctypes
 
         return ctypes.CDLL(None).prctl
-    except (ImportError, OSError, AttributeError):  # a Python without ctypes, a kernel that isn't Linux
+    except (ImportError, OSError, AttributeError):  # a Python without ctypes, or no Linux
         return None
 
 
 def end_with_parent(number: int) -> Callable[[], None]:
-    """A preexec_fn that has the kernel send this signal to the child when the thread that started it is gone."""
-    prctl = _prctl()  # between fork and exec nothing may be imported
+    """A preexec_fn: the kernel sends this signal to the child when the thread that started it ends."""
+    prctl = _prctl()  # nothing may be imported between fork and exec
 
-    def ask_kernel() -> None:
+    def set_signal() -> None:
         if prctl is not None:
             prctl(_PDEATHSIG, int(number))
 
-    return ask_kernel
+    return set_signal
