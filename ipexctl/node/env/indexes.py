@@ -1,6 +1,6 @@
-"""Which index has what, as pip on this machine would see it: indexes and pages of links are asked, all at once.
+"""Queries package indexes and pages of links for wheels, all at once, with pip's settings of this host.
 
-No wheel is fetched here. An answer of `ask` may hold logins for whoever fetches: it goes into no log.
+No wheel is downloaded. A reply may contain logins for later downloads, so it must not be logged.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.http import HttpClient, explain, read_settings
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-PAGE = 64 << 20
-AT_ONCE = 4
+MAX_PAGE = 64 << 20
+MAX_PARALLEL = 4
 TAG = re.compile(r"<(a|base)\s((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", re.IGNORECASE)
 ATTRIBUTE = re.compile(r"([a-zA-Z-]+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s'\"]+)))?")
 SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-fA-F]{64})")
 Json = Dict[str, Any]
 
 
-class Silence(Exception):
-    """A source is no help, and why."""
+class SourceUnusable(Exception):
+    """A source can't be used; the text is the reason."""
 
 
-class Absent(Exception):
-    """A source has nothing of that name. `denied`: it says so with 401 or 403, as some do for what isn't there."""
+class ProjectMissing(Exception):
+    """A source has no such project. `denied`: with status 401 or 403, as some send for missing projects."""
 
     def __init__(self, denied: bool = False) -> None:
         super().__init__()
@@ -48,30 +48,30 @@ class Absent(Exception):
 def read_page(
     client: HttpClient, url: str, timeout: float, on_response: Callable[[], None] = lambda: None
 ) -> tuple[str, str, str]:
-    """A page's own address, its type and its text. `on_response` is called as soon as the server answers at all."""
+    """The URL of a page, its type and its text. `on_response` is called as soon as the server responds."""
     if urlsplit(url).scheme not in ("http", "https"):
-        raise Silence("its address begins with neither http:// nor https:// nor file://")
+        raise SourceUnusable("its address begins with neither http:// nor https:// nor file://")
     try:
         with client.open(url, timeout=timeout, headers={"Accept": ACCEPT, "Accept-Encoding": "gzip"}) as response:
             on_response()
-            data = response.read(PAGE)
+            data = response.read(MAX_PAGE)
             if response.headers.get("Content-Encoding", "").lower() == "gzip":
                 with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-                    data = packed.read(PAGE)
+                    data = packed.read(MAX_PAGE)
             kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
             return response.geturl(), kind, data.decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         if error.code in (401, 403, 404, 410):
-            raise Absent(denied=error.code < 404) from None
-        raise Silence(f"it answers with error {error.code} ({error.reason})") from None
+            raise ProjectMissing(denied=error.code < 404) from None
+        raise SourceUnusable(f"it answers with error {error.code} ({error.reason})") from None
     except AgentError as error:
-        raise Silence(error.reason) from None
+        raise SourceUnusable(error.reason) from None
     except (OSError, HTTPException, ValueError, EOFError, zlib.error) as error:
-        raise Silence(explain(error)) from None
+        raise SourceUnusable(explain(error)) from None
 
 
 def links_of(address: str, kind: str, text: str) -> list[Json]:
-    """The links of a page of an index, in either form, or of any page."""
+    """The links of an index page, in JSON or HTML, or of any HTML page."""
     if kind.endswith("json"):
         try:
             return [
@@ -85,8 +85,8 @@ def links_of(address: str, kind: str, text: str) -> list[Json]:
                 for item in json.loads(text)["files"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise Silence("what it answers is no index's JSON") from None
-    found = []
+            raise SourceUnusable("what it answers is no index's JSON") from None
+    found_links = []
     for tag, inner in TAG.findall(text):
         values = {name.lower(): html.unescape(a or b or c) for name, a, b, c in ATTRIBUTE.findall(inner)}
         href = values.get("href", "").strip()
@@ -95,7 +95,7 @@ def links_of(address: str, kind: str, text: str) -> list[Json]:
         elif ".whl" in href:
             url, fragment = urldefrag(urljoin(address, href))
             hashed = SHA256.search(fragment)
-            found.append(
+            found_links.append(
                 {
                     "url": url,
                     "sha256": hashed.group(1).lower() if hashed else None,
@@ -104,24 +104,24 @@ def links_of(address: str, kind: str, text: str) -> list[Json]:
                     "requires_python": values.get("data-requires-python"),
                 }
             )
-    return found
+    return found_links
 
 
-def normal(name: str) -> str:
+def normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def wheels(links: Iterable[Json]) -> list[Json]:
-    """Those that are wheels for Linux on x86_64, with project and version."""
-    found = []
+    """The wheels for Linux on x86_64 among the links, with project and version."""
+    found_links = []
     for link in links:
         filename = unquote(urlsplit(link["url"]).path.rpartition("/")[2])
         parts = filename[:-4].split("-")
         if not filename.endswith(".whl") or len(parts) not in (5, 6):
             continue
         if any(re.fullmatch(r"any|(many)?linux\w*_x86_64", tag) for tag in parts[-1].split(".")):
-            found.append(dict(link, filename=filename, project=normal(parts[0]), version=parts[1]))
-    return found
+            found_links.append(dict(link, filename=filename, project=normalize(parts[0]), version=parts[1]))
+    return found_links
 
 
 def local_path(url: str) -> Path | None:
@@ -131,124 +131,125 @@ def local_path(url: str) -> Path | None:
     return None if "://" in url else Path(url).expanduser()
 
 
-def on_disk(path: Path) -> list[Json]:
-    """A page on disk, or the wheels of a directory, as links."""
+def local_links(path: Path) -> list[Json]:
+    """The links of a page on disk, or of the wheels in a directory."""
     try:
         if path.is_file():
             return links_of(path.absolute().as_uri(), "html", path.read_text(encoding="utf-8", errors="replace"))
         files = [file for file in sorted(path.iterdir()) if file.name.endswith(".whl") and file.is_file()]
     except FileNotFoundError:
-        raise Silence("no such directory") from None
+        raise SourceUnusable("no such directory") from None
     except OSError as error:
-        raise Silence(str(error.strerror or error).lower()) from None
+        raise SourceUnusable(str(error.strerror or error).lower()) from None
     none = {"sha256": None, "yanked": False, "requires_python": None}
     return [dict(none, url=file.absolute().as_uri(), size=file.stat().st_size) for file in files]
 
 
-class Asking:
-    """One source and what it says, as far as it came."""
+class SourceQuery:
+    """The query of one source, and its results so far."""
 
     def __init__(self, source: Json, projects: list[str], client: HttpClient, timeout: float) -> None:
         self.source = source
         self.projects = projects
         self.client = client
         self.timeout = timeout
-        self.found: dict[str, list[Json]] = {}
+        self.results: dict[str, list[Json]] = {}
         self.reason: str | None = None
-        self.heard = False
-        self.first = threading.Event()
+        self.has_replied = False
+        self.responded = threading.Event()
         self.done = threading.Event()
 
     def run(self) -> None:
         try:
             if self.source["kind"] == "links":
-                self.links()
+                self.query_links_page()
             else:
-                self.index()
-        except Silence as silence:
-            self.reason = str(silence)
-        except Absent as absent:
-            self.reason = "needs a login" if absent.denied else "no such page (404)"
-        except Exception as error:  # noqa: BLE001 - one odd source must not end the rest
+                self.query_index()
+        except SourceUnusable as error:
+            self.reason = str(error)
+        except ProjectMissing as missing:
+            self.reason = "needs a login" if missing.denied else "no such page (404)"
+        except Exception as error:  # noqa: BLE001 - an error of one source must not end the others
             self.reason = f"what it answers can't be read ({type(error).__name__}: {error})"
-        self.first.set()
+        self.responded.set()
         self.done.set()
 
-    def links(self) -> None:
+    def query_links_page(self) -> None:
         path = local_path(self.source["url"])
-        found = wheels(
-            links_of(*read_page(self.client, self.source["url"], self.timeout)) if path is None else on_disk(path)
+        found_links = wheels(
+            links_of(*read_page(self.client, self.source["url"], self.timeout)) if path is None else local_links(path)
         )
         for project in self.projects:
-            self.found[project] = [item for item in found if item["project"] == project]
+            self.results[project] = [item for item in found_links if item["project"] == project]
 
-    def index(self) -> None:
+    def query_index(self) -> None:
         path = local_path(self.source["url"])
         if path is not None and not path.is_dir():
-            raise Silence("no such directory")
+            raise SourceUnusable("no such directory")
         denied = 0
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for project, answer in zip(self.projects, pool.map(self.one, self.projects)):
-                if isinstance(answer, Silence):
-                    raise answer
-                denied += isinstance(answer, Absent) and answer.denied
-                found = [] if isinstance(answer, Absent) else answer
-                self.found[project] = [item for item in found if item["project"] == project]
-        # Stores of files say 403 for what they don't have; only where nothing else is heard is it a closed door.
+        with ThreadPoolExecutor(MAX_PARALLEL) as pool:
+            for project, reply in zip(self.projects, pool.map(self.query_project, self.projects)):
+                if isinstance(reply, SourceUnusable):
+                    raise reply
+                denied += isinstance(reply, ProjectMissing) and reply.denied
+                found_links = [] if isinstance(reply, ProjectMissing) else reply
+                self.results[project] = [item for item in found_links if item["project"] == project]
+        # File stores send 403 for missing files; only when all replies are 403, the source needs a login.
         if self.projects and denied == len(self.projects):
-            raise Absent(denied=True)
+            raise ProjectMissing(denied=True)
 
-    def one(self, project: str) -> list[Json] | Silence | Absent:
+    def query_project(self, project: str) -> list[Json] | SourceUnusable | ProjectMissing:
         if self.reason:
-            return Silence(self.reason)
+            return SourceUnusable(self.reason)
         try:
             path = local_path(self.source["url"])
             if path is None:
-                place = f"{self.source['url'].rstrip('/')}/{project}/"
-                found = links_of(*read_page(self.client, place, self.timeout, self.first.set))
+                page_url = f"{self.source['url'].rstrip('/')}/{project}/"
+                found_links = links_of(*read_page(self.client, page_url, self.timeout, self.responded.set))
             else:
                 page = path / project / "index.html"
-                found = on_disk(page) if page.is_file() else []
-            self.heard = True
-            return wheels(found)
-        except Absent as absent:
-            self.heard = True
-            return absent
-        except Silence as silence:
+                found_links = local_links(page) if page.is_file() else []
+            self.has_replied = True
+            return wheels(found_links)
+        except ProjectMissing as missing:
+            self.has_replied = True
+            return missing
+        except SourceUnusable as error:
             if not self.reason:
-                self.reason = f"it answers for others, but {project}: {silence}" if self.heard else str(silence)
-            return Silence(self.reason)
+                reason = str(error)
+                self.reason = f"it answers for others, but {project}: {reason}" if self.has_replied else reason
+            return SourceUnusable(self.reason)
         finally:
-            self.first.set()
+            self.responded.set()
 
 
-def ask(request: Json, _: BinaryIO) -> Json:
+def query_sources(request: Json, _: BinaryIO) -> Json:
     timeout = float(request.get("timeout") or 5)
     client = HttpClient(read_settings(request.get("settings") or {}))
-    projects = [normal(project) for project in request["projects"]]
-    asked = [Asking(source, projects, client, timeout) for source in request["sources"]]
+    projects = [normalize(project) for project in request["projects"]]
+    queries = [SourceQuery(source, projects, client, timeout) for source in request["sources"]]
     began = time.monotonic()
-    for asking in asked:
-        threading.Thread(target=asking.run, daemon=True).start()
+    for query in queries:
+        threading.Thread(target=query.run, daemon=True).start()
     candidates: dict[str, list[Json]] = {project: [] for project in projects}
-    answered, silent = [], []
-    for asking in asked:
-        label, reason = asking.source["label"], None
-        if not asking.first.wait(max(0.0, began + timeout - time.monotonic())):
+    answered, unusable = [], []
+    for query in queries:
+        label, reason = query.source["label"], None
+        if not query.responded.wait(max(0.0, began + timeout - time.monotonic())):
             reason = f"no answer within {timeout:g} s"
-        elif not asking.done.wait(max(0.0, began + 3 * timeout - time.monotonic())):
-            reason = f"slow: {len(asking.found)} of {len(projects)} answers within {3 * timeout:g} s"
-        reason = reason or asking.reason
+        elif not query.done.wait(max(0.0, began + 3 * timeout - time.monotonic())):
+            reason = f"slow: {len(query.results)} of {len(projects)} answers within {3 * timeout:g} s"
+        reason = reason or query.reason
         if reason:
-            silent.append({"source": label, "reason": reason})
+            unusable.append({"source": label, "reason": reason})
             continue
         answered.append(label)
         for project in projects:
-            candidates[project] += [dict(item, source=label) for item in asking.found.get(project, ())]
-    return {"candidates": candidates, "answered": answered, "silent": silent, "logins": client.logins}
+            candidates[project] += [dict(item, source=label) for item in query.results.get(project, ())]
+    return {"candidates": candidates, "answered": answered, "silent": unusable, "logins": client.logins}
 
 
 def main(action: str) -> int:
-    code = answer({"ask": ask}[action])
-    # Threads that still wait for a source that was given up are not waited for.
+    code = answer({"ask": query_sources}[action])
+    # Does not wait for threads whose source has timed out.
     os._exit(code)

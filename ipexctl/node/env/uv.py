@@ -1,4 +1,4 @@
-"""uv out of the store, as a program: it comes as a wheel or as the binary itself."""
+"""Unpacks the uv program from the content store, which has it as a wheel or as a binary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def unpack_uv(store: Path, file: Mapping[str, Any], directory: Path) -> str:
-    """The path of the program in that directory. Raises an OSError, a BadZipFile or an AgentError."""
+    """Unpack uv into the directory; returns its path. Raises an OSError, a BadZipFile or an AgentError."""
     source, program = store / str(file["sha256"]) / str(file["name"]), directory / "uv"
     if not source.is_file():
         raise AgentError(f"{file['name']} is not in {store}", "run ipexctl install again")

@@ -1,6 +1,6 @@
-"""Verifies an environment on this node by using it: imports, a step of training in bf16, an all-reduce of two ranks.
+"""Verifies an environment on this host by using it: imports, a training step in bf16, an all-reduce of two ranks.
 
-Standard library only, Python 3.8 or newer. Says what happened; what that means is decided elsewhere.
+It reports results; the control machine interprets them.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from ipexctl.node.env.child import end_with_parent
 
 Json = Dict[str, Any]
 
-HEAD, TAIL = 2048, 4096
+HEAD_SIZE, TAIL_SIZE = 2048, 4096
 MARK = "@ipexctl-rank "
 
 
 def own_group() -> Callable[[], None]:
-    """A preexec_fn for a process group of its own, which the kernel begins to end when this process is gone."""
-    ask_kernel = end_with_parent(signal.SIGTERM)
+    """A preexec_fn: a process group of its own, whose leader gets SIGTERM when this process ends."""
+    set_signal = end_with_parent(signal.SIGTERM)
 
     def prepare() -> None:
         os.setpgid(0, 0)
-        ask_kernel()
+        set_signal()
 
     return prepare
 
 
 class Child:
-    """A program that is watched: what it prints, and what it says on a pipe of its own."""
+    """A child program with its output, and its report on a separate pipe."""
 
     def __init__(self, argv: Sequence[str], env: dict[str, str], pipe: tuple[int, int] | None = None) -> None:
         self.began = time.monotonic()
@@ -75,13 +75,13 @@ class Child:
             self.fds.discard(fd)
         elif fd == self._pipe:
             self.report += data
-        elif len(self.output) < HEAD:
+        elif len(self.output) < HEAD_SIZE:
             self.output += data
         else:
-            self.output = self.output[:HEAD] + (self.output[HEAD:] + data)[-2 * TAIL :]
+            self.output = self.output[:HEAD_SIZE] + (self.output[HEAD_SIZE:] + data)[-2 * TAIL_SIZE :]
 
     def end(self, *, hard: bool = False) -> None:
-        """End its whole group."""
+        """Send a signal to its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL if hard else signal.SIGTERM)
 
@@ -99,22 +99,24 @@ class Child:
 
     @property
     def text(self) -> str:
-        whole = (
-            self.output if len(self.output) <= HEAD + TAIL else self.output[:HEAD] + b"\n...\n" + self.output[-TAIL:]
+        text = (
+            self.output
+            if len(self.output) <= HEAD_SIZE + TAIL_SIZE
+            else self.output[:HEAD_SIZE] + b"\n...\n" + self.output[-TAIL_SIZE:]
         )
-        return whole.decode(errors="replace").strip()
+        return text.decode(errors="replace").strip()
 
 
 def watch(children: Sequence[Child], timeout: float) -> bool:
-    """Until all have ended, or one has failed and the others had a moment; False where time was up. None is left."""
+    """Wait until all have ended, or 5 s after one has failed; False on a timeout. No child survives this call."""
     deadline = time.monotonic() + timeout
     try:
         while True:
-            open_ones = {fd: child for child in children for fd in child.fds}
+            open_fds = {fd: child for child in children for fd in child.fds}
             alive = [child for child in children if child.process.poll() is None]
-            if not alive or not open_ones:
+            if not alive or not open_fds:
                 deadline = min(deadline, time.monotonic() + 0.5)  # a grandchild may hold the pipe open
-                if not alive and not open_ones:
+                if not alive and not open_fds:
                     return True
             elif len(alive) < len(children) and any(child.process.poll() for child in children):
                 deadline = min(deadline, time.monotonic() + 5)
@@ -123,12 +125,12 @@ def watch(children: Sequence[Child], timeout: float) -> bool:
                 return not alive
             poller = select.poll()
             poller.register(1, 0)
-            for fd in open_ones:
+            for fd in open_fds:
                 poller.register(fd, select.POLLIN)
-            for fd, _ in poller.poll(min(left, 1.0 if open_ones else 0.01) * 1000):
+            for fd, _ in poller.poll(min(left, 1.0 if open_fds else 0.01) * 1000):
                 if fd == 1:
                     raise Stopped
-                open_ones[fd].read(fd)
+                open_fds[fd].read(fd)
     finally:
         for child in children:
             child.close()
@@ -147,7 +149,7 @@ class Verify:
         self.env = self._environment()
 
     def _environment(self) -> dict[str, str]:
-        """What the host has by itself, little of it, and the environment's variables in front."""
+        """A minimal environment of the host, with the variables of the environment."""
         env = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR") if name in os.environ}
         env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         if self.request.get("setup"):
@@ -161,17 +163,17 @@ class Verify:
         return env
 
     def work(self) -> dict[str, Any]:
-        found = self._look()
-        self.module = self.module or found.get("module")
+        parts = self._find_parts()
+        self.module = self.module or parts.get("module")
         backend = self.request.get("backend") or "auto"
         backend = ("ccl" if self.module else "gloo") if backend == "auto" else backend
         steps = ["torch"]
-        steps += ["ipex"] if found.get("has_ipex") or self.request.get("ipex") else []
+        steps += ["ipex"] if parts.get("has_ipex") or self.request.get("ipex") else []
         steps += ["bindings"] if backend == "ccl" else []
         self.module = self.module or "oneccl_bindings_for_pytorch"
         self._steps(steps)
-        good = {phase["name"] for phase in self.phases if phase["ok"]}
-        if "torch" in good and ("bindings" in good or backend != "ccl"):
+        passed = {phase["name"] for phase in self.phases if phase["ok"]}
+        if "torch" in passed and ("bindings" in passed or backend != "ccl"):
             emit_step("adding up over two ranks")
             if not self._allreduce(backend) and "EADDRINUSE" in self.phases[-1]["text"]:
                 self.phases.pop()
@@ -180,23 +182,23 @@ class Verify:
         ok = len(self.phases) == len(steps) + 1 and all(phase["ok"] for phase in self.phases)
         return {"ok": ok, **self.facts, "phases": self.phases}
 
-    def _start_steps(self, order: dict[str, Any]) -> tuple[Child, bool]:
+    def _start_steps(self, options: dict[str, Any]) -> tuple[Child, bool]:
         pipe = os.pipe()
-        order = {**order, "fd": pipe[1], "module": self.module}
-        child = Child(agent_argv(self.python, "env.verify_steps", json.dumps(order), isolated=False), self.env, pipe)
+        options = {**options, "fd": pipe[1], "module": self.module}
+        child = Child(agent_argv(self.python, "env.verify_steps", json.dumps(options), isolated=False), self.env, pipe)
         return child, watch([child], self.timeout)
 
-    def _look(self) -> dict[str, Any]:
+    def _find_parts(self) -> dict[str, Any]:
         child, _ = self._start_steps({"look": True})
         try:
-            found: dict[str, Any] = json.loads(child.report)["found"]
+            parts: dict[str, Any] = json.loads(child.report)["found"]
         except (ValueError, KeyError):
             last = child.text.splitlines()[-1:] or [f"exit code {child.process.returncode}"]
             raise AgentError(f"{self.python} doesn't run: {last[0]}", "see: ipexctl doctor") from None
-        return found
+        return parts
 
     def _steps(self, steps: list[str]) -> None:
-        """Each part is imported and used, in one process as long as none fails; behind a failure in a new one."""
+        """Import and use each part, all in one process; after a failure, the rest in a new process."""
         pending = list(steps)
         while pending:
             emit_step(f"verifying {pending[0]}")
@@ -234,12 +236,12 @@ class Verify:
         )
 
     def _allreduce(self, backend: str) -> bool:
-        order = {"backend": backend, "module": self.module, "ranks": self.ranks, "timeout": self.timeout}
+        options = {"backend": backend, "module": self.module, "ranks": self.ranks, "timeout": self.timeout}
         env = dict(self.env)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
             env.pop(name, None)
         env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
-        rank = agent_argv(self.python, "env.verify_rank", json.dumps(order), isolated=False)
+        rank = agent_argv(self.python, "env.verify_rank", json.dumps(options), isolated=False)
         mpirun = self._mpirun()
         if mpirun:
             env.update(I_MPI_PIN="0", I_MPI_THREAD_YIELD="2", CCL_YIELD="sched_yield", CCL_WORKER_COUNT="1")
@@ -250,17 +252,17 @@ class Verify:
             children = [Child(rank, {**env, "RANK": n, "LOCAL_RANK": n, "CCL_LOCAL_RANK": n}) for n in numbers]
         in_time = watch(children, self.timeout)
         self.facts["launcher"] = mpirun[0] if mpirun else None
-        bad = [child for child in children if child.process.returncode]
-        child = bad[0] if bad else children[0]
-        said = [item for each in children for item in results(each.output)]
-        ok = in_time and not bad and {item["rank"] for item in said} == set(range(self.ranks))
-        if said:
-            self.facts["allreduce_ms"] = [round(1000 * max(i["again"][k] for i in said), 3) for k in (0, 1)]
+        failed = [child for child in children if child.process.returncode]
+        child = failed[0] if failed else children[0]
+        replies = [item for rank_process in children for item in results(rank_process.output)]
+        ok = in_time and not failed and {item["rank"] for item in replies} == set(range(self.ranks))
+        if replies:
+            self.facts["allreduce_ms"] = [round(1000 * max(i["again"][k] for i in replies), 3) for k in (0, 1)]
         self._phase("allreduce", child, ok, in_time=in_time)
         return ok
 
     def _mpirun(self) -> list[str] | None:
-        """How mpirun starts the ranks here; hydra's mpiexec itself, as mpirun would leave it behind when ended."""
+        """The mpirun command; for hydra mpiexec.hydra itself, because mpirun would leave it behind when it is ended."""
         named = self.request.get("mpirun")
         path = named or shutil.which("mpirun", path=self.env["PATH"])
         if not path:
@@ -273,34 +275,34 @@ class Verify:
         watch([child], 20)
         if "Open MPI" in child.text or "OpenRTE" in child.text or "prte" in child.text.lower():
             names = ["MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", *self.request.get("variables", {})]
-            exported = [word for name in names if name in self.env or name.isupper() for word in ("-x", name)]
+            exported = [argument for name in names if name in self.env or name.isupper() for argument in ("-x", name)]
             return [path, *(["--allow-run-as-root"] * (os.getuid() == 0)), "--oversubscribe", *exported, *count]
         return [path, *count]
 
 
 def results(output: bytes) -> list[dict[str, Any]]:
-    found = []
+    replies = []
     for line in output.decode(errors="replace").splitlines():
         if MARK in line:
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line.split(MARK, 1)[1]))
-    return found
+                replies.append(json.loads(line.split(MARK, 1)[1]))
+    return replies
 
 
 def sourced(setup: str, env: dict[str, str]) -> dict[str, str]:
-    """The environment a file of the user leaves behind, in bash."""
+    """The environment after bash has sourced a file of the user."""
     bash = shutil.which("bash")
     if bash is None:
         raise AgentError(f"there is no bash here to source {setup} with", "install bash")
-    # As at a prompt: $0 is bash, since oneAPI's scripts refuse where it is themselves, and there are no arguments.
+    # As at a prompt, $0 is bash, since oneAPI's scripts refuse a $0 that is their own name. No arguments are given.
     line = f". {shlex.quote(setup)} >&2; code=$?; env -0; exit $code"
     done = subprocess.run(
         [bash, "--noprofile", "--norc", "-c", line], env=env, stdin=subprocess.DEVNULL, capture_output=True
     )
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()[-400:]
+        errors = done.stderr.decode(errors="replace").strip()[-400:]
         raise AgentError(
-            f"{setup} failed in bash (exit code {done.returncode}): {said}", "mend the file, or leave --setup out"
+            f"{setup} failed in bash (exit code {done.returncode}): {errors}", "mend the file, or leave --setup out"
         )
     pairs = (item.split("=", 1) for item in done.stdout.decode(errors="surrogateescape").split("\0") if "=" in item)
     return {name: value for name, value in pairs if name not in ("_", "SHLVL", "PWD", "OLDPWD")}
@@ -313,8 +315,8 @@ def free_port() -> int:
         return port
 
 
-def keep(path: str, answer: dict[str, Any]) -> None:
-    """Note beside the environment that it was verified here; where that can't be written, it is only not noted."""
+def write_verified(path: str, answer: dict[str, Any]) -> None:
+    """Record in the environment that it was verified on this host, if the file can be written."""
     with contextlib.suppress(OSError):
         target = Path(path)
         target.parent.mkdir(exist_ok=True)
@@ -328,7 +330,7 @@ def verify(request: Json, _: BinaryIO) -> Json:
     result = Verify(request).work()
     result["seconds"] = round(time.monotonic() - began, 3)
     if result["ok"] and request.get("keep"):
-        keep(request["keep"], result)
+        write_verified(request["keep"], result)
     return result
 
 

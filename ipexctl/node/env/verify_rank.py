@@ -1,6 +1,6 @@
-"""One rank of a small all-reduce: finds out which it is, adds up with the others, checks the sum.
+"""One rank of a small all-reduce, which checks the sum.
 
-Runs under the environment's own Python, 3.8 or newer, as `verify.py` has it started by mpirun, or starts it itself.
+Runs with the Python of the environment; `verify.py` starts it, with or without mpirun.
 """
 
 from __future__ import annotations
@@ -42,35 +42,37 @@ def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> floa
     return seconds
 
 
-def work(order: dict[str, Any]) -> None:
-    rank, world = int(first_of(RANK)), int(order["ranks"])
+def work(options: dict[str, Any]) -> None:
+    rank, world = int(first_of(RANK)), int(options["ranks"])
     local = first_of(LOCAL, str(rank))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=local, LOCAL_WORLD_SIZE=str(world))
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
-    if order["backend"] == "ccl":
-        importlib.import_module(order["module"])
+    if options["backend"] == "ccl":
+        importlib.import_module(options["module"])
     began = time.perf_counter()
-    dist.init_process_group(order["backend"], rank=rank, world_size=world, timeout=timedelta(seconds=order["timeout"]))
+    dist.init_process_group(
+        options["backend"], rank=rank, world_size=world, timeout=timedelta(seconds=options["timeout"])
+    )
     ready = time.perf_counter() - began
     first = [reduce_once(torch, dist, rank, world, size) for size in SIZES]
     again = [min(reduce_once(torch, dist, rank, world, size) for _ in range(3)) for size in SIZES]
     dist.barrier()
-    said = {"rank": rank, "init": ready, "first": first, "again": again}
-    sys.stdout.write(f"{MARK}{json.dumps(said)}\n")
+    result = {"rank": rank, "init": ready, "first": first, "again": again}
+    sys.stdout.write(f"{MARK}{json.dumps(result)}\n")
     sys.stdout.flush()
-    # gloo's thread may still have to let go of the barrier's tensor, for which it needs Python's lock, and taking the
-    # group down waits for that thread with the lock held: for good. Seen with torch 2.5.
+    # gloo's thread may still have to free the barrier's tensor, which needs the GIL, while destroying the group waits
+    # for that thread with the GIL held: a deadlock. Seen with torch 2.5.
     time.sleep(0.5)
     dist.destroy_process_group()
 
 
-def main(order_text: str) -> int:
-    order = json.loads(order_text)
-    signal.alarm(int(order["timeout"]) + 5)  # whoever started us may be gone: no rank is left spinning
+def main(options_text: str) -> int:
+    options = json.loads(options_text)
+    signal.alarm(int(options["timeout"]) + 5)  # the parent process may be gone: no rank must be left spinning
     try:
-        work(order)
-    except BaseException:  # noqa: BLE001  # under oneCCL a rank that only raises waits for the others for good
+        work(options)
+    except BaseException:  # noqa: BLE001  # under oneCCL a rank that only raises waits for the others forever
         traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""Imports a stack step by step and uses each part once, saying so on a pipe; a crash is of the step begun last.
+"""Imports and uses each part of a stack once, and reports on a pipe; a crash belongs to the step begun last.
 
-Runs under the environment's own Python, 3.8 or newer; `verify.py` starts it, and again behind a step that crashed.
+Runs with the Python of the environment. `verify.py` starts it, and again after a step that crashed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def ipex_step(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
-    """What a small model can do in bf16 here: a step of training, or inference, or neither; then it runs in fp32."""
+    """What a small model can do in bf16: training, inference, or neither, when it runs in fp32."""
     first: BaseException | None = None
     for what, use in (("training", train), ("inference", infer), ("no", plain)):
         try:
@@ -55,19 +55,19 @@ def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
     raise first
 
 
-def small(torch: Any) -> tuple[Any, Any]:
+def small_model(torch: Any) -> tuple[Any, Any]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
     return model, torch.randn(32, 64)
 
 
-def finite(torch: Any, value: Any) -> None:
+def check_finite(torch: Any, value: Any) -> None:
     if not bool(torch.isfinite(value.float()).all()):
         raise ArithmeticError("a small model gives values that are no numbers")
 
 
 def train(torch: Any, ipex: Any) -> None:
-    model, x = small(torch)
+    model, x = small_model(torch)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model.train()
     if ipex is not None:
@@ -76,30 +76,30 @@ def train(torch: Any, ipex: Any) -> None:
         loss = model(x).float().pow(2).mean()
     loss.backward()
     optimizer.step()
-    finite(torch, loss)
+    check_finite(torch, loss)
 
 
 def infer(torch: Any, ipex: Any) -> None:
-    model, x = small(torch)
+    model, x = small_model(torch)
     model.eval()
     if ipex is not None:
         model = ipex.optimize(model, dtype=torch.bfloat16)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        finite(torch, model(x))
+        check_finite(torch, model(x))
 
 
 def plain(torch: Any, ipex: Any) -> None:
-    model, x = small(torch)
+    model, x = small_model(torch)
     model.eval()
     if ipex is not None:
         model = ipex.optimize(model)
     with torch.no_grad():
-        finite(torch, model(x))
+        check_finite(torch, model(x))
 
 
-def bindings_step(order: dict[str, Any]) -> dict[str, Any]:
+def bindings_step(options: dict[str, Any]) -> dict[str, Any]:
     importlib.import_module("torch")  # the bindings need it loaded first
-    module = importlib.import_module(order["module"])
+    module = importlib.import_module(options["module"])
     return {"oneccl": version_of("oneccl-bind-pt", "torch-ccl") or getattr(module, "__version__", None)}
 
 
@@ -110,8 +110,8 @@ STEPS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def look() -> dict[str, Any]:
-    """What there is to verify, found without importing it."""
+def find_parts() -> dict[str, Any]:
+    """Find the parts to verify, without importing them."""
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
     return {
         "has_ipex": bool(importlib.util.find_spec("intel_extension_for_pytorch")),
@@ -119,27 +119,27 @@ def look() -> dict[str, Any]:
     }
 
 
-def main(order_text: str) -> int:
-    order = json.loads(order_text)
-    report = os.fdopen(order["fd"], "w", buffering=1)
+def main(options_text: str) -> int:
+    options = json.loads(options_text)
+    report = os.fdopen(options["fd"], "w", buffering=1)
 
-    def say(**event: Any) -> None:
+    def emit(**event: Any) -> None:
         report.write(json.dumps(event) + "\n")
         report.flush()
 
-    if order.get("look"):
-        say(found=look())
+    if options.get("look"):
+        emit(found=find_parts())
         return 0
-    for step in order["steps"]:
-        say(begin=step)
+    for step in options["steps"]:
+        emit(begin=step)
         began = time.monotonic()
         try:
-            facts = STEPS[step](order)
+            facts = STEPS[step](options)
         except BaseException:  # noqa: BLE001  # IPEX leaves by exit() from an import
             traceback.print_exc()
             sys.stderr.flush()
-            say(end=step, ok=False, seconds=round(time.monotonic() - began, 3), facts={})
-            os._exit(1)  # a library half loaded may hang the interpreter's own end
-        say(end=step, ok=True, seconds=round(time.monotonic() - began, 3), facts=facts)
+            emit(end=step, ok=False, seconds=round(time.monotonic() - began, 3), facts={})
+            os._exit(1)  # a partly loaded library may hang the exit of the interpreter
+        emit(end=step, ok=True, seconds=round(time.monotonic() - began, 3), facts=facts)
     sys.stdout.flush()
     os._exit(0)

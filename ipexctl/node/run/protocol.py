@@ -194,7 +194,7 @@ def free_port(address: str, ports: Any = None) -> int:
 
 def sourced(setup: str, environ: dict[str, str]) -> dict[str, str]:
     """The environment after bash has sourced that file; raises an OSError with the error that bash printed."""
-    # As at a prompt: $0 is bash, since oneAPI's scripts refuse a $0 that is their own name, and there are no arguments.
+    # As at a prompt, $0 is bash, since oneAPI's scripts refuse a $0 that is their own name. No arguments are given.
     # setvars.sh exits with 3 when it has been sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; exec env -0"
     try:
