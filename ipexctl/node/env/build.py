@@ -214,7 +214,7 @@ class Build:
             return False
         return is_current and not self.final.is_symlink() and (self.final / "bin" / "python").exists()
 
-    def work(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         began = time.monotonic()
         outcome = "there"
         if not (self.exists() and all(_target(self.area.envs / link) == self.name for link in self.links)):
@@ -324,7 +324,7 @@ def explain(error: OSError, home: str) -> AgentError:
 
 def build(request: Json, _: BinaryIO) -> Json:
     try:
-        return Build(request).work()
+        return Build(request).run()
     except OSError as error:
         raise explain(error, request["home"]) from None
 

@@ -162,7 +162,7 @@ class Verify:
         env.update(PYTHONNOUSERSITE="1", PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1", LC_ALL="C.UTF-8")
         return env
 
-    def work(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         parts = self._find_parts()
         self.module = self.module or parts.get("module")
         backend = self.request.get("backend") or "auto"
@@ -315,19 +315,19 @@ def free_port() -> int:
         return port
 
 
-def write_verified(path: str, answer: dict[str, Any]) -> None:
+def write_verified(path: str, result: dict[str, Any]) -> None:
     """Record in the environment that it was verified on this host, if the file can be written."""
     with contextlib.suppress(OSError):
         target = Path(path)
         target.parent.mkdir(exist_ok=True)
         aside = target.with_name(f".{target.name}-{os.getpid()}")
-        aside.write_text(json.dumps({**answer, "phases": []}, indent=1) + "\n")
+        aside.write_text(json.dumps({**result, "phases": []}, indent=1) + "\n")
         aside.replace(target)
 
 
 def verify(request: Json, _: BinaryIO) -> Json:
     began = time.monotonic()
-    result = Verify(request).work()
+    result = Verify(request).run()
     result["seconds"] = round(time.monotonic() - began, 3)
     if result["ok"] and request.get("keep"):
         write_verified(request["keep"], result)

@@ -168,8 +168,10 @@ def check_nodes(request: Json) -> Json:
     script_result = check_script(request)
     for thread in threads:
         thread.join()
-    ways = {check.node["word"]: {"kind": check.kind, "text": check.text, "lacking": check.missing} for check in checks}
-    return {**script_result, "ways": ways}
+    results = {
+        check.node["word"]: {"kind": check.kind, "text": check.text, "lacking": check.missing} for check in checks
+    }
+    return {**script_result, "ways": results}
 
 
 def check_request(request: Json, _: object) -> Json:
@@ -177,8 +179,8 @@ def check_request(request: Json, _: object) -> Json:
         raise AgentError(f"{request['python']} is not there")
     if request["nodes"] and shutil.which(request["ssh"][0]) is None:
         text = "there is no ssh on it"
-        ways = {node["word"]: {"kind": "login", "text": text, "lacking": []} for node in request["nodes"]}
-        return {**check_script(request), "ways": ways}
+        results = {node["word"]: {"kind": "login", "text": text, "lacking": []} for node in request["nodes"]}
+        return {**check_script(request), "ways": results}
     return {"ways": {}, **check_nodes(request)}
 
 

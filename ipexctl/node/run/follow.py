@@ -2,7 +2,7 @@
 
     follow  {home, id, offsets: {"0.out": N, …} or null, from: "start" | "end", ranks: [N, …] or null, streams, follow,
              figures: seconds between two statuses where only figures change}
-        → {"event": "packed", "data": base64 of the next piece of one zlib stream, of lines of JSON}, in which there are
+        → {"event": "packed", "data": base64 of the next chunk of one zlib stream of JSON lines, which are
             {"event": "chunk", "rank", "stream", "offset", "data": its bytes as latin-1}
             {"event": "status", "status"}, {"event": "tick"}
         → {"event": "done", "status"}

@@ -44,13 +44,13 @@ class MpirunProcess:
         finally:
             os.close(log)
         self.pid = self._process.pid
-        self.gone_at: float | None = None
+        self.ended_at: float | None = None
         self._ranks_ended_at: float | None = None
 
     def has_ended(self) -> bool:
-        if self.gone_at is None and self._process.poll() is not None:
-            self.gone_at = time.monotonic()
-        return self.gone_at is not None
+        if self.ended_at is None and self._process.poll() is not None:
+            self.ended_at = time.monotonic()
+        return self.ended_at is not None
 
     @property
     def was_killed(self) -> bool:
@@ -59,7 +59,7 @@ class MpirunProcess:
 
     @property
     def ended_by(self) -> tuple[int | None, int | None]:
-        """Its exit code, 128+N where signal N ended it, and that signal."""
+        """Its exit code, 128+N when signal N ended it, and that signal."""
         code = self._process.returncode
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
 

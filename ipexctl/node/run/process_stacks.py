@@ -37,7 +37,7 @@ Json = Dict[str, Any]
 
 
 class ProcessStacks:
-    """The stacks of one rank. `work` returns its messages whenever `reader` is readable."""
+    """The stacks of one rank. `poll` returns its messages whenever `reader` is readable."""
 
     def __init__(self, guard: int, rundir: str, command: list[str]) -> None:
         self.reader, self._writer = os.pipe()
@@ -45,7 +45,7 @@ class ProcessStacks:
         os.set_blocking(self._writer, False)
         self.stuck: Json | None = None
         self._guard = guard
-        self._shim = os.path.join(rundir, "shim")
+        self._hooks_directory = os.path.join(rundir, "shim")
         self._spy = os.path.join(os.path.dirname(command[0]), "py-spy") if command else ""
         self._pid = 0
         self._partial_line = b""
@@ -57,17 +57,21 @@ class ProcessStacks:
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
         """The environment with the hooks first on PYTHONPATH, unless IPEXCTL_SHIM=off."""
         self._spy = self._spy if os.path.isfile(self._spy) else shutil.which("py-spy", path=environ.get("PATH")) or ""
-        if environ.get("IPEXCTL_SHIM") == "off" or ":" in self._shim or not os.path.isdir(self._shim):
+        if (
+            environ.get("IPEXCTL_SHIM") == "off"
+            or ":" in self._hooks_directory
+            or not os.path.isdir(self._hooks_directory)
+        ):
             return environ
         os.set_inheritable(self._writer, True)
         before = environ.get("PYTHONPATH")
-        path = f"{self._shim}:{before}" if before else self._shim
+        path = f"{self._hooks_directory}:{before}" if before else self._hooks_directory
         return {**environ, "PYTHONPATH": path, "IPEXCTL_NOTES": f"{self._writer}:{os.fstat(self._writer).st_ino}"}
 
     def watch(self, pid: int) -> None:
         self._pid = pid
 
-    def work(self, now: float) -> list[tuple[str, Json]]:
+    def poll(self, now: float) -> list[tuple[str, Json]]:
         """The messages for the supervisor."""
         try:
             data = os.read(self.reader, 1 << 16)
@@ -127,7 +131,7 @@ class ProcessStacks:
         return self.stuck
 
     def dump(self, id: str) -> None:  # noqa: A002
-        """Request the stacks of all Python processes of the command; `work` returns them."""
+        """Request the stacks of all Python processes of the command; `poll` returns them."""
         self._requests.append(id)
         self._start_dump()
 
@@ -154,10 +158,10 @@ def sort_by_ancestry(stats: list[ProcessStat], first: int) -> list[ProcessStat]:
     children: dict[int, list[ProcessStat]] = {}
     for stat in sorted(stats, key=lambda stat: (stat.start, stat.pid)):
         children.setdefault(stat.parent, []).append(stat)
-    found = [stat for stat in stats if stat.pid == first]
-    for stat in found:
-        found += children.get(stat.pid, [])
-    return found
+    ordered = [stat for stat in stats if stat.pid == first]
+    for stat in ordered:
+        ordered += children.get(stat.pid, [])
+    return ordered
 
 
 def is_python(pid: int) -> bool:

@@ -93,12 +93,12 @@ def process_state(pid: int) -> tuple[str | None, str | None]:
 
 
 def all_processes() -> list[ProcessStat]:
-    found = []
+    stats = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
-                found.append(read_stat(int(name)))
-    return found
+                stats.append(read_stat(int(name)))
+    return stats
 
 
 def descendants(pid: int, except_pid: int) -> list[ProcessStat]:
@@ -106,14 +106,14 @@ def descendants(pid: int, except_pid: int) -> list[ProcessStat]:
     children: dict[int, list[ProcessStat]] = {}
     for stat in all_processes():
         children.setdefault(stat.parent, []).append(stat)
-    found, left = [], [pid]
-    while left:
-        for stat in children.get(left.pop(), ()):
+    living, pids = [], [pid]
+    while pids:
+        for stat in children.get(pids.pop(), ()):
             if stat.pid != except_pid:
-                left.append(stat.pid)
+                pids.append(stat.pid)
                 if stat.is_alive:
-                    found.append(stat)
-    return found
+                    living.append(stat)
+    return living
 
 
 def signal_descendants(number: int, except_pid: int) -> int:
@@ -204,7 +204,7 @@ class Guard:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         for name in os.listdir("/proc/self/fd"):
-            if int(name) != reader:  # mpirun waits for every holder of what it opened
+            if int(name) != reader:  # mpirun waits until no process has its pipes open
                 with contextlib.suppress(OSError):
                     os.close(int(name))
         received = b""

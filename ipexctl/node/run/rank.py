@@ -68,7 +68,7 @@ class Rank:
         self.stop_signal: int | None = None
         self.kill_at = self.drain_until = float("inf")
         self.beat_at = 0.0
-        self.swept = self.end_sent = self.bye = self.killed = False
+        self.is_cleaned_up = self.end_sent = self.bye = self.killed = False
         self.lost = self.signalled = False
         self.outside_signal: int | None = None
         """A signal that another process than the supervisor has sent."""
@@ -84,7 +84,7 @@ class Rank:
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         self.connect(wake)
         if self.welcome.get("stop"):  # the run ended before this rank connected
-            self.swept = True
+            self.is_cleaned_up = True
             self.stop_signal = signal.SIGTERM
             self.on_exit(128 + signal.SIGTERM, signal.SIGTERM)
         else:
@@ -102,7 +102,7 @@ class Rank:
 
     @property
     def is_over(self) -> bool:
-        return self.swept and (self.bye or self.lost)
+        return self.is_cleaned_up and (self.bye or self.lost)
 
     def connect(self, wake: int) -> None:
         until = time.monotonic() + CONNECT
@@ -207,7 +207,7 @@ class Rank:
         for number in readable:
             if isinstance(number, int) and number in open_streams:
                 open_streams[number].read(now)
-        for message in self.client.work(readable, writable):
+        for message in self.client.exchange(readable, writable):
             self.handle_message(message)
         self.handle_signals()
         self.forward_output()
@@ -220,12 +220,14 @@ class Rank:
                 if piece is None:
                     break
                 self.client.send(protocol.chunk(stream.kind, *piece))
-        is_complete = self.swept and not any(stream.open or not stream.buffer.is_empty for stream in self.streams)
+        is_complete = self.is_cleaned_up and not any(
+            stream.open or not stream.buffer.is_empty for stream in self.streams
+        )
         if is_complete and self.client.is_up and not self.end_sent:
             ends = {("out" if s.kind == b"O" else "err"): s.buffer.end for s in self.streams}
             self.client.send_message("end", **ends)
             self.end_sent = True
-        self.client.work([], [])
+        self.client.exchange([], [])
 
     def check_timeouts(self, now: float) -> None:
         if now >= self.beat_at:
@@ -237,7 +239,9 @@ class Rank:
             self.client.send_message("beat", cpu=round(cpu, 1), rss=rss, lost=lost, process=state, waits=waits, **ends)
             if self.oom is not None:
                 self.oom.update(now)
-        patience = EXIT_WAIT if self.swept and self.signalled else REFUSED_LIMIT if self.client.is_refused else LOST
+        patience = (
+            EXIT_WAIT if self.is_cleaned_up and self.signalled else REFUSED_LIMIT if self.client.is_refused else LOST
+        )
         if now - self.client.last_received > patience and not self.lost:
             self.give_up(self.client.why)
         if now >= self.kill_at:
@@ -245,10 +249,10 @@ class Rank:
             self.killed = True
             processes.signal_descendants(signal.SIGKILL, self.guard.pid)
         is_drained = now >= self.drain_until or not any(stream.open for stream in self.streams)
-        if self.exit is not None and not self.swept and is_drained:
-            self.sweep()
+        if self.exit is not None and not self.is_cleaned_up and is_drained:
+            self.clean_up()
             self.forward_output()
-        for t, fields in self.stacks.work(now):
+        for t, fields in self.stacks.poll(now):
             self.client.send_message(t, **fields)
 
     def give_up(self, why: str) -> None:
@@ -256,7 +260,7 @@ class Rank:
         self.lost, self.client.why = True, why
         self.stop(signal.SIGTERM)
 
-    def sweep(self) -> None:
+    def clean_up(self) -> None:
         """End the remaining processes of the command, then read its streams to the end."""
         processes.end_descendants(self.guard.pid)
         for stream in self.streams:
@@ -264,7 +268,7 @@ class Rank:
                 if stream.open:
                     stream.read(0.0)
             stream.close()
-        self.swept = True
+        self.is_cleaned_up = True
         self.kill_at = self.drain_until = float("inf")
 
     def handle_signals(self) -> None:

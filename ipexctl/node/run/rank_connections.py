@@ -31,7 +31,7 @@ CATCH_UP_TIME = 5.0
 """Seconds for held-back output to arrive once a disk that was full has free space."""
 SUSPENDED = 5.0
 """Seconds between two checks after which this process was itself suspended: then no rank counts as silent."""
-HUNG_UP = ("the other side hung up", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
+CLOSED_BY_PEER = ("the other side hung up", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 Json = Dict[str, Any]
 
 
@@ -40,15 +40,15 @@ class RankConnection:
 
     def __init__(self, rank: int, host: str, store: str, sinks: dict[str, OutputFile]) -> None:
         self.rank, self.host, self.store, self.sinks = rank, host, store, sinks
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Reset for an attempt."""
         self.link: Link | None = None
         self.instance: str | None = None
-        self.gone_at: float | None = None
+        self.disconnected_at: float | None = None
         self.last_received = time.monotonic()
-        self.hung_up = False
+        self.closed_by_peer = False
         """The connection was closed by the other side, so that host is alive."""
         self.lost_at = 0.0
         self.outside_signal: int | None = None
@@ -97,7 +97,7 @@ class RankConnections:
         """Unauthenticated connections → the nonce each was sent."""
         self._peers: dict[Link, RankConnection] = {}
         self._with_new_output: dict[int, RankConnection] = {}
-        self._last = time.monotonic()
+        self._last_check = time.monotonic()
         self._checked_at = self._full_since = 0.0
         self._room_at = float("-inf")
 
@@ -107,23 +107,23 @@ class RankConnections:
     def writers(self) -> list[Any]:
         return [link for link in (*self._unauthenticated, *self._peers) if link.pending]
 
-    def work(self, readable: list[Any]) -> bool:
+    def handle_ready(self, readable: list[Any]) -> bool:
         """Handle readable connections; True when output has arrived."""
         for reader in readable:
             if reader is self._listener:
                 self._accept()
             elif reader in self._peers or reader in self._unauthenticated:
-                self._guarded(reader, self._read)
-        moved = bool(self._with_new_output)
-        if moved:
+                self._drop_on_error(reader, self._read)
+        has_output = bool(self._with_new_output)
+        if has_output:
             self._full_since = time.monotonic()
         for peer in self._with_new_output.values():
             if peer.link is not None:
                 peer.link.send(protocol.message("ack", **peer.offsets()))
         self._with_new_output.clear()
         for link in [link for link in (*self._unauthenticated, *self._peers) if link.pending]:
-            self._guarded(link, lambda link: link.flush())
-        return moved
+            self._drop_on_error(link, lambda link: link.flush())
+        return has_output
 
     def send_message(self, peer: RankConnection, t: str, **fields: Any) -> bool:
         if peer.link is None:
@@ -133,13 +133,13 @@ class RankConnections:
 
     def check_timeouts(self, now: float) -> list[RankConnection]:
         """Drop connections that do not authenticate or are silent; returns the ranks that are lost."""
-        if now - self._last > SUSPENDED:
+        if now - self._last_check > SUSPENDED:
             for peer in self.all.values():
                 if peer.link is not None:
                     peer.link.last_received = now
-                if peer.gone_at is not None:
-                    peer.gone_at = now
-        self._last = now
+                if peer.disconnected_at is not None:
+                    peer.disconnected_at = now
+        self._last_check = now
         for link in [link for link in self._unauthenticated if now - link.began > AUTHENTICATION_TIME]:
             self._drop(link)
         lost = []
@@ -148,10 +148,10 @@ class RankConnections:
                 continue
             patience = SILENT if peer.status.pid is not None else self.setup_time
             is_silent = peer.link is not None and now - peer.link.last_received > patience
-            if is_silent or (peer.gone_at is not None and now - peer.gone_at > RECONNECT_TIME):
+            if is_silent or (peer.disconnected_at is not None and now - peer.disconnected_at > RECONNECT_TIME):
                 if peer.link is not None:
                     self._drop(peer.link)
-                peer.lost_at = (peer.gone_at or now) if peer.hung_up else peer.last_received
+                peer.lost_at = (peer.disconnected_at or now) if peer.closed_by_peer else peer.last_received
                 lost.append(peer)
         return lost
 
@@ -196,7 +196,7 @@ class RankConnections:
         """Tell the connected ranks to exit, and close all connections."""
         for peer in self.all.values():
             if self.send_message(peer, "forget") and self.send_message(peer, "bye") and peer.link is not None:
-                self._guarded(peer.link, lambda link: link.flush())
+                self._drop_on_error(peer.link, lambda link: link.flush())
         for link in (*self._unauthenticated, *self._peers):
             link.close()
         self._unauthenticated.clear()
@@ -216,13 +216,13 @@ class RankConnections:
             link = protocol.Link(sock)
             self._unauthenticated[link] = nonce = os.urandom(16).hex()
             link.send(protocol.message("challenge", nonce=nonce))
-            self._guarded(link, lambda link: link.flush())
+            self._drop_on_error(link, lambda link: link.flush())
 
-    def _guarded(self, link: Link, work: Callable[[Link], None]) -> None:
+    def _drop_on_error(self, link: Link, action: Callable[[Link], None]) -> None:
         try:
-            work(link)
+            action(link)
         except (protocol.ConnectionBroken, ValueError, KeyError, TypeError) as broken:
-            self._drop(link, hung_up=str(broken) in HUNG_UP)
+            self._drop(link, closed_by_peer=str(broken) in CLOSED_BY_PEER)
 
     def _read(self, link: Link) -> None:
         for kind, payload in link.receive():
@@ -268,7 +268,7 @@ class RankConnections:
         del self._unauthenticated[link]
         self._peers[link] = peer
         link.max_frame = protocol.MAX_FRAME
-        peer.link, peer.gone_at, peer.hung_up, peer.instance = link, None, False, message["life"]
+        peer.link, peer.disconnected_at, peer.closed_by_peer, peer.instance = link, None, False, message["life"]
         peer.status = peer.status._replace(wrapper=message.get("pid"))
         for sink in peer.sinks.values():
             sink.full = sink.full and self.disk_full
@@ -280,14 +280,14 @@ class RankConnections:
         proof = protocol.proof(self._token, "supervisor", *nonces)
         link.send(protocol.message("welcome", proof=proof, **fields))
 
-    def _drop(self, link: Link, *, hung_up: bool = False) -> None:
+    def _drop(self, link: Link, *, closed_by_peer: bool = False) -> None:
         link.close()
         self._unauthenticated.pop(link, None)
         peer = self._peers.pop(link, None)
         if peer is not None and peer.link is link:
-            peer.link, peer.gone_at, peer.last_received, peer.hung_up = (
+            peer.link, peer.disconnected_at, peer.last_received, peer.closed_by_peer = (
                 None,
                 time.monotonic(),
                 link.last_received,
-                hung_up,
+                closed_by_peer,
             )

@@ -152,8 +152,8 @@ def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
 
 def clean_up(runs_directory: str) -> None:
     """Delete what an interrupted call has left, and shorten the list of pruned runs."""
-    for left in glob.glob(glob.escape(runs_directory) + "/.gone-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in glob.glob(glob.escape(runs_directory) + "/.gone-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     path = runs_directory + "/.pruned.jsonl"
     with contextlib.suppress(OSError):
         with open(path, encoding="utf-8") as file:

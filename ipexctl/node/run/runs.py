@@ -4,7 +4,7 @@ list   {home, ids: [id, …] or null}              → {"event": "done", "runs":
                                                     or {"unreadable": why}}}
 stop   {home, id, wait: seconds, signal}         → {"event": "done", "status", "was": its state before}
 dump   {home, id, ranks: [N, …] or null, wait}   → {"event": "done", "status", "dump": as `stack_dumps.py` writes
-                                                    it, null where the run is over}
+                                                    it, null when the run has ended}
 clear  {home, id}                                → {"event": "done"}, after removing the job file with token and secrets
 """
 

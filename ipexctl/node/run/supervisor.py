@@ -128,19 +128,19 @@ class Supervisor:
     def run(self) -> None:
         while True:
             while not self.is_finished():
-                self.turn()
+                self.step()
             if not self.restart():
                 break
         self.close()
 
-    def turn(self) -> None:
+    def step(self) -> None:
         began = time.monotonic()
         self.check_timeouts(began)
         readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), 0.25)
         if self.wake in readable:
             os.read(self.wake, 4096)
         self.handle_signals()
-        if self.peers.work([reader for reader in readable if reader != self.wake]):
+        if self.peers.handle_ready([reader for reader in readable if reader != self.wake]):
             for peer in self.ranks:
                 peer.count()
             self.record.touch()
@@ -260,7 +260,7 @@ class Supervisor:
             self.stop_all()
         if self.end_at is not None and now > self.end_at:
             self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over")
-        if self.verdict.check_outside_signals(now, self.ranks, self.mpirun.gone_at is not None):
+        if self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None):
             self.stop_all()
         for peer in self.peers.check_disk(now, self.record.has_room, FLUSH):
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
@@ -285,14 +285,14 @@ class Supervisor:
 
     def check_mpirun(self, now: float) -> None:
         ending = self.verdict.ending
-        if self.mpirun.gone_at is None:
+        if self.mpirun.ended_at is None:
             waiting = [peer for peer in self.ranks if not peer.is_done and peer.instance is not None]
             is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
             patience = FLUSH if self.peers.is_behind(now) else self.grace
             self.mpirun.end_after_ranks(now, ending["at"] + patience if ending else None, is_over=is_over)
             return
         left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
-        if left and ending is None and now - self.mpirun.gone_at > LAST_MESSAGE_TIME:
+        if left and ending is None and now - self.mpirun.ended_at > LAST_MESSAGE_TIME:
             self._update_mpirun(tail=tuple(self.record.tail("mpirun.log")))
             lost = self.verdict.lost_before_mpirun(left, self.mpirun)
             self.on_lost(lost, now)
@@ -301,9 +301,9 @@ class Supervisor:
 
     def is_finished(self) -> bool:
         """Whether mpirun has exited, and every rank has, or had time enough for it."""
-        if self.mpirun.gone_at is None:
+        if self.mpirun.ended_at is None:
             return False
-        gone = time.monotonic() - self.mpirun.gone_at
+        gone = time.monotonic() - self.mpirun.ended_at
         ending, waiting = self.verdict.ending, [peer for peer in self.ranks if not peer.is_done]
         if self.verdict.is_open or (ending is None and waiting):
             return False
@@ -321,7 +321,7 @@ class Supervisor:
                 self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
                 self.end("stopped", 128 + number, "it was stopped")
-            elif self.mpirun.gone_at is None and self.mpirun.has_ended():
+            elif self.mpirun.ended_at is None and self.mpirun.has_ended():
                 code = self.mpirun.ended_by[0]
                 self._update_mpirun(exit_code=code)
                 self.record.event("mpirun-ended", exit_code=code)
@@ -348,7 +348,7 @@ class Supervisor:
         for peer in self.ranks:
             for sink in peer.sinks.values():
                 sink.note(line)
-            peer.begin()
+            peer.reset()
             peer.count()
         try:
             self.start()

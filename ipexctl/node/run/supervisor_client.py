@@ -106,7 +106,7 @@ class SupervisorClient:
         self._expected = ""
         self._retry_at = time.monotonic() + RETRY_INTERVAL
 
-    def work(self, readable: list[Any], writable: list[Any]) -> list[Json]:
+    def exchange(self, readable: list[Any], writable: list[Any]) -> list[Json]:
         """Send and receive what is possible now; returns the supervisor's messages."""
         messages: list[Json] = []
         link = self._link
@@ -133,13 +133,15 @@ class SupervisorClient:
             self.last_received = time.monotonic()
             messages.append(message)
             return
-        theirs = message.get("nonce")
-        if message["t"] == "challenge" and isinstance(theirs, str) and not self._expected:
-            ours = os.urandom(16).hex()  # of this connection alone, so that a proof of another one is not valid here
-            nonces = (self._identity["rank"], theirs[:64], ours)
+        peer_nonce = message.get("nonce")
+        if message["t"] == "challenge" and isinstance(peer_nonce, str) and not self._expected:
+            own_nonce = os.urandom(
+                16
+            ).hex()  # of this connection alone, so that a proof of another one is not valid here
+            nonces = (self._identity["rank"], peer_nonce[:64], own_nonce)
             self._expected = protocol.proof(self._token, "supervisor", *nonces)
             proof = protocol.proof(self._token, "rank", *nonces)
-            link.send(protocol.message("hello", nonce=ours, proof=proof, **self._identity))
+            link.send(protocol.message("hello", nonce=own_nonce, proof=proof, **self._identity))
         elif message["t"] == "welcome" and protocol.is_proof(message.get("proof"), self._expected):
             link.max_frame = protocol.MAX_FRAME
             self._expected = ""

@@ -158,8 +158,12 @@ class Verdict:
             return []
         gone = []
         for peer in left:
-            if peer.gone_at is not None and mpirun.gone_at is not None and peer.gone_at < mpirun.gone_at:
-                peer.lost_at = peer.gone_at
+            if (
+                peer.disconnected_at is not None
+                and mpirun.ended_at is not None
+                and peer.disconnected_at < mpirun.ended_at
+            ):
+                peer.lost_at = peer.disconnected_at
                 gone.append(peer)
         return gone
 
@@ -205,12 +209,16 @@ def describe_loss(
     """
     first = min(lost, key=lambda peer: (peer.lost_at, peer.rank))
     alive = [peer for peer in peers if peer.instance is not None and peer.exit is None]
-    if first.hung_up:
+    if first.closed_by_peer:
         gone = [
             peer
             for peer in alive
             if peer is first
-            or (peer.host == first.host and peer.gone_at is not None and abs(peer.gone_at - first.lost_at) < AT_ONCE)
+            or (
+                peer.host == first.host
+                and peer.disconnected_at is not None
+                and abs(peer.disconnected_at - first.lost_at) < AT_ONCE
+            )
         ]
         cause = "what wraps them was killed" if len(gone) > 1 else "what wraps it was killed"
         return gone, f"{ranks_on_hosts(gone)} hung up without a word: {cause}", True

@@ -352,9 +352,9 @@ def supervisors_sentences() -> dict[str, str]:
             exit=None,
             status=RankStatus(rank, f"node{rank + 1}", "running"),
             outside_signal=15,
-            hung_up=rank == 1,
+            closed_by_peer=rank == 1,
             lost_at=5.0,
-            gone_at=5.0,
+            disconnected_at=5.0,
             seconds_silent=lambda now: 30.0,
         )
         for rank in range(3)

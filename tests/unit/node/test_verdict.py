@@ -24,8 +24,8 @@ class Peer:
     exit: dict[str, Any] | None = None
     outside_signal: int | None = None
     stop_sent: bool = False
-    hung_up: bool = False
-    gone_at: float | None = None
+    closed_by_peer: bool = False
+    disconnected_at: float | None = None
     lost_at: float = 0.0
     status: RankStatus = field(default_factory=lambda: RankStatus(0, "", "running", 1))
 
@@ -120,7 +120,7 @@ def test_who_hung_up_is_told_from_who_fell_silent_and_the_first_to_go_is_to_blam
     judge, record = verdict()
     peers = cluster()
     for rank, at in ((0, 995.3), (3, 995.0), (4, 995.2)):
-        peers[rank].hung_up, peers[rank].gone_at, peers[rank].lost_at = True, at, at
+        peers[rank].closed_by_peer, peers[rank].disconnected_at, peers[rank].lost_at = True, at, at
     assert judge.on_lost([peers[0], peers[3], peers[4]], peers, NOW)
     assert record.status.reason == "rank 3 on node2 hung up without a word: what wraps it was killed"
     assert first_of(record)[1:] == (3, "node2", [3])
@@ -148,8 +148,8 @@ def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_
 def test_mpirun_that_ended_for_a_rank_that_had_gone_before_is_not_to_blame() -> None:
     judge, record = verdict()
     peers = cluster()
-    peers[3].gone_at = 999.0
-    mpirun = types.SimpleNamespace(was_killed=False, gone_at=999.5)
+    peers[3].disconnected_at = 999.0
+    mpirun = types.SimpleNamespace(was_killed=False, ended_at=999.5)
     assert judge.lost_before_mpirun(peers, mpirun) == [peers[3]]
     mpirun.was_killed = True
     assert judge.lost_before_mpirun(peers, mpirun) == []
