@@ -16,12 +16,13 @@ from ipexctl.errors import UserError
 from ipexctl.facts.gather import gather
 from ipexctl.jobs.registry import RunRegistry, new_id
 from ipexctl.jobs.submit.pending import abandoned_runs
-from ipexctl.remote.aside import Aside
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.node0_config import read_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
@@ -65,10 +66,10 @@ class GatheredContext:
 
     run: str
     """The id it is going to have."""
-    answers: Aside[tuple[HostFacts, ...]]
-    config: Aside[str] | None
+    answers: Future[tuple[HostFacts, ...]]
+    config: Future[str] | None
     """The ssh config of trust's on node0; None where node0 is alone."""
-    tree: Aside[SyncReport] | None
+    tree: Future[SyncReport] | None
     """None where nothing is brought."""
     gate: UploadGate
 
@@ -104,9 +105,9 @@ def start_gathering(
 
     return GatheredContext(
         run,
-        Aside(answers, "answers"),
-        Aside(config, "config") if len(hosts) > 1 else None,
-        Aside(tree, "tree") if wishes.sync else None,
+        run_in_background(answers, "answers"),
+        run_in_background(config, "config") if len(hosts) > 1 else None,
+        run_in_background(tree, "tree") if wishes.sync else None,
         gate,
     )
 

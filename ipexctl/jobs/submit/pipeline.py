@@ -29,7 +29,7 @@ from ipexctl.launch.job import job_of
 from ipexctl.launch.plan import LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
-from ipexctl.remote.aside import Aside
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import TimedOut, Unreachable
 from ipexctl.remote.session import capture
@@ -37,6 +37,7 @@ from ipexctl.trust.node0_config import config_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import ClusterContext
@@ -151,12 +152,12 @@ def _planned(
         return PreflightFailure(plan.reason, plan.fix, plan.hosts)
     plan = replace(plan, notes=(*plan.notes, *_remarks(wishes.accelerate, hosts, known, env)))
     wishes.ranks.within(plan.world_size)
-    ways = Aside[PreflightFailure | str](lambda: "", "nothing")
+    ways: Future[PreflightFailure | str] = run_in_background(lambda: "", "nothing")
     if not dry_run:
         used = [host for host in hosts if host.name in {each.name for each in plan.hosts}]
         needs = completed(place.needs, wishes, known, env) if place.needs is not None and wishes.sync else None
         reached = [hosts[0], *(host for host in used if host != hosts[0])]
-        ways = Aside(lambda: check_connectivity(reached, known, env, config, pool, needs), "ways")
+        ways = run_in_background(lambda: check_connectivity(reached, known, env, config, pool, needs), "ways")
 
     @functools.cache
     def may_go() -> PreflightFailure | None:
@@ -323,7 +324,7 @@ def submit_run(
         return PreflightFailure(
             f"{name}: {error.reason}", error.fix, tuple(started.errors), error.status == "unreachable"
         )
-    Aside(lambda: prune_local(register, keep), "prune")
+    run_in_background(lambda: prune_local(register, keep), "prune")
     return StartedRun(record, replace(plan, master_port=started.master_port), (*plan.notes, *started.notes))
 
 
@@ -352,7 +353,7 @@ def _release_tree(hosts: Sequence[Host], wishes: RunRequest, pool: SessionPool, 
 
 
 def _tree(
-    bringing: Aside[SyncReport] | None, place: ProjectLocation, known: ClusterContext, *, say: Say, dry_run: bool
+    bringing: Future[SyncReport] | None, place: ProjectLocation, known: ClusterContext, *, say: Say, dry_run: bool
 ) -> str | PreflightFailure:
     """The project's directory on the hosts."""
     if bringing is None:

@@ -10,25 +10,26 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.submit.failure import PreflightFailure
 from ipexctl.jobs.submit.gather import GateClosed, GatheredContext, UploadGate
-from ipexctl.remote.aside import Aside
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.session_pool import SessionPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
 
-def through(gate: UploadGate) -> Aside[Any]:
+def through(gate: UploadGate) -> Future[Any]:
     def work() -> str:
         gate()
         return "brought"
 
-    return Aside(work, "tree")
+    return run_in_background(work, "tree")
 
 
-def gathered(gate: UploadGate, tree: Aside[Any]) -> GatheredContext:
-    return GatheredContext("r", Aside(tuple, "answers"), None, tree, gate)
+def gathered(gate: UploadGate, tree: Future[Any]) -> GatheredContext:
+    return GatheredContext("r", run_in_background(tuple, "answers"), None, tree, gate)
 
 
 def test_the_gate_holds_until_it_is_known_that_the_run_may_go() -> None:
@@ -67,7 +68,7 @@ def test_who_leaves_waits_until_nobody_asks_hosts_any_more(fails: HostError | No
                 raise fails
         return "brought"
 
-    gathered(gate, Aside(work, "tree")).leave()
+    gathered(gate, run_in_background(work, "tree")).leave()
     assert over.is_set()
 
 
