@@ -117,7 +117,7 @@ def run_command(
             from ipexctl.cli.watch import View, watch_run  # while the ranks are being started
             from ipexctl.ui.run.summary import counted
 
-            session = None if detach else pool.hand_over(begun.record.node0)
+            session = None if detach else pool.detach(begun.record.node0)
         for note in begun.notes:
             tell(f"note: {note}")
         run = begun.record.id

@@ -1,4 +1,4 @@
-"""Logging in: the agent's keys, then the key files, an encrypted one opened once for all hosts."""
+"""Login with the agent's keys, then with key files; an encrypted key file is opened once for all hosts."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedKey:
-    """What became of a key file: the key, or why it can't be used."""
+    """The result of reading a key file: the key, or the reason it can't be used."""
 
     key: paramiko.PKey | None
     problem: str = ""
 
 
 class KeyRing:
-    """The key files of this call. Each is read once, and its passphrase asked once, whatever the number of hosts."""
+    """The key files of one command. Each is read once and its passphrase is prompted for once, for all hosts."""
 
-    def __init__(self, ask: Callable[[str, Cancel], str] | None = None) -> None:
-        self._ask = ask or ask_on_terminal
+    def __init__(self, prompt: Callable[[str, Cancel], str] | None = None) -> None:
+        self._prompt = prompt or prompt_on_terminal
         self._lock = threading.Lock()
         self._loaded: dict[Path, LoadedKey | None] = {}
 
     def load(self, path: Path, deadline: Deadline) -> LoadedKey | None:
-        """The key in that file; None where there is no such file. While somebody types, the clock stands still."""
+        """The key in that file, or None if there is no such file. The deadline pauses while the user types."""
         with deadline.paused(), self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._read(path, deadline.cancel)
@@ -59,7 +59,7 @@ class KeyRing:
             return None
         except OSError as error:
             return LoadedKey(None, f"{path}: {error.strerror}")
-        except TypeError:  # what the cryptography library raises for "it is encrypted"
+        except TypeError:  # the cryptography library raises it for an encrypted key
             return self._open_encrypted(path, cancel)
         except (ValueError, paramiko.SSHException, UnknownKeyType):
             return LoadedKey(None, f"{path} is no private key that can be read")
@@ -67,18 +67,18 @@ class KeyRing:
     def _open_encrypted(self, path: Path, cancel: Cancel) -> LoadedKey:
         for attempt in range(3):
             try:
-                word = self._ask(f"Passphrase for {path}{' (wrong, once more)' if attempt else ''}: ", cancel)
+                passphrase = self._prompt(f"Passphrase for {path}{' (wrong, once more)' if attempt else ''}: ", cancel)
             except (EOFError, OSError):
                 return LoadedKey(None, f"{path} is encrypted and there is no terminal to ask on (ssh-add {path})")
-            if not word:
+            if not passphrase:
                 break
             with contextlib.suppress(ValueError, paramiko.SSHException):
-                return LoadedKey(paramiko.PKey.from_path(path, word.encode()))  # type: ignore[arg-type]
+                return LoadedKey(paramiko.PKey.from_path(path, passphrase.encode()))  # type: ignore[arg-type]
         return LoadedKey(None, f"{path} is encrypted and wasn't opened")
 
 
-def ask_on_terminal(prompt: str, cancel: Cancel) -> str:
-    """A line typed in secret. Not getpass, which in a thread neither Ctrl-C nor the switch can end."""
+def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
+    """Read a line without echo. Not getpass: in a thread, neither Ctrl-C nor `cancel` can end it."""
     terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     try:
         before = termios.tcgetattr(terminal)
@@ -91,10 +91,10 @@ def ask_on_terminal(prompt: str, cancel: Cancel) -> str:
                 if cancel.thrown:
                     raise Cancelled("stopped before it was connected")
                 if select.select([terminal], [], [], 0.2)[0]:
-                    piece = os.read(terminal, 4096)
-                    if not piece:
+                    data = os.read(terminal, 4096)
+                    if not data:
                         raise EOFError
-                    typed += piece
+                    typed += data
         finally:
             termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
             os.write(terminal, b"\n")
@@ -104,7 +104,7 @@ def ask_on_terminal(prompt: str, cancel: Cancel) -> str:
 
 
 class _Agent(AgentSSH):
-    """The agent behind one socket, for one connection: its protocol takes one question at a time."""
+    """A client of the ssh agent for one connection: the agent protocol handles one request at a time."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -131,44 +131,46 @@ class _AgentKey(InMemoryPrivateKey):
 
 
 class Login(AuthStrategy):
-    """The sources in ssh's order; remembers what it could not offer, for the message when nothing fits."""
+    """Key sources in ssh's order. `problems` has the keys that could not be offered, for the error message."""
 
-    def __init__(self, endpoint: Endpoint, ring: KeyRing, deadline: Deadline, *, named: Path | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, ring: KeyRing, deadline: Deadline, *, identity: Path | None = None) -> None:
         super().__init__(ssh_config=paramiko.SSHConfig())
         self._endpoint = endpoint
         self._ring = ring
-        self._clock = deadline
-        self._named = named
-        self.begun = False
+        self._deadline = deadline
+        self._identity = identity
+        self.has_started = False
         self.problems: list[str] = []
 
     def get_sources(self) -> Iterator[AuthSource]:
-        """The agent's keys, those that are configured first; then the key files. None once the time is up."""
-        self.begun = True
+        """The agent's keys, configured ones first, then the key files. Ends when the deadline passes."""
+        self.has_started = True
         for source in self._all_sources():
-            if self._clock.over or self._clock.cancelled:
+            if self._deadline.over or self._deadline.cancelled:
                 return
             yield source
-        if self._named and not self._named.exists():
-            self.problems.append(f"there is no {self._named}")
+        if self._identity and not self._identity.exists():
+            self.problems.append(f"there is no {self._identity}")
 
     def _all_sources(self) -> Iterator[AuthSource]:
-        at = self._endpoint
+        endpoint = self._endpoint
         offered: set[bytes] = set()
-        configured = [blob for path in at.identities if (blob := _public_blob(path))]
-        held = {key.asbytes(): key for key in self._agent_keys()}
-        first = [blob for blob in configured if blob in held]
-        rest = [] if at.identities_only else [blob for blob in held if blob not in first]
-        for blob in [*first, *rest]:
+        configured = [blob for path in endpoint.identities if (blob := _public_blob(path))]
+        agent_keys = {key.asbytes(): key for key in self._agent_keys()}
+        configured_in_agent = [blob for blob in configured if blob in agent_keys]
+        other_in_agent = (
+            [] if endpoint.identities_only else [blob for blob in agent_keys if blob not in configured_in_agent]
+        )
+        for blob in [*configured_in_agent, *other_in_agent]:
             offered.add(blob)
-            yield _AgentKey(at.user, held[blob])
-        for path in at.identities:
+            yield _AgentKey(endpoint.user, agent_keys[blob])
+        for path in endpoint.identities:
             if path.suffix == ".pub" or _public_blob(path) in offered:
                 continue
-            loaded = self._ring.load(path, self._clock)
+            loaded = self._ring.load(path, self._deadline)
             if loaded and loaded.key and loaded.key.asbytes() not in offered:
                 offered.add(loaded.key.asbytes())
-                yield _FileKey(at.user, loaded.key, path)
+                yield _FileKey(endpoint.user, loaded.key, path)
             elif loaded and loaded.problem:
                 self.problems.append(loaded.problem)
 
@@ -183,7 +185,7 @@ class Login(AuthStrategy):
 
 
 def _public_blob(path: Path) -> bytes | None:
-    """The public half of a key file, itself or the `.pub` beside it: it says whose key it is without opening it."""
+    """The public key of a key file, from the file itself or the `.pub` beside it; no passphrase is needed."""
     try:
         return bytes(PublicBlob.from_file(str(path) if path.suffix == ".pub" else f"{path}.pub").key_blob)
     except (OSError, ValueError, AttributeError):
@@ -191,19 +193,21 @@ def _public_blob(path: Path) -> bytes | None:
 
 
 def auth_refusal(error: paramiko.AuthenticationException, endpoint: Endpoint, login: Login) -> Unreachable:
-    """Why nobody let us in, in a sentence, and the command that would change it."""
+    """The error for a rejected login, with the command that fixes it."""
     tried, allowed = _tried(error)
-    who = f"{endpoint.user}@{endpoint.hostname}"
-    said = f"user {endpoint.user}: "
-    said += f"none of our keys is accepted (tried {', '.join(tried)})" if tried else "there is no key to offer"
+    account = f"{endpoint.user}@{endpoint.hostname}"
+    reason = f"user {endpoint.user}: "
+    reason += f"none of our keys is accepted (tried {', '.join(tried)})" if tried else "there is no key to offer"
     if login.problems:
-        said += f"; {'; '.join(login.problems)}"
+        reason += f"; {'; '.join(login.problems)}"
     if allowed:
-        said += f"; it allows {', '.join(allowed)}"
+        reason += f"; it allows {', '.join(allowed)}"
     if endpoint.unsupported:
-        said += f"; ipexctl doesn't know {', '.join(endpoint.unsupported)} of the ssh config"
+        reason += f"; ipexctl doesn't know {', '.join(endpoint.unsupported)} of the ssh config"
     port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
-    return Unreachable(said, f"ssh-copy-id {port}{who}", option="or name the right key: --identity FILE, --user NAME")
+    return Unreachable(
+        reason, f"ssh-copy-id {port}{account}", option="or name the right key: --identity FILE, --user NAME"
+    )
 
 
 def _tried(error: paramiko.AuthenticationException) -> tuple[list[str], list[str]]:

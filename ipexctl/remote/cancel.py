@@ -1,4 +1,4 @@
-"""A switch that one thread throws and many wait on, each in its own way."""
+"""Cancellation: one thread requests it, many threads wait for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Cancel:
-    """Thrown once. Whoever is blocked in something else than this switch registers how to be woken."""
+    """A cancellation flag. `throw` sets it for good; `waking` registers a callback for threads that block elsewhere."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal handler may throw the switch in the very thread that is registering.
+        # Reentrant: a signal handler may call throw() in the thread that is registering a callback.
         self._lock = threading.RLock()
         self._thrown = threading.Event()
         self._wakers: list[Callable[[], None]] = []
@@ -25,14 +25,14 @@ class Cancel:
 
     def throw(self) -> None:
         self._thrown.set()
-        with self._lock:  # held while waking, so that nobody's file descriptor is closed in between
+        with self._lock:  # held during the callbacks, so that no file descriptor they use is closed in between
             for wake in self._wakers:
                 with suppress(OSError):
                     wake()
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """While inside, `wake` is called when the switch is thrown; at once where it was already."""
+        """Call `wake` when cancellation is requested within the block, or at once if it was requested before."""
         with self._lock:
             self._wakers.append(wake)
             if self.thrown:

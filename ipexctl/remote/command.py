@@ -1,7 +1,4 @@
-"""What is run on a host, as one string that any login shell hands on unharmed. The one place that quotes.
-
-Pure text: nothing here opens a connection.
-"""
+"""Commands for hosts, as one string that every login shell passes on unchanged. Quoting happens only here."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 
 FENCE = b"\x1e"
 MAX_LINE = 128 * 1024 - 1
-"""Linux refuses an argument of 128 KiB or more, and sshd hands the whole line over as one argument."""
+"""Linux refuses an argument of 128 KiB or more, and sshd passes the whole line as one argument."""
 
 _PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _-+=./,:;@%^#~*?$&|<>(){}[]"`')
 
@@ -20,38 +17,38 @@ _ESCAPES = {byte: f"\\0{byte:03o}" for byte in range(256) if byte not in _PLAIN}
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A piece of POSIX sh, and how to call it when speaking to people."""
+    """A POSIX sh script, with the label that messages use for it."""
 
     script: str
     label: str
     program: str = ""
-    """The first word of an argv."""
+    """The first element of an argv."""
 
     @classmethod
-    def argv(cls, *words: str) -> Command:
-        """That program with those words, literally: no shell looks into them."""
-        line = shlex.join(words)
-        return cls(script=f"exec {line}", label=line, program=words[0])
+    def argv(cls, *argv: str) -> Command:
+        """A program with literal arguments: no shell expands them."""
+        line = shlex.join(argv)
+        return cls(script=f"exec {line}", label=line, program=argv[0])
 
     @classmethod
     def shell(cls, line: str) -> Command:
-        """A line for sh, with its pipes, globs and variables."""
+        """A line for sh, which expands pipes, globs and variables."""
         return cls(script=line, label=line)
 
     def hint(self, code: int) -> str:
-        """What to type next, where the exit code says so."""
+        """The next thing to type if the exit code suggests one, else empty."""
         if code == 127 and any(c in self.program for c in " |;&<>$*"):
             return f"no program is called that; a line for the shell goes behind --shell: --shell {self.label}"
         return ""
 
 
 def login_line(command: Command, nonce: str) -> str:
-    """The string for sshd, which hands it to a login shell that may be bash, zsh, csh or fish.
+    """The string for sshd, which passes it to a login shell that may be bash, zsh, csh or fish.
 
-    All of them leave text in single quotes alone as long as it holds no quote, backslash, `!` or newline; so
-    the script travels as the argument of `printf %b`, with every such byte as an octal escape. What the login
-    shell has printed before our script starts ends at a fence, on stdout and on stderr alike; the fence on
-    stdout carries the process id, which is also the session's and the process group's.
+    All of them leave text in single quotes unchanged as long as it has no quote, backslash, `!` or newline; so
+    the script is sent as the argument of `printf %b`, with every such byte as an octal escape. A marker, the fence,
+    ends the output of the login shell on stdout and on stderr; the fence on stdout carries the process id, which is
+    also the id of the session and of the process group.
     """
     fence = f"printf '\\036%s %s\\n' {nonce} $$; printf '\\036%s\\n' {nonce} >&2; set --\n"
     encoded = encode_for_printf(fence + command.script)
@@ -59,12 +56,12 @@ def login_line(command: Command, nonce: str) -> str:
 
 
 def encode_for_printf(script: str) -> str:
-    """Text that `printf %b` turns back into `script`, free of anything a login shell would touch."""
+    """Text that `printf %b` turns back into `script`, without any byte that a login shell would change."""
     return script.encode("utf-8", "surrogateescape").decode("latin-1").translate(_ESCAPES)
 
 
 def end_session_script(session: int | None, grace: float) -> str:
-    """A script that ends every process of one session and prints how many were left."""
+    """A script that ends every process of one session and prints the number that survived."""
     return f"wanted='{session or ''}' tenths={max(1, round(grace * 10))}\n{_END_SESSION.read_text(encoding='utf-8')}"
 
 
@@ -72,7 +69,7 @@ _END_SESSION = Path(__file__).with_name("end_session.sh")
 
 
 class FenceFilter:
-    """Drops what a stream carried before the fence, and keeps the last of it in case the fence never comes."""
+    """Drops the bytes of a stream before the fence; the last of them are kept in case the fence never arrives."""
 
     _KEEP = 4096
 
@@ -81,15 +78,15 @@ class FenceFilter:
         self._held = b""
         self.passed = False
         self.tag = b""
-        """What the fence carried behind the nonce."""
+        """The text behind the nonce in the fence."""
 
     @property
     def noise(self) -> bytes:
-        """What came before the fence, its end at least."""
+        """The output before the fence, or at least its end."""
         return self._held
 
     def feed(self, data: bytes) -> bytes:
-        """The part of `data` that is ours."""
+        """The part of `data` behind the fence."""
         if self.passed:
             return data
         self._held += data

@@ -1,4 +1,4 @@
-"""How the hosts of one call are reached: what the call's options say, and what its sessions share."""
+"""Opens sessions on hosts, with the connection options of the command and the data that all sessions share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from ipexctl.remote.ssh import SshSession
 
 OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
-"""Told of each connection, and of each command that ended, with the seconds it took."""
+"""Called for each connection (without a command) and each command that ended, with the seconds it took."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """The options of a call that say how hosts are reached, not which."""
+    """The command line's options for reaching hosts."""
 
     connect_timeout: float = 10.0
     host_keys: Policy | None = None
@@ -45,24 +45,24 @@ class ConnectOptions:
 
 
 def _allow_many_files() -> None:
-    """A connection takes a handful of descriptors, and the customary limit of 1024 is only the soft one."""
+    """Raise the soft limit of open files, often 1024: a connection takes several descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-    if soft < wanted:
+    target = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    if soft < target:
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 class Connector:
-    """Opens sessions. What is asked or read once for all hosts (keys, known_hosts, bastions) lives here."""
+    """Opens sessions. Keys, known_hosts and logins at bastions are read or made once for all hosts."""
 
-    def __init__(self, options: ConnectOptions, *, ask: Callable[[str, Cancel], str] | None = None) -> None:
+    def __init__(self, options: ConnectOptions, *, prompt: Callable[[str, Cancel], str] | None = None) -> None:
         _allow_many_files()
         self.connect_timeout = options.connect_timeout
         self.resolver = Resolver()
         self.host_keys = HostKeys(options.host_keys)
         self.jumps = ProxyJumps(self.resolver.ssh, options.host_keys)
-        self._ask = ask
+        self._prompt = prompt
         self._on_step = options.on_step
         self._lock = threading.Lock()
         self._key_ring: KeyRing | None = None
@@ -73,20 +73,20 @@ class Connector:
 
         with self._lock:
             if self._key_ring is None:
-                self._key_ring = KeyRing(self._ask)
+                self._key_ring = KeyRing(self._prompt)
             return self._key_ring
 
     def load(self, hosts: Sequence[Host]) -> None:
-        """Import what sessions on these hosts need, before the caller imports more beside it."""
+        """Import the modules that sessions on these hosts need, before the caller imports others at the same time."""
         if not all(is_this_machine(host) for host in hosts):
             import ipexctl.remote.handshake
             import ipexctl.remote.ssh  # noqa: F401
 
     def open(self, host: Host, cancel: Cancel) -> Session:
-        """A session on that host; raises a HostError where there can be none.
+        """Open a session on that host; raises HostError if that fails.
 
-        The socket comes first and paramiko's import, a fifth of a second, after it: meanwhile the sshd of every
-        host that is dialled starts up.
+        The socket is connected before paramiko is imported, which takes a fifth of a second: meanwhile sshd starts on
+        every host.
         """
         started = time.monotonic()
         session = LocalSession(host) if is_this_machine(host) else self._over_ssh(host, cancel)

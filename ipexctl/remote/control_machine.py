@@ -1,4 +1,4 @@
-"""Whether a host of the file is the machine we run on, and which address of ours the others know."""
+"""Which hosts are the control machine itself, and the address by which the other hosts reach it."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _SELF = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
 def is_this_machine(host: Host) -> bool:
-    """A host is reached without ssh if its address is one of ours.
+    """Whether the host is reached without ssh, because its address is one of the control machine's.
 
-    Not where the file or the call names a port or another user: `localhost port=2222` is a tunnel or a
-    container, `root@localhost` is a change of account, and both go through ssh.
+    Not if the hostfile or the command line names a port or another user: `localhost port=2222` is a tunnel or a
+    container, `root@localhost` is another account, and both go through ssh.
     """
     if host.port is not None or host.ssh_config is not None:
         return False
     if host.user is not None and host.user != getpass.getuser():
         return False
-    return _is_ours(host.address)
+    return _is_own_address(host.address)
 
 
 @lru_cache(maxsize=1024)
-def _is_ours(address: str) -> bool:
+def _is_own_address(address: str) -> bool:
     if address in _SELF or address == socket.gethostname():
         return True
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return False  # another name: ssh's configuration may send it anywhere, so it is never taken for us
+        return False  # a name: the ssh config may map it to any host, so it never counts as the control machine
     return parsed.is_loopback or _source_towards(str(parsed)) == str(parsed)
 
 
 def _source_towards(address: str) -> str | None:
-    """The address of ours that would talk to that one: a datagram socket is told to, and sends nothing."""
+    """The local address used to reach that one; connecting a datagram socket sends no packet."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -53,15 +53,15 @@ def _source_towards(address: str) -> str | None:
 
 
 def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """`localhost` beside other machines stands for our address on the network shared with them."""
+    """`localhost` beside other hosts stands for the control machine's address on the network shared with them."""
     if not any(_is_loopback(host) and is_this_machine(host) for host in hosts):
         return tuple(hosts)
     others = [host for host in hosts if not is_this_machine(host)]
-    seen_by_others = next((own for host in others if (own := _own_address_towards(host))), None)
-    if seen_by_others is None:
+    shared_address = next((own for host in others if (own := _own_address_towards(host))), None)
+    if shared_address is None:
         return tuple(hosts)
     return tuple(
-        replace(host, internal=host.internal or seen_by_others)
+        replace(host, internal=host.internal or shared_address)
         if is_this_machine(host) and _is_loopback(host)
         else host
         for host in hosts
@@ -70,10 +70,10 @@ def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 def _own_address_towards(host: Host) -> str | None:
     try:
-        found = socket.getaddrinfo(host.internal or host.address, None, 0, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
+        infos = socket.getaddrinfo(host.internal or host.address, None, 0, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
-        return None  # a name: whether it resolves is found out where it is dialled, within a time limit
-    return next((own for *_, address in found if (own := _source_towards(str(address[0])))), None)
+        return None  # a name: it is resolved at connect time, within a time limit
+    return next((own for *_, address in infos if (own := _source_towards(str(address[0])))), None)
 
 
 def _is_loopback(host: Host) -> bool:

@@ -1,4 +1,4 @@
-"""How long one step may take on one host, and the switch that ends it early: whatever waits, waits by a Clock."""
+"""The time limit and the cancellation of one step on one host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Deadline:
-    """Runs from when it is made. Without `seconds` it never runs out, without `cancel` nobody can stop it."""
+    """Starts when it is created. Without `seconds` it never expires, without `cancel` it can't be cancelled."""
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None) -> None:
         self.seconds = seconds
@@ -33,7 +33,7 @@ class Deadline:
         return left is not None and left <= 0
 
     def left(self, most: float | None = None) -> float | None:
-        """Seconds until the end, `most` at most; None where there is neither."""
+        """Seconds until the deadline, at most `most`; None if there is neither."""
         with self._lock:
             if self._deadline is None:
                 return most
@@ -43,22 +43,22 @@ class Deadline:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While inside, no time passes: somebody is being asked for a passphrase."""
+        """Stop the time within the block, while the user types a passphrase."""
         with self._lock:
-            self._paused_at = began = time.monotonic()
+            self._paused_at = started = time.monotonic()
         try:
             yield
         finally:
             with self._lock:
                 self._paused_at = None
                 if self._deadline is not None:
-                    self._deadline += time.monotonic() - began
+                    self._deadline += time.monotonic() - started
 
     @contextmanager
     def closing(self, close: Callable[[], None]) -> Iterator[None]:
-        """Call `close` from another thread when the time is up or the switch is thrown, unless left before.
+        """Call `close` from another thread if the deadline passes or is cancelled within the block.
 
-        It is how a wait inside a library that knows neither is ended: its connection is closed under it.
+        It ends a wait inside a library that knows neither: the library's connection is closed.
         """
         done = threading.Event()
 

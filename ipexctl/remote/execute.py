@@ -1,4 +1,4 @@
-"""The verb behind `ipexctl exec`: one command on every host, its output handed on live, its end as a value."""
+"""`ipexctl exec`: one command on every host, with live output and one result per host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HostExec:
-    """How the command went on one host."""
+    """The command's result on one host."""
 
     host: Host
     status: Status
@@ -34,7 +34,7 @@ class HostExec:
 
 @dataclass(frozen=True, slots=True)
 class ExecReport:
-    """How it went everywhere, in the hosts' own order."""
+    """The results of all hosts, in the order of the hostfile."""
 
     hosts: tuple[HostExec, ...]
     seconds: float
@@ -45,7 +45,7 @@ class ExecReport:
 
 
 def _ignore_step(host: Host, step: str, seconds: float) -> None:
-    """Nobody asked to see the steps."""
+    """The default of `on_step`."""
 
 
 def execute(
@@ -60,12 +60,12 @@ def execute(
     stdin_for: Callable[[], BinaryIO] | None = None,
     on_step: Callable[[Host, str, float], None] = _ignore_step,
 ) -> Iterator[HostExec]:
-    """Run the command on every host, yielding each host's end as it comes. `timeout` is for a host's whole step."""
+    """Run the command on every host and yield results as they come. `timeout` limits the whole step on one host."""
 
     def work(host: Host) -> HostExec:
         started = time.monotonic()
         try:
-            ended = on_one(host)
+            ended = run_on(host)
         except HostError as error:
             return HostExec(host, error.status, None, time.monotonic() - started, error.reason, error.fix)
         seconds = time.monotonic() - started
@@ -73,21 +73,21 @@ def execute(
             return HostExec(host, "ok", ended.code, seconds)
         return HostExec(host, "failed", ended.code, seconds, str(ended), command.hint(ended.code))
 
-    def on_one(host: Host) -> Ended:
-        opening = time.monotonic()
+    def run_on(host: Host) -> Ended:
+        connecting_at = time.monotonic()
         session = connector.open(host, cancel)
         try:
-            began = time.monotonic()
-            on_step(host, "connected", began - opening)
+            connected_at = time.monotonic()
+            on_step(host, "connected", connected_at - connecting_at)
             stdin = stdin_for() if stdin_for else None
             ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
-            on_step(host, f"ran {command.label}", time.monotonic() - began)
+            on_step(host, f"ran {command.label}", time.monotonic() - connected_at)
             return ended
         finally:
             session.close()
 
-    for done in fan_out(hosts, work, forks=forks, cancel=cancel):
-        if done.result is not None:
-            yield done.result
-        elif done.error is not None:
-            yield HostExec(done.host, done.error.status, None, 0.0, done.error.reason, done.error.fix)
+    for outcome in fan_out(hosts, work, forks=forks, cancel=cancel):
+        if outcome.result is not None:
+            yield outcome.result
+        elif outcome.error is not None:
+            yield HostExec(outcome.host, outcome.error.status, None, 0.0, outcome.error.reason, outcome.error.fix)

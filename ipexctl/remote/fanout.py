@@ -1,4 +1,4 @@
-"""The same work on many hosts at once, bounded; what one host does never holds up or ends another."""
+"""The same work on many hosts at once, at most `forks` at a time; a failure of one host never affects another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HostOutcome(Generic[T]):
-    """One host's result, or the error that stands in its place."""
+    """One host's result, or its error."""
 
     host: Host
     result: T | None
@@ -30,20 +30,20 @@ class HostOutcome(Generic[T]):
 def fan_out(
     hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, cancel: Cancel
 ) -> Iterator[HostOutcome[T]]:
-    """Yield each host's end as it comes. A HostError is that host's; any other exception is ours: the switch is
-    thrown, the others are waited for, and it is raised.
+    """Yield each host's outcome as it comes. A HostError belongs to its host. Any other exception is a bug: the other
+    hosts are cancelled and waited for, then it is raised.
 
-    The threads are daemons: one that hangs in a system call doesn't keep the process from ending.
+    The threads are daemons: one that hangs in a system call doesn't keep the process alive.
     """
-    waiting: queue.SimpleQueue[Host] = queue.SimpleQueue()
+    queued: queue.SimpleQueue[Host] = queue.SimpleQueue()
     for host in hosts:
-        waiting.put(host)
+        queued.put(host)
     finished: queue.SimpleQueue[HostOutcome[T] | BaseException] = queue.SimpleQueue()
 
     def worker() -> None:
         while True:
             try:
-                host = waiting.get_nowait()
+                host = queued.get_nowait()
             except queue.Empty:
                 return
             try:
@@ -52,32 +52,32 @@ def fan_out(
                 finished.put(HostOutcome(host, work(host)))
             except HostError as error:
                 finished.put(HostOutcome(host, None, error))
-            except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
+            except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
                 finished.put(error)
 
     for index in range(min(forks, len(hosts))):
         threading.Thread(target=worker, name=f"host-{index}", daemon=True).start()
-    yield from _collected(finished, len(hosts), cancel)
+    yield from _collect(finished, len(hosts), cancel)
 
 
-def _collected(
+def _collect(
     finished: queue.SimpleQueue[HostOutcome[T] | BaseException], count: int, cancel: Cancel
 ) -> Iterator[HostOutcome[T]]:
-    left, ours = count, None
+    pending, unexpected = count, None
     try:
-        while left:
-            done = finished.get()
-            left -= 1
-            if isinstance(done, BaseException):
-                ours = ours or done
+        while pending:
+            outcome = finished.get()
+            pending -= 1
+            if isinstance(outcome, BaseException):
+                unexpected = unexpected or outcome
                 cancel.throw()
-            elif ours is None:
-                yield done
+            elif unexpected is None:
+                yield outcome
     finally:
-        # Also when our caller has given up on us: nothing that was begun on a host is left behind.
-        if left:
+        # Also if the caller has abandoned this generator: no command is left running on a host.
+        if pending:
             cancel.throw()
-        for _ in range(left):
+        for _ in range(pending):
             finished.get()
-    if ours is not None:
-        raise ours
+    if unexpected is not None:
+        raise unexpected

@@ -1,4 +1,4 @@
-"""From an open socket to a connection that is logged in: algorithms, host key, login, and why it failed."""
+"""Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paramiko.common import (
 from ipexctl.remote.auth import Login, auth_refusal
 from ipexctl.remote.outcome import Cancelled, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
-from ipexctl.remote.ssh_config import by_hand
+from ipexctl.remote.ssh_config import manual_command
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
@@ -35,7 +35,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 
-_TO_A_CHANNEL: Final = frozenset(
+_CHANNEL_MESSAGES: Final = frozenset(
     {
         MSG_CHANNEL_WINDOW_ADJUST,
         MSG_CHANNEL_DATA,
@@ -49,7 +49,7 @@ _TO_A_CHANNEL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """One host's socket and what is needed to log in over it, by a clock that runs since the dialling began."""
+    """One host's socket and the data for the login. The deadline has been running since the connect began."""
 
     host: Host
     endpoint: Endpoint
@@ -59,80 +59,80 @@ class Handshake:
     deadline: Deadline
 
 
-def connect(to: Handshake) -> fabric.Connection:
-    """Shake hands, check the host key, log in. Raises a HostError with what to type next; the socket is closed."""
+def connect(handshake: Handshake) -> fabric.Connection:
+    """Do the handshake, check the host key, log in. Raises HostError with a fix; the socket is closed then."""
 
-    def hang_up() -> None:
+    def shut_down() -> None:
         with contextlib.suppress(OSError):
-            to.sock.shutdown(socket.SHUT_RDWR)
+            handshake.sock.shutdown(socket.SHUT_RDWR)
 
-    login = Login(to.endpoint, to.keys, to.deadline, named=to.host.identity)
-    connection = _connection(to, login)
+    login = Login(handshake.endpoint, handshake.keys, handshake.deadline, identity=handshake.host.identity)
+    connection = _connection(handshake, login)
     try:
-        with to.deadline.closing(hang_up):
+        with handshake.deadline.closing(shut_down):
             connection.open()
         if not connection.client.get_transport().is_authenticated():
             raise Unreachable(
-                f"it wants a second factor of {to.endpoint.user}",
+                f"it wants a second factor of {handshake.endpoint.user}",
                 "open the way yourself (ControlMaster in ~/.ssh/config) and reach it through ProxyJump",
             )
     except BaseException as error:
         connection.close()
-        close_tunnel(to.sock)
-        if to.deadline.cancelled:
+        close_tunnel(handshake.sock)
+        if handshake.deadline.cancelled:
             raise Cancelled("stopped before it was connected") from None
         if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
-            raise _why_not(error, to, login) from None
+            raise _connection_error(error, handshake, login) from None
         raise
     return connection
 
 
-def _connection(to: Handshake, login: Login) -> fabric.Connection:
+def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
     def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
         made = _Transport(sock, **options)
-        _prefer(made.get_security_options(), to.host_keys.preferred_types(to.endpoint))
+        _prefer(made.get_security_options(), handshake.host_keys.preferred_types(handshake.endpoint))
         return made
 
-    # paramiko's own clocks, which know neither switch nor pause, must not end it before ours does.
-    long = (to.deadline.seconds or 0) + 3600
+    # paramiko's own timeouts know neither cancellation nor pauses, so they must not expire before the deadline.
+    no_timeout = (handshake.deadline.seconds or 0) + 3600
     connection = fabric.Connection(
-        to.endpoint.hostname,
-        user=to.endpoint.user,
-        port=to.endpoint.port,
-        config=_bare_config(),
+        handshake.endpoint.hostname,
+        user=handshake.endpoint.user,
+        port=handshake.endpoint.port,
+        config=_empty_config(),
         connect_kwargs={
-            "sock": to.sock,
+            "sock": handshake.sock,
             "transport_factory": transport,
             "auth_strategy": login,
-            "timeout": long,
-            "banner_timeout": long,
-            "auth_timeout": long,
+            "timeout": no_timeout,
+            "banner_timeout": no_timeout,
+            "auth_timeout": no_timeout,
         },
     )
-    connection.client.set_missing_host_key_policy(_CheckHostKey(to))
+    connection.client.set_missing_host_key_policy(_CheckHostKey(handshake))
     return connection
 
 
-def _bare_config() -> fabric.Config:
-    """No fabric.yaml, no second reading of ssh_config: what a connection needs, the endpoint has.
+def _empty_config() -> fabric.Config:
+    """A config that reads neither fabric.yaml nor ssh_config: the endpoint has everything a connection needs.
 
-    One for each connection: a Config merges anew when it is asked, and is empty for whoever asks meanwhile.
+    One for each connection: a Config merges its levels again at each access, and another thread sees it empty then.
     """
     return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 
 
 def _prefer(options: paramiko.transport.SecurityOptions, known: tuple[str, ...]) -> None:
-    """The fast ciphers first, and first the types of the known host keys, among them in the order that ssh has."""
+    """Prefer the fast ciphers, and the types of the known host keys; the order is kept otherwise."""
     options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
     options.key_types = sorted(options.key_types, key=lambda name: _key_type(name) not in known)
 
 
 def _key_type(algorithm: str) -> str:
-    """The type of the key a signature algorithm works with, as known_hosts has it."""
+    """The key type of a signature algorithm, as known_hosts names it."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
-def _note_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
+def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) -> None:
     start = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
@@ -145,61 +145,61 @@ def _note_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
 
 
 class _Transport(paramiko.Transport):
-    """Keeps what paramiko drops, which signal ended a command, and wakes whoever waits for a command's end.
+    """Records the signal that ended a command, which paramiko drops, and wakes the thread that waits for the end.
 
-    Nothing is said to a channel behind its close: a thread that feeds a command may come too late, and sshd ends the
-    whole connection over a word to a channel it no longer knows.
+    Sends nothing to a channel after its close: the thread that feeds stdin may be late, and sshd closes the whole
+    connection when it gets a message for a channel it no longer knows.
     """
 
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
-        MSG_CHANNEL_REQUEST: _note_request,
+        MSG_CHANNEL_REQUEST: _record_exit_signal,
     }
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._left: set[int] = set()
+        self._closed_channels: set[int] = set()
         super().__init__(*args, **options)
 
     def _send_message(self, data: paramiko.Message) -> None:
-        """One at a time: paramiko holds a lock around what isn't key exchange."""
+        """Never called by two threads at once: paramiko holds a lock, except during key exchange."""
         with data.packet.getbuffer() as packed:
             kind, number = packed[0], int.from_bytes(packed[1:5], "big")
-        if kind in _TO_A_CHANNEL:
-            if number in self._left:
+        if kind in _CHANNEL_MESSAGES:
+            if number in self._closed_channels:
                 return
             if kind == MSG_CHANNEL_CLOSE:
-                self._left.add(number)
+                self._closed_channels.add(number)
         super()._send_message(data)  # type: ignore[misc]
 
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
-        """sshd gives a number again once it is free."""
+        """Allow the channel's number again: sshd reuses numbers that are free."""
         start = message.packet.tell()
         message.get_int()
-        self._left.discard(message.get_int())
+        self._closed_channels.discard(message.get_int())
         message.packet.seek(start)
         super()._parse_channel_open_success(message)  # type: ignore[misc]
 
 
 class _CheckHostKey(paramiko.MissingHostKeyPolicy):
-    """Every key comes here, since the client is given no known_hosts of its own."""
+    """Checks every host key, because paramiko's client gets no known_hosts of its own."""
 
-    def __init__(self, to: Handshake) -> None:
-        self._to = to
+    def __init__(self, handshake: Handshake) -> None:
+        self._handshake = handshake
 
     def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
         del client, hostname
-        self._to.host_keys.check(self._to.endpoint, key.get_name(), key.asbytes())
+        self._handshake.host_keys.check(self._handshake.endpoint, key.get_name(), key.asbytes())
 
 
-def _why_not(error: Exception, to: Handshake, login: Login) -> Unreachable:
-    """What to tell the user of an error that paramiko words for programmers."""
-    port, by_ourselves = to.endpoint.port, f"try by hand: {by_hand(to.host)}"
-    if to.deadline.over:
-        waited = f"(waited {to.deadline.seconds:g} s)"
-        if login.begun:
+def _connection_error(error: Exception, handshake: Handshake, login: Login) -> Unreachable:
+    """The error for the user, in place of paramiko's."""
+    port, try_by_hand = handshake.endpoint.port, f"try by hand: {manual_command(handshake.host)}"
+    if handshake.deadline.over:
+        waited = f"(waited {handshake.deadline.seconds:g} s)"
+        if login.has_started:
             return Unreachable(
                 f"sshd there takes too long over the login {waited}",
-                f"its PAM or DNS is slow? {by_ourselves}",
+                f"its PAM or DNS is slow? {try_by_hand}",
                 option="--connect-timeout gives it longer",
             )
         return Unreachable(
@@ -208,14 +208,14 @@ def _why_not(error: Exception, to: Handshake, login: Login) -> Unreachable:
             option="--connect-timeout gives it longer",
         )
     if isinstance(error, paramiko.AuthenticationException):
-        return auth_refusal(error, to.endpoint, login)
-    if isinstance(to.sock, ProxySocket) and (complaint := to.sock.end()):
-        through = to.endpoint.jump or "its ProxyCommand"
-        if "open refused by peer" in complaint or "stdio forwarding failed" in complaint.lower():
-            return Unreachable(f"{through} can't connect to it", f"is sshd running there? {by_ourselves}")
-        return Unreachable(f"no way to it through {through}: {complaint}", by_ourselves)
+        return auth_refusal(error, handshake.endpoint, login)
+    if isinstance(handshake.sock, ProxySocket) and (proxy_error := handshake.sock.end()):
+        proxy = handshake.endpoint.jump or "its ProxyCommand"
+        if "open refused by peer" in proxy_error or "stdio forwarding failed" in proxy_error.lower():
+            return Unreachable(f"{proxy} can't connect to it", f"is sshd running there? {try_by_hand}")
+        return Unreachable(f"no way to it through {proxy}: {proxy_error}", try_by_hand)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-        return Unreachable(f"the sshd there and we share no algorithm: {error}", by_ourselves)
+        return Unreachable(f"the sshd there and we share no algorithm: {error}", try_by_hand)
     return Unreachable(
         f"port {port} closed the connection before we were logged in",
         "is it sshd that listens there? its log says why (MaxStartups, DenyUsers, hosts.deny)",

@@ -1,4 +1,4 @@
-"""Host keys at connect time: which types to ask for, whether to go on, and what to tell the user if not."""
+"""Host keys at connect time: the types to request, the check of the key, and the error if it is rejected."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Policy = Literal["strict", "accept-new", "off"]
 
 
 class HostKeys:
-    """The known_hosts files of this call, each read once; new keys are added to the user's first one."""
+    """The known_hosts files of one command, each read once. New keys are added to the user's first file."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy
         self._lock = threading.RLock()
         self._files: dict[Path, tuple[Entry, ...]] = {}
-        self._found: dict[tuple[tuple[Path, ...], str], tuple[Entry, ...]] = {}
+        self._matching: dict[tuple[tuple[Path, ...], str], tuple[Entry, ...]] = {}
 
     def policy_for(self, endpoint: Endpoint) -> str:
-        """The call's own choice, else what the user's ssh configuration says of that host."""
+        """The policy of `--host-keys`, else that of the user's ssh config for this host."""
         return self._policy or endpoint.strict
 
     def entries(self, endpoint: Endpoint) -> tuple[Entry, ...]:
@@ -46,38 +46,38 @@ class HostKeys:
         policy = self.policy_for(endpoint)
         if policy == "off":
             return
-        with self._lock:  # two hosts under one name at once: the second is judged by what the first has shown
-            judgement = self._judge(endpoint, key_type, key)
-            if judgement.verdict == "known":
+        with self._lock:  # two hosts under one name at once: the second is checked against the key of the first
+            result = self._compare(endpoint, key_type, key)
+            if result.verdict == "known":
                 return
-            if judgement.verdict == "unknown" and policy == "accept-new":
+            if result.verdict == "unknown" and policy == "accept-new":
                 self._remember(endpoint, key_type, key)
                 return
             entries = self.entries(endpoint) or self._without_port(endpoint)
         raise rejected_key(
-            judgement.verdict, judgement.entry, endpoint, key_type, key, by_authority=_only_authority(entries)
+            result.verdict, result.entry, endpoint, key_type, key, is_authority_only=_only_authority(entries)
         )
 
-    def _judge(self, endpoint: Endpoint, key_type: str, key: bytes) -> KeyCheck:
-        judgement = check_key(self.entries(endpoint), key_type, key)
-        if judgement.verdict == "unknown":
-            bare = check_key(self._without_port(endpoint), key_type, key)
-            if bare.verdict in ("known", "revoked"):  # another key there may be that of the sshd on port 22
-                return bare
-        return judgement
+    def _compare(self, endpoint: Endpoint, key_type: str, key: bytes) -> KeyCheck:
+        result = check_key(self.entries(endpoint), key_type, key)
+        if result.verdict == "unknown":
+            bare_result = check_key(self._without_port(endpoint), key_type, key)
+            if bare_result.verdict in ("known", "revoked"):  # another key may belong to the sshd on port 22
+                return bare_result
+        return result
 
     def _without_port(self, endpoint: Endpoint) -> tuple[Entry, ...]:
-        """As ssh does: on a port of its own, a host may also be known by its bare name."""
+        """Entries for the bare name: like ssh, a host on another port than 22 may be known by it too."""
         name = endpoint.bare_name
         return () if name == endpoint.key_name else self._entries(endpoint, name)
 
     def _entries(self, endpoint: Endpoint, name: str) -> tuple[Entry, ...]:
         key = (endpoint.known_hosts, name)
         with self._lock:
-            if key not in self._found:
+            if key not in self._matching:
                 lines = [entry for path in endpoint.known_hosts for entry in self._file(path)]
-                self._found[key] = entries_for(lines, name)
-            return self._found[key]
+                self._matching[key] = entries_for(lines, name)
+            return self._matching[key]
 
     def _file(self, path: Path) -> tuple[Entry, ...]:
         if path not in self._files:
@@ -99,8 +99,8 @@ class HostKeys:
         if number and path in self._files:
             (entry,) = parse(line, str(path))
             self._files[path] = (*self._files[path], replace(entry, line=number))
-            for found in [found for found in self._found if found[1] == endpoint.key_name and path in found[0]]:
-                del self._found[found]
+            for cached in [cached for cached in self._matching if cached[1] == endpoint.key_name and path in cached[0]]:
+                del self._matching[cached]
 
 
 _HOST_KEY = {
@@ -108,13 +108,13 @@ _HOST_KEY = {
     "ssh-rsa": "/etc/ssh/ssh_host_rsa_key.pub",
     **dict.fromkeys((f"ecdsa-sha2-nistp{bits}" for bits in (256, 384, 521)), "/etc/ssh/ssh_host_ecdsa_key.pub"),
 }
-"""Where sshd keeps its keys, unless it was told otherwise."""
+"""The default paths of sshd's keys."""
 
 
 def rejected_key(
-    verdict: str, entry: Entry | None, endpoint: Endpoint, key_type: str, key: bytes, *, by_authority: bool = False
+    verdict: str, entry: Entry | None, endpoint: Endpoint, key_type: str, key: bytes, *, is_authority_only: bool = False
 ) -> Unreachable:
-    """The sentence for a key that isn't trusted, and what to type; nothing that would add a changed key."""
+    """The error for a key that isn't trusted. The fix never contains a command that adds a changed key."""
     name, print_ = endpoint.key_name, fingerprint(key)
     shows = f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
     if entry and verdict == "revoked":
@@ -123,7 +123,7 @@ def rejected_key(
             "don't connect; ask whoever runs that machine",
         )
     if entry and verdict == "changed":
-        # ssh-keygen -R deletes the whole line, and with a pattern the keys of all other hosts it covers.
+        # ssh-keygen -R deletes the whole line; if the line has a pattern, the keys of other hosts are lost too.
         correct = (
             f"correct line {entry.line} of {entry.file}"
             if entry.is_pattern
@@ -136,15 +136,15 @@ def rejected_key(
             f" ({shows} there shows it); if the machine was reinstalled: {correct}",
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
-    says = f"what {shows} says there"
+    expected = f"what {shows} says there"
     if endpoint.jump or endpoint.proxy or endpoint.key_alias:
-        advice = f"compare it with {says}"
+        advice = f"compare it with {expected}"
         option = "if it is the same, run this command once with --host-keys accept-new"
     else:
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
         scan = f"ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
-        advice, option = f"if it is {says}, then: {scan}", "or --host-keys accept-new"
-    known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if by_authority else ""
+        advice, option = f"if it is {expected}, then: {scan}", "or --host-keys accept-new"
+    known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if is_authority_only else ""
     return Unreachable(
         f"its host key {print_} is unknown{known_by}",
         advice,
@@ -157,7 +157,7 @@ def _only_authority(entries: tuple[Entry, ...]) -> bool:
 
 
 def _append(path: Path, line: str) -> int:
-    """Add a line; returns its number, 0 where the file is none that keeps it (/dev/null)."""
+    """Add a line and return its number, or 0 if the file is not a regular one (/dev/null)."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "r+b", buffering=0) as file:
@@ -174,7 +174,7 @@ def _append(path: Path, line: str) -> int:
 def _read(path: Path) -> tuple[Entry, ...]:
     try:
         if path.exists() and not path.is_file():
-            return ()  # /dev/null says that there are none
+            return ()  # /dev/null: there are none
         return parse(path.read_text(encoding="utf-8", errors="replace"), str(path))
     except FileNotFoundError:
         return ()

@@ -1,4 +1,4 @@
-"""What the user's known_hosts files say about a host key. Pure reading and judging; the files are handed in."""
+"""Parses known_hosts and checks a host key against it. Pure: the text of the files is passed in."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Verdict = Literal["known", "unknown", "changed", "revoked"]
 
 
 class HashedName:
-    """`|1|salt|digest`: a name that can be recognised but not read. The salt's half of the work is done once."""
+    """A hashed name, `|1|salt|digest`: it can be compared but not read. The salt is hashed only once."""
 
-    __slots__ = ("_digest", "_inner", "_outer")  # of the HMAC: what it has hashed before the name comes
+    __slots__ = ("_digest", "_inner", "_outer")  # states of the HMAC before the name is hashed
 
     def __init__(self, salt: bytes, digest: bytes) -> None:
         block = (hashlib.sha1(salt, usedforsecurity=False).digest() if len(salt) > 64 else salt).ljust(64, b"\0")
@@ -28,7 +28,7 @@ class HashedName:
         self._outer = hashlib.sha1(block.translate(_OUTER), usedforsecurity=False).copy
         self._digest = digest
 
-    def stands_for(self, name: bytes) -> bool:
+    def matches(self, name: bytes) -> bool:
         inner = self._inner()
         inner.update(name)
         outer = self._outer()
@@ -54,55 +54,55 @@ class Entry:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it names hosts by a pattern, so that the line is about others too."""
+        """Whether it has a name pattern, so that the line is about other hosts too."""
         return any(character in self.names for character in "*?!")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCheck:
-    """A verdict on a key that a host has shown, and the entry that decided it."""
+    """The verdict on a host's key, and the entry that decided it."""
 
     verdict: Verdict
     entry: Entry | None = None
 
 
 def fingerprint(key: bytes) -> str:
-    """The form in which `ssh-keygen -l` shows a key."""
+    """A key's fingerprint as `ssh-keygen -l` prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
 def parse(text: str, file: str) -> tuple[Entry, ...]:
-    """The entries of one file. A line that isn't one is passed over, as ssh does."""
+    """The entries of one file. An invalid line is skipped, as ssh does."""
     entries = []
     for number, line in enumerate(text.split("\n"), 1):
-        words = line.split()
-        marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) < 3 or words[0].startswith("#"):
+        fields = line.split()
+        marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
+        if len(fields) < 3 or fields[0].startswith("#"):
             continue
         try:
-            key = base64.b64decode(words[2], validate=True)
-            hashed = _hashed(words[0]) if words[0].startswith("|1|") else None
+            key = base64.b64decode(fields[2], validate=True)
+            hashed = _hashed(fields[0]) if fields[0].startswith("|1|") else None
         except ValueError:
             continue
-        entries.append(Entry(file, number, words[0], words[1], key, marker, hashed))
+        entries.append(Entry(file, number, fields[0], fields[1], key, marker, hashed))
     return tuple(entries)
 
 
 def entries_for(entries: Iterable[Entry], name: str) -> tuple[Entry, ...]:
-    """The entries that speak of this host: worked out once a host, since hashed names cost an HMAC each."""
+    """The entries of this host. Call it once per host: each hashed name costs an HMAC."""
     encoded = name.encode(errors="surrogatepass")
     return tuple(
         entry
         for entry in entries
-        if (entry.hashed.stands_for(encoded) if entry.hashed else list_matches(entry.names, name))
+        if (entry.hashed.matches(encoded) if entry.hashed else list_matches(entry.names, name))
     )
 
 
 def check_key(entries: Iterable[Entry], key_type: str, key: bytes) -> KeyCheck:
-    """Whether the key a host shows is the one its entries promise.
+    """Check a host's key against its entries.
 
-    An entry with any other key means that the key has changed, also where its type is another one: the known types
-    are asked for first, so a host that still has the known key shows it.
+    An entry with any other key means that the key has changed, even if it has another type: the known types are
+    requested first, so a host that still has the known key presents it.
     """
     known: Entry | None = None
     other: Entry | None = None
@@ -121,12 +121,12 @@ def check_key(entries: Iterable[Entry], key_type: str, key: bytes) -> KeyCheck:
 
 
 def known_types(entries: Iterable[Entry]) -> tuple[str, ...]:
-    """The key types we could check, to be asked for first: a host shows only one of the keys it has."""
+    """The key types that can be checked. They are requested first: a host presents only one of its keys."""
     return tuple(dict.fromkeys(entry.key_type for entry in entries if not entry.marker))
 
 
 def hash_name(name: str, salt: bytes | None = None) -> str:
-    """A name as `HashKnownHosts yes` has ssh write it."""
+    """A name as ssh writes it with `HashKnownHosts yes`."""
     salt = os.urandom(20) if salt is None else salt
     digest = hmac.digest(salt, name.encode(errors="surrogatepass"), "sha1")
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"

@@ -1,4 +1,4 @@
-"""A session on this machine: the same commands, without ssh and without a login shell in between."""
+"""A session on the control machine: the same commands, without ssh and without a login shell."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Stream
 
 GRACE = 2.0
-_GLANCE = 0.02
-"""Seconds between two looks for the end of a command whose streams have ended."""
+_POLL_INTERVAL = 0.02
+"""Seconds between two checks for the end of a command whose streams have ended."""
 
 _READ = 1 << 18
 
 
 class LocalSession(CommandTimes):
-    """This machine as a host."""
+    """The control machine as a host."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -47,7 +47,7 @@ class LocalSession(CommandTimes):
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
-        with self._telling(command):
+        with self._timed(command):
             return self._run(command, sink, stdin, timeout, cancel)
 
     def _run(
@@ -91,18 +91,18 @@ def _start(command: Command, stdin: BinaryIO | None) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise HostError(f"the command can't be started: {error.strerror or error}") from None
     if stdin is not None and process.stdin is not None:
-        threading.Thread(target=_pump, args=(stdin, process.stdin), daemon=True).start()
+        threading.Thread(target=_copy_stdin, args=(stdin, process.stdin), daemon=True).start()
     return process
 
 
 def _home() -> Path:
-    """As sshd does it: the account's home, or / where there is none."""
+    """The account's home, or / if there is none, like sshd."""
     home = Path.home()
     return home if home.is_dir() else Path("/")
 
 
-def _pump(source: BinaryIO, target: IO[bytes]) -> None:
-    """Feed a command. Where it stops reading early, its exit code tells the rest."""
+def _copy_stdin(source: BinaryIO, target: IO[bytes]) -> None:
+    """Copy stdin to a command. If it stops reading early, its exit code explains the rest."""
     with contextlib.suppress(OSError, ValueError):
         while data := source.read(_READ):
             target.write(data)
@@ -135,13 +135,13 @@ def _follow(
     with selectors.DefaultSelector() as selector:
         for descriptor in (*names, wakeup.reader):
             selector.register(descriptor, selectors.EVENT_READ)
-        # The streams may end long before the command does, so both are waited for.
+        # The streams may end long before the command does, so the loop waits for both.
         while names or process.poll() is None:
             if deadline.cancelled:
                 raise Cancelled("stopped")
             if deadline.over:
                 raise TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
-            for key, _ in selector.select(deadline.left(None if names else _GLANCE)):
+            for key, _ in selector.select(deadline.left(None if names else _POLL_INTERVAL)):
                 if key.fd not in names:
                     continue
                 if data := os.read(key.fd, _READ):

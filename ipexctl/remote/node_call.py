@@ -1,7 +1,7 @@
-"""Calls to the agent, the package `ipexctl.node`: sent to a host as a zip on stdin, run by a Python found there.
+"""Calls to the agent, the package `ipexctl.node`: sent to a host as a zip on stdin and run by a Python found there.
 
-A call is one line of JSON on stdin behind the zip, lines of JSON on stdout while it works, and a last one whose `event`
-is `done`, or `failed` with `reason` and `fix`. Nothing is written on the host to make the call.
+Stdin carries the zip and the request, one line of JSON. Stdout carries events, one per line of JSON; the `event` of the
+last one is `done`, or `failed` with `reason` and `fix`. A call itself writes nothing on the host.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ del sys.argv[1]
 from ipexctl.node.__main__ import main
 sys.exit(main())
 """
-"""The zip stays in memory. Its path names the process, so that programs the agent starts can load it, too.
+"""The zip stays in memory. Its path contains the pid, so that programs started by the agent can load it too.
 
-Pythons built for a glibc before 2.27 (conda's, uv's) have no `memfd_create`, nor has a kernel before 3.17: there it is
-in a temporary file without a name.
+Pythons built for a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create`: an unnamed
+temporary file is used there.
 """
 
 _FIND_PYTHON: Final = """\
 for python in {first} {pythons} {envs}; do
   command -v "$python" >/dev/null 2>&1 || continue
-  "$python" -I -c {boot} {words}
+  "$python" -I -c {boot} {arguments}
   code=$?
   [ $code -eq {too_old} ] || exit $code
 done
@@ -67,8 +67,8 @@ printf '%s\\n' '{{"event": "failed", "reason": "there is no Python 3.8 or newer"
 
 
 @functools.cache
-def agent_zip(room: str) -> bytes:
-    """The agent as a zip: what all commands share, and one room of it (`env`, `files`, `run`)."""
+def agent_zip(folder: str) -> bytes:
+    """The agent as a zip: the modules all commands share, and one folder of it (`env`, `files`, `run`)."""
     packed = io.BytesIO()
     package = resources.files("ipexctl.node")
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -76,49 +76,49 @@ def agent_zip(room: str) -> bytes:
         _add(archive, "__main__.py", "import sys\nfrom ipexctl.node.__main__ import main\nsys.exit(main())\n")
         for name in ("__init__", "__main__"):
             _add(archive, f"ipexctl/node/{name}.py", (package / f"{name}.py").read_text(encoding="utf-8"))
-        for name in ("common", room):
+        for name in ("common", folder):
             _add_modules(archive, f"ipexctl/node/{name}", package / name)
     return packed.getvalue()
 
 
 def script_text(module: str) -> str:
-    """The text of a module below `ipexctl.node` that runs by itself, also under Pythons older than the agent needs."""
-    room, _, name = module.partition(".")
-    return (resources.files("ipexctl.node") / room / f"{name}.py").read_text(encoding="utf-8")
+    """The source of a module below `ipexctl.node` that runs alone, also on a Python older than the agent needs."""
+    folder, _, name = module.partition(".")
+    return (resources.files("ipexctl.node") / folder / f"{name}.py").read_text(encoding="utf-8")
 
 
-def _add_modules(archive: zipfile.ZipFile, place: str, package: Traversable) -> None:
+def _add_modules(archive: zipfile.ZipFile, directory: str, package: Traversable) -> None:
     for file in sorted(package.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".py"):
-            _add(archive, f"{place}/{file.name}", file.read_text(encoding="utf-8"))
+            _add(archive, f"{directory}/{file.name}", file.read_text(encoding="utf-8"))
 
 
 def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # a date of its own: equal text, equal zip
+    archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # a fixed date: equal text gives an equal zip
 
 
 def agent_command(command: str, action: str = "", *, python: str = "", home: str = "", label: str = "") -> Command:
-    """The command line for `call`; its stdin begins with `agent_zip` of the command's room.
+    """The command line for `call`; its stdin begins with `agent_zip` of the command's folder.
 
-    The first Python that is 3.8 or newer runs it: `python` where it is named and there, else one of the system, else
-    one of the environments below `home`.
+    The first Python 3.8 or newer runs it: `python` if it is given and exists, else one of the system, else that of an
+    environment below `home`.
     """
     quoted = shlex.quote(home)
     envs = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else quoted
-    words = [str(len(agent_zip(command.partition(".")[0]))), command, *([action] if action else [])]
+    arguments = [str(len(agent_zip(command.partition(".")[0]))), command, *([action] if action else [])]
     text = _FIND_PYTHON.format(
         first=shlex.quote(python) if python else "",
         pythons=_PYTHONS,
         envs=f"{envs}/envs/*/bin/python" if home else "",
         boot=shlex.quote(_BOOT),
-        words=shlex.join(words),
+        arguments=shlex.join(arguments),
         too_old=_TOO_OLD,
     )
     return Command(text, label or f"{command} {action}".strip())
 
 
 def _ignore(event: dict[str, Any]) -> None:
-    """Nobody follows."""
+    """The default of `on_event`."""
 
 
 def call(
@@ -135,9 +135,9 @@ def call(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> dict[str, Any]:
-    """Run a command of the agent to its end and return its last event; raises a HostError where that is no `done`.
+    """Run a command of the agent and return its last event; raises HostError unless that is `done`.
 
-    `command` is the module below `ipexctl.node`: `env.build`. `stdin` follows behind the request.
+    `command` is the module below `ipexctl.node`, such as `env.build`. `stdin` is sent after the request.
     """
     line = agent_command(command, action, python=python, home=home, label=label)
     return call_line(
@@ -163,7 +163,7 @@ def call_line(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> dict[str, Any]:
-    """As `call`, for a line that starts the agent in another way; `first` is what its stdin begins with."""
+    """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
     reply = _Reply(on_event)
     head = first + json.dumps(request).encode() + b"\n"
     feed = io.BytesIO(head) if stdin is None else cast("BinaryIO", PrefixedStream(head, stdin))
@@ -173,31 +173,31 @@ def call_line(
         return last
     if last is not None and last.get("event") == "failed":
         raise HostError(str(last.get("reason") or "it failed without a reason"), str(last.get("fix") or ""))
-    complaint = reply.complaint
-    raise HostError(f"{line.label} broke off ({ended})" + (f": {complaint}" if complaint else ""))
+    last_error_line = reply.last_error_line
+    raise HostError(f"{line.label} broke off ({ended})" + (f": {last_error_line}" if last_error_line else ""))
 
 
 class _Reply:
-    """Splits stdout into events, hands on each that is not the last, and keeps the end of stderr."""
+    """Splits stdout into events, forwards all but the last, and keeps the end of stderr."""
 
     def __init__(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         self.last: dict[str, Any] | None = None
         self._on_event = on_event
-        self._rest = bytearray()
+        self._buffer = bytearray()
         self._stderr = b""
 
     def sink(self, stream: Stream, data: bytes) -> None:
         if stream == "stderr":
             self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
             return
-        searched = len(self._rest)
-        self._rest += data
-        while (end := self._rest.find(b"\n", searched)) >= 0:
-            line = bytes(self._rest[:end])
-            del self._rest[: end + 1]
+        searched = len(self._buffer)
+        self._buffer += data
+        while (end := self._buffer.find(b"\n", searched)) >= 0:
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
             searched = 0
             self._on_line(line)
-        if len(self._rest) > _LONGEST_LINE:
+        if len(self._buffer) > _LONGEST_LINE:
             raise HostError("it sends a line without an end")
 
     def _on_line(self, line: bytes) -> None:
@@ -213,14 +213,14 @@ class _Reply:
             self._on_event(event)
 
     @property
-    def complaint(self) -> str:
-        """The last line of stderr: of a traceback, the exception."""
+    def last_error_line(self) -> str:
+        """The last line of stderr; for a traceback, that is the exception."""
         lines = [line for line in self._stderr.decode(errors="replace").splitlines() if line.strip()]
         return lines[-1].strip() if lines else ""
 
 
 class PrefixedStream(io.RawIOBase):
-    """A few bytes, and a stream behind them."""
+    """A prefix followed by a stream."""
 
     def __init__(self, prefix: bytes, rest: BinaryIO) -> None:
         self._prefix = prefix

@@ -1,4 +1,4 @@
-"""How things went on one host, as a value: outcomes are collected and summed, never thrown across rooms."""
+"""Outcomes of hosts: statuses, errors and the exit code. Errors become values in the fan-out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ Status = Literal["ok", "changed", "failed", "unreachable"]
 
 
 class HostError(Exception):
-    """A host could not do its part. `reason` is a sentence without the host's name, `fix` what to type next.
+    """The failure of one host. `reason` is a sentence without the host's name, `fix` the next thing to type.
 
-    `advice` is what of it holds for every command, `option` what only one with the options about hosts can do.
+    `fix` joins `advice`, which fits every command, and `option`, which only fits commands with connection options.
     Raised and caught inside one host's work only; the fan-out turns it into an outcome.
     """
 
@@ -34,15 +34,15 @@ class Unreachable(HostError):
 
 
 class TimedOut(HostError):
-    """The step took longer on this host than it was given; its processes there were ended."""
+    """The step exceeded its time limit on this host; its processes there were ended."""
 
 
 class Cancelled(HostError):
-    """We were told to stop; what ran on the host was ended."""
+    """The command was cancelled; its processes on the host were ended."""
 
 
 def exit_code(statuses: list[Status]) -> int:
-    """The contract's exit code for what became of all hosts: unreachable wins over failed."""
+    """The exit code for the statuses of all hosts: unreachable (3) wins over failed (1)."""
     if "unreachable" in statuses:
         return 3
     return 1 if "failed" in statuses else 0

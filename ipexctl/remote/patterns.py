@@ -12,22 +12,22 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether one pattern, without its `!`, covers the name, to the letter: ssh's `Host` tells A1 from a1."""
+    """Whether one pattern, without its `!`, matches the name. Case-sensitive: ssh's `Host` distinguishes A1 and a1."""
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     return _compiled(pattern).fullmatch(name) is not None
 
 
 def list_matches(patterns: str, name: str) -> bool:
-    """Whether a comma-separated list of known_hosts covers the name, in whatever letters: a `!` rules it out."""
+    """Whether a comma-separated list of known_hosts matches the name, in any case; a pattern with `!` excludes it."""
     listed, name = patterns.lower().split(","), name.lower()
     if not ("*" in patterns or "?" in patterns or "!" in patterns):
-        return name in listed  # most of a long known_hosts: none of it is worth an expression
-    found = False
+        return name in listed  # most lines of a long known_hosts: no regular expression is needed
+    is_match = False
     for pattern in listed:
         if pattern.startswith("!"):
             if matches(pattern[1:], name):
                 return False
         elif matches(pattern, name):
-            found = True
-    return found
+            is_match = True
+    return is_match

@@ -1,4 +1,4 @@
-"""What a host looks like to the rest of the house, whatever carries it: the Session protocol."""
+"""The Session protocol: one open connection to a host, local or over ssh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Stream = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended: its exit code, 128+N where signal N ended it, and that signal's name."""
+    """The exit code of a command, 128+N if signal N ended it, and that signal's name."""
 
     code: int
     signal: str | None = None
@@ -34,7 +34,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A command's end and all it printed, for output that is known to be short."""
+    """A command's exit code and its complete output, for output that is known to be short."""
 
     ended: Ended
     stdout: bytes
@@ -42,12 +42,12 @@ class Captured:
 
 
 class CommandTimes:
-    """A session that can tell of each command once it has ended: the command, and the seconds it took."""
+    """A session that reports each command that ended, with the seconds it took, to `on_command`."""
 
     on_command: Callable[[Command, float], None] | None = None
 
     @contextmanager
-    def _telling(self, command: Command) -> Iterator[None]:
+    def _timed(self, command: Command) -> Iterator[None]:
         started = time.monotonic()
         try:
             yield
@@ -57,14 +57,14 @@ class CommandTimes:
 
 
 class Session(Protocol):
-    """One open way to one host. A session runs one command at a time; it is closed once."""
+    """One open connection to one host. `close` it once."""
 
     @property
     def host(self) -> Host: ...
 
     @property
     def server_key(self) -> tuple[str, bytes] | None:
-        """The host key this connection was verified by: its type and its bytes. None without ssh."""
+        """The verified host key of this connection: its type and its bytes. None without ssh."""
         ...
 
     def run(
@@ -76,10 +76,10 @@ class Session(Protocol):
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
-        """Run a command in the account's home, handing on its output in pieces as they come.
+        """Run a command in the account's home and forward its output in pieces as they come.
 
-        Raises a HostError where the host is lost, the time is up or the switch is thrown; in the last two
-        cases everything the command had started is ended first.
+        Raises HostError if the connection is lost, the time is up or the command is cancelled; in the last two
+        cases all processes the command has started are ended first.
         """
         ...
 
@@ -94,7 +94,7 @@ def capture(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Captured:
-    """Run a command and hold what it prints."""
+    """Run a command and collect its output."""
     pieces: dict[Stream, list[bytes]] = {"stdout": [], "stderr": []}
     ended = session.run(
         command,

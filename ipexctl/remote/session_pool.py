@@ -1,4 +1,4 @@
-"""The hosts of one call, each with one connection that every step uses."""
+"""One session per host, shared by all steps of a command."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ T = TypeVar("T")
 
 
 class SessionPool:
-    """Opens a host's session when a step first needs it, keeps it for the next, and closes all at the end.
+    """Opens a host's session when a step first needs it, reuses it, and closes all sessions at the end.
 
-    A host that could not be reached is not dialled a second time.
+    It connects only once to a host that could not be reached.
     """
 
     def __init__(self, connector: Connector, cancel: Cancel, *, forks: int) -> None:
         self.cancel = cancel
-        self._reach = connector
+        self._connector = connector
         self._forks = forks
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
         self._sessions: dict[str, Session] = {}
-        self._lost: dict[str, Unreachable] = {}
+        self._unreachable: dict[str, Unreachable] = {}
 
     def __enter__(self) -> SessionPool:
         return self
@@ -45,34 +45,34 @@ class SessionPool:
                 session.close()
 
     def session(self, host: Host) -> Session:
-        """The host's session; raises a HostError where there can be none. Two threads that ask get the same one."""
+        """The host's session; raises HostError if it can't be opened. All threads get the same one."""
         with self._lock:
             opening = self._opening.setdefault(host.name, threading.Lock())
         with opening:
-            if host.name in self._lost:
-                raise self._lost[host.name]
+            if host.name in self._unreachable:
+                raise self._unreachable[host.name]
             if host.name not in self._sessions:
                 try:
-                    self._sessions[host.name] = self._reach.open(host, self.cancel)
+                    self._sessions[host.name] = self._connector.open(host, self.cancel)
                 except Unreachable as error:
-                    self._lost[host.name] = error
+                    self._unreachable[host.name] = error
                     raise
             return self._sessions[host.name]
 
     def warm(self, hosts: Sequence[Host]) -> None:
-        """Begin to open their sessions; the caller may do something else. What fails is told to who needs it."""
+        """Start to open their sessions and return. `session` raises the error of one that fails."""
 
         def open_all() -> None:
             for _ in fan_out(hosts, self.session, forks=self._forks, cancel=self.cancel):
                 pass
 
         threading.Thread(target=open_all, name="warm", daemon=True).start()
-        self._reach.load(hosts)
+        self._connector.load(hosts)
 
-    def hand_over(self, host: Host) -> Session | None:
-        """The host's session, where there is one, for somebody who closes it himself."""
+    def detach(self, host: Host) -> Session | None:
+        """Remove the host's session, if there is one, from the pool; the caller closes it."""
         return self._sessions.pop(host.name, None)
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[HostOutcome[T]]:
-        """One step on many hosts at once, each host's end as it comes."""
+        """Run one step on many hosts at once and yield each host's outcome as it comes."""
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self._forks, cancel=self.cancel)

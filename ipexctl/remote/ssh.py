@@ -1,4 +1,4 @@
-"""A session over ssh: one connection, a channel for each command, tuned for short commands and long output."""
+"""A session over ssh: one connection with one channel per command, tuned for short commands and long output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import paramiko
 
-from ipexctl.remote import tcp as dial
+from ipexctl.remote import tcp
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.deadline import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Stream
 
 GRACE = 2.0
-"""Seconds between TERM and KILL for what a cancelled command has left."""
+"""Seconds between TERM and KILL for the processes of a cancelled command."""
 
 _READ = 1 << 20
 _SEND = 1 << 18
-_PATIENCE = 6.0
-_GLANCE = 0.1
-"""Seconds between two tries to open a channel beside others."""
-_TRIES = 3
-"""More, where no others are seen: they may be about to open theirs."""
-_BROKEN = (paramiko.SSHException, EOFError, OSError)
+_CLEANUP_TIMEOUT = 6.0
+_RETRY_INTERVAL = 0.1
+"""Seconds between two tries to open a channel while others are open."""
+_TRIES_ALONE = 3
+"""Tries while no other channel is open: another thread may be about to open one."""
+_CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
 class _NoChannel(HostError):
-    """sshd opens no further one on a connection that is well."""
+    """sshd opens no further channel on a working connection."""
 
 
 class SshSession(CommandTimes):
-    """One connection to one host; each command is a channel of it."""
+    """One connection to one host; each command runs in its own channel."""
 
     def __init__(self, host: Host, connection: fabric.Connection) -> None:
         self.host = host
         self._connection = connection
         self._transport: paramiko.Transport = connection.client.get_transport()
-        self._turn = threading.Condition()
-        self._at_work = 0
-        """Commands under way."""
-        self._ended_so_far = 0
+        self._commands_changed = threading.Condition()
+        self._running = 0
+        """The number of commands that are running."""
+        self._ended_count = 0
 
     @property
     def server_key(self) -> tuple[str, bytes]:
         try:
             key = self._transport.get_remote_server_key()
-        except _BROKEN as error:
+        except _CONNECTION_ERRORS as error:
             raise _lost(error) from None
         return key.get_name(), key.asbytes()
 
@@ -73,7 +73,7 @@ class SshSession(CommandTimes):
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
-        with self._telling(command):
+        with self._timed(command):
             return self._run(command, sink, stdin, timeout, cancel)
 
     def _run(
@@ -92,125 +92,132 @@ class SshSession(CommandTimes):
         if len(line) > MAX_LINE:
             size = len(line) // 1024
             raise HostError(f"the command is {size} KiB long; a host takes 128", "put it into a file and push that")
-        channel = self._opened(line, deadline)
+        channel = self._start(line, deadline)
         reader = _Reader(channel, sink, nonce)
         try:
-            _feed(channel, stdin)
-            return self._until_end(reader, deadline)
-        except (Cancelled, TimedOut) as early:
-            raise type(early)(early.reason + self._end_processes(reader), early.advice, option=early.option) from None
+            _send_stdin(channel, stdin)
+            return self._wait_for_end(reader, deadline)
+        except (Cancelled, TimedOut) as error:
+            raise type(error)(error.reason + self._end_processes(reader), error.advice, option=error.option) from None
         except HostError:
             raise
         except BaseException:
             self._end_processes(reader)
             raise
         finally:
-            with contextlib.suppress(*_BROKEN):
+            with contextlib.suppress(*_CONNECTION_ERRORS):
                 channel.close()
-            with self._turn:
-                self._at_work -= 1
-                self._ended_so_far += 1
-                self._turn.notify_all()
+            with self._commands_changed:
+                self._running -= 1
+                self._ended_count += 1
+                self._commands_changed.notify_all()
 
-    def _opened(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        """A channel that runs it; where sshd allows no more at a time (MaxSessions), once another of ours has ended."""
-        alone = 0
+    def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
+        """Start the command in a new channel. If sshd allows no more (MaxSessions), wait until one has ended."""
+        tries_alone = 0
         while True:
-            ended = self._ended_so_far
+            ended = self._ended_count
             try:
                 channel = self._open_channel(line, deadline)
             except _NoChannel:
-                with self._turn:
-                    alone += not self._at_work and ended == self._ended_so_far
-                    if alone > _TRIES:
+                with self._commands_changed:
+                    tries_alone += not self._running and ended == self._ended_count
+                    if tries_alone > _TRIES_ALONE:
                         raise
-                    self._turn.wait(deadline.left(_GLANCE))
+                    self._commands_changed.wait(deadline.left(_RETRY_INTERVAL))
                 if deadline.cancelled:
                     raise Cancelled("stopped before it began") from None
                 if deadline.over:
-                    raise _too_slow(deadline) from None
+                    raise _timed_out(deadline) from None
             else:
-                with self._turn:
-                    self._at_work += 1
+                with self._commands_changed:
+                    self._running += 1
                 return channel
 
     def _open_channel(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        """Neither opening nor exec waits with a limit of its own; a sshd that doesn't answer loses the connection."""
-        limit = Deadline(deadline.left(dial.DEAD_AFTER), deadline.cancel)
+        """Open the channel and run the command. If sshd doesn't answer in time, the connection is closed.
+
+        Neither request has a time limit of its own.
+        """
+        limit = Deadline(deadline.left(tcp.DEAD_AFTER), deadline.cancel)
         channel = None
         try:
             with limit.closing(self._transport.close):
                 channel = self._transport.open_session(timeout=3600)
                 channel.exec_command(line.encode())
-        except _BROKEN as error:
+        except _CONNECTION_ERRORS as error:
             if deadline.cancelled:
                 raise Cancelled("stopped before it began") from None
             if deadline.over:
-                raise _too_slow(deadline) from None
+                raise _timed_out(deadline) from None
             if self._transport.is_active() and isinstance(error, paramiko.SSHException):
                 raise _refused(opened=channel is not None) from None
             raise _lost(error) from None
         return channel
 
-    def _until_end(self, reader: _Reader, deadline: Deadline) -> Ended:
-        pulse = _Pulse(self._transport)
+    def _wait_for_end(self, reader: _Reader, deadline: Deadline) -> Ended:
+        keepalive = _Keepalive(self._transport)
         with deadline.cancel.waking(reader.wake.set):
             while True:
                 if deadline.cancelled:
                     raise Cancelled("stopped")
                 if deadline.over:
-                    raise _too_slow(deadline)
+                    raise _timed_out(deadline)
                 if reader.read():
                     continue
                 if reader.at_end:
-                    return self._ended(reader)
-                if not reader.wake.wait(deadline.left(dial.DEAD_AFTER / 2)):
-                    pulse.feel()
+                    return self._result(reader)
+                if not reader.wake.wait(deadline.left(tcp.DEAD_AFTER / 2)):
+                    keepalive.check()
 
-    def _ended(self, reader: _Reader) -> Ended:
+    def _result(self, reader: _Reader) -> Ended:
         channel = reader.channel
         if channel.exit_status >= 0 and reader.fenced:
             return Ended(channel.exit_status)
-        by: str | None = getattr(channel, "ended_by", None)
-        if by and reader.fenced:
-            return Ended(128 + getattr(signal, f"SIG{by}", 0), by)
+        signal_name: str | None = getattr(channel, "ended_by", None)
+        if signal_name and reader.fenced:
+            return Ended(128 + getattr(signal, f"SIG{signal_name}", 0), signal_name)
         if channel.exit_status < 0:
             raise _lost(self._transport.get_exception())
-        said = reader.noise.decode(errors="replace").strip().splitlines()
+        output = reader.noise.decode(errors="replace").strip().splitlines()
         raise HostError(
             f"the login shell never ran our command (exit code {channel.exit_status}"
-            + (f"; it said: {said[-1].strip()})" if said else ")"),
+            + (f"; it said: {output[-1].strip()})" if output else ")"),
             "is a shell set for this account? does it end early for commands without a terminal?",
         )
 
     def _end_processes(self, reader: _Reader) -> str:
-        """End what the command has started there; returns what to add to the sentence, if some of it stays."""
+        """End the command's processes on the host; returns the end of the error message if some survive."""
         nonce = secrets.token_hex(8)
         fence = FenceFilter(nonce)
         line = login_line(Command(end_session_script(reader.session_id, GRACE), "end"), nonce)
         answer = b""
         try:
-            with Deadline(GRACE + _PATIENCE).closing(self._transport.close):
+            with Deadline(GRACE + _CLEANUP_TIMEOUT).closing(self._transport.close):
                 channel = self._transport.open_session(timeout=3600)
                 channel.exec_command(line.encode())
                 while data := channel.recv(4096):
                     answer += fence.feed(data)
                 channel.close()
-        except _BROKEN:
+        except _CONNECTION_ERRORS:
             answer = b""
-        left = answer.decode(errors="replace").strip()
-        if left == "0":
+        remaining = answer.decode(errors="replace").strip()
+        if remaining == "0":
             return ""
-        return f"; {left} of its processes could not be ended" if left else "; its processes may still be running there"
+        return (
+            f"; {remaining} of its processes could not be ended"
+            if remaining
+            else "; its processes may still be running there"
+        )
 
     def close(self) -> None:
-        with contextlib.suppress(*_BROKEN):
+        with contextlib.suppress(*_CONNECTION_ERRORS):
             self._connection.close()
         close_tunnel(self._transport.sock)
 
 
 class _Reader:
-    """One channel's two streams, behind their fences, with one event for everything that can happen to it."""
+    """Reads stdout and stderr of one channel behind their fences; `wake` is set by every event of the channel."""
 
     def __init__(self, channel: paramiko.Channel, sink: Callable[[Stream, bytes], None], nonce: str) -> None:
         self.channel = channel
@@ -236,64 +243,64 @@ class _Reader:
 
     @property
     def at_end(self) -> bool:
-        """The streams may end long before the command does: only with its status, or without a channel, is it over."""
+        """Whether the command has ended: its streams may end long before, so the exit status must have arrived too."""
         channel = self.channel
         over = channel.closed or (channel.eof_received and channel.status_event.is_set())
         return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
     def read(self) -> bool:
-        """Hand on what has arrived; False where nothing had."""
-        channel, moved = self.channel, False
+        """Forward the data that has arrived; False if there was none."""
+        channel, has_data = self.channel, False
         if channel.recv_ready():
-            moved = True
+            has_data = True
             if data := self._out.feed(channel.recv(_READ)):
                 self._sink("stdout", data)
         if channel.recv_stderr_ready():
-            moved = True
+            has_data = True
             if data := self._err.feed(channel.recv_stderr(_READ)):
                 self._sink("stderr", data)
-        return moved
+        return has_data
 
 
-class _Pulse:
-    """Whether the sshd of a silent host still answers: behind a bastion, or when frozen, TCP can't tell."""
+class _Keepalive:
+    """Checks that sshd of a silent host still answers: TCP can't detect a frozen host or one behind a bastion."""
 
     def __init__(self, transport: paramiko.Transport) -> None:
         self._transport = transport
-        self._asked_at: float | None = None
+        self._sent_at: float | None = None
 
-    def feel(self) -> None:
-        """Ask, if no answer is out; raise where one is out for too long."""
-        if self._asked_at is None:
-            self._asked_at = time.monotonic()
-            threading.Thread(target=self._ask, name="pulse", daemon=True).start()
-        elif time.monotonic() - self._asked_at > dial.DEAD_AFTER:
+    def check(self) -> None:
+        """Send a request unless one is unanswered; raise if one has been unanswered for too long."""
+        if self._sent_at is None:
+            self._sent_at = time.monotonic()
+            threading.Thread(target=self._send_request, name="keepalive", daemon=True).start()
+        elif time.monotonic() - self._sent_at > tcp.DEAD_AFTER:
             raise _lost(None)
 
-    def _ask(self) -> None:
-        with contextlib.suppress(*_BROKEN):
+    def _send_request(self) -> None:
+        with contextlib.suppress(*_CONNECTION_ERRORS):
             self._transport.global_request("keepalive@openssh.com", wait=True)
-            self._asked_at = None
+            self._sent_at = None
 
 
-def _feed(channel: paramiko.Channel, stdin: BinaryIO | None) -> None:
+def _send_stdin(channel: paramiko.Channel, stdin: BinaryIO | None) -> None:
     if stdin is not None:
-        threading.Thread(target=_pump, args=(stdin, channel), daemon=True).start()
+        threading.Thread(target=_copy_stdin, args=(stdin, channel), daemon=True).start()
         return
-    with contextlib.suppress(*_BROKEN):
+    with contextlib.suppress(*_CONNECTION_ERRORS):
         channel.shutdown_write()
 
 
-def _pump(source: BinaryIO, channel: paramiko.Channel) -> None:
-    """Feed a command. Where it stops reading early, its exit code tells the rest."""
-    with contextlib.suppress(ValueError, *_BROKEN):
+def _copy_stdin(source: BinaryIO, channel: paramiko.Channel) -> None:
+    """Copy stdin to a command. If it stops reading early, its exit code explains the rest."""
+    with contextlib.suppress(ValueError, *_CONNECTION_ERRORS):
         while data := source.read(_SEND):
             channel.sendall(data)
-    with contextlib.suppress(*_BROKEN):
+    with contextlib.suppress(*_CONNECTION_ERRORS):
         channel.shutdown_write()
 
 
-def _too_slow(deadline: Deadline) -> TimedOut:
+def _timed_out(deadline: Deadline) -> TimedOut:
     return TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
 
 

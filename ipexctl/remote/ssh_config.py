@@ -1,6 +1,6 @@
-"""Where a host really is and how to log in, as the user's ssh configuration has it.
+"""The address and the login of a host, from the user's ssh config.
 
-OpenSSH itself is asked (`ssh -G`), so Include, Match and canonical names mean what they mean to ssh.
+OpenSSH itself evaluates it (`ssh -G`), so Include, Match and canonical names work as in ssh.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Everything ssh's configuration decides about one host, tokens and tildes expanded."""
+    """The ssh config's values for one host, with tokens and tildes expanded."""
 
     hostname: str
     port: int
@@ -64,47 +64,47 @@ class Endpoint:
 
     @property
     def key_name(self) -> str:
-        """What the host is called in known_hosts: in small letters, since a hashed name is matched to the letter."""
+        """The host's name in known_hosts, in lower case because a hashed name is compared exactly."""
         return self.bare_name if self.port == 22 or self.key_alias else f"[{self.bare_name}]:{self.port}"
 
     @property
     def bare_name(self) -> str:
-        """The same without a port."""
+        """The host's name in known_hosts, without a port."""
         return (self.key_alias or self.hostname).lower()
 
 
 class Resolver:
-    """Asks for each host once, and only once for all hosts that no line of the configuration tells apart."""
+    """Runs `ssh -G` once for each group of hosts that no line of the ssh config distinguishes."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = os.environ if environ is None else environ
         self._ssh = shutil.which("ssh")
         self._lock = threading.Lock()
         self._patterns: dict[Path | None, tuple[str, ...] | None] = {}
-        self._classes: dict[object, _Shared] = {}
+        self._groups: dict[object, _HostGroup] = {}
 
     @property
     def ssh(self) -> str | None:
-        """The OpenSSH client of this machine, where there is one."""
+        """The path of the control machine's OpenSSH client, or None."""
         return self._ssh
 
     def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
-        """Raises Unreachable where ssh can't say, or not within `timeout` seconds."""
-        answer = self._ask_openssh(host, timeout) if self._ssh else _ask_paramiko(host)
-        return endpoint(answer, host, self._environ)
+        """The host's endpoint; raises Unreachable if ssh fails or takes more than `timeout` seconds."""
+        settings = self._query_openssh(host, timeout) if self._ssh else _query_paramiko(host)
+        return endpoint(settings, host, self._environ)
 
-    def _ask_openssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
-        def ask(host: Host) -> dict[str, list[str]]:
+    def _query_openssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
+        def query(host: Host) -> dict[str, list[str]]:
             return self._run_ssh(host, timeout)
 
         patterns = self._host_patterns(host.ssh_config)
         if patterns is None or not _PLAIN_NAME.fullmatch(host.address):
-            return ask(host)  # a name that ssh may refuse doesn't ask for others
+            return query(host)  # ssh may reject the name, so its output isn't shared with other hosts
         matched = frozenset(p for p in patterns if matches(p, host.address))
         key = (host.ssh_config, host.user, host.port, host.identity, matched)
         with self._lock:
-            shared = self._classes.setdefault(key, _Shared())
-        return shared.answer_for(host, ask)
+            group = self._groups.setdefault(key, _HostGroup())
+        return group.settings_for(host, query)
 
     def _host_patterns(self, config: Path | None) -> tuple[str, ...] | None:
         with self._lock:
@@ -117,31 +117,31 @@ class Resolver:
         assert self._ssh is not None
         argv = [self._ssh, *ssh_options(host), "-G", "--", host.address]
         try:
-            code, out, said = _output(argv, timeout)
+            code, out, err = _run(argv, timeout)
         except subprocess.TimeoutExpired:
             raise Unreachable(
                 f"ssh didn't say within {timeout:g} s where it is: does a `Match exec` of its configuration hang?",
-                _by_hand(host),
+                _try_ssh_g(host),
             ) from None
         except OSError as error:
-            raise Unreachable(f"ssh can't be started: {error.strerror or error}", _by_hand(host)) from None
+            raise Unreachable(f"ssh can't be started: {error.strerror or error}", _try_ssh_g(host)) from None
         if code != 0:
-            lines = [line.strip() for line in said.splitlines() if not line.startswith("Pseudo-terminal")]
+            lines = [line.strip() for line in err.splitlines() if not line.startswith("Pseudo-terminal")]
             raise Unreachable(
-                f"ssh can't say where it is: {lines[0] if lines else f'exit code {code}'}", _by_hand(host)
+                f"ssh can't say where it is: {lines[0] if lines else f'exit code {code}'}", _try_ssh_g(host)
             )
         return parse_ssh_g(out)
 
 
-def _by_hand(host: Host) -> str:
+def _try_ssh_g(host: Host) -> str:
     return f"try: {shlex.join(['ssh', *ssh_options(host), '-G', '--', host.address])}"
 
 
-def _output(argv: list[str], timeout: float) -> tuple[int, str, str]:
-    """A program's exit code and what it said. What it leaves running may hold its stderr: that is a file."""
-    with tempfile.TemporaryFile() as said:
+def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
+    """Run a program; returns exit code, stdout and stderr. Its background processes may keep stderr open: a file."""
+    with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
         ) as process:
             try:
                 out, _ = process.communicate(timeout=timeout)
@@ -149,52 +149,52 @@ def _output(argv: list[str], timeout: float) -> tuple[int, str, str]:
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
-        said.seek(0)
-        return process.returncode, out.decode(errors="surrogateescape"), said.read().decode(errors="replace")
+        stderr.seek(0)
+        return process.returncode, out.decode(errors="surrogateescape"), stderr.read().decode(errors="replace")
 
 
-class _Shared:
-    """One class of hosts: the first that comes asks, the others wait for its answer and put in their name."""
+class _HostGroup:
+    """Hosts with equal settings: the first runs `ssh -G`, the others wait for its output and insert their name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: tuple[str, dict[str, list[str]]] | None = None
+        self._queried: tuple[str, dict[str, list[str]]] | None = None
         self._refusal: Unreachable | None = None
 
-    def answer_for(self, host: Host, ask: Callable[[Host], dict[str, list[str]]]) -> dict[str, list[str]]:
+    def settings_for(self, host: Host, query: Callable[[Host], dict[str, list[str]]]) -> dict[str, list[str]]:
         with self._lock:
             if self._refusal:
-                raise Unreachable(self._refusal.reason, _by_hand(host))
+                raise Unreachable(self._refusal.reason, _try_ssh_g(host))
             try:
-                name, answer = self._asked = self._asked or (host.address, ask(host))
+                name, settings = self._queried = self._queried or (host.address, query(host))
             except Unreachable as error:
                 self._refusal = error
                 raise
-        own = rename(answer, name, host.address)
-        return ask(host) if own is None else own
+        renamed = rename(settings, name, host.address)
+        return query(host) if renamed is None else renamed
 
 
-def rename(answer: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
-    """The answer for `other`, from the one for `name`; None where the name has got into more than `hostname`."""
+def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
+    """The settings of `other`, made from those of `name`; None if the name occurs in more than `hostname`."""
     if name == other:
-        return dict(answer)
-    if answer.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
+        return dict(settings)
+    if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
         return None
-    own: dict[str, list[str]] = {}
-    for key, values in answer.items():
+    renamed: dict[str, list[str]] = {}
+    for key, values in settings.items():
         if key == "host" and values == [name]:
-            own[key] = [other]
+            renamed[key] = [other]
         elif key == "hostname" and values == [name.lower()]:
-            own[key] = [other.lower()]
+            renamed[key] = [other.lower()]
         elif any(name.lower() in value.lower() for value in values):
             return None
         else:
-            own[key] = list(values)
-    return own
+            renamed[key] = list(values)
+    return renamed
 
 
 def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | None:
-    """Every `Host` pattern of these files and what they include; None where only ssh can tell hosts apart."""
+    """Every `Host` pattern of these files and their includes; None if only ssh can distinguish hosts (`Match`)."""
     patterns: list[str] = []
     for file in files:
         try:
@@ -218,15 +218,15 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
 
 def _included(rest: str, file: Path) -> list[Path]:
     base = SYSTEM_CONFIG.parent if SYSTEM_CONFIG.parent in file.parents else ssh_home() / ".ssh"
-    found: list[Path] = []
+    result: list[Path] = []
     for word in rest.split():
         path = Path(_expand_tilde(word.strip('"')))
-        found += [Path(name) for name in sorted(glob.glob(str(path if path.is_absolute() else base / path)))]  # noqa: PTH207
-    return found
+        result += [Path(name) for name in sorted(glob.glob(str(path if path.is_absolute() else base / path)))]  # noqa: PTH207
+    return result
 
 
 def ssh_home() -> Path:
-    """Where ssh looks for `~/.ssh`: the account's home, whatever $HOME says (under sudo, in a container)."""
+    """The directory of ssh's `~/.ssh`: the account's home, also if $HOME differs (under sudo, in a container)."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -240,7 +240,7 @@ def _expand_tilde(path: str) -> str:
 
 
 def ssh_options(host: Host) -> list[str]:
-    """What the hostfile and the command line say of this host, as options of ssh."""
+    """The settings of the hostfile and the command line for this host, as options of ssh."""
     options: list[str] = []
     if host.ssh_config:
         options += ["-F", str(host.ssh_config)]
@@ -256,22 +256,22 @@ def ssh_options(host: Host) -> list[str]:
     return options
 
 
-def by_hand(host: Host) -> str:
-    """What to type to try the same without us."""
+def manual_command(host: Host) -> str:
+    """The ssh command that tries the same login without ipexctl."""
     return shlex.join(["ssh", *ssh_options(host), host.address, "true"])
 
 
 def parse_ssh_g(text: str) -> dict[str, list[str]]:
-    """`ssh -G` prints `keyword value` lines, some keywords more than once."""
-    answer: dict[str, list[str]] = {}
+    """Parse the output of `ssh -G`: `keyword value` lines, some keywords more than once."""
+    settings: dict[str, list[str]] = {}
     for line in text.splitlines():
         keyword, _, value = line.partition(" ")
-        answer.setdefault(keyword.lower(), []).append(value.strip())
-    return answer
+        settings.setdefault(keyword.lower(), []).append(value.strip())
+    return settings
 
 
-def _ask_paramiko(host: Host) -> dict[str, list[str]]:
-    """Without OpenSSH: paramiko's reader, and OpenSSH's defaults for what a file doesn't say."""
+def _query_paramiko(host: Host) -> dict[str, list[str]]:
+    """The settings without OpenSSH: paramiko's parser, and OpenSSH's defaults for missing keywords."""
     import paramiko
 
     config = paramiko.SSHConfig()
@@ -285,25 +285,25 @@ def _ask_paramiko(host: Host) -> dict[str, list[str]]:
             raise Unreachable(
                 f"{file} can't be read: {error}", "mend it", option="or name another: --ssh-config FILE"
             ) from None
-    looked_up: dict[str, Any] = dict(config.lookup(host.address))
-    found = {key: value if isinstance(value, list) else [value] for key, value in looked_up.items()}
+    parsed: dict[str, Any] = dict(config.lookup(host.address))
+    result = {key: value if isinstance(value, list) else [value] for key, value in parsed.items()}
     if host.user:
-        found["user"] = [host.user]
+        result["user"] = [host.user]
     if host.port:
-        found["port"] = [str(host.port)]
+        result["port"] = [str(host.port)]
     if host.identity:
-        found["identityfile"], found["identitiesonly"] = [str(host.identity)], ["yes"]
-    found.setdefault("identityfile", [f"~/.ssh/{name}" for name in ("id_ed25519", "id_ecdsa", "id_rsa")])
-    found.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
-    found.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
-    return found
+        result["identityfile"], result["identitiesonly"] = [str(host.identity)], ["yes"]
+    result.setdefault("identityfile", [f"~/.ssh/{name}" for name in ("id_ed25519", "id_ecdsa", "id_rsa")])
+    result.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
+    result.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
+    return result
 
 
-def endpoint(answer: Mapping[str, Sequence[str]], host: Host, environ: Mapping[str, str]) -> Endpoint:
-    """The endpoint that an answer of ssh's describes."""
+def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping[str, str]) -> Endpoint:
+    """The endpoint for the settings that `ssh -G` printed."""
 
     def first(key: str, default: str = "") -> str:
-        values = answer.get(key)
+        values = settings.get(key)
         return values[0] if values else default
 
     def unset(value: str) -> str | None:
@@ -320,7 +320,7 @@ def endpoint(answer: Mapping[str, Sequence[str]], host: Host, environ: Mapping[s
         hostname=hostname,
         port=port,
         user=user,
-        identities=tuple(Path(expand(path)) for path in answer.get("identityfile", ()) if unset(path)),
+        identities=tuple(Path(expand(path)) for path in settings.get("identityfile", ()) if unset(path)),
         identities_only=first("identitiesonly") == "yes",
         agent=_agent(first("identityagent"), expand, environ),
         known_hosts=tuple(Path(expand(path)) for path in known if unset(path)),
@@ -332,7 +332,7 @@ def endpoint(answer: Mapping[str, Sequence[str]], host: Host, environ: Mapping[s
         unsupported=tuple(
             name
             for key, name in _UNSUPPORTED.items()
-            if any(value not in ("", "none", "no", "false") for value in answer.get(key, ()))
+            if any(value not in ("", "none", "no", "false") for value in settings.get(key, ()))
         ),
         hash_names=first("hashknownhosts") in ("yes", "true"),
     )
@@ -343,27 +343,28 @@ _FAMILY = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 
 def file_list(value: str) -> list[str]:
-    """The files of `ssh -G`'s list. It joins them with blanks and neither quotes nor escapes those in their names, so
-    a word that looks like no beginning belongs to the name before, unless there are files that say otherwise.
+    """Split a list of files printed by `ssh -G`, which joins them with blanks and doesn't quote blanks in names.
+
+    A part that doesn't begin like a path belongs to the name before it, unless existing files show otherwise.
     """
     words = value.split(" ") if value else []
-    if all(word.startswith(_BEGINNINGS) for word in words):
+    if all(word.startswith(_PATH_STARTS) for word in words):
         return words
-    found: list[str] = []
+    result: list[str] = []
     while words:
         joined = [" ".join(words[:count]) for count in range(len(words), 0, -1)]
         name = next((name for name in joined if os.path.isfile(_expand_tilde(name))), "")  # noqa: PTH113
         if not name:
             count = 1
-            while count < len(words) and not (words[count].startswith(_BEGINNINGS) or os.path.isfile(words[count])):  # noqa: PTH113
+            while count < len(words) and not (words[count].startswith(_PATH_STARTS) or os.path.isfile(words[count])):  # noqa: PTH113
                 count += 1
             name = " ".join(words[:count])
-        found.append(name)
+        result.append(name)
         words = words[len(name.split(" ")) :]
-    return found
+    return result
 
 
-_BEGINNINGS = ("/", "~", "%", "$")
+_PATH_STARTS = ("/", "~", "%", "$")
 
 
 def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, str]) -> str | None:
@@ -377,8 +378,8 @@ def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, 
 
 
 def _token_expander(name: str, hostname: str, port: int, user: str, alias: str | None) -> Callable[[str], str]:
-    """ssh's percent tokens and the tilde, in the values that `ssh -G` prints unexpanded."""
-    here = socket.gethostname()
+    """A function that expands ssh's percent tokens and the tilde, which `ssh -G` prints unexpanded."""
+    local_name = socket.gethostname()
     values = {
         "%": "%",
         "h": hostname,
@@ -389,8 +390,8 @@ def _token_expander(name: str, hostname: str, port: int, user: str, alias: str |
         "u": getpass.getuser(),
         "d": str(ssh_home()),
         "i": str(os.getuid()),
-        "l": here,
-        "L": here.split(".")[0],
+        "l": local_name,
+        "L": local_name.split(".")[0],
     }
 
     def expand(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A stdin whose lines are known only one by one, as what a command says is heard."""
+"""Stdin for a remote command, fed interactively."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import queue
 
 
 class StdinQueue(io.RawIOBase):
-    """What is told goes to the command at once; reading waits for it."""
+    """`send` adds a line, `end` closes the stream; `read` blocks until there is one."""
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -15,7 +15,7 @@ class StdinQueue(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def tell_it(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         self._lines.put(line)
 
     def end(self) -> None:

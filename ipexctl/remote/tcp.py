@@ -1,4 +1,4 @@
-"""A TCP connection made for ssh: small messages leave at once, and a dead peer is noticed in half a minute."""
+"""TCP connections for ssh: small messages are sent at once, a dead peer is detected within 30 seconds."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from ipexctl.remote.deadline import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
 
 DEAD_AFTER = 30
-"""Seconds without a sign of the peer's kernel before the connection counts as lost."""
+"""Seconds without any packet from the peer's kernel before the connection counts as lost."""
 
-_GLANCE = 0.2
-"""Seconds between two looks at the switch while a connection is being made."""
+_POLL_INTERVAL = 0.2
+"""Seconds between two checks for cancellation during a connect."""
 
-_PING_PONG = 96
-"""How many reads are acknowledged at once: the handshake and the first commands. A stream needs no help."""
+_QUICK_ACKS = 96
+"""The number of reads that are acknowledged at once: the handshake and the first commands."""
 
 
 def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = socket.AF_UNSPEC) -> TunedSocket:
-    """Connect, trying every address the name has; raises Unreachable with a sentence a user can act on."""
-    found = _addresses(hostname, port, family, deadline)
+    """Connect, trying every address of the name; raises Unreachable with a fix."""
+    infos = _addresses(hostname, port, family, deadline)
     error: OSError = OSError("no address")
-    for index, (kind, _, _, _, address) in enumerate(found):
+    for index, (address_family, _, _, _, address) in enumerate(infos):
         left = deadline.left()
-        share = None if left is None else max(0.1, left / (len(found) - index))
+        share = None if left is None else max(0.1, left / (len(infos) - index))
         try:
-            return _connected(kind, address, Deadline(share, deadline.cancel))
+            return _connect(address_family, address, Deadline(share, deadline.cancel))
         except OSError as caught:
             error = caught
     raise _refusal(error, port, deadline) from None
 
 
 def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> list[Any]:
-    """What the name stands for. The resolver knows no time limit and no switch, so it is asked in a thread."""
+    """Resolve the name. The resolver knows neither time limit nor cancellation, so it runs in a thread."""
     with contextlib.suppress(OSError, UnicodeError):
         return socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
-    found: list[Any] = []
-    ended = threading.Event()
+    infos: list[Any] = []
+    resolved = threading.Event()
 
-    def ask() -> None:
+    def resolve() -> None:
         with contextlib.suppress(OSError, UnicodeError):
-            found.extend(socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM))
-        ended.set()
+            infos.extend(socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM))
+        resolved.set()
 
-    threading.Thread(target=ask, name=f"resolve-{hostname}", daemon=True).start()
-    with deadline.cancel.waking(ended.set):
-        in_time = ended.wait(deadline.left())
+    threading.Thread(target=resolve, name=f"resolve-{hostname}", daemon=True).start()
+    with deadline.cancel.waking(resolved.set):
+        in_time = resolved.wait(deadline.left())
     if deadline.cancelled:
         raise Cancelled("stopped before it was connected")
-    if not found:
+    if not infos:
         raise Unreachable(
             f"the name {hostname} doesn't resolve" + ("" if in_time else f" (waited {deadline.seconds:g} s)"),
             "check the spelling, or say the address: address=… in the hostfile, ansible_host in an inventory, "
             "HostName in ~/.ssh/config",
         )
-    return found
+    return infos
 
 
-def _connected(kind: int, address: Any, deadline: Deadline) -> TunedSocket:
-    sock = TunedSocket(kind, socket.SOCK_STREAM)
+def _connect(family: int, address: Any, deadline: Deadline) -> TunedSocket:
+    sock = TunedSocket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        begun = sock.connect_ex(address)
-        if begun not in (0, errno.EINPROGRESS):
-            raise OSError(begun, os.strerror(begun))
+        status = sock.connect_ex(address)
+        if status not in (0, errno.EINPROGRESS):
+            raise OSError(status, os.strerror(status))
         poll = select.poll()
         poll.register(sock, select.POLLOUT)
-        while not poll.poll(1000 * (deadline.left(_GLANCE) or 0)):
+        while not poll.poll(1000 * (deadline.left(_POLL_INTERVAL) or 0)):
             if deadline.cancelled:
                 raise Cancelled("stopped before it was connected")
             if deadline.over:
                 raise TimeoutError
-        ended = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if ended:
-            raise OSError(ended, os.strerror(ended))
+        error_number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error_number:
+            raise OSError(error_number, os.strerror(error_number))
         sock.setblocking(True)
         _tune(sock)
     except BaseException:
@@ -93,7 +93,7 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", DEAD_AFTER // 2),
-        ("TCP_KEEPALIVE", DEAD_AFTER // 2),  # macOS's name for the same
+        ("TCP_KEEPALIVE", DEAD_AFTER // 2),  # the name on macOS
         ("TCP_KEEPINTVL", 5),
         ("TCP_KEEPCNT", 3),
         ("TCP_USER_TIMEOUT", DEAD_AFTER * 1000),
@@ -123,14 +123,14 @@ def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
 
 
 class TunedSocket(socket.socket):
-    """A socket that acknowledges what it reads at once while the two sides still talk in turns.
+    """A socket that acknowledges its first reads at once, while the two sides take turns.
 
-    Linux delays an acknowledgement up to 40 ms in the hope of sending it along with data; a handshake pays
-    that at every turn. The kernel forgets the wish, so it is repeated for the first reads.
+    Linux delays an acknowledgement by up to 40 ms to send it along with data; a handshake pays that at every turn.
+    The kernel resets the option, so it is set again after each of the first reads.
     """
 
     _option: int | None = getattr(socket, "TCP_QUICKACK", None)
-    _left = _PING_PONG if _option is not None else 0
+    _left = _QUICK_ACKS if _option is not None else 0
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         data = super().recv(size, flags)

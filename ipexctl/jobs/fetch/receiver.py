@@ -160,7 +160,7 @@ class Receiver:
         self._total = sum(want.entry.size - want.have for want in self._wants.values())
         wants = [[number, want.have, want.known] for number, want in self._wants.items()]
         if wants:
-            self.told.tell_it(json.dumps({"wants": wants}).encode() + b"\n")
+            self.told.send(json.dumps({"wants": wants}).encode() + b"\n")
         self.told.end()
 
     def _begin(self, said: dict[str, Any]) -> None:

@@ -148,7 +148,7 @@ def start(
             told.end()
         else:
             went = True
-            told.tell_it(json.dumps(_go(hosts, spec)).encode() + b"\n")
+            told.send(json.dumps(_go(hosts, spec)).encode() + b"\n")
             told.end()
 
     try:
@@ -288,7 +288,7 @@ def _upload_jobs(
 
 def _stop_unconfirmed(node0: Host, spec: LaunchSpec, pool: SessionPool, error: HostError) -> bool:
     """It was told to go and we don't know whether it has: it is stopped. False where that could not be seen to."""
-    if isinstance(error, Unreachable) and (lost := pool.hand_over(node0)) is not None:
+    if isinstance(error, Unreachable) and (lost := pool.detach(node0)) is not None:
         lost.close()
     request = {"home": spec.home, "id": spec.id, "wait": 10}
     until = time.monotonic() + _UNHEARD

@@ -1,1 +1,1 @@
-"""Files by hash, from one host of the cluster to all others."""
+"""Transfer of files, identified by hash, from one host to all others."""

@@ -1,7 +1,4 @@
-"""Files by hash from one host's store to every other's: host to host where that can be, through this machine else.
-
-What one store does is `stores`; the server that hosts open for one another is `handover`.
-"""
+"""Copies files from one host's store to all others: host to host if possible, else through the control machine."""
 
 from __future__ import annotations
 
@@ -30,23 +27,24 @@ if TYPE_CHECKING:
     from ipexctl.remote.transfer.peer_transfer import Server
     from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 
-Way = Literal["there", "ssh", "server", "here"]
+Route = Literal["there", "ssh", "server", "here"]
+"""The way the files came: already there, by the source's ssh, from a host's server, through the control machine."""
 
 _CHANNELS: Final = 4
-"""Commands on the source at once: sshd allows ten a connection, and the rest of the call has its own."""
+"""Commands on the source at once: sshd allows ten per connection, and other steps need some of them."""
 
 _CIPHERS: Final = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes256-ctr,chacha20-poly1305@openssh.com"
 _SSH: Final = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", f"Ciphers={_CIPHERS}", "--")
 
-_NAMES: Final = {"ssh": "over ssh from {}", "server": "from {}'s server", "here": "through this machine"}
+_ROUTE_NAMES: Final = {"ssh": "over ssh from {}", "server": "from {}'s server", "here": "through this machine"}
 
 
 def _ignore(host: Host, done: int, total: int | None) -> None:
-    """Nobody follows."""
+    """The default of `on_progress`."""
 
 
 class Distributor:
-    """Brings the blobs of one store to others. `bring` is called from each target's own thread, many at once."""
+    """Copies the blobs of one store to others. `bring` is called from each target's own thread, many at once."""
 
     def __init__(
         self,
@@ -57,172 +55,172 @@ class Distributor:
         ssh_config: str | None = None,
         on_progress: Callable[[Host, int, int | None], None] = _ignore,
     ) -> None:
-        """`ssh_config`: the path, on the source, of the config by which its ssh reaches the others."""
-        self._crew = pool
+        """`ssh_config`: the path, on the source, of the ssh config for reaching the others."""
+        self._pool = pool
         self._source = source
         self._blobs = tuple(blobs)
         self._ssh_config = ssh_config
         self._on_progress = on_progress
         self._channels = threading.BoundedSemaphore(_CHANNELS)
-        self._in_vain = 0
-        self._ends = ExitStack()
+        self._ssh_failures = 0
+        self._exit_stack = ExitStack()
         self._lock = threading.Lock()
         self._servers: Servers | None = None
-        self._spool: Relay | None = None
+        self._relay: Relay | None = None
         self._removed: tuple[StoredFile, ...] = ()
 
     def __enter__(self) -> Distributor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends.close()
+        self._exit_stack.close()
 
-    def bring(self, target: StoreLocation, session: Session, *, timeout: float | None = None) -> Way:
-        """Make the target have all blobs, and say how they came. `timeout` is for one way's transfer.
+    def bring(self, target: StoreLocation, session: Session, *, timeout: float | None = None) -> Route:
+        """Copy the blobs that the target lacks and return the route. `timeout` limits the transfer of one route.
 
-        Raises a HostError that names every way that was tried.
+        Raises a HostError that names every route that was tried.
         """
         if (target.host, target.store) == (self._source.host, self._source.store):
             return "there"
-        carried = _Relayed(target, session, timeout, self._crew.cancel, self._on_progress)
-        carried.look(self._blobs)
-        if not carried.need:
+        delivery = _Delivery(target, session, timeout, self._pool.cancel, self._on_progress)
+        delivery.find_missing(self._blobs)
+        if not delivery.need:
             return "there"
         failures: list[str] = []
         error = HostError("there is no way to bring the files there")
-        for way, go in self._ways(target):
+        for route, transfer in self._routes(target):
             try:
-                go(carried)
+                transfer(delivery)
             except (Cancelled, TimedOut):
                 raise
             except HostError as caught:
                 error = caught
-                failures.append(f"{_NAMES[way].format(self._source.host.name)}: {caught.reason}")
+                failures.append(f"{_ROUTE_NAMES[route].format(self._source.host.name)}: {caught.reason}")
                 if isinstance(caught, Damaged):
-                    self._heal()
-                carried.look(carried.need)
-                if carried.need:
+                    self._remove_damaged()
+                delivery.find_missing(delivery.need)
+                if delivery.need:
                     self._raise_if_removed()
                     continue
-            carried.all_is_there()
-            self._now_whole(target, session)
-            return way
+            delivery.finish()
+            self._add_server(target, session)
+            return route
         raise HostError("; ".join(failures) or error.reason, error.fix)
 
-    def _ways(self, target: StoreLocation) -> Iterator[tuple[Way, Callable[[_Relayed], None]]]:
-        if self._ssh_config and target.word and self._in_vain < GIVE_UP:
+    def _routes(self, target: StoreLocation) -> Iterator[tuple[Route, Callable[[_Delivery], None]]]:
+        if self._ssh_config and target.word and self._ssh_failures < GIVE_UP:
             yield "ssh", self._over_ssh
         if self._source.address:
             yield "server", self._from_server
-        yield "here", self._through_here
+        yield "here", self._through_control_machine
 
     @property
     def _source_session(self) -> Session:
-        with _of_source(self._source):
-            return self._crew.session(self._source.host)
+        with _source_errors(self._source):
+            return self._pool.session(self._source.host)
 
     @contextmanager
     def _channel(self) -> Iterator[Session]:
-        """One of the few commands that may run on the source at once."""
+        """A slot for one of the few commands that may run on the source at once."""
         while not self._channels.acquire(timeout=0.2):
-            if self._crew.cancel.thrown:
+            if self._pool.cancel.thrown:
                 raise Cancelled("stopped")
         try:
-            with _of_source(self._source):
+            with _source_errors(self._source):
                 yield self._source_session
         finally:
             self._channels.release()
 
-    def _over_ssh(self, carried: _Relayed) -> None:
+    def _over_ssh(self, delivery: _Delivery) -> None:
         assert self._ssh_config is not None
-        assert carried.target.word is not None
+        assert delivery.target.word is not None
         with self._channel() as session:
-            if self._in_vain >= GIVE_UP:
+            if self._ssh_failures >= GIVE_UP:
                 raise HostError("its ssh didn't reach others either")
-            heard = TransferEvents(carried.arrived)
-            files = [blob.to_json() for blob in carried.need]
+            events = TransferEvents(delivery.on_bytes)
+            files = [blob.to_json() for blob in delivery.need]
             request = {
                 "store": self._source.store,
                 "files": files,
-                "to": {"store": carried.target.store, "files": files},
+                "to": {"store": delivery.target.store, "files": files},
             }
             try:
-                answer = call_line(
+                response = call_line(
                     session,
-                    _relay(self._source, self._ssh_config, carried.target),
+                    _ssh_pipe_command(self._source, self._ssh_config, delivery.target),
                     agent_zip("files"),
                     request,
-                    on_event=heard,
-                    timeout=carried.timeout,
-                    cancel=self._crew.cancel,
+                    on_event=events,
+                    timeout=delivery.timeout,
+                    cancel=self._pool.cancel,
                 )
             except HostError:
-                self._in_vain += not heard.is_ready
+                self._ssh_failures += not events.is_ready
                 raise
-        self._in_vain = 0
-        refuse_damaged(answer, f"{self._source.host.name}'s copy is damaged")
+        self._ssh_failures = 0
+        refuse_damaged(response, f"{self._source.host.name}'s copy is damaged")
 
-    def _from_server(self, carried: _Relayed) -> None:
+    def _from_server(self, delivery: _Delivery) -> None:
         with self._lock:
             if self._servers is None:
-                self._servers = self._ends.enter_context(Servers(self._blobs, self._crew.cancel))
+                self._servers = self._exit_stack.enter_context(Servers(self._blobs, self._pool.cancel))
                 self._servers.add(self._source, self._source_session)
-        self._servers.serve(lambda server: self._connect(server, carried))
+        self._servers.serve(lambda server: self._connect(server, delivery))
 
-    def _connect(self, server: Server, carried: _Relayed) -> None:
+    def _connect(self, server: Server, delivery: _Delivery) -> None:
         connect(
             server,
-            carried.session,
-            carried.target,
-            carried.need,
-            on_bytes=carried.arrived,
-            timeout=carried.timeout,
-            cancel=self._crew.cancel,
+            delivery.session,
+            delivery.target,
+            delivery.need,
+            on_bytes=delivery.on_bytes,
+            timeout=delivery.timeout,
+            cancel=self._pool.cancel,
         )
 
-    def _through_here(self, carried: _Relayed) -> None:
+    def _through_control_machine(self, delivery: _Delivery) -> None:
         push(
-            carried.session,
-            carried.target,
-            self._files_here(carried.need),
-            on_bytes=carried.arrived,
-            timeout=carried.timeout,
-            cancel=self._crew.cancel,
+            delivery.session,
+            delivery.target,
+            self._local_files(delivery.need),
+            on_bytes=delivery.on_bytes,
+            timeout=delivery.timeout,
+            cancel=self._pool.cancel,
         )
 
-    def _files_here(self, blobs: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
+    def _local_files(self, blobs: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
         if isinstance(self._source_session, LocalSession):
             return ((blob, Path(self._source.store, blob.sha256, blob.name)) for blob in blobs)
         with self._lock:
-            if self._spool is None:
-                self._spool = self._ends.enter_context(Relay(self._source, self._channel, self._crew.cancel))
-        return self._spool.files(blobs)
+            if self._relay is None:
+                self._relay = self._exit_stack.enter_context(Relay(self._source, self._channel, self._pool.cancel))
+        return self._relay.files(blobs)
 
-    def _now_whole(self, target: StoreLocation, session: Session) -> None:
-        """Who has just got everything can hand it on."""
+    def _add_server(self, target: StoreLocation, session: Session) -> None:
+        """A target that has all blobs can serve others."""
         if self._servers is not None and target.address:
             self._servers.add(target, session)
 
-    def _heal(self) -> None:
-        """Have the source read its copies; what is damaged is removed there, so that the next call gets it anew."""
+    def _remove_damaged(self) -> None:
+        """Verify the source's copies; damaged ones are removed there, so that the next command downloads them again."""
         with self._lock, self._channel() as session:
-            lost = missing(session, self._source, self._blobs, verify=True, cancel=self._crew.cancel)
-            self._removed = lost
+            damaged = missing(session, self._source, self._blobs, verify=True, cancel=self._pool.cancel)
+            self._removed = damaged
         self._raise_if_removed()
 
     def _raise_if_removed(self) -> None:
-        """Another target's transfer may have found the damage: then a file is missing in this one's."""
+        """Another target's transfer may have detected the damage: then a file is missing in this transfer."""
         with self._lock:
-            lost = self._removed
-        if lost:
-            names = ", ".join(blob.name for blob in lost)
+            damaged = self._removed
+        if damaged:
+            names = ", ".join(blob.name for blob in damaged)
             raise HostError(
                 f"{self._source.host.name}'s copy of {names} was damaged, and was removed there", "run it again"
             )
 
 
-class _Relayed:
-    """What one target still lacks, and how far that is."""
+class _Delivery:
+    """The blobs one target still lacks, and the progress of their transfer."""
 
     def __init__(
         self,
@@ -239,24 +237,24 @@ class _Relayed:
         self._cancel = cancel
         self._on_progress = on_progress
         self._total: int | None = None
-        self._before = 0
+        self._bytes_before = 0
         self._reported = 0
         self._is_first = True
 
-    def look(self, blobs: Sequence[StoredFile]) -> None:
+    def find_missing(self, blobs: Sequence[StoredFile]) -> None:
         self.need = missing(self.session, self.target, blobs, cancel=self._cancel)
         left = _size(self.need)
         if self._is_first:
             self._total, self._is_first = left, False
         elif left is not None and self._total is not None:
-            self._before = self._total - left
+            self._bytes_before = self._total - left
 
-    def arrived(self, done: int) -> None:
-        # A way that failed may have been in the middle of a file, which the next one begins again.
-        self._reported = max(self._reported, self._before + done)
+    def on_bytes(self, done: int) -> None:
+        # A route that failed may have stopped in the middle of a file, which the next route begins again.
+        self._reported = max(self._reported, self._bytes_before + done)
         self._on_progress(self.target.host, self._reported, self._total)
 
-    def all_is_there(self) -> None:
+    def finish(self) -> None:
         if self._total is not None:
             self._on_progress(self.target.host, self._total, self._total)
 
@@ -267,18 +265,18 @@ def _size(blobs: Sequence[StoredFile]) -> int | None:
 
 
 @contextmanager
-def _of_source(source: StoreLocation) -> Iterator[None]:
-    """That the source is lost is not to be said of the target."""
+def _source_errors(source: StoreLocation) -> Iterator[None]:
+    """Report a lost source as an error of the source, not as an unreachable target."""
     try:
         yield
     except Unreachable as error:
         raise HostError(f"{source.host.name}: {error.reason}", error.fix) from None
 
 
-def _relay(source: StoreLocation, ssh_config: str, target: StoreLocation) -> Command:
-    """On the source: its store's frames into the target's, through its ssh and the login shell there.
+def _ssh_pipe_command(source: StoreLocation, ssh_config: str, target: StoreLocation) -> Command:
+    """The command on the source that pipes frames of its store into the target's store, by ssh.
 
-    The sender writes its own archive before the frames, so the agent's bytes come from the source, too.
+    The sender writes its own archive before the frames, so the agent's bytes also come from the source.
     """
     assert target.word is not None
     receive = login_line(agent_command("files.store", "receive", python=target.python), secrets.token_hex(8))

@@ -1,6 +1,6 @@
-"""Servers that hosts open for one another for one occasion, and which of them serves whom.
+"""File servers on hosts for the duration of one transfer, and the choice of the server for each target.
 
-Each is one channel of that host's own connection, and ends with it. The token that both ends need travels by stdin.
+Each server is one channel of its host's ssh connection and ends with it. Both ends get the token on stdin.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 
-_AT_ONCE: Final = 2
-"""Clients of one server: few, so that the first are soon done and serve the next."""
+_MAX_CLIENTS: Final = 2
+"""Clients of one server at once: few, so that the first finish soon and can serve others."""
 
 GIVE_UP: Final = 2
-"""Targets in a row that were not reached, before the others are spared the wait."""
+"""Unreachable targets in a row before a route is no longer tried."""
 
-_IDLE: Final = 900.0
-_TO_START: Final = 20.0
+_IDLE_TIMEOUT: Final = 900.0
+_START_TIMEOUT: Final = 20.0
 
 
 class PeerUnreachable(HostError):
-    """The two hosts didn't get as far as the first byte."""
+    """The target could not connect to the server: no byte was transferred."""
 
 
 class Server:
-    """One host's server, started when it is first needed."""
+    """One host's server, started when first needed."""
 
-    def __init__(self, place: StoreLocation, session: Session, blobs: Sequence[StoredFile], cancel: Cancel) -> None:
-        self.place = place
+    def __init__(self, location: StoreLocation, session: Session, blobs: Sequence[StoredFile], cancel: Cancel) -> None:
+        self.location = location
         self.token = secrets.token_hex(32)
         self.clients = 0
         self.failed = False
         self._session = session
         self._blobs = blobs
         self._cancel = cancel
-        self._lifeline = _OpenStdin()
-        self._settled = threading.Event()
+        self._stdin = _OpenStdin()
+        self._started = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._port = 0
         self._error: HostError | None = None
 
     def port(self) -> int:
-        """Where it listens; raises a HostError where it can't."""
+        """The port it listens on; raises HostError if it could not start."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="server", daemon=True)
                 self._thread.start()
-        if not self._settled.wait(_TO_START):
-            raise HostError(f"no server has started within {_TO_START:g} s")
+        if not self._started.wait(_START_TIMEOUT):
+            raise HostError(f"no server has started within {_START_TIMEOUT:g} s")
         if self._error is not None:
             raise HostError(self._error.reason, self._error.fix) from self._error
         return self._port
 
     def _serve(self) -> None:
         request = {
-            "store": self.place.store,
+            "store": self.location.store,
             "files": [blob.to_json() for blob in self._blobs],
-            "bind": self.place.address,
+            "bind": self.location.address,
             "token": self.token,
-            "idle": _IDLE,
+            "idle": _IDLE_TIMEOUT,
         }
         try:
             call(
@@ -80,9 +80,9 @@ class Server:
                 "files.peer_transfer",
                 "serve",
                 request,
-                python=self.place.python,
-                stdin=cast("BinaryIO", self._lifeline),
-                on_event=self._hear,
+                python=self.location.python,
+                stdin=cast("BinaryIO", self._stdin),
+                on_event=self._on_event,
                 cancel=self._cancel,
             )
             self._error = HostError("its server has ended")
@@ -90,46 +90,46 @@ class Server:
             self._error = error
         finally:
             self._error = self._error or HostError("its server broke off")
-            self._settled.set()
+            self._started.set()
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         if event.get("event") == "serving":
             self._port = int(event["port"])
-            self._settled.set()
+            self._started.set()
 
     def close(self) -> None:
-        self._lifeline.let_go()
+        self._stdin.close_input()
         if self._thread is not None:
             self._thread.join(10)
 
 
 class _OpenStdin(io.RawIOBase):
-    """A stdin that has nothing to say, and ends when it is let go."""
+    """A stdin without data that stays open until `close_input`."""
 
     def __init__(self) -> None:
-        self._over = threading.Event()
+        self._end_event = threading.Event()
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         del size
-        self._over.wait()
+        self._end_event.wait()
         return b""
 
-    def let_go(self) -> None:
-        self._over.set()
+    def close_input(self) -> None:
+        self._end_event.set()
 
 
 class Servers:
-    """Those who have all blobs and can be reached. The first is the source, the others are asked to spare it."""
+    """The servers of hosts that have all blobs. The first is the source; the others are preferred to relieve it."""
 
     def __init__(self, blobs: Sequence[StoredFile], cancel: Cancel) -> None:
         self._blobs = blobs
         self._cancel = cancel
         self._servers: list[Server] = []
         self._changed = threading.Condition()
-        self._in_vain = 0
+        self._failures = 0
 
     def __enter__(self) -> Servers:
         return self
@@ -141,46 +141,46 @@ class Servers:
         for thread in closing:
             thread.join()
 
-    def add(self, place: StoreLocation, session: Session) -> None:
+    def add(self, location: StoreLocation, session: Session) -> None:
         with self._changed:
-            self._servers.append(Server(place, session, self._blobs, self._cancel))
+            self._servers.append(Server(location, session, self._blobs, self._cancel))
             self._changed.notify_all()
 
-    def serve(self, go: Callable[[Server], None]) -> None:
-        """Do it with whichever server is free. Where another than the first fails, the first is asked."""
-        only_first = False
+    def serve(self, transfer: Callable[[Server], None]) -> None:
+        """Call `transfer` with a free server. If another than the source fails, try the source."""
+        only_source = False
         while True:
-            with self._one(only_first) as server:
-                is_first = server is self._servers[0]
+            with self._acquire(only_source) as server:
+                is_source = server is self._servers[0]
                 try:
-                    go(server)
+                    transfer(server)
                 except (Cancelled, TimedOut, Unreachable):
                     raise
                 except HostError as error:
-                    # Anything else may just as well be the client's fault.
+                    # Any other error may be the client's fault.
                     server.failed = server.failed or isinstance(error, (PeerUnreachable, Damaged))
-                    if is_first:
-                        self._in_vain += isinstance(error, PeerUnreachable)
+                    if is_source:
+                        self._failures += isinstance(error, PeerUnreachable)
                         raise
-                    only_first = True
+                    only_source = True
                 else:
-                    self._in_vain = 0 if is_first else self._in_vain
+                    self._failures = 0 if is_source else self._failures
                     return
 
     @contextmanager
-    def _one(self, only_first: bool) -> Iterator[Server]:
+    def _acquire(self, only_source: bool) -> Iterator[Server]:
         with self._changed:
             while True:
                 if self._cancel.thrown:
                     raise Cancelled("stopped")
-                others = [] if only_first else [server for server in self._servers[1:] if not server.failed]
-                if not others and self._in_vain >= GIVE_UP:
+                others = [] if only_source else [server for server in self._servers[1:] if not server.failed]
+                if not others and self._failures >= GIVE_UP:
                     raise HostError("other hosts didn't reach it either")
-                # Of those that do as little, the one that came last: the source is spared.
+                # Among the servers with the fewest clients, the latest one: the source is used last.
                 server = min([*reversed(others), self._servers[0]], key=lambda server: server.clients)
-                # After one in vain the next waits for what becomes of those that are still trying.
-                most = 1 if self._in_vain and server is self._servers[0] else _AT_ONCE
-                if server.clients < most:
+                # After a failed connection, the next target waits for the result of those that are still trying.
+                max_clients = 1 if self._failures and server is self._servers[0] else _MAX_CLIENTS
+                if server.clients < max_clients:
                     break
                 self._changed.wait(0.2)
             server.clients += 1
@@ -202,8 +202,8 @@ def connect(
     timeout: float | None,
     cancel: Cancel,
 ) -> None:
-    """Have the target fetch what it needs from that server."""
-    heard = TransferEvents(on_bytes)
+    """Let the target fetch the blobs it needs from that server."""
+    events = TransferEvents(on_bytes)
     try:
         port = server.port()
     except HostError as error:
@@ -211,25 +211,25 @@ def connect(
     request = {
         "store": target.store,
         "files": [blob.to_json() for blob in need],
-        "address": server.place.address,
+        "address": server.location.address,
         "port": port,
         "token": server.token,
     }
     try:
-        answer = call(
+        response = call(
             session,
             "files.peer_transfer",
             "connect",
             request,
             python=target.python,
-            on_event=heard,
+            on_event=events,
             timeout=timeout,
             cancel=cancel,
         )
     except (Cancelled, TimedOut, Unreachable):
         raise
     except HostError as error:
-        if heard.is_ready:
+        if events.is_ready:
             raise
         raise PeerUnreachable(error.reason, error.fix) from error
-    refuse_damaged(answer, f"{server.place.host.name}'s copy is damaged")
+    refuse_damaged(response, f"{server.location.host.name}'s copy is damaged")

@@ -1,4 +1,4 @@
-"""A host's files on this machine, read from there once, for those that can't get them from it themselves."""
+"""Files of the source read once to the control machine, for targets that can't get them from a host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUFFER: Final = 1 << 16
 
 
 class Relay:
-    """Files come as they are asked for, and can be handed on one by one while the next are on their way."""
+    """A temporary store. Files are read when requested, and sent on one by one while the next ones are read."""
 
     def __init__(
         self, source: StoreLocation, channel: Callable[[], AbstractContextManager[Session]], cancel: Cancel
@@ -37,8 +37,8 @@ class Relay:
         self._channel = channel
         self._cancel = cancel
         self._changed = threading.Condition()
-        self._asked: dict[str, HostError | None] = {}
-        self._here: set[str] = set()
+        self._errors: dict[str, HostError | None] = {}
+        self._arrived: set[str] = set()
         self._readers: list[threading.Thread] = []
 
     def __enter__(self) -> Relay:
@@ -56,24 +56,24 @@ class Relay:
         self._directory.cleanup()
 
     def files(self, blobs: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
-        """Each with where it lies here, as soon as it does."""
-        self._ask(blobs)
+        """Yield each file with its local path as soon as it has arrived."""
+        self._request(blobs)
         for blob in blobs:
-            yield blob, self._wait(blob)
+            yield blob, self._wait_for(blob)
 
-    def _ask(self, blobs: Sequence[StoredFile]) -> None:
+    def _request(self, blobs: Sequence[StoredFile]) -> None:
         with self._changed:
-            new = [blob for blob in blobs if blob.sha256 not in self._asked]
-            self._asked.update((blob.sha256, None) for blob in new)
+            new = [blob for blob in blobs if blob.sha256 not in self._errors]
+            self._errors.update((blob.sha256, None) for blob in new)
             if new:
-                reader = threading.Thread(target=self._read, args=(new,), name="spool", daemon=True)
+                reader = threading.Thread(target=self._read, args=(new,), name="relay", daemon=True)
                 self._readers.append(reader)
                 reader.start()
 
-    def _wait(self, blob: StoredFile) -> Path:
+    def _wait_for(self, blob: StoredFile) -> Path:
         with self._changed:
-            while blob.sha256 not in self._here:
-                error = self._asked[blob.sha256]
+            while blob.sha256 not in self._arrived:
+                error = self._errors[blob.sha256]
                 if error is not None:
                     raise type(error)(error.reason, error.advice, option=error.option) from error
                 if self._cancel.thrown:
@@ -82,7 +82,7 @@ class Relay:
         return Path(self._directory.name, blob.sha256, blob.name)
 
     def _read(self, blobs: Sequence[StoredFile]) -> None:
-        """Raises nothing: what goes wrong is for those who wait."""
+        """Read the files; errors are raised in the threads that wait for them."""
         error = HostError("reading it broke off")
         try:
             with self._channel() as session:
@@ -94,34 +94,34 @@ class Relay:
         finally:
             with self._changed:
                 for blob in blobs:
-                    self._asked[blob.sha256] = error
+                    self._errors[blob.sha256] = error
                 self._changed.notify_all()
 
     def _pipe(self, session: Session, blobs: Sequence[StoredFile]) -> None:
-        """The source's frames into a store on this machine, which checks every hash and reports what is whole."""
+        """Pipe the source's frames into the local store, which checks every hash and reports complete files."""
         files = [blob.to_json() for blob in blobs]
-        outlet, inlet = os.pipe()
+        read_end, write_end = os.pipe()
         received: list[dict[str, Any] | HostError] = []
 
-        def take() -> None:
+        def take_frames() -> None:
             try:
-                with os.fdopen(outlet, "rb", buffering=_BUFFER) as stream:
+                with os.fdopen(read_end, "rb", buffering=_BUFFER) as stream:
                     received.append(receive({"store": self._directory.name, "files": files}, stream, self._on_event))
             except AgentError as error:
                 received.append(HostError(error.reason, error.fix))
 
-        taker = threading.Thread(target=take, name="spool-take", daemon=True)
-        taker.start()
-        complaint = b""
+        receiver = threading.Thread(target=take_frames, name="relay-receive", daemon=True)
+        receiver.start()
+        stderr = b""
 
         def sink(stream: Stream, data: bytes) -> None:
-            nonlocal complaint
+            nonlocal stderr
             if stream == "stderr":
-                complaint = (complaint + data)[-1000:]
+                stderr = (stderr + data)[-1000:]
                 return
             left = memoryview(data)
             while left:
-                left = left[os.write(inlet, left) :]
+                left = left[os.write(write_end, left) :]
 
         request = {"store": self._source.store, "files": files}
         command = agent_command("files.store", "send", python=self._source.python)
@@ -131,14 +131,14 @@ class Relay:
         except BrokenPipeError:
             ended = None
         finally:
-            os.close(inlet)
-            taker.join()
-        self._check(received[0] if received else None, complaint if ended is not None and not ended.ok else b"")
+            os.close(write_end)
+            receiver.join()
+        self._check(received[0] if received else None, stderr if ended is not None and not ended.ok else b"")
 
-    def _check(self, received: dict[str, Any] | HostError | None, complaint: bytes) -> None:
+    def _check(self, received: dict[str, Any] | HostError | None, stderr: bytes) -> None:
         name = self._source.host.name
-        if complaint:
-            raise HostError(f"{name}: {complaint.decode(errors='replace').strip().splitlines()[-1]}")
+        if stderr:
+            raise HostError(f"{name}: {stderr.decode(errors='replace').strip().splitlines()[-1]}")
         if received is None or isinstance(received, HostError):
             raise HostError(
                 f"on this machine: {received.reason if received else 'it broke off'}", "another directory: TMPDIR=DIR"
@@ -148,5 +148,5 @@ class Relay:
     def _on_event(self, event: str, **fields: Any) -> None:
         if event == "got":
             with self._changed:
-                self._here.add(str(fields["sha256"]))
+                self._arrived.add(str(fields["sha256"]))
                 self._changed.notify_all()

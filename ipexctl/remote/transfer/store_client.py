@@ -1,7 +1,4 @@
-"""One host's store of files by hash, as seen from here: what it has, downloads and is sent. `spread` is for many.
-
-On the host, `node/files/store.py` does the work.
-"""
+"""Calls to one host's store of files: query, download, upload, remove. `node/files/store.py` is the host's side."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file by what is in it, and the name it goes by."""
+    """A file, identified by its hash, with its name."""
 
     sha256: str
     name: str
@@ -36,21 +33,21 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A store on a host, and how the host is used and found by others."""
+    """A store on a host, with the host's Python and its address for other hosts."""
 
     host: Host
     python: str
     store: str
-    """An absolute path there."""
+    """An absolute path on the host."""
     address: str | None = None
-    """Where the other hosts reach it."""
+    """The address by which the other hosts reach it."""
     word: str | None = None
-    """What the first host's ssh config calls it, where there is one."""
+    """Its name in node0's ssh config, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A blob, and where it can be had."""
+    """A blob and its URL."""
 
     blob: StoredFile
     url: str
@@ -59,7 +56,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """What became of downloads: the hashes that are in the store now, and why the others aren't."""
+    """The hashes that are in the store now, and the reason for each that failed."""
 
     got: tuple[str, ...]
     failed: Mapping[str, str]
@@ -67,26 +64,26 @@ class DownloadResult:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """What a download needs to know beside the address; what isn't said is taken from the host's environment."""
+    """Settings of downloads; missing ones are taken from the host's environment."""
 
     proxies: Mapping[str, str] | None = None
     cafile: str | None = None
     client_cert: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     silence: float = 30.0
-    """Seconds without a byte after which a server counts as gone."""
+    """Seconds without a byte after which a download fails."""
 
 
 def _ignore(_: object) -> None:
-    """Nobody follows."""
+    """The default callback."""
 
 
 class TransferEvents:
-    """What a script says while it works: the bytes that have arrived, and the hash of each file that is whole."""
+    """Handles events of a transfer: the bytes that have arrived and the hash of each complete file."""
 
     def __init__(self, on_bytes: Callable[[int], None], on_got: Callable[[str], None] = _ignore) -> None:
         self.is_ready = False
-        """Whether who receives has begun, which is when a way to it is known to be one."""
+        """Whether the receiver has started: then the connection to it works."""
         self._on_bytes = on_bytes
         self._on_got = on_got
 
@@ -102,25 +99,25 @@ class TransferEvents:
 
 def missing(
     session: Session,
-    place: StoreLocation,
+    location: StoreLocation,
     blobs: Sequence[StoredFile],
     *,
     verify: bool = False,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> tuple[StoredFile, ...]:
-    """Those the store doesn't have. With `verify` all its bytes are read, and what is damaged is removed."""
+    """The blobs that the store lacks. With `verify` it reads all its bytes and removes damaged files first."""
     if not blobs:
         return ()
-    request = {"store": place.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
-    answer = call(session, "files.store", "have", request, python=place.python, timeout=timeout, cancel=cancel)
-    there = set(answer["have"])
-    return tuple(blob for blob in blobs if blob.sha256 not in there)
+    request = {"store": location.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
+    response = call(session, "files.store", "have", request, python=location.python, timeout=timeout, cancel=cancel)
+    present = set(response["have"])
+    return tuple(blob for blob in blobs if blob.sha256 not in present)
 
 
 def fetch(
     session: Session,
-    place: StoreLocation,
+    location: StoreLocation,
     downloads: Sequence[Download],
     *,
     web: WebSettings | None = None,
@@ -129,12 +126,12 @@ def fetch(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> DownloadResult:
-    """The host downloads into its store. Addresses and logins travel by stdin; none is in what comes back."""
+    """Let the host download into its store. URLs and credentials are sent on stdin; the response has none."""
     if not downloads:
         return DownloadResult((), {})
     web = web or WebSettings()
     request = {
-        "store": place.store,
+        "store": location.store,
         "files": [{**item.blob.to_json(), "url": item.url, "headers": dict(item.headers or {})} for item in downloads],
         "proxies": dict(web.proxies) if web.proxies is not None else None,
         "cafile": web.cafile,
@@ -142,41 +139,41 @@ def fetch(
         "trusted_hosts": list(web.trusted_hosts),
         "timeout": web.silence,
     }
-    answer = call(
+    response = call(
         session,
         "files.download",
         "fetch",
         request,
-        python=place.python,
+        python=location.python,
         on_event=TransferEvents(on_bytes, on_got),
         timeout=timeout,
         cancel=cancel,
     )
-    return DownloadResult(tuple(answer["got"]), {item["sha256"]: str(item["reason"]) for item in answer["failed"]})
+    return DownloadResult(tuple(response["got"]), {item["sha256"]: str(item["reason"]) for item in response["failed"]})
 
 
 def push(
     session: Session,
-    place: StoreLocation,
+    location: StoreLocation,
     files: Iterable[tuple[StoredFile, Path]],
     *,
     on_bytes: Callable[[int], None] = _ignore,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> tuple[str, ...]:
-    """Files of this machine into the host's store, in one stream; returns the hashes that have arrived.
+    """Upload files to the host's store in one stream; returns the hashes that have arrived.
 
-    The iterable may wait for a file that is still on its way here: those before it are under way meanwhile. What
-    it raises is raised here. A file that isn't what its hash says is refused there, and is a HostError.
+    The iterable may block until a file is available; the files before it are sent meanwhile. Its errors are raised
+    here. The host rejects a file that doesn't match its hash, which is a HostError.
     """
     frames = _Frames(iter(files))
     try:
-        answer = call(
+        response = call(
             session,
             "files.store",
             "receive",
-            {"store": place.store},
-            python=place.python,
+            {"store": location.store},
+            python=location.python,
             stdin=cast("BinaryIO", frames),
             on_event=TransferEvents(on_bytes),
             timeout=timeout,
@@ -186,35 +183,37 @@ def push(
         if frames.error is not None:
             raise frames.error from error
         raise
-    refuse_damaged(answer, "the copy on this machine is damaged")
-    return tuple(answer["got"])
+    refuse_damaged(response, "the copy on this machine is damaged")
+    return tuple(response["got"])
 
 
-def drop(session: Session, place: StoreLocation, blobs: Sequence[StoredFile], *, cancel: Cancel | None = None) -> None:
-    """Remove them from the store; those that aren't there are removed already."""
-    request = {"store": place.store, "files": [blob.to_json() for blob in blobs]}
-    call(session, "files.store", "drop", request, python=place.python, cancel=cancel)
+def drop(
+    session: Session, location: StoreLocation, blobs: Sequence[StoredFile], *, cancel: Cancel | None = None
+) -> None:
+    """Remove the files from the store; missing ones are no error."""
+    request = {"store": location.store, "files": [blob.to_json() for blob in blobs]}
+    call(session, "files.store", "drop", request, python=location.python, cancel=cancel)
 
 
 class NotInStore(HostError):
-    """What was to be sent can't be had on this machine: no fault of the host it was for."""
+    """A file to be sent can't be read on the control machine: not a failure of the target."""
 
 
 class Damaged(HostError):
-    """What was sent wasn't what its hash says."""
+    """A file that was sent doesn't match its hash."""
 
 
-def refuse_damaged(answer: Mapping[str, Any], whose: str) -> None:
-    """Raise where not every file of a transfer was taken in."""
-    failed = answer["failed"]
+def refuse_damaged(response: Mapping[str, Any], subject: str) -> None:
+    """Raise unless the receiver accepted every file of a transfer."""
+    failed = response["failed"]
     if any(item.get("kind") == "hash" for item in failed):
-        raise Damaged(f"{whose}: {failed[0]['reason']}")
+        raise Damaged(f"{subject}: {failed[0]['reason']}")
     if failed:
         raise HostError(str(failed[0]["reason"]))
 
 
 class _Frames(io.RawIOBase):
-    """Files as one stream of frames, each opened when it is its turn."""
+    """Files as one stream of frames; each file is opened when the stream reaches it."""
 
     def __init__(self, files: Iterator[tuple[StoredFile, Path]]) -> None:
         self._files = files
@@ -222,7 +221,7 @@ class _Frames(io.RawIOBase):
         self._left = 0
         self._ended = False
         self.error: Exception | None = None
-        """What ended the stream early; the host only sees that it did."""
+        """The error that ended the stream early; the host only sees the end."""
 
     def readable(self) -> bool:
         return True
@@ -232,17 +231,17 @@ class _Frames(io.RawIOBase):
             return b""
         try:
             return self._body(size) if self._open is not None else self._header()
-        except Exception as error:  # noqa: BLE001  # raised where the push was called
+        except Exception as error:  # noqa: BLE001  # raised by push()
             self._ended = True
             self.error = error
             return b""
 
     def _header(self) -> bytes:
-        found = next(self._files, None)
-        if found is None:
+        entry = next(self._files, None)
+        if entry is None:
             self._ended = True
             return b'{"end": true}\n'
-        blob, path = found
+        blob, path = entry
         try:
             size = path.stat().st_size
             self._open = path.open("rb", buffering=0)

@@ -114,7 +114,7 @@ def test_a_session_that_was_handed_over_is_left_open() -> None:
     with SessionPool(Reach(Session), Cancel(), forks=2) as pool:  # type: ignore[arg-type]
         for host in hosts:
             pool.session(host)
-        kept = pool.hand_over(hosts[0])
+        kept = pool.detach(hosts[0])
         assert kept is not None
-        assert pool.hand_over(Host("c", "c")) is None
+        assert pool.detach(Host("c", "c")) is None
     assert closed == ["b"]

@@ -113,7 +113,7 @@ class Crew:
     def session(self, host: Host) -> Node:
         return self.nodes[host.name]
 
-    def hand_over(self, host: Host) -> Node:
+    def detach(self, host: Host) -> Node:
         return self.nodes[host.name]
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[HostOutcome[Any]]:

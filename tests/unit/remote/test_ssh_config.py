@@ -16,10 +16,10 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import (
     Resolver,
-    by_hand,
     endpoint,
     file_list,
     host_patterns,
+    manual_command,
     parse_ssh_g,
     rename,
     ssh_home,
@@ -339,6 +339,6 @@ def test_openssh_and_paramiko_read_a_plain_file_alike(tmp_path: Path, monkeypatc
 
 def test_the_command_to_try_by_hand_says_all_that_the_hostfile_says() -> None:
     host = Host("n", "10.0.0.1", user="me", port=2200, identity=Path("/k e y"), known_hosts=Path("/kh"))
-    assert by_hand(host) == (
+    assert manual_command(host) == (
         "ssh -l me -p 2200 -i '/k e y' -o IdentitiesOnly=yes -o UserKnownHostsFile=/kh 10.0.0.1 true"
     )
