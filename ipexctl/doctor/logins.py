@@ -17,7 +17,7 @@ from ipexctl.remote.outcome import TimedOut
 from ipexctl.trust.config import names_in
 from ipexctl.trust.host_state import HostState
 from ipexctl.trust.host_steps import TrustSteps as TrustCrew
-from ipexctl.trust.login_errors import QUESTION, LoginAttempt, Why
+from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, LoginDiagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,33 +35,36 @@ _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|N
 
 def without_answer(login: LoginAttempt) -> bool:
     """Whether it was the network that gave none."""
-    return login.code == 255 and bool(_NO_ANSWER.search(login.said))
+    return login.code == 255 and bool(_NO_ANSWER.search(login.output))
 
 
 def why_not(
     name: str, login: LoginAttempt, node0: HostState | None, there: HostState | None, address: str
-) -> Why | None:
+) -> LoginDiagnosis | None:
     """Where trust hasn't been, or not for this node, or is undone in part; None where trust has the better words."""
     if login.code == 124:
-        return Why(
+        return LoginDiagnosis(
             f"a login from node0 to {address} is not through within the few seconds it had",
             "how long does an ssh to it take by hand? look at the login shell's start-up files, and at sshd there",
         )
     config = node0.config if node0 else ""
     if config and name not in names_in(config):
-        return Why("node0's ssh config doesn't know it: it joined since the last ipexctl trust", _TRUST)
-    refused = re.search(r"Permission denied|Too many authentication failures", login.said)
+        return LoginDiagnosis("node0's ssh config doesn't know it: it joined since the last ipexctl trust", _TRUST)
+    refused = re.search(r"Permission denied|Too many authentication failures", login.output)
     if not config:
-        if re.search(r"Host key verification failed", login.said) and "IDENTIFICATION HAS CHANGED" not in login.said:
-            return Why("node0 has no login there yet: it doesn't know the host key", _TRUST)
+        if (
+            re.search(r"Host key verification failed", login.output)
+            and "IDENTIFICATION HAS CHANGED" not in login.output
+        ):
+            return LoginDiagnosis("node0 has no login there yet: it doesn't know the host key", _TRUST)
         if refused:
-            return Why("node0 has no login there yet: no key of node0's is accepted", _TRUST)
+            return LoginDiagnosis("node0 has no login there yet: no key of node0's is accepted", _TRUST)
     elif refused and there and node0 and node0.key and node0.key.split()[-1].encode() not in (there.keys or b""):
-        return Why("node0's key isn't in ~/.ssh/authorized_keys there any more", _TRUST)
+        return LoginDiagnosis("node0's key isn't in ~/.ssh/authorized_keys there any more", _TRUST)
     return None
 
 
-def login_findings(whys: Mapping[str, Why]) -> tuple[Finding, ...]:
+def login_findings(whys: Mapping[str, LoginDiagnosis]) -> tuple[Finding, ...]:
     """One for all nodes, whatever keeps each out."""
     if not whys:
         return ()
@@ -86,7 +89,7 @@ def unseen(host: Host) -> HostState:
         user=host.user or "this account",
         uid=-1,
         home="~",
-        ours="",
+        ipexctl_home="",
         identity=(),
         store="",
         nics=(),
@@ -94,7 +97,7 @@ def unseen(host: Host) -> HostState:
         port=host.port or 22,
         host_keys=(),
         keys=b"",
-        keys_bad="",
+        keys_problem="",
         has_ssh_dir=True,
     )
 
@@ -113,7 +116,7 @@ def seen_there(pool: SessionPool, host: Host, home: str, *, timeout: float) -> H
     """What trust wants to know of a host, asked over the session the crew has."""
     connector = cast("Connector", _KeptSessions(pool))
     with_ours = TrustCrew([host], connector, pool.cancel, forks=1, timeout=timeout)
-    return with_ours.look_at(host, home)
+    return with_ours.probe_host(host, home)
 
 
 def log_in(
@@ -122,7 +125,9 @@ def log_in(
     """From node0 into every node at once. Whoever isn't heard of in time has answered nothing."""
     names = list(words)
     connect = max(1, min(5, int(seconds) - 2))
-    command = script("logins.sh", config or "", QUESTION, str(connect), *words.values(), label="log into the nodes")
+    command = script(
+        "logins.sh", config or "", IDENTITY_COMMAND, str(connect), *words.values(), label="log into the nodes"
+    )
     logins = {name: LoginAttempt(124, "") for name in names}
     heard = bytearray()
 

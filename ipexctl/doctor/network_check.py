@@ -18,7 +18,7 @@ from ipexctl.doctor.scripts import Concurrent, ScriptDialog, script, text_of
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.login_errors import explain
-from ipexctl.trust.plan import words_for
+from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.trust.host_state import HostState
-    from ipexctl.trust.login_errors import LoginAttempt, Why
+    from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
 CONNECT: Final = 3.0
 """Seconds for one connection between two hosts."""
@@ -157,7 +157,7 @@ class _NetworkCheck:
         node0, *others = self.hosts
         if node0.name not in self.arrived:
             raise self.gone[node0.name]
-        words = words_for(others, self.internal)
+        words = ssh_names_for(others, self.internal)
         if not words:
             return {}
         seconds = self.at(0.9) - time.monotonic()
@@ -166,16 +166,16 @@ class _NetworkCheck:
     def _config(self) -> str | None:
         """trust's ssh config on node0, where it has been there."""
         seen = self.arrived[self.hosts[0].name].seen
-        return f"{seen.ours}/ssh/config" if seen and seen.config else None
+        return f"{seen.ipexctl_home}/ssh/config" if seen and seen.config else None
 
-    def _judge(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, Why], frozenset[str]]:
-        """Why each login failed that did, and the hosts of which the network itself gave no answer."""
+    def _judge(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, LoginDiagnosis], frozenset[str]]:
+        """LoginDiagnosis each login failed that did, and the hosts of which the network itself gave no answer."""
         node0 = self.hosts[0]
         at_node0 = self.arrived[node0.name].seen
         seen = {name: there.seen for name, there in self.arrived.items() if there.seen is not None}
         by_name = {host.name: host for host in self.hosts}
         addresses = {name: there.addresses for name, there in seen.items()}
-        whys: dict[str, Why] = {}
+        whys: dict[str, LoginDiagnosis] = {}
         for name, login in logins.items():
             there = seen.get(name)
             if login.code == 0 and (there is None or login.reached(there)):

@@ -22,7 +22,7 @@ from ipexctl.sync.manifest import encode
 from ipexctl.sync.node_calls import END, frame
 from ipexctl.sync.report import BytesMoved, Notice
 from ipexctl.trust.node0_config import config_for
-from ipexctl.trust.plan import words_for
+from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,7 +149,7 @@ class Uploader:
         if isinstance(internal, NoCommonNetwork):
             self._watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
             internal = {}
-        words = words_for(hosts, internal)
+        words = ssh_names_for(hosts, internal)
         return {
             host.name: StoreLocation(
                 host,

@@ -1,4 +1,1 @@
-"""How node0 may reach every node by ssh: a key, one line of authorized_keys a home, an ssh config of our own.
-
-How we reach the hosts ourselves lives in `remote`; what mpirun is told of all this lives with whoever starts it.
-"""
+"""ssh from node0 to every node: a key, one line of authorized_keys per home, and an ssh config on node0."""

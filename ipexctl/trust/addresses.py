@@ -1,4 +1,4 @@
-"""A host's addresses, read from whatever it has to tell them: `ip`, `ifconfig`, or the kernel's own tables."""
+"""Parses a host's addresses from `ip`, `ifconfig` or the kernel's tables."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _IFCONFIG_V6 = re.compile(r"\binet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:%\S+)?(?:/(\d+
 
 
 def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str = "") -> tuple[Nic, ...]:
-    """The addresses of the first source that has any. A line that isn't understood is passed over."""
-    for found in (_from_ip(ip), _from_ifconfig(ifconfig), _from_kernel(fib_trie, routes)):
-        nics = tuple(dict.fromkeys(nic for nic in found if _is_address(nic)))
+    """The addresses of the first source that has any. A line that can't be parsed is skipped."""
+    for source in (_from_ip(ip), _from_ifconfig(ifconfig), _from_kernel(fib_trie, routes)):
+        nics = tuple(dict.fromkeys(nic for nic in source if _is_address(nic)))
         if nics:
             return nics
     return ()
 
 
 def _is_address(nic: Nic) -> bool:
-    """Checked to be nothing else: it goes into configuration files."""
+    """Whether it is a valid address: it is written into configuration files."""
     try:
         ipaddress.ip_interface(f"{nic.address}/{nic.prefix}")
     except ValueError:
@@ -36,7 +36,7 @@ def _is_address(nic: Nic) -> bool:
 
 
 def _from_ip(text: str) -> Iterator[Nic]:
-    """`ip -o addr show`; a point-to-point address has its peer's prefix behind it."""
+    """`ip -o addr show`; a point-to-point address is followed by its peer and the peer's prefix."""
     for line in text.splitlines():
         match = _IP.match(line)
         if match is None or " tentative" in match[4] or " deprecated" in match[4] or " temporary" in match[4]:
@@ -61,17 +61,17 @@ def _from_ifconfig(text: str) -> Iterator[Nic]:
 
 
 def _from_kernel(fib_trie: str, routes: str) -> Iterator[Nic]:
-    """/proc/net/fib_trie has our addresses, /proc/net/route which interface a subnet is on. IPv4 only."""
+    """Addresses of /proc/net/fib_trie, and interfaces and prefixes of /proc/net/route. IPv4 only."""
     subnets = []
     for line in routes.splitlines()[1:]:
-        words = line.split()
-        if len(words) > 7 and words[2] == "00000000":
+        fields = line.split()
+        if len(fields) > 7 and fields[2] == "00000000":
             try:
-                network = ipaddress.IPv4Network(f"{_little_endian(words[1])}/{_little_endian(words[7])}")
+                network = ipaddress.IPv4Network(f"{_little_endian(fields[1])}/{_little_endian(fields[7])}")
             except ValueError:
                 continue
             if network.prefixlen:
-                subnets.append((words[0], network))
+                subnets.append((fields[0], network))
     subnets.sort(key=lambda item: -item[1].prefixlen)
     for address in re.findall(r"\|-- (\S+)\s+/32 host LOCAL", fib_trie):
         try:

@@ -1,7 +1,7 @@
-"""One line of ours in an authorized_keys file: put in, kept up to date, taken out. Bytes in, bytes out, no I/O.
+"""Adds, updates and removes the line of ipexctl in authorized_keys. Bytes in, bytes out, no I/O.
 
-Everyone else's lines are never looked into and never changed. What has to be remembered to take our line out
-without a trace (that the file had no final newline, that there was no file, no directory) stands in its comment.
+Other lines are never changed. The line's comment records what removal must undo: whether the final newline, the file
+or the directory was missing before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FLAGS = (NEWLINE, FILE, DIRECTORY)
 
 @dataclass(frozen=True, slots=True)
 class TrustLine:
-    """What our line says: who may come in, from where, and whose line it is."""
+    """The line of ipexctl: the key, the source addresses it is accepted from, and the tag that identifies the line."""
 
     key: str
     """The public key without a comment: `ssh-ed25519 AAAA…`."""
@@ -30,63 +30,63 @@ class TrustLine:
     tag: str
 
     def text(self, flags: Iterable[str] = ()) -> bytes:
-        words = [f'restrict,from="{",".join(self.sources)}"', self.key, self.tag, *flags]
-        return " ".join(words).encode()
+        fields = [f'restrict,from="{",".join(self.sources)}"', self.key, self.tag, *flags]
+        return " ".join(fields).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """By what a line is known as ours: the tag in its comment, or the key, should the hostfile have changed."""
+    """Identifies lines of ipexctl: by the tag in the comment, or by the key in case the hostfile has changed."""
 
     tag: str
     key: str = ""
 
     def owns(self, line: bytes) -> bool:
-        words = _our_words(line)
-        if words is not None and words[0] == self.tag:
+        fields = _parse_line(line)
+        if fields is not None and fields[0] == self.tag:
             return True
-        # Nobody else has this key, so the line is ours even if somebody has changed its options.
+        # Only ipexctl has this key, so the line is of ipexctl even if its options were edited.
         return bool(self.key) and not line.startswith(b"#") and self.key.split(" ")[1].encode() in line.split()
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is left once our lines are out. None: the file was ours alone and goes."""
+    """The file without the lines of ipexctl. None: ipexctl created the file, so it is removed."""
 
     content: bytes | None
     removed: int
     directory_too: bool = False
-    """~/.ssh was made for our line and goes too, if nothing else is in it."""
+    """ipexctl created ~/.ssh, so it is removed too if it is empty."""
 
 
 def tag_of(address: str, home: str) -> str:
-    """What our lines are called: node0 as the hostfile has it, and where its key lies. No blanks, ASCII only."""
+    """The tag of a line: node0 as in the hostfile, and the home with its key. No blanks, ASCII only."""
     return PREFIX + quote(f"{address}:{home}", safe="/~:@.,+-_=")
 
 
 def is_public_key(text: str) -> bool:
-    """Whether this is one bare public key that may be put into a line: nothing of a host's is trusted to be."""
-    words = text.split(" ")
-    if len(words) != 2 or not words[0].startswith(("ssh-", "ecdsa-", "sk-")) or not words[0].isascii():
+    """Whether a host's answer is exactly one public key and can be written into a line safely."""
+    fields = text.split(" ")
+    if len(fields) != 2 or not fields[0].startswith(("ssh-", "ecdsa-", "sk-")) or not fields[0].isascii():
         return False
     try:
-        blob = base64.b64decode(words[1], validate=True)
+        blob = base64.b64decode(fields[1], validate=True)
     except (binascii.Error, ValueError):
         return False
-    name = words[0].encode()
+    name = fields[0].encode()
     return blob[:4] == len(name).to_bytes(4, "big") and blob[4 : 4 + len(name)] == name
 
 
-def put_in(content: bytes | None, line: TrustLine, *, owner: Owner, has_directory: bool = True) -> bytes:
-    """The file with exactly one line of ours, as it should be. None: there is no file yet."""
+def add_line(content: bytes | None, line: TrustLine, *, owner: Owner, has_directory: bool = True) -> bytes:
+    """The file with exactly one up-to-date line of ipexctl. `content` is None if there is no file yet."""
     lines = (content or b"").split(b"\n")
-    places = [place for place, text in enumerate(lines) if owner.owns(text)]
-    if places:
-        flags = [flag for flag in _FLAGS if any(flag in _flags_of(lines[place]) for place in places)]
-        ended = b"\r" if lines[places[0]].endswith(b"\r") else b""
-        lines[places[0]] = line.text(flags) + ended
-        for place in reversed(places[1:]):
-            del lines[place]
+    indexes = [index for index, text in enumerate(lines) if owner.owns(text)]
+    if indexes:
+        flags = [flag for flag in _FLAGS if any(flag in _flags_of(lines[index]) for index in indexes)]
+        line_end = b"\r" if lines[indexes[0]].endswith(b"\r") else b""
+        lines[indexes[0]] = line.text(flags) + line_end
+        for index in reversed(indexes[1:]):
+            del lines[index]
         return b"\n".join(lines)
     if content is None:
         return line.text([FILE] if has_directory else [FILE, DIRECTORY]) + b"\n"
@@ -95,37 +95,37 @@ def put_in(content: bytes | None, line: TrustLine, *, owner: Owner, has_director
     return content + line.text() + b"\n"
 
 
-def take_out(content: bytes | None, owner: Owner) -> Removal:
-    """The file without our lines, and as it was before them where nothing was added since."""
+def remove_lines(content: bytes | None, owner: Owner) -> Removal:
+    """The file without the lines of ipexctl; exactly the original one if nothing was added since."""
     if content is None:
         return Removal(None, 0)
     lines = content.split(b"\n")
-    places = [place for place, text in enumerate(lines) if owner.owns(text)]
-    if not places:
+    indexes = [index for index, text in enumerate(lines) if owner.owns(text)]
+    if not indexes:
         return Removal(content, 0)
-    flags = {flag for place in places for flag in _flags_of(lines[place])}
-    last = places[-1] == len(lines) - 2 and lines[-1] == b""
-    kept = [text for place, text in enumerate(lines) if place not in places]
+    flags = {flag for index in indexes for flag in _flags_of(lines[index])}
+    last = indexes[-1] == len(lines) - 2 and lines[-1] == b""
+    kept = [text for index, text in enumerate(lines) if index not in indexes]
     if NEWLINE in flags and last and len(kept) > 1:
         kept.pop()
     rest = b"\n".join(kept)
     if not rest and FILE in flags:
-        return Removal(None, len(places), DIRECTORY in flags)
-    return Removal(rest, len(places))
+        return Removal(None, len(indexes), DIRECTORY in flags)
+    return Removal(rest, len(indexes))
 
 
-def _our_words(line: bytes) -> tuple[str, str, str, list[str]] | None:
-    """Tag, key type, key and flags of a line that we may have written; None for everybody else's."""
-    # Our options hold no blank, and nothing of ours is not ASCII.
+def _parse_line(line: bytes) -> tuple[str, str, str, list[str]] | None:
+    """Tag, key type, key and flags of a line that ipexctl may have written; None for any other."""
+    # The options that ipexctl writes have no blank, and the line is ASCII.
     try:
-        words = line.removesuffix(b"\r").decode("ascii").split(" ")
+        fields = line.removesuffix(b"\r").decode("ascii").split(" ")
     except UnicodeDecodeError:
         return None
-    if len(words) < 4 or not words[0].startswith('restrict,from="') or not words[3].startswith(PREFIX):
+    if len(fields) < 4 or not fields[0].startswith('restrict,from="') or not fields[3].startswith(PREFIX):
         return None
-    return words[3], words[1], words[2], words[4:]
+    return fields[3], fields[1], fields[2], fields[4:]
 
 
 def _flags_of(line: bytes) -> list[str]:
-    words = _our_words(line)
-    return words[3] if words else []
+    fields = _parse_line(line)
+    return fields[3] if fields else []

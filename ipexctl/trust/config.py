@@ -1,7 +1,4 @@
-"""The ssh config and known_hosts that node0 gets: text from values, and values back from the text we wrote.
-
-Nothing of the user's own configuration is in it, and `ssh -F` reads no other.
-"""
+"""Writes and parses the ssh config and known_hosts of node0. `ssh -F` reads nothing of the user's own config."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HEAD: Final = "# Made by `ipexctl trust`, which writes it anew. `ipexctl trust --revoke` takes it away.\n"
-# Older clients stop at a word they don't know.
+# Older clients stop at a keyword they don't know.
 _TAIL: Final = """\
 Host *
   IgnoreUnknown IdentityAgent,UpdateHostKeys,CanonicalizeHostname,EnableEscapeCommandline
@@ -37,7 +34,7 @@ Host *
   ControlPath none
   CanonicalizeHostname no
 """
-# What OpenSSH takes by itself costs the client a tenth of a second of processor, at every login of every run.
+# OpenSSH's default algorithms cost the client 0.1 s of CPU time at every login of every run.
 _QUICK: Final = """\
   KexAlgorithms ^curve25519-sha256,curve25519-sha256@libssh.org
   Ciphers ^aes128-gcm@openssh.com
@@ -47,7 +44,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\"\\]|\$\{")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node as node0's ssh is told of it: under which words, where, and by which host keys it is known."""
+    """One node in node0's ssh config: its names, address, port, user and host keys."""
 
     names: tuple[str, ...]
     hostname: str
@@ -63,37 +60,37 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What lies in HOME/ssh on node0 beside the key."""
+    """The files in HOME/ssh on node0 beside the key."""
 
     config: str
     known_hosts: str
 
 
-def unusable(directory: str) -> str:
-    """Why an ssh config can't hold that path; nothing where it can."""
+def path_problem(directory: str) -> str:
+    """The reason why an ssh config can't contain that path, or empty."""
     return "it has characters that an ssh config can't hold" if _UNSAFE.search(directory) else ""
 
 
 def render(nodes: Sequence[Node], directory: str, *, before: Files | None = None, quick: bool = False) -> Files:
-    """Both files. A node of an earlier call that this one isn't about keeps its place, behind the others.
+    """Both files. Nodes of earlier calls that are not among `nodes` are kept, behind the others.
 
-    `quick`, where node0's ssh understands it: the cheap key exchange and cipher first, the others behind them.
+    `quick` prefers the cheap key exchange and cipher; node0's ssh must support that syntax.
     """
     blocks = {node.alias: _block(node) for node in nodes}
-    lines = {node.alias: _known(node) for node in nodes}
+    lines = {node.alias: _known_hosts_lines(node) for node in nodes}
     if before is not None:
-        former = _known_of(before.known_hosts)
-        for alias, block in _blocks_of(before.config).items():
-            if alias not in blocks and alias in former:
-                blocks[alias], lines[alias] = block, former[alias]
+        previous = _parse_known_hosts(before.known_hosts)
+        for alias, block in _parse_blocks(before.config).items():
+            if alias not in blocks and alias in previous:
+                blocks[alias], lines[alias] = block, previous[alias]
     safe = directory.replace("%", "%%")
     tail = _TAIL.format(key=f"{safe}/id_ed25519", known_hosts=f"{safe}/known_hosts") + (_QUICK if quick else "")
     return Files("\n".join([_HEAD, *blocks.values(), tail]), "".join(lines.values()))
 
 
 def names_in(config: str) -> tuple[str, ...]:
-    """The nodes of a config that we wrote."""
-    return tuple(_blocks_of(config))
+    """The nodes of a config written by ipexctl."""
+    return tuple(_parse_blocks(config))
 
 
 def _block(node: Node) -> str:
@@ -107,14 +104,14 @@ def _block(node: Node) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _known(node: Node) -> str:
+def _known_hosts_lines(node: Node) -> str:
     names = list(node.names)
     if node.hostname not in names:
         names.append(node.hostname)
     return "".join(f"{','.join(names)} {key}\n" for key in node.keys)
 
 
-def _blocks_of(config: str) -> dict[str, str]:
+def _parse_blocks(config: str) -> dict[str, str]:
     blocks: dict[str, str] = {}
     for text in re.split(r"(?m)^(?=Host )", config)[1:]:
         names = text.splitlines()[0].split()[1:]
@@ -123,7 +120,7 @@ def _blocks_of(config: str) -> dict[str, str]:
     return blocks
 
 
-def _known_of(known_hosts: str) -> dict[str, str]:
+def _parse_known_hosts(known_hosts: str) -> dict[str, str]:
     lines: dict[str, str] = {}
     for line in known_hosts.splitlines():
         alias = line.split(" ")[0].split(",")[0]

@@ -1,4 +1,4 @@
-"""The hosts of one call, each with one connection that every step uses. Thin: it asks, it writes, no decisions."""
+"""The steps of trust on hosts: probe, edit authorized_keys, write files, log in. No decisions here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import capture
 from ipexctl.trust.host_state import read_host_state
-from ipexctl.trust.login_errors import QUESTION, LoginAttempt
+from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,24 +30,24 @@ T = TypeVar("T")
 
 
 class SessionOpener(Protocol):
-    """Who opens sessions: the call's way to its hosts, or somebody who has them open already."""
+    """Opens sessions: a `Connector`, or an object with sessions that are open already."""
 
     def open(self, host: Host, cancel: Cancel) -> Session: ...
 
 
 def script(*names: str) -> str:
-    """The text of our scripts, one behind the other, as a node gets it."""
+    """The concatenated text of these scripts."""
     folder = files("ipexctl.trust") / "scripts"
     return "".join((folder / f"{name}.sh").read_text(encoding="utf-8") for name in names)
 
 
 def sh_command(text: str, args: Sequence[str], label: str) -> Command:
-    """A script of ours with its arguments, which no shell looks into."""
+    """A script with literal arguments."""
     return Command(Command.argv("/bin/sh", "-c", text, "ipexctl", *args).script, label)
 
 
 class TrustSteps:
-    """Opens a session a host, keeps it, closes it. What fails on a host is kept as that host's error."""
+    """Runs steps with one session per host. A host's failure is kept in `errors`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TrustSteps:
         self.errors: dict[str, HostError] = {}
         self.seconds = dict.fromkeys((host.name for host in hosts), 0.0)
         self.trips = dict.fromkeys((host.name for host in hosts), 0)
-        self._reach = connector
+        self._connector = connector
         self._cancel = cancel
         self._forks = forks
         self._timeout = timeout
@@ -77,7 +77,7 @@ class TrustSteps:
                 session.close()
 
     def each(self, hosts: Iterable[Host], work: Callable[[Host], T]) -> dict[str, T]:
-        """The same step on many hosts at once. Whoever fails is left out of the answer, and has its error kept."""
+        """Run one step on many hosts at once. Returns the results of the hosts that did not fail."""
 
         def timed(host: Host) -> T:
             started = time.monotonic()
@@ -87,67 +87,69 @@ class TrustSteps:
                 self.seconds[host.name] += time.monotonic() - started
 
         results: dict[str, T] = {}
-        for done in fan_out(tuple(hosts), timed, forks=self._forks, cancel=self._cancel):
-            if done.error is not None:
-                self.errors[done.host.name] = done.error
-            elif done.result is not None:
-                results[done.host.name] = done.result
+        for outcome in fan_out(tuple(hosts), timed, forks=self._forks, cancel=self._cancel):
+            if outcome.error is not None:
+                self.errors[outcome.host.name] = outcome.error
+            elif outcome.result is not None:
+                results[outcome.host.name] = outcome.result
         return results
 
-    def look(self, home: str) -> dict[str, HostState]:
-        """The one question, to every host: what is there already."""
-        return self.each(self.hosts, lambda host: self.look_at(host, home))
+    def probe(self, home: str) -> dict[str, HostState]:
+        """Probe every host: account, keys, addresses and files of an earlier call."""
+        return self.each(self.hosts, lambda host: self.probe_host(host, home))
 
-    def look_at(self, host: Host, home: str) -> HostState:
+    def probe_host(self, host: Host, home: str) -> HostState:
         session = self._session(host)
         key = session.server_key
         args = [home, "node0" if host == self.hosts[0] else "", "local" if key is None else ""]
-        answer = self._ask(host, sh_command(script("probe"), args, "look at keys and addresses"))
-        shown = None if key is None else f"{key[0]} {base64.b64encode(key[1]).decode()}"
-        return read_host_state(answer, server_key=shown, port=host.port)
+        reply = self._run(host, sh_command(script("probe"), args, "look at keys and addresses"))
+        server_key = None if key is None else f"{key[0]} {base64.b64encode(key[1]).decode()}"
+        return read_host_state(reply, server_key=server_key, port=host.port)
 
     def edit_keys(self, host: Host, home: str, edit: KeysEdit) -> str:
-        """Exchange authorized_keys for its new text: "done", "same", or "moved" where it is no longer the old."""
+        """Replace authorized_keys by its new text: "done", "same", or "moved" if it no longer has the old text."""
         sizes = ["none" if text is None else str(len(text)) for text in (edit.old, edit.new)]
         args = [home, *sizes, "rmdir" if edit.remove_directory else ""]
         command = sh_command(script("lock", "keys"), args, "edit authorized_keys")
-        return self._ask(host, command, (edit.old or b"") + (edit.new or b"")).decode(errors="replace").strip()
+        return self._run(host, command, (edit.old or b"") + (edit.new or b"")).decode(errors="replace").strip()
 
-    def make_key(self, host: Host, ours: str) -> str:
-        """node0's public key; the private one is made there where there is none, and stays."""
-        answer = self._ask(host, sh_command(script("lock", "key"), [ours], "make a key"))
-        return " ".join(answer.decode(errors="replace").split()[:2])
+    def make_key(self, host: Host, ipexctl_home: str) -> str:
+        """node0's public key. The private key is created there if it is missing, and never leaves node0."""
+        reply = self._run(host, sh_command(script("lock", "key"), [ipexctl_home], "make a key"))
+        return " ".join(reply.decode(errors="replace").split()[:2])
 
-    def write_files(self, host: Host, ours: str, wanted: Files) -> None:
-        known_hosts, config = (text.encode(errors="surrogateescape") for text in (wanted.known_hosts, wanted.config))
-        args = [ours, str(len(known_hosts)), str(len(config))]
-        self._ask(host, sh_command(script("lock", "files"), args, "write config and known_hosts"), known_hosts + config)
+    def write_files(self, host: Host, ipexctl_home: str, contents: Files) -> None:
+        known_hosts, config = (
+            text.encode(errors="surrogateescape") for text in (contents.known_hosts, contents.config)
+        )
+        args = [ipexctl_home, str(len(known_hosts)), str(len(config))]
+        self._run(host, sh_command(script("lock", "files"), args, "write config and known_hosts"), known_hosts + config)
 
-    def remove_files(self, host: Host, ours: str, *, ours_by_name: bool) -> bool:
-        """Whether there was anything to remove."""
-        args = [ours, "default" if ours_by_name else ""]
-        return self._ask(host, sh_command(script("lock", "remove"), args, "remove key and config")).strip() == b"done"
+    def remove_files(self, host: Host, ipexctl_home: str, *, is_default_home: bool) -> bool:
+        """Remove key and config from node0; returns whether there were any."""
+        args = [ipexctl_home, "default" if is_default_home else ""]
+        return self._run(host, sh_command(script("lock", "remove"), args, "remove key and config")).strip() == b"done"
 
-    def log_in(self, host: Host, words: Mapping[str, str], config: str | None) -> dict[str, LoginAttempt]:
-        """From that host into every node, by the config or as the account's own ssh would."""
-        names = list(words)
-        args = [config or "", QUESTION, *words.values()]
-        answer = self._ask(host, sh_command(script("logins"), args, f"log into {len(names)} nodes from there"))
+    def log_in(self, host: Host, ssh_names: Mapping[str, str], config: str | None) -> dict[str, LoginAttempt]:
+        """Log in from that host to every node, with that config or the account's own ssh."""
+        names = list(ssh_names)
+        args = [config or "", IDENTITY_COMMAND, *ssh_names.values()]
+        reply = self._run(host, sh_command(script("logins"), args, f"log into {len(names)} nodes from there"))
         logins = {name: LoginAttempt(255, "no answer") for name in names}
-        for line in answer.decode("ascii", errors="replace").splitlines():
-            number, code, said = (*line.split(" "), "", "")[:3]
+        for line in reply.decode("ascii", errors="replace").splitlines():
+            number, code, output = (*line.split(" "), "", "")[:3]
             if number.isdigit() and code.isdigit() and int(number) < len(names):
-                text = bytes.fromhex(said).decode(errors="replace")
+                text = bytes.fromhex(output).decode(errors="replace")
                 logins[names[int(number)]] = LoginAttempt(int(code), text)
         return logins
 
     def _session(self, host: Host) -> Session:
         if host.name not in self._sessions:
-            self._sessions[host.name] = self._reach.open(host, self._cancel)
+            self._sessions[host.name] = self._connector.open(host, self._cancel)
         return self._sessions[host.name]
 
-    def _ask(self, host: Host, command: Command, stdin: bytes | None = None) -> bytes:
-        """One round trip. What a script says on stderr is the reason, should it fail."""
+    def _run(self, host: Host, command: Command, stdin: bytes | None = None) -> bytes:
+        """Run a command in one round trip. The last line of its stderr is the reason if it fails."""
         session = self._session(host)
         if self._cancel.thrown:
             raise Cancelled("stopped")
@@ -160,15 +162,15 @@ class TrustSteps:
             cancel=self._cancel,
         )
         if not result.ended.ok:
-            said = result.stderr.decode(errors="replace").strip().splitlines()
-            raise HostError(said[-1] if said else f"could not {command.label}: {result.ended}", _fix_for(said))
+            lines = result.stderr.decode(errors="replace").strip().splitlines()
+            raise HostError(lines[-1] if lines else f"could not {command.label}: {result.ended}", _fix_for(lines))
         return result.stdout
 
 
-def _fix_for(said: Sequence[str]) -> str:
-    """What to do about a script's last words."""
-    text = said[-1].lower() if said else ""
-    for sign, fix in (
+def _fix_for(lines: Sequence[str]) -> str:
+    """The fix for a script's error message."""
+    text = lines[-1].lower() if lines else ""
+    for pattern, fix in (
         ("no space left", "free some space there, then run it again"),
         ("quota", "free some space there, then run it again"),
         ("read-only file system", "the home there is mounted read-only: have it mounted for writing"),
@@ -179,6 +181,6 @@ def _fix_for(said: Sequence[str]) -> str:
         ("no key that can be read", "ipexctl trust --revoke, then ipexctl trust"),
         ("ssh-keygen", "install openssh-client (openssh-clients) on node0"),
     ):
-        if sign in text:
+        if pattern in text:
             return fix
     return ""

@@ -1,4 +1,4 @@
-"""Why node0 couldn't log into a node, as a sentence, and what to do about it: from what ssh said. Pure."""
+"""Explains failed logins from node0, with a fix, from the output of ssh. Pure."""
 
 from __future__ import annotations
 
@@ -15,168 +15,173 @@ if TYPE_CHECKING:
     from ipexctl.hosts.internal import HostAddresses
     from ipexctl.trust.host_state import HostState
 
-_ANSWER = re.compile(r"ipexctl-is (.*)")
-QUESTION = (
+_IDENTITY = re.compile(r"ipexctl-is (.*)")
+IDENTITY_COMMAND = (
     "exec /bin/sh -c 'echo; echo ipexctl-is $(id -un) $(uname -n)"
     " $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/net 2>/dev/null)'"
 )
-"""Asked of a node by node0's ssh: which machine and account it has reached. No login shell trips over it."""
+"""Prints the identity of machine and account that node0's ssh has reached. Works in every login shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoginAttempt:
-    """How one login from node0 ended: ssh's exit code, and the last of what was printed."""
+    """One login from node0: ssh's exit code and the end of its output."""
 
     code: int
-    said: str
+    output: str
 
     @property
     def identity(self) -> tuple[str, ...]:
-        found = _ANSWER.search(self.said)
-        return tuple(found[1].split()) if found else ()
+        match = _IDENTITY.search(self.output)
+        return tuple(match[1].split()) if match else ()
 
-    def reached(self, there: HostState) -> bool:
-        return self.code == 0 and self.identity == there.identity
+    def reached(self, node: HostState) -> bool:
+        return self.code == 0 and self.identity == node.identity
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class LoginDiagnosis:
+    """A reason and a fix."""
+
     reason: str
     fix: str = ""
 
 
-def explain(login: LoginAttempt, there: HostState, address: str, addresses: Mapping[str, HostAddresses]) -> Why:
-    """The sentence for a login that failed or ended up elsewhere."""
-    said = login.said
-    where = f"{address} port {there.port}"
+def explain(
+    login: LoginAttempt, node: HostState, address: str, addresses: Mapping[str, HostAddresses]
+) -> LoginDiagnosis:
+    """The reason and the fix for a login that failed or reached another host."""
+    output = login.output
+    endpoint = f"{address} port {node.port}"
     if login.code == 0:
-        return _elsewhere(login, there, address)
-    other_way = _other_network(address, addresses)
-    for pattern, why in (
+        return _wrong_host(login, node, address)
+    other_network = _other_network(address, addresses)
+    for pattern, diagnosis in (
         (r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed", _host_key(address)),
         (
             r"Permission denied|Too many authentication failures",
-            _refused(there, address),
+            _rejected_key(node, address),
         ),
         (
             r"Could not resolve hostname",
-            Why(f"node0 can't resolve {address}", "write an address behind internal= in the hostfile"),
+            LoginDiagnosis(f"node0 can't resolve {address}", "write an address behind internal= in the hostfile"),
         ),
         (
             r"Connection refused",
-            Why(
-                f"node0 gets no answer from sshd: {where} refuses connections",
-                other_way or f"does sshd listen on {address}? (ss -ltn there; ListenAddress in sshd_config)",
+            LoginDiagnosis(
+                f"node0 gets no answer from sshd: {endpoint} refuses connections",
+                other_network or f"does sshd listen on {address}? (ss -ltn there; ListenAddress in sshd_config)",
             ),
         ),
         (
             r"timed out|No route to host|Network is unreachable|Operation timed out|timeout",
-            Why(
-                f"node0 can't reach {where}",
-                other_way
+            LoginDiagnosis(
+                f"node0 can't reach {endpoint}",
+                other_network
                 or f"let node0 through the firewall there, or name another network: --iface CIDR, internal="
                 f" (tried {address})",
             ),
         ),
         (
             r"Connection (closed|reset)|kex_exchange_identification|Broken pipe",
-            Why(
-                f"{where} closes the connection before a login",
+            LoginDiagnosis(
+                f"{endpoint} closes the connection before a login",
                 "look into sshd's log there: hosts.deny, fail2ban, MaxStartups or a firewall that resets",
             ),
         ),
         (
             r"nologin|System is booting up|not available|account (has )?expired|password (has )?expired",
-            Why(f"the account {there.user} may not log in", "log in there by hand and read what it says"),
+            LoginDiagnosis(f"the account {node.user} may not log in", "log in there by hand and read what it says"),
         ),
     ):
-        if re.search(pattern, said, re.IGNORECASE):
-            return why
+        if re.search(pattern, output, re.IGNORECASE):
+            return diagnosis
     if login.code == 124:
-        return Why(
-            f"a login from node0 is not through after 25 s ({where})",
+        return LoginDiagnosis(
+            f"a login from node0 is not through after 25 s ({endpoint})",
             "how long does an ssh to it take by hand? look at the login shell's start-up files",
         )
-    if login.code == 127 and "ssh" in said:
-        return Why("node0 has no ssh client", "install openssh-client (openssh-clients) on node0")
-    last = [line for line in said.splitlines() if line.strip()]
-    return Why(
-        f"a login from node0 ended with exit code {login.code}" + (f": {printable(last[-1].strip())}" if last else ""),
+    if login.code == 127 and "ssh" in output:
+        return LoginDiagnosis("node0 has no ssh client", "install openssh-client (openssh-clients) on node0")
+    lines = [line for line in output.splitlines() if line.strip()]
+    return LoginDiagnosis(
+        f"a login from node0 ended with exit code {login.code}"
+        + (f": {printable(lines[-1].strip())}" if lines else ""),
         "try it on node0 with ssh -v and our config",
     )
 
 
-def _elsewhere(login: LoginAttempt, there: HostState, address: str) -> Why:
+def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> LoginDiagnosis:
     if not login.identity:
-        return Why(
+        return LoginDiagnosis(
             "node0 logs in, but no command runs there",
             "a forced command (ForceCommand in sshd_config, command= in authorized_keys) or a restricted shell?",
         )
     user, machine = (*login.identity, "?", "?")[:2]
-    if machine != (*there.identity, "?", "?")[1]:
-        return Why(
+    if machine != (*node.identity, "?", "?")[1]:
+        return LoginDiagnosis(
             f"{address} leads node0 to another machine, {printable(machine)}",
             "correct internal= in the hostfile, or name the network the hosts share with --iface CIDR",
         )
-    if user != there.user:
-        return Why(f"node0 comes in as {printable(user)} instead of {there.user}")
-    return Why(
+    if user != node.user:
+        return LoginDiagnosis(f"node0 comes in as {printable(user)} instead of {node.user}")
+    return LoginDiagnosis(
         f"{address} leads node0 to another machine of the same name, {printable(machine)}",
         "correct internal= in the hostfile, or name the network the hosts share with --iface CIDR",
     )
 
 
-def _host_key(address: str) -> Why:
-    return Why(
+def _host_key(address: str) -> LoginDiagnosis:
+    return LoginDiagnosis(
         f"sshd at {address} shows node0 another host key than it showed us",
         "is that address really this host? compare there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; only where "
         "it is, and its key was changed since: ipexctl trust",
     )
 
 
-def _refused(there: HostState, address: str) -> Why:
-    """sshd doesn't say why it doesn't take a key; what we have seen makes one cause likelier than another."""
-    reason = f"sshd there doesn't take node0's key for {there.user}, though it is in ~/.ssh/authorized_keys"
+def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
+    """The likely reason for a rejected key, from the probe: sshd itself gives no reason."""
+    reason = f"sshd there doesn't take node0's key for {node.user}, though it is in ~/.ssh/authorized_keys"
     too_open = [
         path
         for path, mode in (
-            (there.home, there.home_mode),
-            (f"{there.home}/.ssh", there.ssh_mode),
-            (f"{there.home}/.ssh/authorized_keys", there.keys_mode),
+            (node.home, node.home_mode),
+            (f"{node.home}/.ssh", node.ssh_mode),
+            (f"{node.home}/.ssh/authorized_keys", node.keys_mode),
         )
         if mode is not None and mode.open_to_others
     ]
     if too_open:
-        return Why(
+        return LoginDiagnosis(
             f"{reason}: {', '.join(too_open)} can be written to by others, which sshd doesn't accept (StrictModes)",
             f"chmod go-w {' '.join(too_open)}",
         )
-    foreign = [
+    foreign_owned = [
         path
         for path, mode in (
-            (there.home, there.home_mode),
-            (f"{there.home}/.ssh", there.ssh_mode),
-            (f"{there.home}/.ssh/authorized_keys", there.keys_mode),
+            (node.home, node.home_mode),
+            (f"{node.home}/.ssh", node.ssh_mode),
+            (f"{node.home}/.ssh/authorized_keys", node.keys_mode),
         )
-        if mode is not None and mode.uid not in (there.uid, 0)
+        if mode is not None and mode.uid not in (node.uid, 0)
     ]
-    if foreign:
-        return Why(
-            f"{reason}: {', '.join(foreign)} belongs to another account, which sshd doesn't accept (StrictModes)",
-            f"chown {there.user} {' '.join(foreign)}",
+    if foreign_owned:
+        return LoginDiagnosis(
+            f"{reason}: {', '.join(foreign_owned)} belongs to another account, which sshd doesn't accept (StrictModes)",
+            f"chown {node.user} {' '.join(foreign_owned)}",
         )
-    if there.keys is None:
-        return Why(
+    if node.keys is None:
+        return LoginDiagnosis(
             f"{reason}: that file wasn't there before, so sshd most likely reads keys elsewhere",
             "ask root there what AuthorizedKeysFile, PubkeyAuthentication and AuthenticationMethods are (sshd -T)",
         )
-    if there.user == "root":
-        return Why(
+    if node.user == "root":
+        return LoginDiagnosis(
             reason,
             "PermitRootLogin must be yes or prohibit-password for node0's address too (sshd -T); or log in as another"
             " user: --user NAME",
         )
-    return Why(
+    return LoginDiagnosis(
         reason,
         f"on the way to {address} node0's address may be changed (NAT), so that from= doesn't fit; or sshd_config"
         " there has AuthorizedKeysFile elsewhere, AllowUsers or Match Address (sshd -T)",
@@ -184,7 +189,7 @@ def _refused(there: HostState, address: str) -> Why:
 
 
 def _other_network(address: str, addresses: Mapping[str, HostAddresses]) -> str:
-    """Another network that all hosts share, where the one tried leads nowhere."""
+    """A fix that names another network shared by all hosts, or empty."""
     for network in common_networks(addresses):
         if not any(
             nic.address == address and nic.network == network for host in addresses.values() for nic in host.nics

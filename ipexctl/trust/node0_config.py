@@ -1,4 +1,4 @@
-"""Whether node0 has the ssh config that trust makes, and whom it knows."""
+"""Reads the ssh config that trust wrote on node0, and the hosts in it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def config_for(session: Session, home: str, names: Iterable[str], *, cancel: Cancel | None = None) -> str | None:
-    """The config's path on node0, where it has all of these hosts; raises a HostError where node0 is lost."""
+    """The config's path on node0 if it has all of these hosts; raises HostError if node0 is lost."""
     return config_in(home, read_config(session, home, cancel=cancel), names)
 
 
 def read_config(session: Session, home: str, *, cancel: Cancel | None = None) -> str:
-    """Its text, empty where there is none; `home` may be below the account's: `~/…`."""
-    place = home[2:] if home.startswith("~/") else home
-    said = capture(session, Command.argv("cat", "--", f"{place}/ssh/config"), timeout=30, cancel=cancel)
-    return said.stdout.decode(errors="replace") if said.ended.ok else ""
+    """Its text, or empty if there is no file; `home` may begin with `~/`."""
+    directory = home[2:] if home.startswith("~/") else home
+    result = capture(session, Command.argv("cat", "--", f"{directory}/ssh/config"), timeout=30, cancel=cancel)
+    return result.stdout.decode(errors="replace") if result.ended.ok else ""
 
 
 def config_in(home: str, text: str, names: Iterable[str]) -> str | None:
-    """Its path, where that text has all of these hosts."""
+    """Its path if that text has all of these hosts."""
     return f"{home}/ssh/config" if set(names) <= set(names_in(text)) else None

@@ -1,11 +1,11 @@
-"""What trust would change, from what the hosts answered. Pure: a plan is a value, and printing it is free."""
+"""Plans the changes of trust from the state of the hosts. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.trust.authorized_keys import put_in, take_out
+from ipexctl.trust.authorized_keys import add_line, remove_lines
 from ipexctl.trust.config import Files, Node, render
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ _SELF: Final = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 @dataclass(frozen=True, slots=True)
 class KeysEdit:
-    """One authorized_keys: what it must still be, and what it becomes. None: no file."""
+    """One authorized_keys: the text it must still have, and the new text. None: no file."""
 
     old: bytes | None
     new: bytes | None
     remove_directory: bool = False
     tidy: bool = False
-    """Nothing is to be changed but what an earlier call left behind."""
+    """Only files left by an interrupted call are removed."""
 
     @property
     def summary(self) -> str:
@@ -42,36 +42,36 @@ class KeysEdit:
         return "our line in ~/.ssh/authorized_keys brought up to date"
 
 
-def keys_to_add(seen: HostState, line: TrustLine, owner: Owner) -> KeysEdit | None:
-    new = put_in(seen.keys, line, owner=owner, has_directory=seen.has_ssh_dir)
-    if new != seen.keys:
-        return KeysEdit(seen.keys, new)
-    return KeysEdit(seen.keys, seen.keys, tidy=True) if seen.litter else None
+def keys_to_add(state: HostState, line: TrustLine, owner: Owner) -> KeysEdit | None:
+    new = add_line(state.keys, line, owner=owner, has_directory=state.has_ssh_dir)
+    if new != state.keys:
+        return KeysEdit(state.keys, new)
+    return KeysEdit(state.keys, state.keys, tidy=True) if state.has_leftovers else None
 
 
-def keys_to_remove(seen: HostState, owner: Owner) -> KeysEdit | None:
-    removal = take_out(seen.keys, owner)
+def keys_to_remove(state: HostState, owner: Owner) -> KeysEdit | None:
+    removal = remove_lines(state.keys, owner)
     if removal.removed:
-        return KeysEdit(seen.keys, removal.content, removal.directory_too)
-    return KeysEdit(seen.keys, seen.keys, tidy=True) if seen.litter else None
+        return KeysEdit(state.keys, removal.content, removal.directory_too)
+    return KeysEdit(state.keys, state.keys, tidy=True) if state.has_leftovers else None
 
 
-def stores(seen: Mapping[str, HostState]) -> dict[str, str]:
-    """For each host the first one with the same home, which is itself where nobody shares it."""
+def stores(states: Mapping[str, HostState]) -> dict[str, str]:
+    """For each host, the first host with the same home; that is the host itself if its home isn't shared."""
     firsts: dict[tuple[str, str], str] = {}
-    return {name: firsts.setdefault((host.store, host.home), name) for name, host in seen.items()}
+    return {name: firsts.setdefault((host.store, host.home), name) for name, host in states.items()}
 
 
 def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
-    """The addresses node0 may be seen to come from: the internal one first, then every other it has."""
-    found = [nic.address for nic in node0.nics if nic.joins_hosts]
+    """The source addresses of connections from node0: the internal one first, then all others."""
+    addresses = [nic.address for nic in node0.nics if nic.joins_hosts]
     if any(nic.address == internal for nic in node0.nics):
-        found.insert(0, internal)
-    return tuple(dict.fromkeys(found))
+        addresses.insert(0, internal)
+    return tuple(dict.fromkeys(addresses))
 
 
-def words_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, str]:
-    """What node0 calls each node when it hands it to ssh. `localhost` would be node0 itself."""
+def ssh_names_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, str]:
+    """The name that node0 passes to ssh for each node. `localhost` would be node0 itself."""
     return {
         host.name: internal[host.name] if host.name.lower() in _SELF or host.name.startswith("127.") else host.name
         for host in hosts
@@ -79,23 +79,25 @@ def words_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, s
     }
 
 
-def nodes_for(hosts: Iterable[Host], seen: Mapping[str, HostState], internal: Mapping[str, str]) -> tuple[Node, ...]:
-    """The nodes of node0's config, each under its name and, where nobody else has it, its internal address."""
+def nodes_for(hosts: Iterable[Host], states: Mapping[str, HostState], internal: Mapping[str, str]) -> tuple[Node, ...]:
+    """The nodes of node0's config, each with its name and, if it is unique, its internal address."""
     addresses = list(internal.values())
     nodes = []
     for host in hosts:
-        if host.name not in seen or host.name not in internal:
+        if host.name not in states or host.name not in internal:
             continue
-        address, there = internal[host.name], seen[host.name]
+        address, state = internal[host.name], states[host.name]
         names = [host.name]
         if address != host.name and addresses.count(address) == 1:
             names.append(address)
-        nodes.append(Node(tuple(names), address, there.port, there.user, there.host_keys))
+        nodes.append(Node(tuple(names), address, state.port, state.user, state.host_keys))
     return tuple(nodes)
 
 
 def files_to_write(nodes: Sequence[Node], node0: HostState) -> Files | None:
-    """node0's config and known_hosts as they should be; None if they are."""
+    """node0's new config and known_hosts; None if they are up to date."""
     before = Files(node0.config, node0.known_hosts)
-    files = render(nodes, f"{node0.ours}/ssh", before=before if node0.config else None, quick=node0.quick)
+    files = render(
+        nodes, f"{node0.ipexctl_home}/ssh", before=before if node0.config else None, quick=node0.supports_preferred
+    )
     return None if files == before else files

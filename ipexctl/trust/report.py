@@ -1,4 +1,4 @@
-"""What became of a call of trust, as a value."""
+"""The result of trust."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import Status
 
 By = Literal["config", "own", "nothing"]
-"""How node0 reaches the nodes: by our config, by the account's own ssh as it was, or not at all."""
+"""The way node0 reaches the nodes: with the config of ipexctl, with the account's own ssh, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostTrust:
-    """One host: what was changed there, and whether node0 gets in."""
+    """One host: the changes there, and whether node0 can log in."""
 
     host: Host
     status: Status
     reason: str = ""
     fix: str = ""
     internal: str | None = None
-    word: str | None = None
-    """What node0 is to call it when it hands it to ssh."""
+    ssh_name: str | None = None
+    """The name that node0 passes to ssh."""
     seconds: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""The verbs behind `ipexctl trust` and `ipexctl trust --revoke`: look, plan, change what is to be changed, verify."""
+"""`ipexctl trust` and `ipexctl trust --revoke`: probe, plan, change, verify."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.authorized_keys import Owner, TrustLine, is_public_key, tag_of
-from ipexctl.trust.config import names_in, unusable
+from ipexctl.trust.config import names_in, path_problem
 from ipexctl.trust.host_state import HostState
 from ipexctl.trust.login_errors import explain
 from ipexctl.trust.plan import (
@@ -19,8 +19,8 @@ from ipexctl.trust.plan import (
     keys_to_remove,
     nodes_for,
     sources_of,
+    ssh_names_for,
     stores,
-    words_for,
 )
 from ipexctl.trust.report import HostTrust, TrustReport
 
@@ -39,7 +39,7 @@ Planner = Callable[[HostState], "KeysEdit | None"]
 
 
 class _TrustContext:
-    """What is known and done so far in one call: the only thing here that changes."""
+    """The state of one call: probe results, changes and notes. Nothing else here is mutable."""
 
     def __init__(self, pool: TrustSteps, home: str, *, dry_run: bool, revoke: bool) -> None:
         self.pool = pool
@@ -47,82 +47,82 @@ class _TrustContext:
         self.dry_run = dry_run
         self.revoke = revoke
         self.changes: dict[str, list[str]] = {host.name: [] for host in pool.hosts}
-        self.asides: dict[str, str] = {}
+        self.notes_by_host: dict[str, str] = {}
         self.notes: list[str] = []
         self.internal: Mapping[str, str] = {}
-        self.words: Mapping[str, str] = {}
+        self.ssh_names: Mapping[str, str] = {}
         self._started = time.monotonic()
-        self.seen = pool.look(home)
+        self.states = pool.probe(home)
 
     @property
     def node0(self) -> Host:
         return self.pool.hosts[0]
 
     @property
-    def there(self) -> list[Host]:
-        """The hosts that have answered and at which nothing has failed."""
-        return [host for host in self.pool.hosts if host.name in self.seen and host.name not in self.pool.errors]
+    def reachable(self) -> list[Host]:
+        """The hosts that were probed and have no error."""
+        return [host for host in self.pool.hosts if host.name in self.states and host.name not in self.pool.errors]
 
     def fail(self, name: str, error: HostError) -> None:
         self.pool.errors.setdefault(name, error)
 
     def stop_at_node0(self) -> TrustReport:
-        """node0 can't do its part, so the others' was for nothing."""
-        for host in self.there:
+        """Report that node0 failed; the other hosts fail too."""
+        for host in self.reachable:
             self.fail(host.name, HostError(f"not done, as node0 ({self.node0.name}) failed"))
         return self.report()
 
     def report(self, *, by: By = "nothing", config: str | None = None) -> TrustReport:
-        done = tuple(self._of(host) for host in self.pool.hosts)
+        hosts = tuple(self._host_result(host) for host in self.pool.hosts)
         seconds = time.monotonic() - self._started
-        return TrustReport(done, seconds, by, config, self.revoke, self.dry_run, tuple(self.notes))
+        return TrustReport(hosts, seconds, by, config, self.revoke, self.dry_run, tuple(self.notes))
 
-    def _of(self, host: Host) -> HostTrust:
+    def _host_result(self, host: Host) -> HostTrust:
         name = host.name
         error, changes = self.pool.errors.get(name), self.changes[name]
         status = error.status if error else "changed" if changes else "ok"
-        reason = error.reason if error else "; ".join(changes) or self.asides.get(name, "")
+        reason = error.reason if error else "; ".join(changes) or self.notes_by_host.get(name, "")
         fix = error.fix if error else ""
         seconds = self.pool.seconds[name]
-        return HostTrust(host, status, reason, fix, self.internal.get(name), self.words.get(name), seconds)
+        return HostTrust(host, status, reason, fix, self.internal.get(name), self.ssh_names.get(name), seconds)
 
 
 def trust(
     pool: TrustSteps, *, home: str = DEFAULT_HOME, iface: str | None = None, dry_run: bool = False
 ) -> TrustReport:
-    """Let node0, the first host, reach every node by ssh."""
+    """Enable ssh from node0, the first host, to every node."""
     context = _TrustContext(pool, home, dry_run=dry_run, revoke=False)
-    seen, node0 = context.seen, context.node0
-    if node0.name not in seen:
+    states, node0 = context.states, context.node0
+    if node0.name not in states:
         return context.stop_at_node0()
     if len(pool.hosts) == 1:
-        context.asides[node0.name] = "one host alone needs no login"
+        context.notes_by_host[node0.name] = "one host alone needs no login"
         return context.report(by="own")
-    at_node0 = seen[node0.name]
-    addresses = {name: there.addresses for name, there in seen.items()}
-    internal = internal_addresses(addresses, [host for host in pool.hosts if host.name in seen], iface)
+    node0_state = states[node0.name]
+    addresses = {name: state.addresses for name, state in states.items()}
+    internal = internal_addresses(addresses, [host for host in pool.hosts if host.name in states], iface)
     if isinstance(internal, NoCommonNetwork):
-        for name in seen:
+        for name in states:
             context.fail(name, HostError(internal.reason, internal.fix))
         return context.report()
-    context.internal, context.words = internal, words_for(pool.hosts, internal)
-    if problem := _problem_at(at_node0):
+    context.internal, context.ssh_names = internal, ssh_names_for(pool.hosts, internal)
+    if problem := _node0_problem(node0_state):
         context.fail(node0.name, problem)
         return context.stop_at_node0()
 
-    if at_node0.key is None and _reaches_everyone(context):
+    if node0_state.key is None and _can_log_in_everywhere(context):
         return context.report(by="own")
 
-    key = at_node0.key or _make_key(context)
+    key = node0_state.key or _make_key(context)
     if not is_public_key(key) and not dry_run:
         context.fail(node0.name, HostError("what ssh-keygen says there is no public key"))
         return context.stop_at_node0()
     owner = Owner(tag_of(node0.internal or node0.address, home), key)
-    line = TrustLine(key, sources_of(at_node0, internal[node0.name]), owner.tag)
-    nodes = nodes_for(context.there, seen, internal)
-    _write_files(context, at_node0, nodes)
-    _edit_everywhere(context, lambda there: keys_to_add(there, line, owner))
-    config = f"{at_node0.ours}/ssh/config"
+    line = TrustLine(key, sources_of(node0_state, internal[node0.name]), owner.tag)
+    nodes = nodes_for(context.reachable, states, internal)
+    _write_files(context, node0_state, nodes)
+    _edit_everywhere(context, lambda state: keys_to_add(state, line, owner))
+    config = f"{node0_state.ipexctl_home}/ssh/config"
     if node0.name in pool.errors:
         return context.stop_at_node0()
     if dry_run and any(context.changes.values()):
@@ -132,17 +132,17 @@ def trust(
 
 
 def revoke(pool: TrustSteps, *, home: str = DEFAULT_HOME, dry_run: bool = False) -> TrustReport:
-    """Take our line out of every store, and our files away from node0. What others added stays."""
+    """Remove the line of ipexctl from every store and its files from node0. Other lines and files stay."""
     context = _TrustContext(pool, home, dry_run=dry_run, revoke=True)
     node0 = context.node0
-    at_node0 = context.seen.get(node0.name)
-    key = at_node0.key if at_node0 and at_node0.key and is_public_key(at_node0.key) else ""
+    node0_state = context.states.get(node0.name)
+    key = node0_state.key if node0_state and node0_state.key and is_public_key(node0_state.key) else ""
     owner = Owner(tag_of(node0.internal or node0.address, home), key)
-    _edit_everywhere(context, lambda there: keys_to_remove(there, owner))
-    if at_node0 is None or not at_node0.has_dir:
+    _edit_everywhere(context, lambda state: keys_to_remove(state, owner))
+    if node0_state is None or not node0_state.has_trust_dir:
         return context.report()
-    here = {host.name for host in pool.hosts}
-    if elsewhere := [name for name in names_in(at_node0.config) if name not in here]:
+    given = {host.name for host in pool.hosts}
+    if elsewhere := [name for name in names_in(node0_state.config) if name not in given]:
         context.notes.append(
             f"{', '.join(elsewhere)}: not among these hosts, so the line there stays (its key is gone); "
             "run it again with them too"
@@ -152,52 +152,52 @@ def revoke(pool: TrustSteps, *, home: str = DEFAULT_HOME, dry_run: bool = False)
         return context.report()
 
     def remove(host: Host) -> bool:
-        return pool.remove_files(host, at_node0.ours, ours_by_name=home == DEFAULT_HOME)
+        return pool.remove_files(host, node0_state.ipexctl_home, is_default_home=home == DEFAULT_HOME)
 
     if pool.each([node0], remove).get(node0.name):
         context.changes[node0.name].append("the key and config taken away")
     return context.report()
 
 
-def _problem_at(node0: HostState) -> HostError | None:
-    if not node0.client:
+def _node0_problem(node0: HostState) -> HostError | None:
+    if not node0.has_ssh_client:
         return HostError("there is no ssh or ssh-keygen on it", "install openssh-client (openssh-clients) there")
-    if why := unusable(node0.ours):
-        return HostError(f"{node0.ours} can't be our home directory: {why}", "name another: --home DIR")
+    if reason := path_problem(node0.ipexctl_home):
+        return HostError(f"{node0.ipexctl_home} can't be our home directory: {reason}", "name another: --home DIR")
     return None
 
 
-def _reaches_everyone(context: _TrustContext) -> bool:
-    """Whether node0 gets into every node as it is: mpirun needs nothing else then."""
-    words = {host.name: context.words[host.name] for host in context.there}
+def _can_log_in_everywhere(context: _TrustContext) -> bool:
+    """Whether node0 can already log in to every node: then mpirun needs nothing else."""
+    ssh_names = {host.name: context.ssh_names[host.name] for host in context.reachable}
     node0 = context.node0
-    answers = context.pool.each([node0], lambda host: context.pool.log_in(host, words, None)).get(node0.name)
-    if answers is None or not all(answers[name].reached(context.seen[name]) for name in words):
+    logins = context.pool.each([node0], lambda host: context.pool.log_in(host, ssh_names, None)).get(node0.name)
+    if logins is None or not all(logins[name].reached(context.states[name]) for name in ssh_names):
         return False
-    for name in words:
-        context.asides[name] = "node0 gets in as it is, by ssh of its own"
+    for name in ssh_names:
+        context.notes_by_host[name] = "node0 gets in as it is, by ssh of its own"
     return True
 
 
 def _make_key(context: _TrustContext) -> str:
-    """node0's new public key; the private one is made there where there is none, and stays there."""
+    """node0's new public key. The private key is created on node0 if it is missing, and never leaves it."""
     pool, node0 = context.pool, context.node0
-    ours = context.seen[node0.name].ours
-    context.changes[node0.name].append(f"a key made in {ours}/ssh")
+    ipexctl_home = context.states[node0.name].ipexctl_home
+    context.changes[node0.name].append(f"a key made in {ipexctl_home}/ssh")
     if context.dry_run:
         return "ssh-ed25519 (to be made)"
-    return pool.each([node0], lambda host: pool.make_key(host, ours)).get(node0.name, "")
+    return pool.each([node0], lambda host: pool.make_key(host, ipexctl_home)).get(node0.name, "")
 
 
-def _write_files(context: _TrustContext, at_node0: HostState, nodes: tuple[Node, ...]) -> None:
-    wanted = files_to_write(nodes, at_node0)
-    if wanted is None:
+def _write_files(context: _TrustContext, node0_state: HostState, nodes: tuple[Node, ...]) -> None:
+    contents = files_to_write(nodes, node0_state)
+    if contents is None:
         return
     node0 = context.node0
     if not context.dry_run:
 
         def write(host: Host) -> bool:
-            context.pool.write_files(host, at_node0.ours, wanted)
+            context.pool.write_files(host, node0_state.ipexctl_home, contents)
             return True
 
         if not context.pool.each([node0], write):
@@ -206,20 +206,20 @@ def _write_files(context: _TrustContext, at_node0: HostState, nodes: tuple[Node,
 
 
 def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
-    """Each home once: the first host of each, then those that share it, which only make sure."""
-    seen = context.seen
-    first_of = stores({host.name: seen[host.name] for host in context.there})
+    """Edit each home once, through its first host; then the hosts that share it check the result."""
+    states = context.states
+    first_of = stores({host.name: states[host.name] for host in context.reachable})
     edits: dict[str, KeysEdit] = {}
-    for host in context.there:
-        there = seen[host.name]
-        if there.keys_bad:
-            context.fail(host.name, _unworkable(there))
-        elif edit := plan(there):
+    for host in context.reachable:
+        state = states[host.name]
+        if state.keys_problem:
+            context.fail(host.name, _keys_error(state))
+        elif edit := plan(state):
             edits[host.name] = edit
-    for wave in (True, False):
-        hosts = [h for h in context.there if h.name in edits and (first_of[h.name] == h.name) is wave]
+    for is_first_wave in (True, False):
+        hosts = [h for h in context.reachable if h.name in edits and (first_of[h.name] == h.name) is is_first_wave]
         done = (
-            {host.name: wave for host in hosts}
+            {host.name: is_first_wave for host in hosts}
             if context.dry_run
             else context.pool.each(hosts, lambda host: _edit(context, host, edits[host.name], plan))
         )
@@ -227,43 +227,45 @@ def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
             if changed:
                 context.changes[name].append(edits[name].summary)
             elif first_of[name] != name:
-                context.asides[name] = f"shares the home of {first_of[name]}"
+                context.notes_by_host[name] = f"shares the home of {first_of[name]}"
 
 
 def _edit(context: _TrustContext, host: Host, edit: KeysEdit | None, plan: Planner) -> bool:
-    """Whether we changed it. Where somebody else did so in between, look again and plan again."""
-    there = context.seen[host.name]
+    """Edit the file; returns whether it was changed. If another program changed it meanwhile, probe and plan again."""
+    state = context.states[host.name]
     for _ in range(_TRIES):
         if edit is None:
             return False
-        answer = context.pool.edit_keys(host, there.home, edit)
-        if answer != "moved":
-            return answer == "done" or edit.tidy
-        there = context.pool.look_at(host, context.home)
-        if there.keys_bad:
-            raise _unworkable(there)
-        edit = plan(there)
+        result = context.pool.edit_keys(host, state.home, edit)
+        if result != "moved":
+            return result == "done" or edit.tidy
+        state = context.pool.probe_host(host, context.home)
+        if state.keys_problem:
+            raise _keys_error(state)
+        edit = plan(state)
     raise HostError("~/.ssh/authorized_keys changes faster than we can", "see what writes to it, then run it again")
 
 
-def _unworkable(there: HostState) -> HostError:
-    return HostError(there.keys_bad, "mend it there, then run it again")
+def _keys_error(state: HostState) -> HostError:
+    return HostError(state.keys_problem, "mend it there, then run it again")
 
 
 def _verify(context: _TrustContext, config: str) -> None:
-    """Log in from node0 everywhere, and say of every node that can't be reached why."""
-    pool, seen, node0 = context.pool, context.seen, context.node0
-    words = {host.name: context.words[host.name] for host in context.there}
-    logins = pool.each([node0], lambda host: pool.log_in(host, words, config)).get(node0.name)
+    """Log in from node0 to every node, and record an error for each that fails."""
+    pool, states, node0 = context.pool, context.states, context.node0
+    ssh_names = {host.name: context.ssh_names[host.name] for host in context.reachable}
+    logins = pool.each([node0], lambda host: pool.log_in(host, ssh_names, config)).get(node0.name)
     if logins is None:
         return
-    addresses = {name: there.addresses for name, there in seen.items()}
+    addresses = {name: state.addresses for name, state in states.items()}
     for name, login in logins.items():
-        if login.reached(seen[name]):
+        if login.reached(states[name]):
             continue
-        why = explain(login, seen[name], context.internal[name], addresses)
+        diagnosis = explain(login, states[name], context.internal[name], addresses)
         if name == node0.name:
-            # Most MPIs start what runs on node0 without ssh.
-            context.notes.append(f"node0 ({name}) can't log into itself, which few MPIs need: {why.reason}. {why.fix}")
+            # Most MPIs start the ranks on node0 without ssh.
+            context.notes.append(
+                f"node0 ({name}) can't log into itself, which few MPIs need: {diagnosis.reason}. {diagnosis.fix}"
+            )
         else:
-            context.fail(name, HostError(why.reason, why.fix))
+            context.fail(name, HostError(diagnosis.reason, diagnosis.fix))

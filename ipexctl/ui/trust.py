@@ -25,7 +25,7 @@ def as_json(report: TrustReport) -> dict[str, Any]:
                 "name": done.host.name,
                 "address": done.host.address,
                 "internal": done.internal,
-                "ssh_name": done.word,
+                "ssh_name": done.ssh_name,
                 "status": done.status,
                 "reason": printable(done.reason),
                 "fix": printable(done.fix),
@@ -85,7 +85,7 @@ def _say_end(report: TrustReport, options: str) -> None:
     elif report.by == "config" and not bad:
         done = "was already so, nothing changed" if statuses == {"ok"} else "verified by a login from node0 to each"
         print_message(f"node0 ({printable(report.node0.name)}) reaches every node; {done}")
-        word = next((host.word for host in report.hosts[1:] if host.word), None)
+        word = next((host.ssh_name for host in report.hosts[1:] if host.ssh_name), None)
         if report.config and word:
             print_message(f"try it on node0: ssh -F {shlex.quote(report.config)} {word}")
         print_message(f"next: ipexctl doctor{options}        to undo: ipexctl trust --revoke{options}")

@@ -13,7 +13,7 @@ from ipexctl.launch.request import RankEnv
 from ipexctl.stack.env.preflight import homes_differ
 from ipexctl.stack.env.reuse import records_of
 from ipexctl.stack.resolve.request import EnvRequest
-from ipexctl.trust.plan import words_for
+from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,7 +62,7 @@ def cluster_context(
         if isinstance(chosen, NoCommonNetwork):
             return PreflightFailure(chosen.reason, chosen.fix, chosen.hosts)
         internal = chosen
-    return ClusterContext(facts, internal, words_for(hosts, internal), next(iter(homes.values())))
+    return ClusterContext(facts, internal, ssh_names_for(hosts, internal), next(iter(homes.values())))
 
 
 def environment_of(hosts: Sequence[Host], wishes: RunRequest, known: ClusterContext) -> RankEnv | PreflightFailure:

@@ -108,7 +108,7 @@ class Distributor:
         raise HostError("; ".join(failures) or error.reason, error.fix)
 
     def _routes(self, target: StoreLocation) -> Iterator[tuple[Route, Callable[[_Delivery], None]]]:
-        if self._ssh_config and target.word and self._ssh_failures < GIVE_UP:
+        if self._ssh_config and target.ssh_name and self._ssh_failures < GIVE_UP:
             yield "ssh", self._over_ssh
         if self._source.address:
             yield "server", self._from_server
@@ -133,7 +133,7 @@ class Distributor:
 
     def _over_ssh(self, delivery: _Delivery) -> None:
         assert self._ssh_config is not None
-        assert delivery.target.word is not None
+        assert delivery.target.ssh_name is not None
         with self._channel() as session:
             if self._ssh_failures >= GIVE_UP:
                 raise HostError("its ssh didn't reach others either")
@@ -278,8 +278,8 @@ def _ssh_pipe_command(source: StoreLocation, ssh_config: str, target: StoreLocat
 
     The sender writes its own archive before the frames, so the agent's bytes also come from the source.
     """
-    assert target.word is not None
+    assert target.ssh_name is not None
     receive = login_line(agent_command("files.store", "receive", python=target.python), secrets.token_hex(8))
-    ssh = shlex.join(["ssh", "-F", ssh_config, *_SSH, target.word, receive])
+    ssh = shlex.join(["ssh", "-F", ssh_config, *_SSH, target.ssh_name, receive])
     send = agent_command("files.store", "send", python=source.python)
     return Command(f"{{ {send.script}}} | {ssh}", "send by ssh")

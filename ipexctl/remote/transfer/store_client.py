@@ -41,7 +41,7 @@ class StoreLocation:
     """An absolute path on the host."""
     address: str | None = None
     """The address by which the other hosts reach it."""
-    word: str | None = None
+    ssh_name: str | None = None
     """Its name in node0's ssh config, if there is one."""
 
 

@@ -20,7 +20,7 @@ from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.progress import BytesMoved, Ended, Stepped
 from ipexctl.stack.report import HostInstall
 from ipexctl.trust.node0_config import config_for
-from ipexctl.trust.plan import words_for
+from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -247,7 +247,7 @@ def _places(context: InstallContext, setup: EnvSpec) -> dict[str, StoreLocation]
         if len(hosts) > 1:
             context.notes.append(f"wheels go through this machine: {internal.reason}. {internal.fix}")
         internal = {}
-    words = words_for(hosts, internal)
+    words = ssh_names_for(hosts, internal)
     store = f"{context.home}/wheels"
     return {
         host.name: StoreLocation(

@@ -1,5 +1,5 @@
-# Puts node0's known_hosts and config where they belong, each whole or not at all.
-# $1 our home directory   $2, $3 the bytes of known_hosts and config, which come on stdin in this order
+# Writes known_hosts and config on node0, each atomically.
+# $1 the --home directory   $2, $3 the bytes of known_hosts and config, sent on stdin in this order
 LC_ALL=C
 export LC_ALL
 umask 077

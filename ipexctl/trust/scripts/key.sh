@@ -1,5 +1,5 @@
-# Makes node0's key where there is none; it never leaves this directory. Answers with the public key.
-# $1 our home directory
+# Creates node0's key if it is missing; the private key never leaves this directory. Prints the public key.
+# $1 the --home directory
 LC_ALL=C
 export LC_ALL
 ours=$1
@@ -14,7 +14,7 @@ umask 077
 [ -d "$ours/ssh" ] || said=$(mkdir "$ours/ssh" 2>&1) || [ -d "$ours/ssh" ] || fail "${said#mkdir: }"
 said=$(chmod 700 "$ours/ssh" 2>&1) || fail "${said#chmod: }"
 lock "$ours/ssh/.lock"
-# So that --revoke knows which of these directories were not there before.
+# Record the new directories, so that --revoke removes them.
 if [ -n "$made" ] && [ ! -e "$ours/ssh/made" ]; then
     printf '%s' "$made" >"$held/text" && mv "$held/text" "$ours/ssh/made" || fail "$ours/ssh can't be written to"
 fi

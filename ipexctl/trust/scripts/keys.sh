@@ -1,7 +1,7 @@
-# Exchanges authorized_keys for another text, if it is still what we were told it was.
+# Replaces authorized_keys by a new text if it still has the old text.
 # $1 the account's home   $2 bytes of the old text, or none   $3 bytes of the new text, or none
-# $4 rmdir: ~/.ssh goes too if nothing else is in it
-# On stdin the old text and the new one. Answers: done, same, moved (it is no longer the old text).
+# $4 rmdir: remove ~/.ssh too if it is empty
+# Stdin: the old text and the new one. Prints: done, same, moved (it no longer has the old text).
 LC_ALL=C
 export LC_ALL
 umask 077
@@ -18,7 +18,7 @@ for litter in "$home/.ipexctl-trust".* "$place/.ipexctl-trust".*; do
     [ ! -d "$litter" ] || rm -rf "$litter"
 done
 lock "$place/.ipexctl-trust"
-# Our own, of an end without warning, on the other side of ~/.ssh being made.
+# A stale lock of an interrupted call from before ~/.ssh existed.
 [ "$held" = "$home/.ipexctl-trust" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
 
 wanted=0
@@ -62,7 +62,7 @@ elif [ -n "$fresh" ]; then
     written "$held/new" "$held/ssh/authorized_keys"
     said=$(mv "$held/ssh" "$home/.ssh" 2>&1) || fail "${said#mv: }"
     if [ -d "$home/.ssh/ssh" ]; then
-        # Somebody else made ~/.ssh in this moment, and ours went inside.
+        # Another process created ~/.ssh meanwhile, so the new directory was moved into it.
         rm -f "$home/.ssh/ssh/authorized_keys"
         rmdir "$home/.ssh/ssh"
         echo moved

@@ -1,10 +1,9 @@
-# A lock that is safe on NFS, and the only thing of ours that is ever beside a file we change: a directory, for
-# mkdir is atomic there. What is being written lies in it, so that one name is all that an end without warning
-# can leave, and whoever finds such a lock takes it away.
+# A lock that is safe on NFS: a directory, because mkdir is atomic there. Files being written are inside it, so an
+# interrupted call leaves only this one name, and the next call removes a stale lock.
 
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 
-# A holder on this very machine is asked after; any other that doesn't change for $patience seconds is taken for dead.
+# A holder on the same machine is checked by its pid; any other counts as dead after $patience seconds without a change.
 patience=20
 self="$(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/pid 2>/dev/null)"
 
@@ -12,7 +11,7 @@ lock() { # directory to be made
     waited=0 seen=
     until said=$(mkdir "$1" 2>&1); do
         if [ ! -d "$1" ]; then
-            # Released between our try and this look.
+            # Released between mkdir and this check.
             case $said in *"File exists"*) [ -e "$1" ] || continue ;; esac
             fail "${said#mkdir: }"
         fi
@@ -27,7 +26,7 @@ lock() { # directory to be made
         elif [ $waited -ge $((patience * 5)) ]; then
             dead=yes
         fi
-        # One clears at a time, and looks again: the lock may have passed to somebody alive meanwhile.
+        # One process clears at a time and checks again: another process may have taken the lock meanwhile.
         if [ -n "$dead" ] && mkdir "$1.clear" 2>/dev/null; then
             if [ "$state" = "$(ls -di "$1" 2>/dev/null) $(cat "$1/holder" 2>/dev/null)" ]; then
                 mv "$1" "$1.$$" 2>/dev/null && rm -rf "$1.$$"
@@ -43,13 +42,13 @@ lock() { # directory to be made
     held=$1
     trap unlock EXIT
     trap 'exit 1' HUP INT TERM
-    # Where the disk is full the lock has no name in it, and holds all the same.
+    # On a full disk the lock contains no holder, and is still valid.
     printf '%s %s\n' "$self" $$ 2>/dev/null >"$1/holder" || :
 }
 
 unlock() { rm -rf "$held"; }
 
-# Written out and on the disk, or not at all.
+# Copy a file and fsync it, or fail.
 written() { # from, to: the file that keeps its mode and owner
     said=$(dd if="$1" of="$2" bs=65536 conv=fsync 2>&1) && cmp -s "$1" "$2" && return
     said=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$2 could not be written: ${said##*: }"

@@ -1,7 +1,7 @@
-# Everything trust wants to know of a host, in one answer: lines of "word hex".
-# $1 our home directory as the call has it: absolute, or ~/…
-# $2 node0, where our key and config would be; else empty
-# $3 local, where no connection has shown us a host key; else empty
+# Prints the state of a host that trust needs, as lines of "name hex".
+# $1 the --home directory: absolute, or ~/…
+# $2 node0 on node0, which has key and config; else empty
+# $3 local if no ssh connection has verified a host key; else empty
 LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
 export LC_ALL PATH
 
@@ -10,7 +10,7 @@ tell() { printf '%s ' "$1"; printf '%s' "$2" | hex; echo; }
 file() { [ -f "$2" ] && [ -r "$2" ] && { printf '%s ' "$1"; hex <"$2"; echo; }; }
 
 user=$(id -un)
-# The account's home, as sshd has it: $HOME may be another, under sudo say.
+# The account's home as sshd uses it: $HOME may differ, for example under sudo.
 case $user in
 '' | *[!A-Za-z0-9._-]* | -*) home=$HOME ;;
 *) eval "home=~$user" ;;
@@ -28,7 +28,7 @@ tell ours "$ours"
 tell came "$SSH_CONNECTION"
 tell is "$user $(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/net 2>/dev/null)"
 
-# Which store the home is: a network filesystem by its source, any other by the machine it is on.
+# The identity of the home's store: the source of a network filesystem, else the machine.
 source=$(df -P "$home/." 2>/dev/null | awk 'NR == 2 { print $1 }')
 inode=$(ls -di "$home/." 2>/dev/null | awk '{ print $1 }')
 case $source in
@@ -71,7 +71,7 @@ if [ -n "$3" ]; then
 fi
 if [ -n "$2" ]; then
     command -v ssh >/dev/null && command -v ssh-keygen >/dev/null && tell client yes
-    # Older clients know no ^, and would read no further.
+    # Older clients don't know ^ and stop reading the config.
     ssh -G -F /dev/null -o KexAlgorithms=^curve25519-sha256 -o Ciphers=^aes128-gcm@openssh.com localhost \
         >/dev/null 2>&1 </dev/null && tell quick yes
     [ ! -d "$ours/ssh" ] || tell dir "$(ls -ldn "$ours/ssh/.")"

@@ -1,5 +1,5 @@
-# Takes node0's key and config away, and the directories that were made for them as far as they are empty.
-# $1 our home directory   $2 default: it is ours by its name
+# Removes node0's key and config, and the directories created for them if they are empty.
+# $1 the --home directory   $2 default: it is the default home, so it was created by ipexctl
 LC_ALL=C
 export LC_ALL
 ours=$1

@@ -42,7 +42,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.trust.login_errors import LoginAttempt, Why
+from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -217,9 +217,13 @@ def test_what_wasnt_tested_is_said_and_is_no_failure() -> None:
 
 def test_logins_make_one_finding_whatever_the_reasons() -> None:
     assert login_findings({}) == ()
-    (one,) = login_findings({"a": Why("no key", "ipexctl trust"), "b": Why("no key", "ipexctl trust")})
+    (one,) = login_findings(
+        {"a": LoginDiagnosis("no key", "ipexctl trust"), "b": LoginDiagnosis("no key", "ipexctl trust")}
+    )
     assert (one.id, one.level, one.hosts, one.fix) == ("network.login", "fail", ("a", "b"), "ipexctl trust")
-    (two,) = login_findings({f"n{i}": Why("no key" if i % 2 else "no route", f"fix {i % 2}") for i in range(4)})
+    (two,) = login_findings(
+        {f"n{i}": LoginDiagnosis("no key" if i % 2 else "no route", f"fix {i % 2}") for i in range(4)}
+    )
     assert re.findall(r"n\[[0-9,]+\]|no route|no key", two.message) == ["n[0,2]", "no route", "n[1,3]", "no key"]
     assert two.fix == "fix 0; fix 1"
 

@@ -14,7 +14,7 @@ from ipexctl.doctor.logins import login_findings, why_not
 from ipexctl.doctor.ports import Result
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke
 from ipexctl.doctor.smoke import findings as smoke_findings
-from ipexctl.trust.login_errors import LoginAttempt, Why
+from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
 
 def rules() -> list[Case]:
@@ -47,7 +47,7 @@ def network() -> list[Case]:
         *ports.findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {}),
         *ports.findings({("a", "b"): Result("mute")}, {}, (), INTERNAL, {}),
         *ports.findings({("a", "b"): Result("error", "Too many open files")}, {}, (), INTERNAL, {}),
-        *login_findings({f"n{i}": Why(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}),
+        *login_findings({f"n{i}": LoginDiagnosis(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}),
     ]
     return finding_cases(found)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.trust.authorized_keys import Owner, TrustLine, is_public_key, put_in, tag_of, take_out
+from ipexctl.trust.authorized_keys import Owner, TrustLine, add_line, is_public_key, remove_lines, tag_of
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()
 KEY = f"ssh-ed25519 {BLOB}"
@@ -28,21 +28,21 @@ files = st.builds(
 
 @given(files, st.booleans())
 def test_put_in_and_taken_out_any_file_is_as_it_was(content: bytes, has_directory: bool) -> None:
-    added = put_in(content, LINE, owner=OWNER, has_directory=has_directory)
+    added = add_line(content, LINE, owner=OWNER, has_directory=has_directory)
     assert added.startswith(content)
-    assert take_out(added, OWNER).content == content
+    assert remove_lines(added, OWNER).content == content
 
 
 @given(files)
 def test_putting_in_twice_is_once_and_every_line_is_a_line(content: bytes) -> None:
-    once = put_in(content, LINE, owner=OWNER)
-    assert put_in(once, LINE, owner=OWNER) == once
+    once = add_line(content, LINE, owner=OWNER)
+    assert add_line(once, LINE, owner=OWNER) == once
     assert sum(line.startswith(WORDS.encode()) for line in once.split(b"\n")) == 1
 
 
 @given(files, files)
 def test_what_was_added_since_stays_whole(before: bytes, since: bytes) -> None:
-    left = take_out(put_in(before, LINE, owner=OWNER) + since, OWNER).content
+    left = remove_lines(add_line(before, LINE, owner=OWNER) + since, OWNER).content
     assert left is not None
     assert left.endswith(since)
     assert left.startswith(before)
@@ -51,54 +51,54 @@ def test_what_was_added_since_stays_whole(before: bytes, since: bytes) -> None:
 
 @given(files)
 def test_a_file_without_a_line_of_ours_is_not_touched(content: bytes) -> None:
-    assert take_out(content, OWNER).removed == 0
-    assert take_out(content, OWNER).content == content
+    assert remove_lines(content, OWNER).removed == 0
+    assert remove_lines(content, OWNER).content == content
 
 
 def test_the_line_is_what_sshd_wants() -> None:
-    assert put_in(b"", LINE, owner=OWNER) == WORDS.encode() + b"\n"
+    assert add_line(b"", LINE, owner=OWNER) == WORDS.encode() + b"\n"
 
 
 @pytest.mark.parametrize(("directory", "flags"), [(True, "+file"), (False, "+file +dir")])
 def test_a_file_and_directory_made_for_the_line_go_with_it(directory: bool, flags: str) -> None:
-    made = put_in(None, LINE, owner=OWNER, has_directory=directory)
+    made = add_line(None, LINE, owner=OWNER, has_directory=directory)
     assert made == f"{WORDS} {flags}\n".encode()
-    removal = take_out(made, OWNER)
+    removal = remove_lines(made, OWNER)
     assert (removal.content, removal.removed, removal.directory_too) == (None, 1, not directory)
-    kept = take_out(made + b"theirs\n", OWNER)
+    kept = remove_lines(made + b"theirs\n", OWNER)
     assert (kept.content, kept.directory_too) == (b"theirs\n", False)
 
 
 def test_an_empty_file_that_was_there_stays() -> None:
-    assert take_out(put_in(b"", LINE, owner=OWNER), OWNER).content == b""
+    assert remove_lines(add_line(b"", LINE, owner=OWNER), OWNER).content == b""
 
 
 def test_another_key_or_address_is_brought_up_to_date_in_its_place() -> None:
-    first = put_in(b"mine", LINE, owner=OWNER) + b"yours\n"
+    first = add_line(b"mine", LINE, owner=OWNER) + b"yours\n"
     newer = TrustLine(KEY.replace("k", "K"), ("10.0.0.9",), TAG)
-    changed = put_in(first, newer, owner=Owner(TAG, newer.key))
+    changed = add_line(first, newer, owner=Owner(TAG, newer.key))
     assert changed == f'mine\nrestrict,from="10.0.0.9" {newer.key} {TAG} +newline\nyours\n'.encode()
 
 
 def test_copies_of_our_line_become_one() -> None:
     twice = f"a\n{WORDS}\nb\n{WORDS} +newline\n".encode()
-    assert put_in(twice, LINE, owner=OWNER) == f"a\n{WORDS} +newline\nb\n".encode()
-    assert take_out(twice, OWNER).content == b"a\nb"
+    assert add_line(twice, LINE, owner=OWNER) == f"a\n{WORDS} +newline\nb\n".encode()
+    assert remove_lines(twice, OWNER).content == b"a\nb"
 
 
 def test_the_line_of_another_node0_is_somebody_elses() -> None:
     other = f'restrict,from="10.0.0.2" ssh-ed25519 AAAAother {tag_of("10.0.0.2", "~/.ipexctl")}\n'.encode()
-    assert take_out(put_in(other, LINE, owner=OWNER), OWNER).content == other
+    assert remove_lines(add_line(other, LINE, owner=OWNER), OWNER).content == other
 
 
 def test_our_key_is_ours_whatever_was_made_of_its_line() -> None:
     edited = f'no-pty,command="a b" {KEY} it\'s mine\nrest\n'.encode()
-    assert take_out(edited, OWNER).content == b"rest\n"
-    assert take_out(f"# {KEY}\n".encode(), OWNER).removed == 0, "a comment lets nobody in"
+    assert remove_lines(edited, OWNER).content == b"rest\n"
+    assert remove_lines(f"# {KEY}\n".encode(), OWNER).removed == 0, "a comment lets nobody in"
 
 
 def test_without_the_key_the_tag_tells() -> None:
-    assert take_out(put_in(b"x\n", LINE, owner=OWNER), Owner(TAG)).content == b"x\n"
+    assert remove_lines(add_line(b"x\n", LINE, owner=OWNER), Owner(TAG)).content == b"x\n"
 
 
 def test_a_tag_is_one_word_of_ascii() -> None:

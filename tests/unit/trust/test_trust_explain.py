@@ -9,7 +9,7 @@ from test_trust_plan import SEEN
 
 from ipexctl.hosts.internal import HostAddresses, Nic
 from ipexctl.trust.host_state import Permissions
-from ipexctl.trust.login_errors import QUESTION, LoginAttempt, explain
+from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, explain
 from message_data import missing
 
 THERE = replace(SEEN, identity=("me", "node2", "boot", "net:[1]"))
@@ -87,5 +87,5 @@ def test_what_nobody_foresaw_is_shown() -> None:
 
 
 def test_no_login_shell_trips_over_the_question() -> None:
-    assert not set(QUESTION) & set('\\!\n"`')
-    assert QUESTION.count("'") == 2
+    assert not set(IDENTITY_COMMAND) & set('\\!\n"`')
+    assert IDENTITY_COMMAND.count("'") == 2

@@ -11,9 +11,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import Nic
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.authorized_keys import Owner, TrustLine
-from ipexctl.trust.config import Files, Node, names_in, render, unusable
+from ipexctl.trust.config import Files, Node, names_in, path_problem, render
 from ipexctl.trust.host_state import HostState, read_host_state
-from ipexctl.trust.plan import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of, stores, words_for
+from ipexctl.trust.plan import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of, ssh_names_for, stores
 from message_data import missing
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()
@@ -22,7 +22,7 @@ SEEN = HostState(
     user="me",
     uid=1000,
     home="/home/me",
-    ours="/home/me/.ipexctl",
+    ipexctl_home="/home/me/.ipexctl",
     identity=("me", "a"),
     store="boot 1 2",
     nics=(Nic("lo", "127.0.0.1", 8), Nic("docker0", "172.17.0.1", 16), Nic("eth0", "10.0.0.1", 24)),
@@ -30,7 +30,7 @@ SEEN = HostState(
     port=22,
     host_keys=("ssh-ed25519 HOST",),
     keys=b"theirs\n",
-    keys_bad="",
+    keys_problem="",
     has_ssh_dir=True,
 )
 OWNER = Owner("ipexctl:a:~/.ipexctl", KEY)
@@ -55,7 +55,7 @@ def test_the_config_has_a_block_a_node_and_nothing_of_the_users() -> None:
 def test_cheap_algorithms_are_preferred_only_where_node0s_ssh_understands_that() -> None:
     (made,) = nodes_for([Host("a", "a")], {"a": SEEN}, {"a": "10.0.0.1"})
     for quick in (False, True):
-        files = files_to_write([made], replace(SEEN, quick=quick))
+        files = files_to_write([made], replace(SEEN, supports_preferred=quick))
         assert files
         assert ("\n  KexAlgorithms ^curve25519-sha256," in files.config) is quick
 
@@ -77,8 +77,8 @@ def test_a_config_that_is_broken_is_written_anew() -> None:
 
 @pytest.mark.parametrize("path", ['/a"b', "/a\\b", "/a\nb", "/${HOME}"])
 def test_paths_that_a_config_cannot_hold(path: str) -> None:
-    assert unusable(path)
-    assert not unusable("/my files/100%/ü")
+    assert path_problem(path)
+    assert not path_problem("/my files/100%/ü")
 
 
 def test_each_node_under_its_name_and_an_address_of_its_own() -> None:
@@ -91,7 +91,7 @@ def test_each_node_under_its_name_and_an_address_of_its_own() -> None:
 
 def test_localhost_is_called_by_its_address() -> None:
     hosts = [Host("localhost", "localhost"), Host("b", "b")]
-    assert words_for(hosts, {"localhost": "10.0.0.1", "b": "10.0.0.2"}) == {"localhost": "10.0.0.1", "b": "b"}
+    assert ssh_names_for(hosts, {"localhost": "10.0.0.1", "b": "10.0.0.2"}) == {"localhost": "10.0.0.1", "b": "b"}
 
 
 def test_node0_may_come_from_each_of_its_addresses_but_no_bridge() -> None:
@@ -123,7 +123,7 @@ def test_a_line_that_is_there_needs_no_edit() -> None:
 
 
 def test_leftovers_are_a_reason_to_go_there_again() -> None:
-    edit = keys_to_remove(replace(SEEN, litter=True), OWNER)
+    edit = keys_to_remove(replace(SEEN, has_leftovers=True), OWNER)
     assert edit
     assert edit.tidy
     assert edit.old == edit.new == b"theirs\n"
