@@ -1,7 +1,4 @@
-"""The hosts a batch system gave us: Slurm's variables or the file PBS names.
-
-Only what the environment says is read here; neither system is asked anything.
-"""
+"""The hosts of a Slurm or PBS allocation, from the environment only; neither system is queried."""
 
 from __future__ import annotations
 
@@ -20,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TASKS = re.compile(r"([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,5})\))?")
-_ASKED: Final = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
-_INSTEAD: Final = "name the hosts yourself: --hosts SPEC, or -H FILE"
+_TASK_REQUESTS: Final = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
+_FIX_NAME_HOSTS: Final = "name the hosts yourself: --hosts SPEC, or -H FILE"
 
 
 def allocated_hosts(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
-    """The allocation we are inside and what people call it, or nothing."""
+    """The hosts of the current allocation and its name, or None outside an allocation."""
     return _slurm(environ) or _pbs(environ)
 
 
 def read_tasks(text: str) -> list[int]:
-    """Slurm's tasks of each node, written short: `2(x3),1` is 2, 2, 2, 1."""
+    """Expand Slurm's tasks per node: `2(x3),1` is 2, 2, 2, 1."""
     tasks: list[int] = []
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())
@@ -46,10 +43,10 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     nodes = environ.get(variable, "")
     if not nodes:
         return None
-    _refuse_many(environ)
-    # Where nobody asked for tasks, Slurm says one, or, in an exclusive job, one a core: that is no wish.
-    asked = any(environ.get(name) for name in _ASKED)
-    tasks_text = environ.get("SLURM_TASKS_PER_NODE", "") if asked else ""
+    _refuse_repeated_start(environ)
+    # If the job requests no tasks, Slurm sets 1, or one per core in an exclusive job: ignore that default.
+    has_request = any(environ.get(name) for name in _TASK_REQUESTS)
+    tasks_text = environ.get("SLURM_TASKS_PER_NODE", "") if has_request else ""
     try:
         names = tuple(dict.fromkeys(expand(nodes)))
         for name in names:
@@ -57,26 +54,26 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
         variable = "SLURM_TASKS_PER_NODE" if tasks_text else variable
         tasks: list[int | None] = [*read_tasks(tasks_text)] if tasks_text else [None] * len(names)
     except WordError as error:
-        raise UserError(f"${variable}: {error.message}", fix=_INSTEAD) from None
+        raise UserError(f"${variable}: {error.message}", fix=_FIX_NAME_HOSTS) from None
     if not names:
-        raise UserError(f"${variable} names no host", fix=_INSTEAD)
+        raise UserError(f"${variable} names no host", fix=_FIX_NAME_HOSTS)
     if len(tasks) != len(names) and environ.get("SLURM_STEP_NODELIST"):
-        tasks = [None] * len(names)  # the step's, and the job has more nodes than that
+        tasks = [None] * len(names)  # they are of the step, and the job has more nodes
     if len(tasks) != len(names):
         raise UserError(
             f"$SLURM_TASKS_PER_NODE {quoted(tasks_text)} is for {len(tasks)} nodes, the job has {len(names)}",
-            fix="unset SLURM_TASKS_PER_NODE, or " + _INSTEAD,
+            fix="unset SLURM_TASKS_PER_NODE, or " + _FIX_NAME_HOSTS,
         )
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
     hosts = tuple(Host(name, name, slots=slots) for name, slots in zip(names, tasks, strict=True))
     return hosts, f"Slurm job {printable(job)}".rstrip()
 
 
-def _refuse_many(environ: Mapping[str, str]) -> None:
-    many = environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if many.isdecimal() and int(many) > 1:
+def _refuse_repeated_start(environ: Mapping[str, str]) -> None:
+    task_count = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if task_count.isdecimal() and int(task_count) > 1:
         raise UserError(
-            f"srun starts this {many} times, and one call starts all ranks", fix="without srun, or: srun -n 1 …"
+            f"srun starts this {task_count} times, and one call starts all ranks", fix="without srun, or: srun -n 1 …"
         )
 
 
@@ -89,5 +86,5 @@ def _pbs(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     except FileError:
         raise
     except UserError as error:
-        raise UserError(error.message, fix=_INSTEAD) from None
+        raise UserError(error.message, fix=_FIX_NAME_HOSTS) from None
     return hosts, f"PBS job {printable(environ.get('PBS_JOBID', ''))}".rstrip()

@@ -1,7 +1,4 @@
-"""What may stand behind a host on its line, `slots=4 port=2222`, and the hosts a whole line makes.
-
-How a line is cut into words lives in `words`, what names a host in `hostword`.
-"""
+"""Attributes of a hostfile line, `slots=4 port=2222`, and the hosts of a complete line."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ KEYS: Final = (
     "known_hosts",
     "ssh_config",
 )
-# What the same thing is called in other tools' files.
+# Names of the same attributes in files of other tools.
 _OTHER_NAMES: Final = {
     "ifhn": "internal",
     "host": "address",
@@ -60,7 +57,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def read_count(text: str, what: str, column: int, *, most: int = MAX_SLOTS, example: str = "4") -> int:
-    """A whole number from 1 on, or a `WordError` that says what it should have been."""
+    """Read a whole number from 1 to `most`; raises WordError with an example."""
     if _COUNT.fullmatch(text) is None:
         raise WordError(f"{what} must be a whole number, not {quoted(text)}", column=column, fix=f"such as {example}")
     number = int(text)
@@ -77,7 +74,7 @@ def read_port(text: str, column: int) -> int:
 
 
 def read_path(text: str, base: Path, column: int, *, none: str = "") -> Path:
-    """A path relative to the file that names it; `~` is a home, `none` as ssh has it is what the caller says."""
+    """A path, relative to the file that contains it; `~` is a home. ssh's value `none` becomes the path `none`."""
     if none and text == "none":
         return Path(none)
     if not text.startswith("~"):
@@ -89,12 +86,12 @@ def read_path(text: str, base: Path, column: int, *, none: str = "") -> Path:
 
 
 def read_ssh_config(text: str, base: Path, column: int) -> Path:
-    # `ssh -F none` means no configuration at all, which an empty file says to every reader.
+    # `ssh -F none` means no configuration; an empty file has the same effect for every reader.
     return read_path(text, base, column, none="/dev/null")
 
 
 def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
-    """The pairs by their proper key; an unknown key, one given twice or one that says nothing is an error."""
+    """The pairs by key; an unknown, repeated or empty key is an error."""
     fields: dict[str, Pair] = {}
     for pair in pairs:
         key = pair.key.replace("-", "_")
@@ -109,7 +106,7 @@ def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
 
 
 def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Host]:
-    """Every host one line names, in its order."""
+    """Every host of one line, in order."""
     user = _user(word, fields.get("user"))
     slots = _slots(word, fields.get("slots"))
     pair = fields.get("max_slots")
@@ -140,14 +137,14 @@ def _user(word: HostWord, pair: Pair | None) -> str | None:
 
 
 def _slots(word: HostWord, pair: Pair | None) -> int | None:
-    behind_colon = None
+    colon_slots = None
     if word.number:
-        behind_colon = read_count(word.number, "the slots behind ':'", word.number_column)
+        colon_slots = read_count(word.number, "the slots behind ':'", word.number_column)
     if pair is None:
-        return behind_colon
+        return colon_slots
     slots = read_count(pair.value, "slots", pair.value_column)
-    if behind_colon not in (None, slots):
-        raise WordError(f"slots is both {behind_colon} and {slots}", column=pair.column)
+    if colon_slots not in (None, slots):
+        raise WordError(f"slots is both {colon_slots} and {slots}", column=pair.column)
     return slots
 
 
@@ -187,7 +184,7 @@ def _unknown(pair: Pair) -> WordError:
     key = pair.key.lower().replace("-", "_")
     from difflib import get_close_matches
 
-    near = get_close_matches(key, KEYS, n=1, cutoff=0.6)
-    known = _OTHER_NAMES.get(key) or (near[0] if near else "")
+    similar = get_close_matches(key, KEYS, n=1, cutoff=0.6)
+    known = _OTHER_NAMES.get(key) or (similar[0] if similar else "")
     fix = f"did you mean {known}= ?" if known else f"known are {', '.join(KEYS)}"
     return WordError(f"unknown key {quoted(pair.key)}", column=pair.column, fix=fix)

@@ -1,7 +1,4 @@
-"""Reading a file of hosts: what is wrong with it as a file, and which of the three formats it has.
-
-How each format is read lives in `hostfile`, `inventory_ini` and `inventory_yaml`.
-"""
+"""Reads a file of hosts: checks the file, detects its format (hostfile, INI, YAML) and calls the parser."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _FIRST_LINE = re.compile(r"^[ \t]*(?=[^\s#;])", re.MULTILINE)
 
 
 def detect(text: str, suffix: str = "") -> Format:
-    """Which format a file has: its suffix says, else its content."""
+    """The format of a file, by its suffix, else by its content."""
     by_suffix = _BY_SUFFIX.get(suffix.lower())
     if by_suffix is not None:
         return by_suffix
@@ -52,9 +49,9 @@ def detect(text: str, suffix: str = "") -> Format:
 
 
 def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
-    """Every host a file names, whatever its format; `shown` is how messages call the file.
+    """Every host of a file in any format; `shown` is the file's name in messages.
 
-    `found`: how -H would name it, where the user did not: see `found_file`.
+    `found` is the path for -H if the file was found and not named by the user: see `found_file`.
     """
     shown = printable(str(path) if shown is None else shown)
     data = _read_bytes(path, shown)
@@ -64,12 +61,12 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
             f"{shown}: this is a script, and inventory scripts are not run",
             fix="let Ansible run it: ansible-inventory -i SCRIPT --list --yaml > hosts.yml",
         )
-    kind = detect(text, path.suffix)
-    if kind == "yaml":
+    format_ = detect(text, path.suffix)
+    if format_ == "yaml":
         from ipexctl.hosts.inventory_yaml import read_inventory_yaml
 
         hosts = read_inventory_yaml(text, shown, base=path.parent, found=found)
-    elif kind == "ini":
+    elif format_ == "ini":
         from ipexctl.hosts.inventory_ini import read_inventory_ini
 
         hosts = read_inventory_ini(text, shown, base=path.parent, found=found)
@@ -121,9 +118,9 @@ def _decode(data: bytes, path: Path, shown: str) -> str:
         raise _not_utf8(data, error.start, path, shown) from None
 
 
-def _not_utf8(data: bytes, place: int, path: Path, shown: str) -> FileError:
+def _not_utf8(data: bytes, offset: int, path: Path, shown: str) -> FileError:
     text = data.decode("utf-8", "replace")
-    before = data[:place].decode("utf-8", "replace").split("\n")
+    before = data[:offset].decode("utf-8", "replace").split("\n")
     source = Source(shown, path.parent, text.split("\n"))
     return source.error(
         len(before), len(before[-1]) + 1, "a character here is not UTF-8", fix="save the file as UTF-8, or take it out"

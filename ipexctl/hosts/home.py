@@ -1,4 +1,4 @@
-"""Where everything of ours lies on the nodes: what the call says, what the environment says, else ~/.ipexctl."""
+"""The directory of ipexctl on the nodes: `--home`, else $IPEXCTL_HOME, else ~/.ipexctl."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_HOME: Final = "~/.ipexctl"
 
 
 def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
-    """An absolute path, or one that begins with `~/`, which is the account's home on each node."""
+    """An absolute path, or one that begins with `~/`, the account's home on each node."""
     text, source = (str(given), "--home") if given is not None else (environ.get(ENVIRONMENT) or "", f"${ENVIRONMENT}")
     if not text:
         return DEFAULT_HOME

@@ -1,4 +1,4 @@
-"""A host as the user's file names it. What the machine really is lives in `facts`."""
+"""A host of the hostfile. The properties of the machine are in `facts`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine of the cluster. `None` means the file doesn't say, so ssh's own configuration decides."""
+    """One machine of the cluster. `None` means the file sets no value, so the ssh config decides."""
 
     name: str
-    """As the user wrote it, and how every message and table calls it."""
+    """The name as the user wrote it; used in every message and table."""
     address: str
-    """What is handed to ssh: the name itself, or what the file gives beside it."""
+    """The argument for ssh: the name itself, or `address=` of the file."""
     user: str | None = None
     port: int | None = None
     slots: int | None = None
-    """How many ranks the file grants it; a host that is repeated has the sum."""
+    """The number of ranks the file allows; for a repeated host, the sum."""
     max_slots: int | None = None
     internal: str | None = None
-    """The address the other hosts reach it by, where that differs."""
+    """The address by which the other hosts reach it, if that differs."""
     identity: Path | None = None
     known_hosts: Path | None = None
     ssh_config: Path | None = None
     groups: tuple[str, ...] = ()
     vars: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Whatever else an inventory says of it, as text, for playbooks."""
+    """All other variables of an inventory, as text, for playbooks."""
     shared: frozenset[str] = frozenset()
-    """Which of these its groups say, and not it itself."""
+    """The variables that come from its groups and not from the host itself."""

@@ -1,7 +1,4 @@
-"""The plain hostfile of mpirun, DeepSpeed, Slurm and PBS users: one host or node set a line.
-
-Inventories with groups are read in `inventory_ini` and `inventory_yaml`; which of them a file is, in `detect`.
-"""
+"""Parses the hostfiles of mpirun, DeepSpeed, Slurm and PBS: one host or node set per line."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from ipexctl.hosts.names import IPV4, MAX_NAME, WordError, quoted
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.roster import Roster, RosterError
 from ipexctl.hosts.source import Source
-from ipexctl.hosts.words import pair_up, split_words
+from ipexctl.hosts.words import split_pairs, split_words
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.words import Word
 
-# Nearly every line of a large file; what these don't match whole is read with care, and errors come from there.
+# A fast path for nearly every line of a large file; lines that don't match are parsed in full, with errors.
 _TAIL = r"(?::([1-9][0-9]{0,3})|[ \t]+slots=([1-9][0-9]{0,3}))?[ \t\r]*(?:#.*)?"
 _PLAIN = re.compile(rf"[ \t]*([A-Za-z_][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}|{IPV4}){_TAIL}", re.DOTALL)
 _PLAIN_SET = re.compile(
@@ -38,7 +35,7 @@ _ADDRESS = re.compile(rf"{IPV4}|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 
 
 def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
-    """The hosts of a hostfile in the file's order; `path` is how errors call it, `base` what paths in it start from."""
+    """The hosts of a hostfile in order; `path` names it in errors, `base` is the directory of relative paths in it."""
     lines = text.removeprefix("\ufeff").split("\n")
     source = Source(str(path), Path(path).parent if base is None else base, lines, found)
     roster = Roster()
@@ -49,12 +46,12 @@ def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, foun
                 roster.add(host, number)
         return roster.hosts()
     except RosterError as error:
-        column = _first_column(source.lines[error.place - 1])
-        raise source.error(error.place, column, error.message, fix=error.fix) from None
+        column = _first_column(source.lines[error.line - 1])
+        raise source.error(error.line, column, error.message, fix=error.fix) from None
 
 
 def read_host_list(spec: str, option: str = "--hosts") -> tuple[Host, ...]:
-    """The hosts of a `--hosts` value: items as a hostfile line's first word, between commas."""
+    """The hosts of a `--hosts` value: comma-separated items like the first word of a hostfile line."""
     roster = Roster()
     for item in split_specs(spec):
         try:
@@ -78,20 +75,20 @@ def _list_fix(item: str, error: WordError) -> str:
 
 
 def _read_plain(line: str) -> Iterable[Host] | None:
-    plain = _PLAIN.fullmatch(line)
-    if plain is not None:
-        name, behind_colon, slots = plain.groups()
-        count = behind_colon or slots
+    match = _PLAIN.fullmatch(line)
+    if match is not None:
+        name, colon_slots, slots = match.groups()
+        count = colon_slots or slots
         return (Host(name, name, None, None, int(count) if count else None),)
-    plain = _PLAIN_SET.fullmatch(line)
-    if plain is None:
+    match = _PLAIN_SET.fullmatch(line)
+    if match is None:
         return None
-    nodeset, behind_colon, slots = plain.groups()
+    nodeset, colon_slots, slots = match.groups()
     try:
         names = expand(nodeset)
     except WordError:
         return None
-    count = int(behind_colon or slots or 0) or None
+    count = int(colon_slots or slots or 0) or None
     return [Host(name, name, None, None, count) for name in names]
 
 
@@ -102,7 +99,7 @@ def _read_line(source: Source, number: int, line: str) -> list[Host]:
             return []
         first = words[0]
         _refuse_inventory(line, first)
-        bare, pairs = pair_up(words[1:])
+        bare, pairs = split_pairs(words[1:])
         if bare:
             raise _bare_word(first.text, bare[0])
         fields = fields_of(pairs)

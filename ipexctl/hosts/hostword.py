@@ -1,6 +1,6 @@
-"""The word that names hosts: `[user@]name[:number]`, the name a node set or an address.
+"""Parses the word that names hosts: `[user@]name[:number]`, where name is a node set or an address.
 
-What the number means (slots in a hostfile, the port in an Ansible inventory) is the caller's.
+The number means slots in a hostfile and the port in an Ansible inventory; the caller decides.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class HostWord:
     names: tuple[str, ...]
     user: str | None = None
     number: str = ""
-    """What stands behind the colon, not yet read."""
+    """The text behind the colon, not parsed yet."""
     number_column: int = 1
 
 
 def read_host_word(word: str, *, column: int = 1, names_of: Callable[[str], tuple[str, ...]] = expand) -> HostWord:
-    """Cut a word into user, names and number; `column` is where in its line it begins."""
+    """Split a word into user, names and number; `column` is its position in the line."""
     try:
         return _read(word, column, names_of)
     except WordError as error:
         raise error.moved(column - 1) from None
 
 
-def _read(word: str, begin: int, names_of: Callable[[str], tuple[str, ...]]) -> HostWord:
+def _read(word: str, start_column: int, names_of: Callable[[str], tuple[str, ...]]) -> HostWord:
     scheme = _SCHEME.fullmatch(word)
     if scheme is not None:
         raise WordError("a URL can't stand here, only a host", fix=_without_scheme(scheme[2]))
@@ -46,12 +46,12 @@ def _read(word: str, begin: int, names_of: Callable[[str], tuple[str, ...]]) -> 
         if not host:
             raise WordError(f"no host stands behind {quoted(word)}", column=len(word) + 1, fix=f"{word}node1")
         check_user(user)
-    before = len(user) + len(at)
+    prefix_length = len(user) + len(at)
     try:
         names, number, column = _names_and_number(host, names_of)
     except WordError as error:
-        raise error.moved(before) from None
-    return HostWord(names, user if at else None, number, begin + before + column - 1)
+        raise error.moved(prefix_length) from None
+    return HostWord(names, user if at else None, number, start_column + prefix_length + column - 1)
 
 
 def read_address(word: str) -> str:
@@ -70,16 +70,16 @@ def _names_and_number(host: str, names_of: Callable[[str], tuple[str, ...]]) -> 
             check_host(address)
         except WordError as error:
             raise error.moved(1) from None
-        return (address,), _behind_colon(rest, len(address) + 2), len(address) + 4
+        return (address,), _text_after_colon(rest, len(address) + 2), len(address) + 4
     if "[" not in host and host.count(":") > 1:
         check_host(host)
         return (host,), "", len(host) + 1
-    last = host.rfind("]")
-    tail = host[last + 1 :]
+    last_bracket = host.rfind("]")
+    tail = host[last_bracket + 1 :]
     if "[" in tail:
         return _names(host, names_of), "", 1
     name, colon, number = tail.partition(":")
-    name = host[: last + 1] + name
+    name = host[: last_bracket + 1] + name
     column = len(name) + 2
     if colon and not number:
         raise WordError(
@@ -95,20 +95,20 @@ def _names(name: str, names_of: Callable[[str], tuple[str, ...]]) -> tuple[str, 
         check_host(name)
         return (name,)
     depth = 0
-    for place, character in enumerate(name):
+    for index, character in enumerate(name):
         depth += (character == "[") - (character == "]")
         if character == "," and depth == 0:
-            raise _comma(name, place)
+            raise _comma(name, index)
         if depth == 0 and character not in "[]" and character not in _IN_NAME:
-            raise WordError(f"{describe(character)} can't stand in a host name", column=place + 1)
+            raise WordError(f"{describe(character)} can't stand in a host name", column=index + 1)
     names = names_of(name)
-    for one in names:
-        check_host(one)
+    for expanded in names:
+        check_host(expanded)
     return names
 
 
-def _comma(name: str, place: int | None = None) -> WordError:
-    column = (name.index(",") if place is None else place) + 1
+def _comma(name: str, index: int | None = None) -> WordError:
+    column = (name.index(",") if index is None else index) + 1
     return WordError(
         "a comma stands between hosts: a line names one host or one node set",
         column=column,
@@ -116,7 +116,7 @@ def _comma(name: str, place: int | None = None) -> WordError:
     )
 
 
-def _behind_colon(rest: str, column: int) -> str:
+def _text_after_colon(rest: str, column: int) -> str:
     if not rest:
         return ""
     if rest[0] != ":" or len(rest) == 1:

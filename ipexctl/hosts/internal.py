@@ -1,7 +1,4 @@
-"""Which address of a host the other hosts reach it by. Pure: the addresses are handed in, nothing is asked.
-
-How a host's interfaces are read lives with whoever asks it.
-"""
+"""Chooses the address by which other hosts reach a host. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_NOT_A_NETWORK_OF_HOSTS: Final = re.compile(
+_LOCAL_INTERFACES: Final = re.compile(
     r"lo[0-9]*|docker.*|br-[0-9a-f]+|veth.*|virbr.*|vmnet.*|vnet.*|cni.*|podman.*|lxcbr.*|lxdbr.*|flannel.*|cali.*"
     r"|tunl.*|kube-.*|cilium.*|dummy.*|nerdctl.*"
 )
@@ -28,7 +25,7 @@ _NOT_A_NETWORK_OF_HOSTS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One address of one interface; an interface with two addresses is two of these."""
+    """One address of one interface; an interface with two addresses has two entries."""
 
     interface: str
     address: str
@@ -40,15 +37,15 @@ class Nic:
 
     @property
     def joins_hosts(self) -> bool:
-        """Whether other machines can be behind it: no loopback, no containers' or guests' bridge, no link-local."""
+        """Whether it can lead to other machines: no loopback, link-local or bridge of containers or guests."""
         parsed = ipaddress.ip_address(self.address)
-        ours_alone = parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified
-        return not ours_alone and not _NOT_A_NETWORK_OF_HOSTS.fullmatch(self.interface.partition("@")[0])
+        is_local = parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified
+        return not is_local and not _LOCAL_INTERFACES.fullmatch(self.interface.partition("@")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class HostAddresses:
-    """What one host says of itself: its addresses, and which of them we came in by."""
+    """A host's addresses, and the one that the control machine's connection uses."""
 
     nics: tuple[Nic, ...]
     reached: str | None = None
@@ -60,7 +57,7 @@ class HostAddresses:
 
 @dataclass(frozen=True, slots=True)
 class NoCommonNetwork:
-    """Why no address can be chosen, whom it is about, and what to do."""
+    """The reason why no address can be chosen, the hosts concerned, and a fix."""
 
     reason: str
     fix: str
@@ -68,7 +65,7 @@ class NoCommonNetwork:
 
 
 class InterfaceChoice:
-    """What `--iface` says: an interface's name, or a network by its CIDR."""
+    """The value of `--iface`: the name of an interface, or a network as CIDR."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -94,83 +91,83 @@ class InterfaceChoice:
 def internal_addresses(
     addresses: Mapping[str, HostAddresses], hosts: Sequence[Host], iface: str | None = None
 ) -> dict[str, str] | NoCommonNetwork:
-    """For each host the address the others use: the file's, `--iface`'s, else the one on a subnet all share.
+    """The address of each host for the others: that of the file, of `--iface`, else one on a subnet all share.
 
-    The subnet we reached them by is preferred where all share it; then IPv4, in the order of the first host's
-    interfaces. Hosts of which we have no addresses must have one in the file.
+    The subnet of the control machine's connections is preferred if all share it; then IPv4, in the order of the first
+    host's interfaces. A host without known addresses must have one in the file.
     """
     given = {host.name: host.internal for host in hosts if host.internal}
-    asked = [host.name for host in hosts if host.name not in given and host.name in addresses]
-    if not asked:
+    names = [host.name for host in hosts if host.name not in given and host.name in addresses]
+    if not names:
         return {name: address for name, address in given.items() if name in addresses}
     if iface is not None:
-        chosen = _by_choice(addresses, asked, InterfaceChoice(iface))
+        chosen = _by_choice(addresses, names, InterfaceChoice(iface))
     elif len(addresses) == 1:
-        chosen = _alone(addresses[asked[0]], asked[0])
+        chosen = _single_host(addresses[names[0]], names[0])
     else:
-        chosen = _by_subnet(addresses, asked, given)
+        chosen = _by_subnet(addresses, names, given)
     if isinstance(chosen, NoCommonNetwork):
         return chosen
     return {host.name: given.get(host.name) or chosen[host.name] for host in hosts if host.name in addresses}
 
 
 def common_networks(addresses: Mapping[str, HostAddresses]) -> tuple[Network, ...]:
-    """The subnets in which every host has an address of its own, best first."""
-    everyone = tuple(addresses.values())
-    if not everyone:
+    """The subnets in which every host has a distinct address, best first."""
+    all_hosts = tuple(addresses.values())
+    if not all_hosts:
         return ()
-    first = tuple(dict.fromkeys(nic.network for nic in everyone[0].nics if nic.joins_hosts))
-    found = [network for network in first if _is_shared(network, everyone)]
-    reached = {nic.network for host in everyone if (nic := host.reached_nic)}
-    return tuple(sorted(found, key=lambda network: (reached != {network}, network.version)))
+    first = tuple(dict.fromkeys(nic.network for nic in all_hosts[0].nics if nic.joins_hosts))
+    shared = [network for network in first if _is_shared(network, all_hosts)]
+    reached = {nic.network for host in all_hosts if (nic := host.reached_nic)}
+    return tuple(sorted(shared, key=lambda network: (reached != {network}, network.version)))
 
 
 def address_in(addresses: HostAddresses, network: Network) -> str | None:
-    """A host's address in that subnet, the one we came in by first."""
-    inside = [nic.address for nic in addresses.nics if nic.network == network and nic.joins_hosts]
-    return addresses.reached if addresses.reached in inside else next(iter(inside), None)
+    """A host's address in that subnet, preferably that of the control machine's connection."""
+    members = [nic.address for nic in addresses.nics if nic.network == network and nic.joins_hosts]
+    return addresses.reached if addresses.reached in members else next(iter(members), None)
 
 
-def _is_shared(network: Network, everyone: Iterable[HostAddresses]) -> bool:
-    # 172.17.0.1 on every machine is a bridge inside each of them, whatever it is called.
-    inside = [{nic.address for nic in host.nics if nic.network == network and nic.joins_hosts} for host in everyone]
-    return network.num_addresses > 1 and all(inside) and len(set().union(*inside)) == sum(map(len, inside))
+def _is_shared(network: Network, all_hosts: Iterable[HostAddresses]) -> bool:
+    # 172.17.0.1 on every machine is a bridge inside each of them, whatever its name is.
+    members = [{nic.address for nic in host.nics if nic.network == network and nic.joins_hosts} for host in all_hosts]
+    return network.num_addresses > 1 and all(members) and len(set().union(*members)) == sum(map(len, members))
 
 
 def _by_choice(
-    addresses: Mapping[str, HostAddresses], asked: Sequence[str], choice: InterfaceChoice
+    addresses: Mapping[str, HostAddresses], names: Sequence[str], choice: InterfaceChoice
 ) -> dict[str, str] | NoCommonNetwork:
     chosen: dict[str, str] = {}
     without = []
-    for name in asked:
-        fitting = [nic for nic in addresses[name].nics if choice.covers(nic)]
-        fitting.sort(key=lambda nic: (not nic.joins_hosts, ":" in nic.address))
-        if fitting:
-            chosen[name] = fitting[0].address
+    for name in names:
+        matching = [nic for nic in addresses[name].nics if choice.covers(nic)]
+        matching.sort(key=lambda nic: (not nic.joins_hosts, ":" in nic.address))
+        if matching:
+            chosen[name] = matching[0].address
         else:
             without.append(name)
     if without:
         from ipexctl.hosts.nodeset import fold
 
-        have = {nic.interface for name in without for nic in addresses[name].nics if nic.joins_hosts}
-        seen = f" (it has {', '.join(sorted(have))})" if have and len(without) == 1 else ""
+        interfaces = {nic.interface for name in without for nic in addresses[name].nics if nic.joins_hosts}
+        note = f" (it has {', '.join(sorted(interfaces))})" if interfaces and len(without) == 1 else ""
         return NoCommonNetwork(
-            f"{fold(without)} has no address on --iface {choice.text}{seen}",
+            f"{fold(without)} has no address on --iface {choice.text}{note}",
             "name a network that every host is on, or give those hosts internal=ADDRESS in the hostfile",
             tuple(without),
         )
     return chosen
 
 
-def _alone(host: HostAddresses, name: str) -> dict[str, str] | NoCommonNetwork:
+def _single_host(host: HostAddresses, name: str) -> dict[str, str] | NoCommonNetwork:
     nic = host.reached_nic or next((nic for nic in host.nics if nic.joins_hosts), None)
     return {name: nic.address if nic else "127.0.0.1"}
 
 
 def _by_subnet(
-    addresses: Mapping[str, HostAddresses], asked: Sequence[str], given: Mapping[str, str]
+    addresses: Mapping[str, HostAddresses], names: Sequence[str], given: Mapping[str, str]
 ) -> dict[str, str] | NoCommonNetwork:
-    # What the file says for some hosts says which network it is for the others.
+    # Addresses that the file gives for some hosts determine the network for the others.
     relevant = {
         name: HostAddresses(_same_nic(host, given[name]), host.reached) if name in given else host
         for name, host in addresses.items()
@@ -178,20 +175,20 @@ def _by_subnet(
     relevant = {name: host for name, host in relevant.items() if host.nics or name not in given}
     networks = common_networks(relevant)
     if networks:
-        return {name: address_in(addresses[name], networks[0]) or "" for name in asked}
+        return {name: address_in(addresses[name], networks[0]) or "" for name in names}
     routed = {name: host.reached_nic for name, host in relevant.items()}
     if all(nic and nic.network.num_addresses == 1 for nic in routed.values()):
-        # A cloud that gives every machine a subnet of its own routes between them.
-        return {name: nic.address for name in asked if (nic := routed[name])}
-    return _refusal(relevant)
+        # A cloud that gives every machine a separate subnet routes between them.
+        return {name: nic.address for name in names if (nic := routed[name])}
+    return _no_common_network(relevant)
 
 
 def _same_nic(host: HostAddresses, address: str) -> tuple[Nic, ...]:
     return tuple(nic for nic in host.nics if nic.address == address)
 
 
-def _refusal(addresses: Mapping[str, HostAddresses]) -> NoCommonNetwork:
-    """Name the hosts that stand apart from the subnet most of them share."""
+def _no_common_network(addresses: Mapping[str, HostAddresses]) -> NoCommonNetwork:
+    """The error that names the hosts outside the subnet that most hosts share."""
     from ipexctl.hosts.nodeset import fold
 
     nodes: dict[Network, list[str]] = {}
@@ -201,12 +198,12 @@ def _refusal(addresses: Mapping[str, HostAddresses]) -> NoCommonNetwork:
     fix = "give each host internal=ADDRESS in the hostfile, or --iface CIDR with a network that holds them all"
     if not nodes:
         return NoCommonNetwork("no host has an address that others could use", fix, tuple(addresses))
-    network, inside = max(nodes.items(), key=lambda item: len(item[1]))
-    outside = [name for name in addresses if name not in inside]
-    if len(inside) == 1 or not outside:
+    network, members = max(nodes.items(), key=lambda item: len(item[1]))
+    outside = [name for name in addresses if name not in members]
+    if len(members) == 1 or not outside:
         return NoCommonNetwork("the hosts share no network", fix, tuple(addresses))
     return NoCommonNetwork(
-        f"the hosts share no network: {fold(inside)} {'is' if len(inside) == 1 else 'are'} on {network}, "
+        f"the hosts share no network: {fold(members)} {'is' if len(members) == 1 else 'are'} on {network}, "
         f"{fold(outside)} {'is' if len(outside) == 1 else 'are'} not",
         fix,
         tuple(outside),

@@ -1,6 +1,6 @@
-"""Groups, hosts and variables of an Ansible inventory, and the hosts they come to by Ansible's precedence.
+"""Groups, hosts and variables of an Ansible inventory, merged by Ansible's precedence.
 
-The two readers, `inventory_ini` and `inventory_yaml`, fill it; what a variable means for ssh is in `inventory_vars`.
+`inventory_ini` and `inventory_yaml` fill it; `inventory_vars` interprets variables for ssh.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _LOWEST_SSH_PORT: Final = 22
 @dataclass(slots=True)
 class Group:
     children: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Each child and the line and column that say so."""
+    """Each child with its line and column."""
     vars: dict[str, Setting] = field(default_factory=dict)
 
 
 class Inventory:
-    """Filled line by line, then asked once for its hosts."""
+    """Filled line by line; then `hosts` returns the hosts."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.groups: dict[str, Group] = {ALL: Group(), UNGROUPED: Group()}
         self._host_vars: dict[str, dict[str, Setting]] = {}
         self._host_groups: dict[str, dict[str, None]] = {}
-        self._places: dict[str, tuple[int, int]] = {}
+        self._positions: dict[str, tuple[int, int]] = {}
         self._entries = 0
 
     def group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group())
 
-    def near(self, name: str) -> str:
-        """The fix for a group nobody declared."""
-        near = get_close_matches(name, self.groups, n=1)
-        return f"did you mean {near[0]}?" if near else f"declare it with a [{name}] section"
+    def suggest(self, name: str) -> str:
+        """The fix for an undeclared group."""
+        similar = get_close_matches(name, self.groups, n=1)
+        return f"did you mean {similar[0]}?" if similar else f"declare it with a [{name}] section"
 
     def add_child(self, parent: str, child: str, line: int, column: int) -> None:
         if child == ALL:
@@ -62,7 +62,7 @@ class Inventory:
         self.group(parent).children.setdefault(child, (line, column))
 
     def add_hosts(self, group: str, pattern: str, settings: Mapping[str, Setting], line: int, column: int) -> None:
-        """Every host of a pattern, `user@node[01:10].site:2222`, into a group with its own variables."""
+        """Add every host of a pattern, `user@node[01:10].site:2222`, with its variables to a group."""
         try:
             word = read_host_word(pattern, column=column, names_of=expand_ranges)
             own = dict(settings)
@@ -80,10 +80,10 @@ class Inventory:
         for name in word.names:
             self._host_vars.setdefault(name, {}).update(own)
             self._host_groups.setdefault(name, {})[group] = None
-            self._places.setdefault(name, (line, column))
+            self._positions.setdefault(name, (line, column))
 
     def hosts(self) -> tuple[Host, ...]:
-        """Every host in the order of the file, its variables merged: all, then parents, children, its own."""
+        """Every host in the order of the file, with variables merged: all, then parents, children, the host."""
         order = self._by_depth()
         parents = self._parents()
         shared: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, Setting]]] = {}
@@ -93,24 +93,24 @@ class Inventory:
             if direct not in shared:
                 shared[direct] = self._inherited(direct, order, parents)
             groups, settings = shared[direct]
-            host = host_from(self.source, name, self._places[name], groups, {**settings, **own})
+            host = host_from(self.source, name, self._positions[name], groups, {**settings, **own})
             hosts.append(replace(host, shared=frozenset(host.vars.keys() - own.keys())))
         return tuple(hosts)
 
     def _inherited(
         self, direct: Iterable[str], order: Mapping[str, int], parents: Mapping[str, list[str]]
     ) -> tuple[tuple[str, ...], dict[str, Setting]]:
-        above: set[str] = set()
-        waiting = list(direct)
-        while waiting:
-            group = waiting.pop()
-            if group not in above:
-                above.add(group)
-                waiting.extend(parents[group])
-        above.discard(ALL)
-        above.discard(UNGROUPED)
-        above = above or {UNGROUPED}
-        groups = tuple(sorted(above, key=lambda group: (order[group], self._priority(group), group)))
+        ancestors: set[str] = set()
+        pending = list(direct)
+        while pending:
+            group = pending.pop()
+            if group not in ancestors:
+                ancestors.add(group)
+                pending.extend(parents[group])
+        ancestors.discard(ALL)
+        ancestors.discard(UNGROUPED)
+        ancestors = ancestors or {UNGROUPED}
+        groups = tuple(sorted(ancestors, key=lambda group: (order[group], self._priority(group), group)))
         settings = dict(self.groups[ALL].vars)
         for group in groups:
             settings.update(self.groups[group].vars)
@@ -129,31 +129,31 @@ class Inventory:
         return parents
 
     def _by_depth(self) -> dict[str, int]:
-        """How deep below `all` each group is, by its longest way; groups that hold each other are an error."""
-        waits_for = {name: len(above) for name, above in self._parents().items()}
+        """The depth of each group below `all`, by its longest path; a cycle of groups is an error."""
+        missing_parents = {name: len(ancestors) for name, ancestors in self._parents().items()}
         depth = dict.fromkeys(self.groups, 1)
-        ready = [name for name, count in waits_for.items() if count == 0]
+        ready = [name for name, count in missing_parents.items() if count == 0]
         while ready:
             name = ready.pop()
-            for child, place in self.groups[name].children.items():
+            for child, position in self.groups[name].children.items():
                 depth[child] = max(depth[child], depth[name] + 1)
                 if depth[child] > MAX_DEPTH:
-                    raise self.source.error(*place, f"groups are nested more than {MAX_DEPTH} deep")
-                waits_for[child] -= 1
-                if waits_for[child] == 0:
+                    raise self.source.error(*position, f"groups are nested more than {MAX_DEPTH} deep")
+                missing_parents[child] -= 1
+                if missing_parents[child] == 0:
                     ready.append(child)
-        stuck = {name for name, count in waits_for.items() if count}
-        if stuck:
-            raise self._cycle(stuck)
+        in_cycle = {name for name, count in missing_parents.items() if count}
+        if in_cycle:
+            raise self._cycle(in_cycle)
         return depth
 
-    def _cycle(self, stuck: set[str]) -> FileError:
+    def _cycle(self, in_cycle: set[str]) -> FileError:
         parents = self._parents()
         trail: dict[str, None] = {}
-        name = min(stuck)
+        name = min(in_cycle)
         while name not in trail:
             trail[name] = None
-            name = next(parent for parent in parents[name] if parent in stuck)
+            name = next(parent for parent in parents[name] if parent in in_cycle)
         ring = list(self._ring(list(trail), name))
         places = [(self.groups[parent].children[child], child) for parent, child in pairwise(ring)]
         (line, column), _ = max(places)

@@ -1,7 +1,4 @@
-"""Ansible's INI inventory: `[group]`, `[group:vars]`, `[group:children]`, host lines with variables.
-
-What groups and variables come to is decided in `inventory`.
-"""
+"""Parses Ansible's INI inventory: `[group]`, `[group:vars]`, `[group:children]`, host lines with variables."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from ipexctl.hosts.inventory import ALL, UNGROUPED, Inventory
 from ipexctl.hosts.inventory_vars import Setting
 from ipexctl.hosts.names import WordError, quoted
 from ipexctl.hosts.source import Source
-from ipexctl.hosts.words import pair_up, refuse_unseen, split_words
+from ipexctl.hosts.words import refuse_invisible, split_pairs, split_words
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -48,51 +45,51 @@ class _Reader:
         self._group = UNGROUPED
         self._kind = "hosts"
         self._declared: set[str] = {ALL, UNGROUPED}
-        self._needed: dict[str, tuple[int, int]] = {}
+        self._used_groups: dict[str, tuple[int, int]] = {}
 
     def read(self, number: int, line: str) -> None:
-        """Take one line that is neither empty nor a comment."""
-        begin = len(line) - len(line.lstrip()) + 1
+        """Parse one line that is neither empty nor a comment."""
+        start = len(line) - len(line.lstrip()) + 1
         section = SECTION.fullmatch(line.strip())
         if section is not None:
-            self._begin(number, begin, section[1], section[2] or "hosts")
+            self._begin(number, start, section[1], section[2] or "hosts")
         elif line.lstrip().startswith("[") and line.count(":") < 2:
-            raise _bad_section(line, begin)
+            raise _bad_section(line, start)
         elif self._kind == "vars":
-            self._variable(number, line, begin)
+            self._variable(number, line, start)
         elif self._kind == "children":
             self._child(number, line)
         else:
             self._host(number, line)
 
     def check_sections(self) -> None:
-        """Groups may be declared after they are used, so that they exist is known only at the end."""
-        for name, (line, column) in self._needed.items():
+        """Check that every used group is declared; called at the end because declarations may come after uses."""
+        for name, (line, column) in self._used_groups.items():
             if name not in self._declared:
                 known = Inventory(self.inventory.source)
                 for declared in self._declared:
                     known.group(declared)
                 raise self.inventory.source.error(
-                    line, column, f"no group {quoted(name)} is declared", fix=known.near(name)
+                    line, column, f"no group {quoted(name)} is declared", fix=known.suggest(name)
                 )
 
-    def _begin(self, number: int, begin: int, group: str, kind: str) -> None:
+    def _begin(self, number: int, start: int, group: str, kind: str) -> None:
         if kind not in _KINDS:
             raise WordError(
                 f"a section is [group], [group:vars] or [group:children], not ':{printable(kind)}'",
-                column=begin + len(group) + 2,
+                column=start + len(group) + 2,
             )
         if kind == "vars":
-            self._needed.setdefault(group, (number, begin + 1))
+            self._used_groups.setdefault(group, (number, start + 1))
         else:
             self._declared.add(group)
         self.inventory.group(group)
         self._group, self._kind = group, kind
 
-    def _variable(self, number: int, line: str, begin: int) -> None:
+    def _variable(self, number: int, line: str, start: int) -> None:
         key, equals, rest = line.partition("=")
         if not equals or not key.strip():
-            raise WordError(f"a line of [{printable(self._group)}:vars] is key=value", column=begin)
+            raise WordError(f"a line of [{printable(self._group)}:vars] is key=value", column=start)
         column = len(key) + 2 + len(rest) - len(rest.lstrip())
         value = rest.strip()
         quoted_value = _QUOTED_VALUE.fullmatch(value)
@@ -101,7 +98,7 @@ class _Reader:
             column += 1
         else:
             value = _COMMENT.sub("", value)
-        refuse_unseen(line, column - 1 + len(value))
+        refuse_invisible(line, column - 1 + len(value))
         self.inventory.group(self._group).vars[key.strip()] = Setting(value, number, column)
 
     def _child(self, number: int, line: str) -> None:
@@ -109,14 +106,14 @@ class _Reader:
         if len(words) > 1:
             raise WordError("one group a line stands under :children", column=words[1].column)
         for name, column in words:
-            self._needed.setdefault(name, (number, column))
+            self._used_groups.setdefault(name, (number, column))
             self.inventory.add_child(self._group, name, number, column)
 
     def _host(self, number: int, line: str) -> None:
         words = split_words(line, escapes=True)
         if not words:
             return
-        bare, pairs = pair_up(words[1:])
+        bare, pairs = split_pairs(words[1:])
         if bare:
             raise _bare_word(words[0], bare[0])
         if words[0].text.endswith(":"):
@@ -133,11 +130,13 @@ class _Reader:
         self.inventory.add_hosts(self._group, words[0].text, settings, number, words[0].column)
 
 
-def _bad_section(line: str, begin: int) -> WordError:
+def _bad_section(line: str, start: int) -> WordError:
     if "]" not in line:
-        return WordError("this '[' is never closed", column=begin, fix="such as [group]")
+        return WordError("this '[' is never closed", column=start, fix="such as [group]")
     return WordError(
-        f"{quoted(line.strip())} is no section", column=begin, fix="such as [group], [group:vars] or [group:children]"
+        f"{quoted(line.strip())} is no section",
+        column=start,
+        fix="such as [group], [group:vars] or [group:children]",
     )
 
 

@@ -1,7 +1,4 @@
-"""Ansible's YAML inventory: groups of `hosts`, `children` and `vars`, nested as deep as one likes.
-
-What groups and variables come to is decided in `inventory`, how YAML is read safely in `yaml_tree`.
-"""
+"""Parses Ansible's YAML inventory: nested groups of `hosts`, `children` and `vars`."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class _Reader:
         self.inventory = Inventory(tree.source)
 
     def read_group(self, group: Entry, depth: int) -> None:
-        """Take a group and all that is nested in it."""
+        """Read a group and all groups nested in it."""
         self._check_group_name(group)
         self.inventory.group(group.key)
         for part in self.tree.entries(group.value, f"group {quoted(group.key)}", depth):
@@ -56,7 +53,7 @@ class _Reader:
                 if part.key == "hosts":
                     self._host(group.key, entry, depth + 2)
                 elif part.key == "children":
-                    line, column = _place(entry.key_node)
+                    line, column = _position(entry.key_node)
                     self.inventory.add_child(group.key, entry.key, line, column)
                     self.read_group(entry, depth + 2)
                 else:
@@ -74,18 +71,18 @@ class _Reader:
     def _host(self, group: str, host: Entry, depth: int) -> None:
         variables = self.tree.entries(host.value, f"host {quoted(host.key)}", depth)
         settings = {entry.key: self._setting(entry) for entry in variables}
-        line, column = _place(host.key_node)
+        line, column = _position(host.key_node)
         self.inventory.add_hosts(group, host.key, settings, line, column)
 
     def _setting(self, entry: Entry) -> Setting:
         node = entry.value
-        trouble = ""
+        problem = ""
         if node.id != "scalar":
-            trouble = f"{quoted(entry.key)} must be one value, not {kind(node)}"
+            problem = f"{quoted(entry.key)} must be one value, not {kind(node)}"
         elif not node.tag.startswith("tag:yaml.org"):
-            trouble = f"{quoted(entry.key)} is {quoted(node.tag)}, which isn't evaluated here"
-        line, column = _place(node)
-        return Setting(self.tree.text(node), line, column, trouble)
+            problem = f"{quoted(entry.key)} is {quoted(node.tag)}, which isn't evaluated here"
+        line, column = _position(node)
+        return Setting(self.tree.text(node), line, column, problem)
 
     def _check_group_name(self, group: Entry) -> None:
         if not group.key or not group.key.isprintable() or any(c in group.key for c in " ,!:[]{}*?"):
@@ -98,11 +95,11 @@ class _Reader:
                 "this is the answer of an inventory script, not an inventory",
                 fix="let Ansible write one: ansible-inventory -i SCRIPT --list --yaml > hosts.yml",
             )
-        near = get_close_matches(part.key.lower(), _PARTS, n=1)
-        fix = f"did you mean {near[0]}?" if near else "a group has hosts, children and vars; put hosts under hosts:"
+        match = get_close_matches(part.key.lower(), _PARTS, n=1)
+        fix = f"did you mean {match[0]}?" if match else "a group has hosts, children and vars; put hosts under hosts:"
         return self.tree.error(part.key_node, f"unknown key {quoted(part.key)} in group {quoted(group.key)}", fix=fix)
 
 
-def _place(node: Node) -> tuple[int, int]:
+def _position(node: Node) -> tuple[int, int]:
     mark = node.start_mark
     return mark.line + 1, mark.column + 1

@@ -1,8 +1,6 @@
-"""`--limit`: which of the hosts a command is for, by name, node set, glob or group, or by a file of these.
+"""`--limit`: selects hosts by name, node set, glob or group, or by a file of these.
 
-Parts stand between commas or, as in Ansible, colons; `!` leaves out, `&` keeps what is in both.
-
-Where the hosts come from lives in `select`.
+Parts are separated by commas or, as in Ansible, colons; `!` excludes, `&` intersects.
 """
 
 from __future__ import annotations
@@ -27,47 +25,47 @@ _COLON: Final = re.compile(r":(?![^\[\]]*\])")
 
 
 def limit_hosts(hosts: Sequence[Host], spec: str) -> tuple[Host, ...]:
-    """The hosts a limit leaves, in the file's order. Only `!name` and `&name` parts begin from all of them."""
+    """The selected hosts in the file's order. With only `!name` and `&name` parts, it starts from all hosts."""
     index = _Index(hosts)
-    wanted: set[str] = set()
+    selected: set[str] = set()
     kept = set(index.names)
-    named = said = False
-    for part in [each for given in limit_parts(spec, index.known) for each in _from_file(given)]:
+    has_names = has_parts = False
+    for part in [name for item in limit_parts(spec, index.known) for name in _from_file(item)]:
         sign = part[0] if part[0] in "!&" else ""
-        bare = part.removeprefix(sign).strip()
-        if not bare:
+        name = part.removeprefix(sign).strip()
+        if not name:
             raise UserError(f"--limit: nothing stands behind '{sign}'", fix=f"such as --limit '{sign}node3'")
-        found = index.find(bare)
-        kept = kept - found if sign == "!" else kept & found if sign == "&" else kept
-        wanted |= found if not sign else set()
-        named, said = named or not sign, True
-    if not said:
+        matched = index.find(name)
+        kept = kept - matched if sign == "!" else kept & matched if sign == "&" else kept
+        selected |= matched if not sign else set()
+        has_names, has_parts = has_names or not sign, True
+    if not has_parts:
         raise UserError("--limit names no host", fix="such as --limit node[1-4] or --limit '!node3'")
-    left = tuple(host for host in hosts if host.name in kept and (not named or host.name in wanted))
-    if not left:
+    remaining = tuple(host for host in hosts if host.name in kept and (not has_names or host.name in selected))
+    if not remaining:
         raise UserError(f"--limit {quoted(spec)} leaves no host", fix=f"there are: {_short(fold(index.names))}")
-    return left
+    return remaining
 
 
 def limit_parts(spec: str, known: Container[str]) -> list[str]:
-    """Commas separate, and colons but those in brackets, of an IPv6 address and of a file's path."""
-    found: list[str] = []
+    """Split at commas and colons, except colons in brackets, IPv6 addresses and file paths."""
+    matched: list[str] = []
     for word in split_specs(spec):
-        whole = word[0] == "@" or word.lstrip("!&") in known or "::" in word
-        found += [word] if whole else _COLON.split(word)
-    return [piece.strip() for piece in found if piece.strip()]
+        is_single = word[0] == "@" or word.lstrip("!&") in known or "::" in word
+        matched += [word] if is_single else _COLON.split(word)
+    return [piece.strip() for piece in matched if piece.strip()]
 
 
 def _from_file(part: str) -> list[str]:
-    """`@FILE`: the names in it, a line each, such as a playbook leaves of the hosts it failed on."""
+    """`@FILE`: the names in it, one per line, such as a playbook's list of failed hosts."""
     if not part.startswith("@"):
         return [part]
     path = Path(part[1:]).expanduser()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        said = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
-        raise UserError(f"--limit {quoted(part)}: {said}", fix="@ is followed by a file of host names") from None
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        raise UserError(f"--limit {quoted(part)}: {reason}", fix="@ is followed by a file of host names") from None
     return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
@@ -81,7 +79,7 @@ class _Index:
                 self.known.setdefault(word, set()).add(host.name)
 
     def find(self, part: str) -> set[str]:
-        """The names one part means; a name or a glob that means none is an error."""
+        """The host names that one part matches; a name or glob without a match is an error."""
         if part in self.known:
             return self.known[part]
         if part in _ALL:
@@ -90,27 +88,29 @@ class _Index:
             words = expand(part)
         except WordError as error:
             raise UserError(f"--limit {quoted(part)}: {error.message}", fix=error.fix) from None
-        found: set[str] = set()
+        matched: set[str] = set()
         unknown: list[str] = []
         for word in words:
             match = self._glob(word) if "*" in word or "?" in word else self.known.get(word, set())
-            found |= match
+            matched |= match
             if not match:
                 unknown.append(word)
         if unknown:
-            raise UserError(f"--limit: no host or group is called {quoted(fold(unknown))}", fix=self._near(unknown[0]))
-        return found
+            raise UserError(
+                f"--limit: no host or group is called {quoted(fold(unknown))}", fix=self._suggest(unknown[0])
+            )
+        return matched
 
     def _glob(self, pattern: str) -> set[str]:
         matches = re.compile(translate(pattern)).match
         return set().union(*(names for word, names in self.known.items() if matches(word)))
 
-    def _near(self, word: str) -> str:
+    def _suggest(self, word: str) -> str:
         from difflib import get_close_matches
 
-        near = get_close_matches(word, self.known, n=_SHOWN)
-        if near:
-            return f"did you mean {' or '.join(near)}?"
+        similar = get_close_matches(word, self.known, n=_SHOWN)
+        if similar:
+            return f"did you mean {' or '.join(similar)}?"
         groups = sorted(set(self.known) - self._hosts)
         return f"there are: {_short(fold(self.names))}" + (f"; groups: {_short(', '.join(groups))}" if groups else "")
 

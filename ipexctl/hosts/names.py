@@ -1,7 +1,4 @@
-"""What may stand as a host's name, its address or a user's name.
-
-How a longer word is cut into these lives in `hostword`; nothing here asks whether a name resolves.
-"""
+"""Checks names of hosts, addresses and names of users."""
 
 from __future__ import annotations
 
@@ -20,31 +17,31 @@ IPV4: Final = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _IPV4 = re.compile(IPV4)
 _ZONE = re.compile(r"[A-Za-z0-9._-]+")
-# A directory's accounts look like DOMAIN\name or name@realm; ssh itself accepts both.
+# Accounts of a directory service look like DOMAIN\name or name@realm; ssh accepts both.
 _USER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.@+\\-]*[A-Za-z0-9_.+$-])?")
 _DIGITS_AND_DOTS = frozenset("0123456789.")
 
 
 class WordError(UserError):
-    """A word that can't be read; `column` counts from 1 inside that word."""
+    """A word that can't be parsed; `column` counts from 1 inside that word."""
 
     def __init__(self, message: str, *, column: int = 1, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.column = column
 
     def moved(self, by: int) -> WordError:
-        """The same error counted from `by` characters further left, where a longer word or the line begins."""
+        """The same error with its column moved right by `by`: the offset of the word in a longer word or line."""
         return WordError(self.message, column=self.column + by, fix=self.fix)
 
 
 def quoted(text: str) -> str:
-    """A user's own text inside a message: between quotes, safe to print, not longer than a line."""
+    """A user's text for a message: quoted, safe to print, shortened."""
     shown = printable(text)
     return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
 
 
 def describe(character: str) -> str:
-    """How a message calls a character: itself if it can be seen, else its Unicode name."""
+    """A character for a message: itself if it is printable, else its Unicode name."""
     if character == "\t":
         return "a tab"
     if character == " ":
@@ -55,7 +52,7 @@ def describe(character: str) -> str:
 
 
 def check_host(name: str) -> None:
-    """Refuse what is no host name and no address, or what ssh or a shell would read as something else."""
+    """Raise WordError unless it is a host name or an address that ssh and a shell read as such."""
     if ":" in name:
         _check_ipv6(name)
         return
@@ -73,15 +70,15 @@ def check_host(name: str) -> None:
 
 
 def check_user(user: str) -> None:
-    """Refuse a user's name that ssh or a shell would read as something else."""
+    """Raise WordError unless it is a user name that ssh and a shell read as such."""
     if not user:
         raise WordError("the user's name is missing")
     if _USER.fullmatch(user) is None:
         if user[0] == "-":
             raise WordError("a user's name can't begin with '-': ssh would read it as an option")
-        for place, character in enumerate(user):
+        for index, character in enumerate(user):
             if _USER.fullmatch("a" + character + "a") is None:
-                raise WordError(f"{describe(character)} can't stand in a user's name", column=place + 1)
+                raise WordError(f"{describe(character)} can't stand in a user's name", column=index + 1)
         raise WordError(f"{quoted(user)} can't be a user's name")
 
 
@@ -90,17 +87,17 @@ def _bad_name(name: str) -> WordError:
         return WordError("the host's name is missing")
     if name[0] == "-":
         return WordError("a host name can't begin with '-': ssh would read it as an option")
-    for place, character in enumerate(name):
+    for index, character in enumerate(name):
         if _NAME.fullmatch("a" + character) is None:
             fix = ""
             if character.isalpha():
                 fix = "write the name as the resolver knows it, in ASCII (xn--…), or an address"
-            return WordError(f"{describe(character)} can't stand in a host name", column=place + 1, fix=fix)
+            return WordError(f"{describe(character)} can't stand in a host name", column=index + 1, fix=fix)
     return WordError(f"a host name can't begin with '{name[0]}'")
 
 
 def _check_ipv6(name: str) -> None:
-    import ipaddress  # only a hostfile with IPv6 pays for it
+    import ipaddress  # imported only for a hostfile with IPv6
 
     address, percent, zone = name.partition("%")
     if percent and _ZONE.fullmatch(zone) is None:

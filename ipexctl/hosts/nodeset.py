@@ -1,7 +1,4 @@
-"""Names written short: `node[1-4,7]` to names and back, in the order written.
-
-Which hosts a name means is not known here; users, ports and slots are cut off before, in `hostword`.
-"""
+"""Node sets: expands `node[1-4,7]` to names, in order, and folds names."""
 
 from __future__ import annotations
 
@@ -27,28 +24,28 @@ _FOLDABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Every name of a node set, in the order written, repeats kept: `n[3,1],m` is n3, n1, m."""
+    """Every name of a node set in order, with repeats: `n[3,1],m` is n3, n1, m."""
     if "," not in text and text and not text[0].isspace() and not text[-1].isspace():
         return tuple(_expand(text, 1, _numbers))
     names: list[str] = []
-    for column, piece in _pieces(text):
-        names.extend(_expand(piece, column, _numbers))
-        _guard(len(names), column)
+    for column, part in _split_parts(text):
+        names.extend(_expand(part, column, _numbers))
+        _check_count(len(names), column)
     return tuple(names)
 
 
 def expand_ranges(text: str) -> tuple[str, ...]:
-    """The same with Ansible's `node[01:10:2]` and `node[a:c]` beside `node[1-4]`."""
+    """Like `expand`, with Ansible's `node[01:10:2]` and `node[a:c]` too, for one node set."""
     return tuple(_expand(text, 1, _ansible_range))
 
 
 def split_specs(text: str) -> tuple[str, ...]:
-    """The parts between commas, those inside brackets left alone; empty parts are dropped."""
-    return tuple(piece for _, piece in _pieces(text))
+    """Split at commas outside of brackets; empty parts are dropped."""
+    return tuple(part for _, part in _split_parts(text))
 
 
 def fold(names: Iterable[str]) -> str:
-    """Names written short and sorted, each once: `node[1-14,16]`. What has no number form stands after."""
+    """Fold unique names into a sorted node set, `node[1-14,16]`. Names that can't be folded follow it."""
     unique = dict.fromkeys(names)
     foldable = [name for name in unique if _FOLDABLE.fullmatch(name)]
     others = [name for name in unique if not _FOLDABLE.fullmatch(name)]
@@ -59,19 +56,19 @@ def fold(names: Iterable[str]) -> str:
     return ",".join(foldable + others)
 
 
-def _pieces(text: str) -> Iterator[tuple[int, str]]:
+def _split_parts(text: str) -> Iterator[tuple[int, str]]:
     depth = start = 0
-    for place, character in enumerate(text + ","):
+    for index, character in enumerate(text + ","):
         if character == "[":
             depth += 1
         elif character == "]":
             depth = max(0, depth - 1)
-        elif character == "," and (depth == 0 or place == len(text)):
-            raw = text[start:place]
-            piece = raw.strip()
-            if piece:
-                yield start + 1 + len(raw) - len(raw.lstrip()), piece
-            start = place + 1
+        elif character == "," and (depth == 0 or index == len(text)):
+            raw = text[start:index]
+            part = raw.strip()
+            if part:
+                yield start + 1 + len(raw) - len(raw.lstrip()), part
+            start = index + 1
 
 
 def _expand(text: str, column: int, read: ReadBracket) -> Sequence[str]:
@@ -85,7 +82,7 @@ def _expand(text: str, column: int, read: ReadBracket) -> Sequence[str]:
         parts.append((_literal(text, position, match.start(), column),))
         values = read(match[1], column + match.start(1))
         count *= len(values)
-        _guard(count, column + match.start())
+        _check_count(count, column + match.start())
         parts.append(values)
         position = match.end()
     parts.append((_literal(text, position, len(text), column),))
@@ -94,21 +91,21 @@ def _expand(text: str, column: int, read: ReadBracket) -> Sequence[str]:
 
 def _literal(text: str, start: int, end: int, column: int) -> str:
     part = text[start:end]
-    for place, character in enumerate(part):
+    for index, character in enumerate(part):
         if character == "[":
-            raise WordError("this '[' is never closed", column=column + start + place, fix="such as node[1-4]")
+            raise WordError("this '[' is never closed", column=column + start + index, fix="such as node[1-4]")
         if character == "]":
-            raise WordError("this ']' has no '[' before it", column=column + start + place, fix="such as node[1-4]")
+            raise WordError("this ']' has no '[' before it", column=column + start + index, fix="such as node[1-4]")
     return part
 
 
 def _numbers(content: str, column: int) -> Sequence[str]:
     values: list[str] = []
     for item in content.split(","):
-        bare = item.strip()
-        place = column + len(item) - len(item.lstrip())
-        values.extend(_range(bare, place))
-        _guard(len(values), place)
+        stripped = item.strip()
+        index = column + len(item) - len(item.lstrip())
+        values.extend(_range(stripped, index))
+        _check_count(len(values), index)
         column += len(item) + 1
     return values
 
@@ -122,10 +119,10 @@ def _range(item: str, column: int) -> Sequence[str]:
         raise WordError(f"a number has at most {_MAX_DIGITS} digits", column=column)
     if last is None:
         return (first,)
-    return _counted(first, last, step, column)
+    return _number_range(first, last, step, column)
 
 
-def _counted(first: str, last: str, step: str | None, column: int) -> Sequence[str]:
+def _number_range(first: str, last: str, step: str | None, column: int) -> Sequence[str]:
     padded = (first[0] == "0" and len(first) > 1) or (last[0] == "0" and len(last) > 1)
     if padded and len(first) != len(last):
         raise WordError(
@@ -138,7 +135,7 @@ def _counted(first: str, last: str, step: str | None, column: int) -> Sequence[s
         raise WordError(f"{first}-{last} runs backwards", column=column, fix=f"{last}-{first}")
     if stride == 0:
         raise WordError("a step of 0 never ends", column=column, fix=f"{first}-{last}/1")
-    _guard((high - low) // stride + 1, column)
+    _check_count((high - low) // stride + 1, column)
     width = len(first) if padded else 0
     return [str(number).zfill(width) for number in range(low, high + 1, stride)]
 
@@ -165,14 +162,14 @@ def _ansible_range(content: str, column: int) -> Sequence[str]:
     if max(map(len, (first, last, step or ""))) > _MAX_DIGITS:
         raise WordError(f"a number has at most {_MAX_DIGITS} digits", column=column)
     if not last.isalpha() and not first.isalpha():
-        return _counted(first or "0", last, step, column)
+        return _number_range(first or "0", last, step, column)
     low, high, stride = ascii_letters.find(first or "?"), ascii_letters.find(last), int(step or 1)
     if low < 0 or high < low or stride == 0:
         raise WordError(f"{quoted(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
     return ascii_letters[low : high + 1 : stride]
 
 
-def _guard(count: int, column: int) -> None:
+def _check_count(count: int, column: int) -> None:
     if count > MAX_HOSTS:
         raise WordError(
             f"this would be {count:,} hosts; a line names at most {MAX_HOSTS:,}",

@@ -1,7 +1,4 @@
-"""Which hosts a command is for: the order of precedence, the command line's overrides, the limit.
-
-How each kind of source is read lives with its reader; nothing here asks a host anything.
-"""
+"""Selects the hosts of a command: precedence of the sources, overrides of the command line, the limit."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ LOCAL: Final = Host(name="localhost", address="localhost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRequest:
-    """What the command line says about hosts, nothing of it read yet."""
+    """The host options of the command line; no file is read yet."""
 
     hosts: str | None = None
     hostfile: Path | None = None
     limit: str | None = None
     accelerate_hostfile: Path | None = None
     accelerate_found: bool = False
-    """Whether the configuration that names it is accelerate's default one, which was found and not named."""
+    """Whether the accelerate config that names it is the default one, which was found and not named by the user."""
     user: str | None = None
     port: int | None = None
     identity: Path | None = None
@@ -44,15 +41,15 @@ class HostRequest:
 class Selection:
     hosts: tuple[Host, ...]
     source: str
-    """Where they come from, as a message says it: `./hostfile`, `Slurm job 123`, `this machine alone`."""
+    """Their source for messages: `./hostfile`, `Slurm job 123`, `this machine alone`."""
 
 
 def select_hosts(request: HostRequest, *, environ: Mapping[str, str], cwd: Path) -> Selection:
-    """The hosts of the first source that is given, overridden and limited as the command line says."""
-    checked = _overrides(request, cwd)  # before a file is read
+    """The hosts of the first given source, with overrides and limit of the command line."""
+    overrides = _overrides(request, cwd)  # checked before a file is read
     hosts, source = _from_first_source(request, environ, cwd)
-    mixed = any(host.address != LOCAL.address for host in hosts)
-    hosts = tuple(replace(host, **_for_one(host, checked, mixed=mixed)) for host in hosts)
+    has_remote = any(host.address != LOCAL.address for host in hosts)
+    hosts = tuple(replace(host, **_overrides_for(host, overrides, has_remote=has_remote)) for host in hosts)
     if request.limit is not None:
         from ipexctl.hosts.limit import limit_hosts
 
@@ -61,7 +58,7 @@ def select_hosts(request: HostRequest, *, environ: Mapping[str, str], cwd: Path)
 
 
 def overridden(host: Host, request: HostRequest, cwd: Path) -> Host:
-    """A host that comes from elsewhere, reached as the command line says."""
+    """A host of another source, with the overrides of the command line."""
     return replace(host, **_overrides(request, cwd))
 
 
@@ -86,8 +83,8 @@ def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Pa
         if allocation is not None:
             return allocation
     default = cwd / DEFAULT_FILE
-    # A link that leads nowhere is a mistake to report, a directory of that name is none of our business.
-    # os.path and not Path, whose is_dir raises where we may not look.
+    # A dangling link is reported as an error; a directory of that name is ignored.
+    # os.path, because Path.is_dir raises without permission.
     if os.path.lexists(default) and not os.path.isdir(default):  # noqa: PTH112
         return _read(Path(DEFAULT_FILE), cwd, found=DEFAULT_FILE), f"./{DEFAULT_FILE}"
     return (LOCAL,), "this machine alone"
@@ -96,11 +93,11 @@ def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Pa
 def _read(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     from ipexctl.hosts.detect import read_hosts_file
 
-    return read_hosts_file(cwd / _at_home(path), shown=shown or str(path), found=found)
+    return read_hosts_file(cwd / _expand_home(path), shown=shown or str(path), found=found)
 
 
-def _at_home(path: Path) -> Path:
-    # `--hostfile=~/hosts` reaches us as it is written: not every shell expands a tilde there.
+def _expand_home(path: Path) -> Path:
+    # `--hostfile=~/hosts` may arrive unexpanded: not every shell expands a tilde there.
     if not str(path).startswith("~"):
         return path
     try:
@@ -109,10 +106,10 @@ def _at_home(path: Path) -> Path:
         return path
 
 
-def _for_one(host: Host, changes: Mapping[str, Any], *, mixed: bool) -> dict[str, Any]:
-    """An ssh configuration for all is for those that ssh reaches: `localhost` beside others is this machine still."""
-    ours = mixed and host.address == LOCAL.address
-    return {name: value for name, value in changes.items() if not (ours and name == "ssh_config")}
+def _overrides_for(host: Host, changes: Mapping[str, Any], *, has_remote: bool) -> dict[str, Any]:
+    """The overrides for one host. `localhost` beside other hosts is reached without ssh, so it gets no ssh_config."""
+    is_local = has_remote and host.address == LOCAL.address
+    return {name: value for name, value in changes.items() if not (is_local and name == "ssh_config")}
 
 
 def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
@@ -132,9 +129,9 @@ def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
     for key in ("identity", "known_hosts"):
         path: Path | None = getattr(request, key)
         if path is not None:
-            changes[key] = cwd / _at_home(path)
+            changes[key] = cwd / _expand_home(path)
     if request.ssh_config is not None:
-        # As for ssh, none means no configuration at all.
+        # As in ssh, `none` means no config.
         none = str(request.ssh_config) == "none"
-        changes["ssh_config"] = Path(os.devnull) if none else cwd / _at_home(request.ssh_config)
+        changes["ssh_config"] = Path(os.devnull) if none else cwd / _expand_home(request.ssh_config)
     return changes

@@ -1,7 +1,4 @@
-"""A file's text as errors point into it: its name for people, its directory, its lines.
-
-Nothing here reads a file or knows a format.
-"""
+"""The text of a file for error messages that point into it: name, directory, lines."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ _WIDTH: Final = 160
 @dataclass(frozen=True, slots=True)
 class Source:
     path: str
-    """As the user named the file."""
+    """The file's path as the user wrote it."""
     base: Path
-    """What relative paths inside the file are relative to."""
+    """The directory of relative paths in the file."""
     lines: Sequence[str]
     found: str = ""
-    """The path by which -H would name the file, where it was found and not named: then some settings are refused."""
+    """The path for -H if the file was found and not named by the user; then some settings are refused."""
 
     def error(self, number: int, column: int, what: str, *, fix: str = "") -> FileError:
-        """What is wrong at a place; both counts are from 1 and are brought inside the file."""
+        """An error at a position; line and column count from 1 and are clamped to the file."""
         number = min(max(number, 1), max(len(self.lines), 1))
         text = printable(self.lines[number - 1].rstrip("\r")) if self.lines else ""
         column = min(max(column, 1), len(text) + 1)
@@ -41,7 +38,7 @@ class Source:
         return FileError(self.path, number, what, text=text, column=column, fix=fix)
 
     def found_error(self, number: int, column: int, setting: str, reason: str) -> FileError:
-        """A setting that is refused because nobody named this file."""
+        """The error for a setting that is refused because the user did not name this file."""
         return self.error(
             number,
             column,
@@ -50,7 +47,7 @@ class Source:
         )
 
     def word_error(self, number: int, error: WordError) -> FileError:
-        """A word's error as the file's, its column already counted from the line's begin."""
+        """A WordError as an error of the file; its column already counts from the start of the line."""
         return self.error(number, error.column, error.message, fix=error.fix)
 
 

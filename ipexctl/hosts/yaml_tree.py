@@ -1,7 +1,4 @@
-"""A YAML file as nodes that know their place, read without building any object it asks for.
-
-What the keys mean lives in `inventory_yaml`.
-"""
+"""Parses YAML into nodes with positions, without constructing any Python object named by the file."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ if TYPE_CHECKING:
     from ipexctl.errors import FileError
 
 MAX_DEPTH: Final = 100
-# What aliases may make of a file: so many times its own size, and some for a small one.
+# The limit for the expansion of aliases: a multiple of the file's size, plus a constant for small files.
 _GROWTH: Final = 10
 _FREE_NODES: Final = 100_000
 _CHARACTERS_A_NODE: Final = 8
 
-# What YAML 1.1 itself takes for the end of a line, so that its line numbers are ours.
+# Line ends as in YAML 1.1, so that its line numbers match.
 _LINE_END = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _REFUSED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -33,7 +30,7 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class Node(Protocol):
-    """What is used of a yaml node, so that yaml itself is imported only when a file needs it."""
+    """The part of a yaml node that is used here, so that yaml is imported only when a file needs it."""
 
     id: str
     tag: str
@@ -48,13 +45,13 @@ class Entry(NamedTuple):
 
 
 class YamlTree:
-    """One YAML document. Aliases are followed, but only so far: a file can't make us walk forever."""
+    """One YAML document. Aliases are followed up to a limit, so a file can't cause endless work."""
 
     def __init__(self, text: str, path: str | Path, base: Path | None = None, found: str = "") -> None:
         text = text.removeprefix("\ufeff")
         self.source = Source(str(path), Path(path).parent if base is None else base, _LINE_END.split(text), found)
-        self._walked = 0
-        self._most = _FREE_NODES
+        self._visited = 0
+        self._max_values = _FREE_NODES
         refused = _REFUSED.search(text)
         if refused is not None:
             before = _LINE_END.split(text[: refused.start()])
@@ -66,12 +63,12 @@ class YamlTree:
         return self.source.error(mark.line + 1, mark.column + 1, what, fix=fix)
 
     def entries(self, node: Node, what: str, depth: int = 0) -> list[Entry]:
-        """A mapping's entries in their order, `<<` merged in; empty for nothing at all."""
+        """A mapping's entries in order, with `<<` merged; empty for null."""
         if is_null(node):
             return []
         if node.id != "mapping":
             raise self.error(node, f"{what} must be a mapping of `key: value` lines, not {kind(node)}")
-        own: dict[str, Entry] = {}
+        own_entries: dict[str, Entry] = {}
         merged: dict[str, Entry] = {}
         for key_node, value in self._step(node, depth):
             if key_node.tag == _MERGE:
@@ -80,19 +77,19 @@ class YamlTree:
                 continue
             if key_node.id != "scalar":
                 raise self.error(key_node, f"a key must be one plain word, not {kind(key_node)}")
-            if key_node.value in own:
+            if key_node.value in own_entries:
                 raise self.error(
                     key_node, f"{quoted(key_node.value)} is there twice", fix="put both together under one"
                 )
-            own[key_node.value] = Entry(key_node.value, key_node, value)
-        return list({**merged, **own}.values())
+            own_entries[key_node.value] = Entry(key_node.value, key_node, value)
+        return list({**merged, **own_entries}.values())
 
     def items(self, node: Node, depth: int = 0) -> list[Node]:
-        """A list's own nodes."""
+        """The nodes of a list."""
         return list(self._step(node, depth))
 
     def text(self, node: Node) -> str:
-        """A value as text: a scalar as it is written, anything larger as JSON."""
+        """A value as text: a scalar as written, a list or mapping as JSON."""
         if is_null(node):
             return ""
         if node.id == "scalar":
@@ -111,20 +108,20 @@ class YamlTree:
             return {entry.key: self._plain(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
         if node.id == "sequence":
             return [self._plain(item, depth + 1) for item in self._step(node, depth)]
-        self._walked += len(node.value) // _CHARACTERS_A_NODE
-        self._refuse_endless(node)
+        self._visited += len(node.value) // _CHARACTERS_A_NODE
+        self._check_limit(node)
         return None if is_null(node) else str(node.value)
 
     def _step(self, node: Node, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise self.error(node, f"nested more than {MAX_DEPTH} deep, or inside itself by an alias")
-        self._walked += 1 + len(node.value)
-        self._refuse_endless(node)
+        self._visited += 1 + len(node.value)
+        self._check_limit(node)
         return node.value
 
-    def _refuse_endless(self, node: Node) -> None:
-        if self._walked > self._most:
-            raise self.error(node, f"the aliases of this file come to more than {self._most:,} values")
+    def _check_limit(self, node: Node) -> None:
+        if self._visited > self._max_values:
+            raise self.error(node, f"the aliases of this file come to more than {self._max_values:,} values")
 
     def _compose(self, text: str) -> Node | None:
         import yaml
@@ -144,9 +141,9 @@ class YamlTree:
         return cast("Node | None", root)
 
     def _check_depth(self, yaml: Any, text: str, loader: Any) -> None:
-        # Events come without recursion; composing recurses, and in C so deep that the process would die.
+        # Parsing events needs no recursion; composing recurses, and the C version would crash the process.
         depth = 0
-        self._most += _GROWTH * len(text) // _CHARACTERS_A_NODE
+        self._max_values += _GROWTH * len(text) // _CHARACTERS_A_NODE
         for event in yaml.parse(text, Loader=loader):
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
@@ -162,7 +159,7 @@ def is_null(node: Node) -> bool:
 
 
 def kind(node: Node) -> str:
-    """What a message calls a node."""
+    """A node for a message."""
     if node.id == "scalar":
         return quoted(str(node.value)) if node.value else "an empty text"
     return "a list" if node.id == "sequence" else "a mapping"
