@@ -1,6 +1,6 @@
-"""The probe's lines by their key, and careful ways to make values of them. Pure.
+"""Splits the probe's output into lines by key, and parses values. Pure.
 
-Nothing here raises, whatever the text: what can't be read isn't there.
+Nothing here raises: a value that can't be parsed is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY = re.compile(r"[A-Za-z][\w.]*")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the probe said, line by line; a key that was never said has no values."""
+    """The lines of the probe's output by key; a missing key has no values."""
 
     values: Mapping[str, tuple[str, ...]]
 
@@ -33,50 +33,50 @@ class Answers:
         return (self.first(key) or "").split()
 
     def named(self, key: str) -> dict[str, str]:
-        """Values that are `NAME: REST` themselves, by that name; of two the first."""
-        found: dict[str, str] = {}
+        """Values of the form `NAME: REST`, by name; the first one counts."""
+        result: dict[str, str] = {}
         for line in self.all(key):
             name, colon, value = line.partition(":")
             if colon and value.strip():
-                found.setdefault(name.strip(), value.strip())
-        return found
+                result.setdefault(name.strip(), value.strip())
+        return result
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
 
 def read_answers(text: str) -> Answers:
-    """Sort lines by key. A block whose end we never saw is left out: a half of it would be a wrong answer."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    """Group lines by key. A block without its end is dropped: half of a block would be a wrong value."""
+    result: defaultdict[str, list[str]] = defaultdict(list)
     block: str | None = None
-    held: list[str] = []
+    block_lines: list[str] = []
     for line in text.split("\n")[:-1]:
         if line == "==" or line.startswith("== "):
             if block is not None:
-                found[block] += held
-            block, held = line[3:].strip() or None, []
+                result[block] += block_lines
+            block, block_lines = line[3:].strip() or None, []
         elif block is not None:
-            held.append(line)
+            block_lines.append(line)
         else:
             key, _, value = line.partition(" ")
             if value and _KEY.fullmatch(key):
-                found[key].append(value.strip())
-    return Answers({key: tuple(values) for key, values in found.items()})
+                result[key].append(value.strip())
+    return Answers({key: tuple(values) for key, values in result.items()})
 
 
 def number(text: str | None) -> int | None:
-    """A whole number of a size that can be one: no kernel prints twenty digits."""
+    """An integer of at most 19 digits: no kernel prints more."""
     text = (text or "").strip()
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
 
 
 def natural(text: str | None) -> int | None:
-    found = number(text)
-    return found if found is not None and found >= 0 else None
+    result = number(text)
+    return result if result is not None and result >= 0 else None
 
 
 def seconds(text: str | None) -> float | None:
-    """`date +%s.%N`; a date that knows no %N is right to the second, so its middle is meant."""
+    """The output of `date +%s.%N`; a date without %N is exact to a second, so half a second is added."""
     match = re.match(r"([0-9]{1,12})(?:\.([0-9]{9}))?", text or "")
     if match is None:
         return None
@@ -93,12 +93,12 @@ def limit(text: str) -> float | None:
 
 def kilobytes(text: str | None) -> int | None:
     """`24684096 kB` in bytes."""
-    found = natural((text or "").removesuffix("kB"))
-    return None if found is None else found * 1024
+    result = natural((text or "").removesuffix("kB"))
+    return None if result is None else result * 1024
 
 
 def settings(text: str) -> Iterator[tuple[str, str]]:
-    """`type=1 mtu=1500` in pairs."""
+    """The pairs of `type=1 mtu=1500`."""
     for word in text.split():
         key, equals, value = word.partition("=")
         if equals:

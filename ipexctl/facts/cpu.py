@@ -1,4 +1,4 @@
-"""A host's processors: what they are, which of them this account may use, and the tier they make. Pure."""
+"""A host's processors, the cores this account may use, and their tier. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TIERS: Final[tuple[Tier, ...]] = ("unsupported", "avx2", "avx512", "avx512_bf16"
 
 X86: Final = ("x86_64", "amd64")
 _AMX_FP16_MODELS: Final = (173, 174)
-"""Granite Rapids. The kernel prints no word for AMX-FP16 in /proc/cpuinfo, so the model number has to tell."""
+"""Granite Rapids. The kernel has no flag for AMX-FP16 in /proc/cpuinfo, so the model number decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """The instruction sets that decide what training costs."""
+    """The instruction sets that decide the speed of training."""
 
     avx2: bool = False
     avx512f: bool = False
@@ -37,7 +37,7 @@ class Isa:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """Memory and the CPUs near it; a node of memory alone has no CPUs."""
+    """A NUMA node: CPUs and their memory; a node with memory only has no CPUs."""
 
     number: int
     cpus: CpuList = field(default_factory=CpuList)
@@ -47,7 +47,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """All processors of a host. Counts are of what is online."""
+    """All processors of a host. Only online CPUs are counted."""
 
     arch: str | None = None
     vendor: str | None = None
@@ -57,22 +57,22 @@ class Cpu:
     stepping: int | None = None
     sockets: int | None = None
     cores: int | None = None
-    """Physical ones, of all sockets."""
+    """Physical cores of all sockets."""
     threads: int | None = None
     flags: frozenset[str] = frozenset()
-    """Empty where nothing is known: then `isa` is None."""
+    """Empty if unknown: then `isa` is None."""
     online: CpuList | None = None
     siblings: tuple[CpuList, ...] = ()
-    """The threads of each core, in the order of their first."""
+    """The threads of each core, ordered by their first thread."""
     packages: tuple[CpuList, ...] = ()
     """The threads of each socket."""
     numa: tuple[NumaNode, ...] = ()
     governor: str | None = None
     smt: bool | None = None
     affinity: CpuList | None = None
-    """What this account's processes may run on: the affinity mask and the cpuset in one."""
+    """The CPUs this account's processes may run on: the affinity mask combined with the cpuset."""
     quota: float | None = None
-    """How many CPUs' time the cgroup grants; None: no limit."""
+    """The CPU time limit of the cgroup, in CPUs; None: no limit."""
 
     @property
     def isa(self) -> Isa | None:
@@ -80,12 +80,12 @@ class Cpu:
 
     @property
     def tier(self) -> Tier | None:
-        """None where the probe didn't get to the flags."""
+        """None if the probe has no flags."""
         return tier_of(self.arch, self.flags)
 
     @property
     def numa_nodes(self) -> int | None:
-        """How many nodes have CPUs."""
+        """The number of nodes with CPUs."""
         return sum(1 for node in self.numa if node.cpus) or None
 
     @property
@@ -97,7 +97,7 @@ class Cpu:
 
     @property
     def allowed_cores(self) -> tuple[CpuList, ...]:
-        """The threads this account may use of each core it may use at all, the quota aside."""
+        """The usable threads of each usable core, without regard to the quota."""
         usable = self.allowed_cpus
         if usable is None:
             return ()
@@ -109,7 +109,7 @@ class Cpu:
 
     @property
     def allowed(self) -> int | None:
-        """How many cores this account may use: affinity, cpuset and the quota, rounded up."""
+        """The number of cores this account may use, from affinity, cpuset and quota, rounded up."""
         cores: int | None = len(self.allowed_cores) or self.cores
         if cores is None or self.quota is None:
             return cores
@@ -117,15 +117,15 @@ class Cpu:
 
 
 def isa_of(flags: Collection[str], family: int | None, model: int | None) -> Isa:
-    said = {item.name: item.name in flags for item in fields(Isa)}
-    inferred = family == 6 and model in _AMX_FP16_MODELS and said["amx_tile"]
-    return Isa(**{**said, "amx_fp16": said["amx_fp16"] or inferred})
+    by_name = {item.name: item.name in flags for item in fields(Isa)}
+    inferred = family == 6 and model in _AMX_FP16_MODELS and by_name["amx_tile"]
+    return Isa(**{**by_name, "amx_fp16": by_name["amx_fp16"] or inferred})
 
 
 _AVX2: Final = frozenset({"avx2", "fma"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-"""What PyTorch's and oneDNN's AVX-512 kernels need: a Xeon Phi has avx512f and not the rest."""
-_NEEDS: Final[Mapping[Tier, frozenset[str]]] = {
+"""Required by the AVX-512 kernels of PyTorch and oneDNN: a Xeon Phi only has avx512f."""
+_REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
     "amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
     "avx512_bf16": _AVX512 | {"avx512_bf16"},
     "avx512": _AVX512,
@@ -134,17 +134,17 @@ _NEEDS: Final[Mapping[Tier, frozenset[str]]] = {
 
 
 def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
-    """The strongest tier whose every instruction set is there; no stack of ours runs on anything but x86-64."""
+    """The strongest tier with all its instruction sets present; stacks run on x86-64 only."""
     if arch is not None and arch not in X86:
         return "unsupported"
     if not flags:
         return None
-    have = frozenset(flags)
-    return next((tier for tier, needed in _NEEDS.items() if needed <= have), "unsupported")
+    available = frozenset(flags)
+    return next((tier for tier, needed in _REQUIRED_FLAGS.items() if needed <= available), "unsupported")
 
 
 def cpu_json(cpu: Cpu) -> dict[str, Any]:
-    """The promised names, and beside them what explains `allowed`."""
+    """The documented fields, and the fields that explain `allowed`."""
     isa = cpu.isa
     return {
         "arch": cpu.arch,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_MOST: Final = 1 << 16
-"""No kernel has more; a mangled `0-99999999999` must not eat the memory."""
+_MAX_CPUS: Final = 1 << 16
+"""No kernel supports more CPUs; a broken `0-99999999999` must not exhaust the memory."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class CpuList:
-    """Logical CPUs by number, ascending, each once. Prints as the kernel would."""
+    """Numbers of logical CPUs, ascending and unique. `str` gives the kernel's format."""
 
     cpus: tuple[int, ...] = ()
 
@@ -54,7 +54,7 @@ class CpuList:
 
 @functools.lru_cache(maxsize=8192)
 def parse_cpulist(text: str) -> CpuList | None:
-    """`0-3,8` as numbers; None where it is no such list, or an empty one. The hosts of a cluster repeat one another."""
+    """Parse `0-3,8`; None for an empty or invalid list. Cached, because hosts of a cluster have equal lists."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         match = _PART.fullmatch(part.strip())
@@ -62,7 +62,7 @@ def parse_cpulist(text: str) -> CpuList | None:
             return None
         first = int(match[1])
         last = int(match[2] or match[1])
-        if last < first or last >= _MOST:
+        if last < first or last >= _MAX_CPUS:
             return None
         numbers.update(range(first, last + 1))
     return CpuList.of(numbers)

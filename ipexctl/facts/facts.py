@@ -1,4 +1,4 @@
-"""Facts: all that one probe found out about one host, with holes where it didn't, and its JSON."""
+"""Facts: the result of the probe of one host, and its JSON. Unknown values are missing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a host is. None, or empty, is what we don't know."""
+    """The facts of one host. None or empty means unknown."""
 
     system: System = field(default_factory=System)
     cpu: Cpu = field(default_factory=Cpu)
@@ -46,17 +46,17 @@ class Facts:
     batch: Batch = field(default_factory=Batch)
     activity: Activity = field(default_factory=Activity)
     clock: float | None = None
-    """Seconds since 1970 by the host's own clock, when the probe began."""
+    """The host's clock at the start of the probe, in seconds since 1970."""
     complete: bool = False
-    """Whether the probe was heard out to its last line."""
+    """Whether the probe's last line arrived."""
     cut: tuple[str, ...] = ()
-    """Parts of the probe that didn't come to their end, for want of time or because the connection went."""
+    """Parts of the probe that did not finish, because of the time limit or a lost connection."""
 
     @property
     def machine(self) -> str | None:
-        """The same for two names of one machine, and for nothing else.
+        """Identifies the machine: equal for two names of one machine.
 
-        The kernel's boot, and the network's hardware addresses, which tell the containers on one kernel apart.
+        It has the kernel's boot id, and the MAC addresses, which distinguish containers on one kernel.
         """
         kinds = ("ethernet", "infiniband", "wifi")
         macs = sorted(nic.mac for nic in self.network.nics if nic.kind in kinds and nic.mac)
@@ -64,7 +64,7 @@ class Facts:
 
 
 def to_json(facts: Facts) -> dict[str, Any]:
-    """The facts as JSON's own types, under the names docs and scripts know."""
+    """The facts as JSON types, with the documented names."""
     return {**_fields(facts), "machine": facts.machine}
 
 

@@ -1,4 +1,4 @@
-"""Asking hosts what they are: one command each, in one round trip. What the answer means is `parse`'s."""
+"""Probes hosts: one command and one round trip each."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How far a host's clock is ahead of ours, in seconds, give or take."""
+    """The seconds by which a host's clock is ahead of the control machine's, with the uncertainty."""
 
     seconds: float
     uncertainty: float
 
 
-def skew(clock: float, sent: float, heard: float) -> Skew:
-    """The host read its clock at some moment between our sending the question and our hearing its first word."""
-    half = max(0.0, heard - sent) / 2
+def skew(clock: float, sent: float, received: float) -> Skew:
+    """The host read its clock between `sent` and `received`, when its first output arrived."""
+    half = max(0.0, received - sent) / 2
     return Skew(clock - sent - half, half)
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """One host's answer, or why there is none, or not all of it."""
+    """One host's facts, or the reason why they are missing or incomplete."""
 
     host: Host
     status: Status
     seconds: float
-    """From the call's beginning until we had it."""
+    """From the start of the command until the result."""
     facts: Facts | None = None
     reason: str = ""
     fix: str = ""
     sent: float | None = None
-    """Our own clock when the probe was sent, in seconds since 1970."""
-    heard: float | None = None
-    """Our own clock at the first of the answer, which carries the host's clock."""
+    """The control machine's clock when the probe was sent, in seconds since 1970."""
+    received: float | None = None
+    """The control machine's clock at the first output, which has the host's clock."""
 
     @property
     def skew(self) -> Skew | None:
-        if self.facts is None or self.facts.clock is None or self.sent is None or self.heard is None:
+        if self.facts is None or self.facts.clock is None or self.sent is None or self.received is None:
             return None
-        return skew(self.facts.clock, self.sent, self.heard)
+        return skew(self.facts.clock, self.sent, self.received)
 
 
-class _Answer:
-    """Collects what a host prints, and notes when it began."""
+class _Output:
+    """Collects a host's output, with the time of its first byte."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        self.heard: float | None = None
+        self.received: float | None = None
 
     def sink(self, stream: Stream, data: bytes) -> None:
         if stream == "stdout":
-            if self.heard is None:
-                self.heard = time.time()
+            if self.received is None:
+                self.received = time.time()
             self.pieces.append(data)
 
     @property
@@ -76,7 +76,7 @@ class _Answer:
 
 
 def _ignore_step(host: Host, step: str, seconds: float) -> None:
-    """Nobody asked to see the steps."""
+    """The default of `on_step`."""
 
 
 def gather(
@@ -87,38 +87,40 @@ def gather(
     timeout: float | None = None,
     on_step: Callable[[Host, str, float], None] = _ignore_step,
 ) -> Iterator[HostFacts]:
-    """Probe every host, yielding each answer as it comes. Every host is asked for the names of all.
+    """Probe every host and yield results as they come. Every host resolves the names of all.
 
-    Where the time is up or the connection lost, the facts are those that had come, beside the reason.
+    After a timeout or a lost connection, the result has the facts that arrived before, and the reason.
     """
     command = probe_command(tuple(dict.fromkeys(name for host in hosts for name in names_of(host))), home)
-    began = time.monotonic()
+    started = time.monotonic()
 
     def work(host: Host, session: Session) -> HostFacts:
-        answer = _Answer()
-        asked = time.monotonic()
+        output = _Output()
+        probed_at = time.monotonic()
         sent = time.time()
         status: Status = "ok"
         reason = fix = ""
         try:
-            ended = session.run(command, answer.sink, timeout=timeout, cancel=pool.cancel)
+            ended = session.run(command, output.sink, timeout=timeout, cancel=pool.cancel)
         except HostError as error:
             status, reason, fix = error.status, error.reason, error.fix
         else:
-            if not answer.pieces:
+            if not output.pieces:
                 status, reason = "failed", f"the probe printed nothing ({ended})"
-        on_step(host, "probed", time.monotonic() - asked)
-        facts = parse(answer.text) if answer.pieces else None
-        return HostFacts(host, status, time.monotonic() - began, facts, reason, fix, sent=sent, heard=answer.heard)
+        on_step(host, "probed", time.monotonic() - probed_at)
+        facts = parse(output.text) if output.pieces else None
+        return HostFacts(
+            host, status, time.monotonic() - started, facts, reason, fix, sent=sent, received=output.received
+        )
 
-    for done in pool.each(hosts, work):
-        if done.result is not None:
-            yield done.result
-        elif done.error is not None:
-            error = done.error
-            yield HostFacts(done.host, error.status, time.monotonic() - began, reason=error.reason, fix=error.fix)
+    for outcome in pool.each(hosts, work):
+        if outcome.result is not None:
+            yield outcome.result
+        elif outcome.error is not None:
+            error = outcome.error
+            yield HostFacts(outcome.host, error.status, time.monotonic() - started, reason=error.reason, fix=error.fix)
 
 
 def names_of(host: Host) -> tuple[str, ...]:
-    """What the other hosts may know it by: its name, and its internal address where that is a name."""
+    """The names other hosts may use for it: its name, and its internal address if that is a name."""
     return tuple(name for name in (host.name, host.internal) if name)

@@ -1,4 +1,4 @@
-"""A host's place in the network: interfaces, addresses, names. Values only."""
+"""A host's network: interfaces, addresses, names. Values only."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Nic:
     name: str
     kind: NicKind = "unknown"
     state: str | None = None
-    """up, down, unknown, as the kernel says."""
+    """up, down or unknown, from the kernel."""
     mtu: int | None = None
     speed: int | None = None
-    """Mbit/s; None where the driver doesn't say."""
+    """Mbit/s; None if the driver reports none."""
     physical: bool | None = None
-    """Whether there is a device behind it; a container's eth0 has none."""
+    """Whether it belongs to a device; a container's eth0 does not."""
     mac: str | None = None
     addresses: tuple[Address, ...] = ()
 
@@ -62,16 +62,16 @@ class Route:
 class Network:
     hostname: str | None = None
     canonical: str | None = None
-    """The full name the resolver gives to the host's own."""
+    """The canonical name of the host's own name."""
     resolves_to: tuple[str, ...] | None = None
-    """The addresses of the host's own name; () where it doesn't resolve, None where we couldn't ask."""
+    """The addresses of the host's own name; () if it doesn't resolve, None if unknown."""
     peers: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """The same of every other host's name; a name we couldn't ask for is left out."""
+    """The addresses of each other host's name; a name that could not be looked up is missing."""
     nics: tuple[Nic, ...] = ()
     rdma: tuple[Rdma, ...] = ()
     default_route: Route | None = None
     port_range: tuple[int, int] | None = None
-    """Where the kernel takes ports for outgoing connections from."""
+    """The kernel's range of ports for outgoing connections."""
 
     def nic(self, name: str) -> Nic | None:
         return next((nic for nic in self.nics if nic.name == name), None)

@@ -1,4 +1,4 @@
-"""What a probe printed, as Facts. Pure: any text gives facts, with holes where lines are missing or mangled."""
+"""Parses the probe's output into Facts. Pure; missing or broken lines give missing values."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 
 
 def parse(text: str) -> Facts:
-    """Facts from the probe's output, whole or not."""
-    said = read_answers(text)
-    system = parse_system(said)
-    mounts = parse_mounts(said)
+    """Facts from the probe's output, complete or not."""
+    answers = read_answers(text)
+    system = parse_system(answers)
+    mounts = parse_mounts(answers)
     return Facts(
         system=system,
-        cpu=parse_cpu(said, system.arch),
-        memory=parse_memory(said, mounts),
-        limits=parse_limits(said),
-        network=parse_network(said),
-        home=parse_home(said, mounts),
-        tmp=parse_tmp(said, mounts),
-        account=parse_account(said),
-        software=parse_software(said),
-        environment=parse_environment(said),
-        logind=parse_logind(said),
-        security=parse_security(said),
-        batch=parse_batch(said),
-        activity=parse_activity(said),
-        clock=seconds(said.first("clock")),
-        complete="end" in said,
-        cut=_cut(said),
+        cpu=parse_cpu(answers, system.arch),
+        memory=parse_memory(answers, mounts),
+        limits=parse_limits(answers),
+        network=parse_network(answers),
+        home=parse_home(answers, mounts),
+        tmp=parse_tmp(answers, mounts),
+        account=parse_account(answers),
+        software=parse_software(answers),
+        environment=parse_environment(answers),
+        logind=parse_logind(answers),
+        security=parse_security(answers),
+        batch=parse_batch(answers),
+        activity=parse_activity(answers),
+        clock=seconds(answers.first("clock")),
+        complete="end" in answers,
+        cut=_cut(answers),
     )
 
 
-def _cut(said: Answers) -> tuple[str, ...]:
-    """The parts that never said they were done, and `names` where some of them got no answer in time."""
-    finished = set(said.all("done"))
-    known = len({line.partition(" ")[0] for line in said.all("resolved")})
-    if known <= len(said.words("peers")) and any(line.startswith("getent ") for line in said.all("tool")):
+def _cut(answers: Answers) -> tuple[str, ...]:
+    """The parts that did not finish; `names` also if some names got no answer in time."""
+    finished = set(answers.all("done"))
+    known = len({line.partition(" ")[0] for line in answers.all("resolved")})
+    if known <= len(answers.words("peers")) and any(line.startswith("getent ") for line in answers.all("tool")):
         finished.discard("names")
     return tuple(part for part in PARTS if part not in finished)

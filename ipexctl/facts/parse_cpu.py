@@ -1,4 +1,4 @@
-"""The probe's lines about processors, as a Cpu. Pure."""
+"""Parses the probe's lines about processors. Pure."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ARM_PARTS: Final = {
 }
 
 
-def parse_cpu(said: Answers, arch: str | None) -> Cpu:
-    info = said.named("cpuinfo")
-    vendor, model_name = _named(info)
-    online = parse_cpulist(said.first("cpu.online") or "")
-    siblings, packages = _topology(said, online)
+def parse_cpu(answers: Answers, arch: str | None) -> Cpu:
+    info = answers.named("cpuinfo")
+    vendor, model_name = _vendor_and_model(info)
+    online = parse_cpulist(answers.first("cpu.online") or "")
+    siblings, packages = _topology(answers, online)
     known = online or CpuList.of(number for core in siblings for number in core) or None
     return _with_sysctl(
-        said,
+        answers,
         Cpu(
             arch=arch,
             vendor=vendor,
@@ -50,16 +50,16 @@ def parse_cpu(said: Answers, arch: str | None) -> Cpu:
             online=known,
             siblings=siblings,
             packages=packages,
-            numa=_numa(said),
-            governor=said.first("cpu.governor"),
+            numa=_numa(answers),
+            governor=answers.first("cpu.governor"),
             smt=any(len(core) > 1 for core in siblings) if siblings else None,
-            affinity=_affinity(said, known),
-            quota=_quota(said),
+            affinity=_affinity(answers, known),
+            quota=_quota(answers),
         ),
     )
 
 
-def _named(info: Mapping[str, str]) -> tuple[str | None, str | None]:
+def _vendor_and_model(info: Mapping[str, str]) -> tuple[str | None, str | None]:
     if "vendor_id" in info or "CPU implementer" not in info:
         return info.get("vendor_id"), info.get("model name")
     maker, part = (_hexadecimal(info.get(key)) for key in ("CPU implementer", "CPU part"))
@@ -74,15 +74,15 @@ def _hexadecimal(text: str | None) -> int | None:
         return None
 
 
-def _topology(said: Answers, online: CpuList | None) -> tuple[tuple[CpuList, ...], tuple[CpuList, ...]]:
-    """Cores and sockets as lists of their threads; nothing where a line is missing, for then both are wrong."""
-    if "cpu.core" in said or "cpu.socket" in said:
-        cores, sockets = (_groups(said.all(key)) for key in ("cpu.core", "cpu.socket"))
+def _topology(answers: Answers, online: CpuList | None) -> tuple[tuple[CpuList, ...], tuple[CpuList, ...]]:
+    """Cores and sockets as lists of threads; empty if a line is missing, because both would be wrong."""
+    if "cpu.core" in answers or "cpu.socket" in answers:
+        cores, sockets = (_groups(answers.all(key)) for key in ("cpu.core", "cpu.socket"))
     else:
-        cores, sockets = _places(said.all("cpu.place"))
+        cores, sockets = _positions(answers.all("cpu.place"))
     if online is None and _union(cores) != _union(sockets):
         return (), ()
-    return _complete(cores, online), _complete(sockets, online)
+    return _restrict_to_online(cores, online), _restrict_to_online(sockets, online)
 
 
 def _union(groups: set[CpuList]) -> set[int]:
@@ -93,8 +93,8 @@ def _groups(lines: Iterable[str]) -> set[CpuList]:
     return {group for line in lines if (group := parse_cpulist(line))}
 
 
-def _places(lines: Iterable[str]) -> tuple[set[CpuList], set[CpuList]]:
-    """`PROCESSOR SOCKET CORE` a line, or the processor alone where the kernel says no more."""
+def _positions(lines: Iterable[str]) -> tuple[set[CpuList], set[CpuList]]:
+    """Lines `PROCESSOR SOCKET CORE`, or the processor alone if the kernel has no topology."""
     cores: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     sockets: defaultdict[int, list[int]] = defaultdict(list)
     for line in lines:
@@ -106,7 +106,7 @@ def _places(lines: Iterable[str]) -> tuple[set[CpuList], set[CpuList]]:
     return {CpuList.of(group) for group in cores.values()}, {CpuList.of(group) for group in sockets.values()}
 
 
-def _complete(groups: set[CpuList], online: CpuList | None) -> tuple[CpuList, ...]:
+def _restrict_to_online(groups: set[CpuList], online: CpuList | None) -> tuple[CpuList, ...]:
     numbers = [number for group in groups for number in group]
     if len(numbers) != len(set(numbers)):
         return ()
@@ -117,39 +117,39 @@ def _complete(groups: set[CpuList], online: CpuList | None) -> tuple[CpuList, ..
     return tuple(sorted(groups, key=lambda group: group.cpus))
 
 
-def _numa(said: Answers) -> tuple[NumaNode, ...]:
-    """`3 0-7`, and of its memory `Node 3 MemTotal: 1024 kB`; a node of memory alone has no list."""
+def _numa(answers: Answers) -> tuple[NumaNode, ...]:
+    """Lines `3 0-7` and `Node 3 MemTotal: 1024 kB`; a node with memory only has no list."""
     cpus: dict[int, CpuList] = {}
     memory: dict[int, int] = {}
-    for line in said.all("numa"):
-        node, _, listed = line.partition(" ")
-        if (at := natural(node)) is not None:
-            cpus.setdefault(at, parse_cpulist(listed) or CpuList())
-    for line in said.all("numa.memory"):
+    for line in answers.all("numa"):
+        node, _, cpu_list = line.partition(" ")
+        if (index := natural(node)) is not None:
+            cpus.setdefault(index, parse_cpulist(cpu_list) or CpuList())
+    for line in answers.all("numa.memory"):
         match line.split():
             case ["Node", node, "MemTotal:", size, *_]:
-                if (at := natural(node)) is not None and (found := kilobytes(size)) is not None:
-                    memory.setdefault(at, found)
-    return tuple(NumaNode(at, cpus.get(at, CpuList()), memory.get(at)) for at in sorted({*cpus, *memory}))
+                if (index := natural(node)) is not None and (memory_bytes := kilobytes(size)) is not None:
+                    memory.setdefault(index, memory_bytes)
+    return tuple(NumaNode(index, cpus.get(index, CpuList()), memory.get(index)) for index in sorted({*cpus, *memory}))
 
 
-def _affinity(said: Answers, online: CpuList | None) -> CpuList | None:
-    """The CPUs our processes may run on.
+def _affinity(answers: Answers, online: CpuList | None) -> CpuList | None:
+    """The CPUs that this account's processes may run on.
 
-    A kernel prints its mask as wide as the CPUs it can have. Where the topology shows more than that, it is not
-    this kernel's own (a lab's costume), and the mask's numbers mean something else: then a mask that holds
-    nothing back, against that of the first process, is no limit.
+    The kernel prints its mask as wide as the CPUs it can have. If the topology shows more CPUs, it is not that of
+    this kernel (a CPU profile of the lab), and the numbers in the mask have another meaning: then a mask that covers
+    that of the first process is no limit.
     """
-    status = said.named("status")
+    status = answers.named("status")
     mask = parse_cpulist(status.get("Cpus_allowed_list", ""))
     if mask is None:
         return None
     width = 4 * len(status.get("Cpus_allowed", "").replace(",", ""))
     if width and online and width < len(online):
-        whole = parse_cpulist(said.named("init").get("Cpus_allowed_list", ""))
-        return None if whole is None or mask.covers(whole) else mask
+        init_mask = parse_cpulist(answers.named("init").get("Cpus_allowed_list", ""))
+        return None if init_mask is None or mask.covers(init_mask) else mask
     cpuset = next(
-        (parse_cpulist(text) for key in _CPUSETS for text in said.all(key)[:1]),
+        (parse_cpulist(text) for key in _CPUSETS for text in answers.all(key)[:1]),
         None,
     )
     return (mask & cpuset if cpuset else None) or mask
@@ -158,27 +158,27 @@ def _affinity(said: Answers, online: CpuList | None) -> CpuList | None:
 _CPUSETS: Final = ("cgroup.cpuset.cpus.effective", "cgroup.cpuset.effective_cpus")
 
 
-def _quota(said: Answers) -> float | None:
-    """The tightest of all levels: `400000 100000`, in v2 with `max` for none, in v1 with -1."""
-    found = []
+def _quota(answers: Answers) -> float | None:
+    """The lowest quota of all levels: `400000 100000`; `max` (v2) and -1 (v1) mean none."""
+    quotas = []
     for key in ("cgroup.cpu.max", "cgroup.cpu.cfs_quota_us"):
-        for line in said.all(key):
+        for line in answers.all(key):
             match [number(word) for word in line.split()]:
                 case [int(time), int(period)] if time > 0 and period > 0:
-                    found.append(time / period)
-    return min(found, default=None)
+                    quotas.append(time / period)
+    return min(quotas, default=None)
 
 
-def _with_sysctl(said: Answers, cpu: Cpu) -> Cpu:
-    """What a Mac or a BSD says instead."""
-    told = said.named("sysctl")
-    if not told:
+def _with_sysctl(answers: Answers, cpu: Cpu) -> Cpu:
+    """The values of a Mac or BSD, from sysctl."""
+    sysctl = answers.named("sysctl")
+    if not sysctl:
         return cpu
     return Cpu(
         arch=cpu.arch,
-        vendor=told.get("machdep.cpu.vendor"),
-        model_name=told.get("machdep.cpu.brand_string") or told.get("hw.model"),
-        sockets=natural(told.get("hw.packages")),
-        cores=natural(told.get("hw.physicalcpu")),
-        threads=natural(told.get("hw.logicalcpu")) or natural(told.get("hw.ncpu")),
+        vendor=sysctl.get("machdep.cpu.vendor"),
+        model_name=sysctl.get("machdep.cpu.brand_string") or sysctl.get("hw.model"),
+        sockets=natural(sysctl.get("hw.packages")),
+        cores=natural(sysctl.get("hw.physicalcpu")),
+        threads=natural(sysctl.get("hw.logicalcpu")) or natural(sysctl.get("hw.ncpu")),
     )

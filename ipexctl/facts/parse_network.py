@@ -17,41 +17,41 @@ if TYPE_CHECKING:
     from ipexctl.facts.network import NicKind
 
 
-def parse_network(said: Answers) -> Network:
-    words = said.words("uname")
-    names = _resolved(said)
+def parse_network(answers: Answers) -> Network:
+    words = answers.words("uname")
+    names = _resolved(answers)
     own = names.pop(0, None)
-    peers = said.words("peers")
-    rows = said.all("nic")
-    old_way = _ifconfig(said.all("ifconfig"))
-    addresses = _addresses(said.all("ip.addr")) or {nic.name: list(nic.addresses) for nic in old_way}
-    nics = _nics(rows, addresses) if rows or not old_way else old_way
+    peers = answers.words("peers")
+    rows = answers.all("nic")
+    ifconfig_nics = _ifconfig(answers.all("ifconfig"))
+    addresses = _addresses(answers.all("ip.addr")) or {nic.name: list(nic.addresses) for nic in ifconfig_nics}
+    nics = _nics(rows, addresses) if rows or not ifconfig_nics else ifconfig_nics
     return Network(
         hostname=words[1] if len(words) > 1 else None,
         canonical=own[0] if own else None,
         resolves_to=own[1] if own else None,
-        peers={peers[at - 1]: found for at, (_, found) in sorted(names.items()) if at <= len(peers)},
+        peers={peers[number - 1]: result for number, (_, result) in sorted(names.items()) if number <= len(peers)},
         nics=nics,
-        rdma=tuple(_rdma(line) for line in said.all("rdma")),
-        default_route=_route(said.all("route")),
-        port_range=_port_range(said.words("port_range")),
+        rdma=tuple(_rdma(line) for line in answers.all("rdma")),
+        default_route=_route(answers.all("route")),
+        port_range=_port_range(answers.words("port_range")),
     )
 
 
-def _resolved(said: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """`NUMBER CANONICAL ADDRESS…` by the name's number: ours is 0, the peers' follow in their order."""
-    found: dict[int, tuple[str | None, tuple[str, ...]]] = {}
-    for line in said.all("resolved"):
+def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
+    """Lines `NUMBER CANONICAL ADDRESS…` by number: the host's own name is 0, the peers follow in order."""
+    result: dict[int, tuple[str | None, tuple[str, ...]]] = {}
+    for line in answers.all("resolved"):
         words = line.split()
-        at = natural(words[0])
-        if at is not None and len(words) > 1:
-            valid = dict.fromkeys(address for word in words[2:] if (address := _clean(word)))
-            found.setdefault(at, (None if words[1] == "-" else words[1], tuple(valid)))
-    return found
+        number = natural(words[0])
+        if number is not None and len(words) > 1:
+            valid = dict.fromkeys(address for word in words[2:] if (address := _canonical(word)))
+            result.setdefault(number, (None if words[1] == "-" else words[1], tuple(valid)))
+    return result
 
 
-def _clean(word: str) -> str | None:
-    """An address as the kernel would write it; a v4 one in v6 clothes as itself."""
+def _canonical(word: str) -> str | None:
+    """An address in canonical form; an IPv4-mapped IPv6 address as IPv4."""
     try:
         address = ip_address(word.partition("%")[0])
     except ValueError:
@@ -67,37 +67,37 @@ _ADDRESS = re.compile(
 
 
 def _addresses(lines: Iterable[str]) -> dict[str, list[Address]]:
-    found: defaultdict[str, list[Address]] = defaultdict(list)
+    result: defaultdict[str, list[Address]] = defaultdict(list)
     for line in lines:
         match = _ADDRESS.match(line)
-        if match and (address := _clean(match["address"])):
+        if match and (address := _canonical(match["address"])):
             widest = 128 if ":" in address else 32
             prefix = min(int(match["prefix"] or widest), widest)
             item = Address(address, prefix, match["scope"])
-            if item not in found[match["nic"]]:
-                found[match["nic"]].append(item)
-    return found
+            if item not in result[match["nic"]]:
+                result[match["nic"]].append(item)
+    return result
 
 
 def _nics(rows: Iterable[str], addresses: Mapping[str, list[Address]]) -> tuple[Nic, ...]:
-    marks: dict[str, dict[str, str]] = {}
+    attrs: dict[str, dict[str, str]] = {}
     for row in rows:
         name, _, rest = row.partition(" ")
-        marks.setdefault(name, dict(settings(rest)))
+        attrs.setdefault(name, dict(settings(rest)))
     for name in addresses:
-        marks.setdefault(name, {})
+        attrs.setdefault(name, {})
     return tuple(
         Nic(
             name=name,
-            kind=kind_of(name, said),
-            state=said.get("operstate"),
-            mtu=natural(said.get("mtu")),
-            speed=_speed(said.get("speed")),
-            physical="device" in said if said else None,
-            mac=said.get("address") if (said.get("address") or "").strip("0:") else None,
+            kind=kind_of(name, answers),
+            state=answers.get("operstate"),
+            mtu=natural(answers.get("mtu")),
+            speed=_speed(answers.get("speed")),
+            physical="device" in answers if answers else None,
+            mac=answers.get("address") if (answers.get("address") or "").strip("0:") else None,
             addresses=tuple(addresses.get(name, ())),
         )
-        for name, said in marks.items()
+        for name, answers in attrs.items()
     )
 
 
@@ -121,28 +121,28 @@ _OF_DOCKER = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|podman\d+|cn
 _OF_CONTAINERS = re.compile(r"(veth|cali|lxc|cilium|tunl|gre|sit|flannel|vxlan|tap|tun|wg|zt|tailscale).*")
 
 
-def kind_of(name: str, marks: Mapping[str, str]) -> NicKind:
-    """What an interface is. Names count where the kernel makes no difference: a docker bridge is a bridge."""
+def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
+    """The kind of an interface, by name if the kernel doesn't distinguish it: a docker bridge is a bridge."""
     if _OF_DOCKER.fullmatch(name):
         return "docker"
     if name.startswith("virbr"):
         return "libvirt"
     if re.match(r"(veth|cali|lxc)", name):
         return "veth"
-    found = next((kind for mark, kind in _BY_MARK if mark in marks), None) or _BY_DEVTYPE.get(marks.get("devtype", ""))
-    if found:
-        return found
+    result = next((kind for mark, kind in _BY_MARK if mark in attrs), None) or _BY_DEVTYPE.get(attrs.get("devtype", ""))
+    if result:
+        return result
     if _OF_CONTAINERS.fullmatch(name):
         return "tunnel"
     if re.fullmatch(r"cni\d+", name):
         return "bridge"
-    return _BY_TYPE.get(marks.get("type", ""), "loopback" if re.fullmatch(r"lo\d*", name) else "unknown")
+    return _BY_TYPE.get(attrs.get("type", ""), "loopback" if re.fullmatch(r"lo\d*", name) else "unknown")
 
 
 def _speed(text: str | None) -> int | None:
-    """A driver that doesn't know says -1, or the same without its sign."""
-    found = natural(text)
-    return found if found and found < 1 << 31 else None
+    """The speed; a driver that doesn't know it reports -1, signed or unsigned."""
+    result = natural(text)
+    return result if result and result < 1 << 31 else None
 
 
 def _rdma(line: str) -> Rdma:
@@ -157,7 +157,7 @@ def _rdma(line: str) -> Rdma:
 
 
 def _route(lines: Iterable[str]) -> Route | None:
-    """The kernel's hex: v4 in the byte order of a little-endian machine, v6 in the network's. v4 comes first."""
+    """The gateway from the kernel's hex: v4 in little-endian byte order, v6 in network byte order. v4 comes first."""
     for line in lines:
         iface, _, gateway = line.partition(" ")
         try:
@@ -178,7 +178,7 @@ def _port_range(words: list[str]) -> tuple[int, int] | None:
 
 
 def _ifconfig(lines: Iterable[str]) -> tuple[Nic, ...]:
-    """The BSDs' and old Linux's ifconfig: a line at the margin begins an interface."""
+    """ifconfig of BSD and old Linux: a line without indentation begins an interface."""
     heads: dict[str, tuple[int | None, str | None]] = {}
     addresses: defaultdict[str, list[Address]] = defaultdict(list)
     name = ""
@@ -200,7 +200,7 @@ def _ifconfig(lines: Iterable[str]) -> tuple[Nic, ...]:
 
 def _bsd_address(line: str) -> Address | None:
     match = re.search(r"\binet6?\s+(?:addr:\s*)?([0-9a-fA-F.:]+)", line)
-    address = _clean(match[1]) if match else None
+    address = _canonical(match[1]) if match else None
     if address is None:
         return None
     prefix = re.search(r"prefixlen (\d{1,3})|/(\d{1,3})\b", line)

@@ -1,4 +1,4 @@
-"""The probe's lines about interpreters, environments and MPIs, as Software. Pure."""
+"""Parses the probe's lines about Pythons, environments and MPIs. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from ipexctl.facts.software import Flavor
 
 
-def parse_software(said: Answers) -> Software:
+def parse_software(answers: Answers) -> Software:
     return Software(
-        pythons=tuple(_python(line) for line in said.all("python")),
-        envs=_envs(said),
-        mpis=tuple(parse_mpi(line, said.first("path") or "") for line in said.all("mpi")),
-        libraries=_libraries(said.all("library")),
-        conda=said.first("conda"),
+        pythons=tuple(_python(line) for line in answers.all("python")),
+        envs=_envs(answers),
+        mpis=tuple(parse_mpi(line, answers.first("path") or "") for line in answers.all("mpi")),
+        libraries=_libraries(answers.all("library")),
+        conda=answers.first("conda"),
     )
 
 
 def _python(line: str) -> Python:
-    """`PATH VERSION venv|- BUILT`, or the path alone of one that doesn't run; BUILT is `311-x86_64-linux-gnu`."""
-    path, version, can, built = [*line.split(" "), "", "", ""][:4]
+    """`PATH VERSION venv|- BUILT`, or the path alone if it doesn't run; BUILT is `311-x86_64-linux-gnu`."""
+    path, version, venv_support, built = [*line.split(" "), "", "", ""][:4]
     if not re.fullmatch(r"3\.\d+(\.\d+)*", version):
         return Python(path)
     parts = built.split("-")
@@ -38,22 +38,22 @@ def _python(line: str) -> Python:
         version=version,
         arch=parts[1] if len(parts) > 2 else None,
         libc=None if libc is None else "musl" if libc[0] == "musl" else "glibc",
-        venv=can == "venv",
+        venv=venv_support == "venv",
     )
 
 
-def _envs(said: Answers) -> tuple[Env, ...]:
-    home = said.first("home.path") or ""
-    runs = set(said.all("env.runs"))
-    pythons = dict(reversed(list(_by_env(said.all("env.python")))))
+def _envs(answers: Answers) -> tuple[Env, ...]:
+    home = answers.first("home.path") or ""
+    runs = set(answers.all("env.runs"))
+    pythons = dict(reversed(list(_by_env(answers.all("env.python")))))
     records: defaultdict[str, list[str]] = defaultdict(list)
     packages: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for name, line in _by_env(said.all("env.record")):
+    for name, line in _by_env(answers.all("env.record")):
         records[name].append(line)
     names: defaultdict[str, list[str]] = defaultdict(list)
-    for name, link in _by_env(said.all("env.link")):
+    for name, link in _by_env(answers.all("env.link")):
         names[name].append(link)
-    for name, directory in _by_env(said.all("env.package")):
+    for name, directory in _by_env(answers.all("env.package")):
         package, _, version = directory.removesuffix(".dist-info").rpartition("-")
         if package:
             packages[name][re.sub(r"[-_.]+", "-", package).lower()] = version
@@ -67,7 +67,7 @@ def _envs(said: Answers) -> tuple[Env, ...]:
             record="\n".join(records[name]),
             names=tuple(names[name]),
         )
-        for name in dict.fromkeys(said.all("env"))
+        for name in dict.fromkeys(answers.all("env"))
     )
 
 
@@ -86,7 +86,7 @@ _FLAVORS: Final[tuple[tuple[str, Flavor], ...]] = (
 
 
 def parse_mpi(line: str, login_path: str = "") -> Mpi:
-    """Its path, and the first lines of what it says to --version."""
+    """A line with the path of an mpirun and the first lines of its --version."""
     path, _, banner = line.partition(" ")
     flavor: Flavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
     if flavor == "mpich" and "mvapich" in path.lower():
@@ -95,14 +95,14 @@ def parse_mpi(line: str, login_path: str = "") -> Mpi:
     return Mpi(
         path=path,
         flavor=flavor,
-        # Intel's 2019 Update 7 is what its packages call 2019.7.
+        # Intel's packages call 2019 Update 7 2019.7.
         version=version[1].replace(" Update ", ".") if version else None,
         on_path=dirname(path) in login_path.split(":"),
     )
 
 
 def _libraries(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    libraries: defaultdict[str, list[str]] = defaultdict(list)
     for path in paths:
-        found[re.split(r"_minimal|\.so", basename(path))[0]].append(path)
-    return {name: tuple(dict.fromkeys(where)) for name, where in found.items()}
+        libraries[re.split(r"_minimal|\.so", basename(path))[0]].append(path)
+    return {name: tuple(dict.fromkeys(found)) for name, found in libraries.items()}

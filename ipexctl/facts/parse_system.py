@@ -1,4 +1,4 @@
-"""The probe's lines about the system, its memory, disks and rules, as values. Pure."""
+"""Parses the probe's lines about system, memory, disks and policies. Pure."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from ipexctl.facts.answers import Answers
 
 
-def parse_system(said: Answers) -> System:
-    name, release, arch = (_nth(said.words("uname"), at) for at in (0, 2, 3))
+def parse_system(answers: Answers) -> System:
+    name, release, arch = (_nth(answers.words("uname"), index) for index in (0, 2, 3))
     release_file = {
-        key: value.strip("\"'") for key, _, value in (line.partition("=") for line in said.all("os_release"))
+        key: value.strip("\"'") for key, _, value in (line.partition("=") for line in answers.all("os_release"))
     }
-    product = said.first("product")
-    libc, libc_version = _libc(said.first("libc") or "")
+    product = answers.first("product")
+    libc, libc_version = _libc(answers.first("libc") or "")
     return System(
         kernel_name=name,
         kernel=release,
@@ -49,17 +49,17 @@ def parse_system(said: Answers) -> System:
         distro_version=release_file.get("VERSION_ID") or product,
         libc=libc,
         libc_version=libc_version,
-        boot=boot_of(said),
+        boot=boot_of(answers),
     )
 
 
-def _nth(words: list[str], at: int) -> str | None:
-    return words[at] if at < len(words) else None
+def _nth(words: list[str], index: int) -> str | None:
+    return words[index] if index < len(words) else None
 
 
-def boot_of(said: Answers) -> str | None:
-    told = said.named("sysctl")
-    return said.first("boot_id") or told.get("kern.bootsessionuuid") or told.get("kern.boottime")
+def boot_of(answers: Answers) -> str | None:
+    sysctl = answers.named("sysctl")
+    return answers.first("boot_id") or sysctl.get("kern.bootsessionuuid") or sysctl.get("kern.boottime")
 
 
 def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
@@ -73,24 +73,24 @@ def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
     return None, None
 
 
-def parse_memory(said: Answers, mounts: Sequence[Mount]) -> Memory:
+def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
     limits = [
         value
         for key in ("cgroup.memory.max", "cgroup.memory.limit_in_bytes")
-        for text in said.all(key)
+        for text in answers.all(key)
         if (value := natural(text)) is not None and value < _NO_LIMIT
     ]
-    told, sysctl = said.named("meminfo"), said.named("sysctl")
-    thp = re.search(r"\[(\w+)\]", said.first("thp") or "")
-    shm = parse_disk(said, "/dev/shm", mounts)  # noqa: S108  # a name, not a file of ours
+    meminfo, sysctl = answers.named("meminfo"), answers.named("sysctl")
+    thp = re.search(r"\[(\w+)\]", answers.first("thp") or "")
+    shm = parse_disk(answers, "/dev/shm", mounts)  # noqa: S108  # a name, no temporary file
     return Memory(
-        total=kilobytes(told.get("MemTotal")) or natural(sysctl.get("hw.memsize") or sysctl.get("hw.physmem")),
-        available=kilobytes(told.get("MemAvailable")),
+        total=kilobytes(meminfo.get("MemTotal")) or natural(sysctl.get("hw.memsize") or sysctl.get("hw.physmem")),
+        available=kilobytes(meminfo.get("MemAvailable")),
         limit=min(limits, default=None),
-        swap=kilobytes(told.get("SwapTotal")),
-        hugepages_total=natural(told.get("HugePages_Total")),
-        hugepages_free=natural(told.get("HugePages_Free")),
-        hugepage_size=kilobytes(told.get("Hugepagesize")),
+        swap=kilobytes(meminfo.get("SwapTotal")),
+        hugepages_total=natural(meminfo.get("HugePages_Total")),
+        hugepages_free=natural(meminfo.get("HugePages_Free")),
+        hugepage_size=kilobytes(meminfo.get("Hugepagesize")),
         thp=thp[1] if thp else None,
         shm_size=shm.total if shm else None,
         shm_free=shm.free if shm else None,
@@ -98,31 +98,31 @@ def parse_memory(said: Answers, mounts: Sequence[Mount]) -> Memory:
 
 
 _NO_LIMIT: Final = 1 << 62
-"""cgroup v1 writes the largest whole page count there is."""
+"""cgroup v1 writes the largest possible page count for no limit."""
 
 
-def parse_limits(said: Answers) -> Limits:
-    found: dict[str, Limit] = {}
-    for line in said.all("limit"):
+def parse_limits(answers: Answers) -> Limits:
+    limits: dict[str, Limit] = {}
+    for line in answers.all("limit"):
         match = re.match(r"(Max [a-z ]+?) {2,}(\S+) +(\S+)", line)
         if match:
-            found.setdefault(match[1], Limit(limit(match[2]), limit(match[3])))
+            limits.setdefault(match[1], Limit(limit(match[2]), limit(match[3])))
     names = ("Max locked memory", "Max open files", "Max processes")
-    return Limits(*(found.get(name, Limit()) for name in names))
+    return Limits(*(limits.get(name, Limit()) for name in names))
 
 
-def parse_disk(said: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
-    """What was said of the room at a path; None where nothing was."""
+def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
+    """The disk space at a path; None if the probe has no line about it."""
     mount = mount_of(path, mounts)
-    writable = path in said.all("writable")
+    writable = path in answers.all("writable")
     total = free = inodes = inodes_free = None
-    for line in said.all("room"):
-        *sizes, at = [*line.split(" ", 5), ""][:6]
+    for line in answers.all("room"):
+        *sizes, measured = [*line.split(" ", 5), ""][:6]
         match [natural(word) for word in sizes]:
-            case [int(block), int(blocks), int(available), int(nodes), int(left)] if at == path:
+            case [int(block), int(blocks), int(available), int(nodes), int(left)] if measured == path:
                 total, free = block * blocks, block * available
                 inodes, inodes_free = (nodes, left) if nodes else (None, None)
-    for line in said.all("df"):
+    for line in answers.all("df"):
         match _df(line.removeprefix(f"{path}|")):
             case (int(total_kb), int(free_kb)) if line.startswith(f"{path}|"):
                 total, free = total_kb * 1024, free_kb * 1024
@@ -141,14 +141,14 @@ def parse_disk(said: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None
 
 
 def _df(rows: str) -> tuple[int | None, int | None]:
-    """The last row of `df -Pk`, whose rows came joined by bars: SOURCE KB USED FREE PERCENT POINT."""
+    """The last row of `df -Pk`, whose rows are joined by bars: SOURCE KB USED FREE PERCENT POINT."""
     words = rows.rstrip("|").rpartition("|")[2].split()
-    found = [number for word in words if (number := natural(word)) is not None]
-    return (found[0], found[2]) if len(found) >= 3 else (None, None)
+    numbers = [number for word in words if (number := natural(word)) is not None]
+    return (numbers[0], numbers[2]) if len(numbers) >= 3 else (None, None)
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """The filesystem a path is on: of all whose mount point is above it the nearest, of several there the last."""
+    """The filesystem of a path: the nearest mount point above it; of several there, the last one mounted."""
     best: Mount | None = None
     for mount in mounts:
         if _is_below(path, mount.point) and len(mount.point) >= len(best.point if best else ""):
@@ -160,8 +160,8 @@ def _is_below(path: str, point: str) -> bool:
     return path == point or path.startswith(f"{point.rstrip('/')}/")
 
 
-def parse_mounts(said: Answers) -> tuple[Mount, ...]:
-    return tuple(mount for row in said.all("mount") if (mount := parse_mount(row)))
+def parse_mounts(answers: Answers) -> tuple[Mount, ...]:
+    return tuple(mount for row in answers.all("mount") if (mount := parse_mount(row)))
 
 
 def parse_mount(row: str) -> Mount | None:
@@ -171,124 +171,124 @@ def parse_mount(row: str) -> Mount | None:
     if not dash or len(left) < 6 or len(right) < 2:
         return None
     return Mount(
-        point=_unescaped(left[4]),
+        point=_unescape(left[4]),
         type=right[0],
-        source=_unescaped(right[1]),
-        root=_unescaped(left[3]),
+        source=_unescape(right[1]),
+        root=_unescape(left[3]),
         device=left[2],
         options=tuple(dict.fromkeys([*left[5].split(","), *(right[2].split(",") if len(right) > 2 else ())])),
         is_network=is_network(right[0]),
     )
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     """mountinfo writes blanks and backslashes as octal."""
     if "\\" not in text:
         return text
     return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text)
 
 
-def parse_home(said: Answers, mounts: Sequence[Mount]) -> Home | None:
-    path = said.first("home.path")
+def parse_home(answers: Answers, mounts: Sequence[Mount]) -> Home | None:
+    path = answers.first("home.path")
     if path is None:
         return None
-    real, base = said.first("home.real"), said.first("home.base")
+    real, base = answers.first("home.real"), answers.first("home.base")
     return Home(
         path=path,
-        exists="home.exists" in said,
+        exists="home.exists" in answers,
         real=real,
-        disk=parse_disk(said, base, mounts) if base else None,
-        store=_store(said, real, mounts) if real else None,
+        disk=parse_disk(answers, base, mounts) if base else None,
+        store=_store(answers, real, mounts) if real else None,
     )
 
 
-def _store(said: Answers, real: str, mounts: Sequence[Mount]) -> str | None:
+def _store(answers: Answers, real: str, mounts: Sequence[Mount]) -> str | None:
     anchor = real
     mount = mount_of(real, mounts)
-    if "home.link" not in said and not (mount and mount.point == real):
+    if "home.link" not in answers and not (mount and mount.point == real):
         anchor = real.rpartition("/")[0] or "/"
-    inode = natural((said.first("home.inode") or "").partition(" ")[0])
-    return store_token(anchor, mount, boot_of(said), inode)
+    inode = natural((answers.first("home.inode") or "").partition(" ")[0])
+    return store_token(anchor, mount, boot_of(answers), inode)
 
 
-def parse_tmp(said: Answers, mounts: Sequence[Mount]) -> Disk | None:
-    path = said.first("tmp")
-    return parse_disk(said, path, mounts) if path else None
+def parse_tmp(answers: Answers, mounts: Sequence[Mount]) -> Disk | None:
+    path = answers.first("tmp")
+    return parse_disk(answers, path, mounts) if path else None
 
 
-def parse_account(said: Answers) -> Account:
-    uid = natural(next(iter(said.named("status").get("Uid", "").split()), None))
+def parse_account(answers: Answers) -> Account:
+    uid = natural(next(iter(answers.named("status").get("Uid", "").split()), None))
     return Account(
-        user=said.first("user"),
-        uid=uid if uid is not None else natural(said.first("uid")),
-        home=said.first("login_home"),
-        shell=said.first("shell"),
+        user=answers.first("user"),
+        uid=uid if uid is not None else natural(answers.first("uid")),
+        home=answers.first("login_home"),
+        shell=answers.first("shell"),
     )
 
 
-def parse_logind(said: Answers) -> Logind:
-    if "present" not in said.all("logind"):
+def parse_logind(answers: Answers) -> Logind:
+    if "present" not in answers.all("logind"):
         return Logind()
     values: dict[str, bool] = {}
-    # What is set beats what is commented out, and the later of two that are set beats the earlier.
-    for wanted in ("#", ""):
-        for line in said.all("logind.conf"):
+    # A setting overrides a commented default, and a later setting overrides an earlier one.
+    for comment_mark in ("#", ""):
+        for line in answers.all("logind.conf"):
             match = re.match(r"\s*(#?)\s*(\w+)\s*=\s*(\w+)", line)
-            if match and match[1] == wanted:
+            if match and match[1] == comment_mark:
                 values[match[2]] = match[3].lower() in ("yes", "true", "1", "on", "y", "t")
-    session = said.first("session")
+    session = answers.first("session")
     return Logind(
         present=True,
         in_session=None if session is None else session != "none",
         kill_user_processes=values.get("KillUserProcesses"),
         remove_ipc=values.get("RemoveIPC"),
-        linger="linger" in said.all("logind"),
+        linger="linger" in answers.all("logind"),
     )
 
 
-def parse_security(said: Answers) -> Security:
+def parse_security(answers: Answers) -> Security:
     modes: dict[str | None, Literal["enforcing", "permissive"]] = {"1": "enforcing", "0": "permissive"}
     return Security(
-        selinux=modes.get(said.first("selinux")),
-        firewall=tuple(dict.fromkeys([*(["ufw"] if "firewall.ufw" in said else []), *said.all("firewall")])),
-        ptrace_scope=natural(said.first("ptrace_scope")),
+        selinux=modes.get(answers.first("selinux")),
+        firewall=tuple(dict.fromkeys([*(["ufw"] if "firewall.ufw" in answers else []), *answers.all("firewall")])),
+        ptrace_scope=natural(answers.first("ptrace_scope")),
     )
 
 
-def parse_variables(said: Answers) -> dict[str, str]:
-    pairs = (line.partition("=") for line in said.all("variable"))
+def parse_variables(answers: Answers) -> dict[str, str]:
+    pairs = (line.partition("=") for line in answers.all("variable"))
     return {name: value for name, equals, value in pairs if equals and is_variable_name(name)}
 
 
-def parse_environment(said: Answers) -> Environment:
-    tools = (line.partition(" ") for line in said.all("tool"))
+def parse_environment(answers: Answers) -> Environment:
+    tools = (line.partition(" ") for line in answers.all("tool"))
     return Environment(
-        variables=parse_variables(said),
+        variables=parse_variables(answers),
         tools={name: path for name, _, path in tools if path.startswith("/")},
-        modules=said.first("modules"),
+        modules=answers.first("modules"),
     )
 
 
 _SUBMITS: Final = {"srun": "slurm", "qsub": "pbs", "bsub": "lsf"}
 
 
-def parse_batch(said: Answers) -> Batch:
-    variables = parse_variables(said)
-    programs = (line.partition(" ")[0] for line in said.all("tool"))
-    found = [*said.all("scheduler"), *(_SUBMITS[name] for name in programs if name in _SUBMITS)]
+def parse_batch(answers: Answers) -> Batch:
+    variables = parse_variables(answers)
+    programs = (line.partition(" ")[0] for line in answers.all("tool"))
+    schedulers = [*answers.all("scheduler"), *(_SUBMITS[name] for name in programs if name in _SUBMITS)]
     return Batch(
-        schedulers=tuple(dict.fromkeys(found)),
+        schedulers=tuple(dict.fromkeys(schedulers)),
         job=variables.get("SLURM_JOB_ID") or variables.get("PBS_JOBID"),
     )
 
 
-def parse_activity(said: Answers) -> Activity:
-    load_words = said.words("load") or said.named("sysctl").get("vm.loadavg", "").split()
+def parse_activity(answers: Answers) -> Activity:
+    load_words = answers.words("load") or answers.named("sysctl").get("vm.loadavg", "").split()
     numbers = [decimal(word) for word in load_words if word not in "{}"][:3]
-    pids = (natural(text) for text in said.all("pid"))
-    supervisors = (_supervisor(line) for line in said.all("run.supervisor"))
+    pids = (natural(text) for text in answers.all("pid"))
+    supervisors = (_supervisor(line) for line in answers.all("run.supervisor"))
     processes: dict[int, RunProcess] = {}
-    for line in said.all("process"):
+    for line in answers.all("process"):
         if (process := _process(line)) is not None:
             processes.setdefault(process.pid, process)
     match numbers:
@@ -296,20 +296,20 @@ def parse_activity(said: Answers) -> Activity:
             load: tuple[float, float, float] | None = (one, five, fifteen)
         case _:
             load = None
-    runs = _run_ids(said.all("run"))
+    runs = _run_ids(answers.all("run"))
     return Activity(
         load=load,
         runs=runs,
         supervisors=tuple(supervisor for supervisor in supervisors if supervisor is not None),
-        # A record that goes on may have ranks that have ended.
-        ended=tuple(run for run in _run_ids(said.all("run.ended")) if run not in runs),
+        # The record of a running run may have ranks that have ended.
+        ended=tuple(run for run in _run_ids(answers.all("run.ended")) if run not in runs),
         pids=tuple(pid for pid in pids if pid is not None),
         processes=tuple(processes.values()),
     )
 
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-"""What a run's id may be: it is shown as part of a command."""
+"""Valid ids of runs: an id is printed as part of a command."""
 
 
 def _run_ids(lines: Sequence[str]) -> tuple[str, ...]:
@@ -317,7 +317,7 @@ def _run_ids(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _supervisor(line: str) -> RunSupervisor | None:
-    """`RUN START {…}`: the record's own words of its supervisor, behind the start of the process of its number here."""
+    """`RUN START {…}`: the supervisor in the record, and the start time of the process with its pid on this host."""
     run, _, rest = line.partition(" ")
     start, _, text = rest.partition(" ")
     try:
@@ -329,8 +329,8 @@ def _supervisor(line: str) -> RunSupervisor | None:
     names = {name: value for name in ("host", "machine", "boot") if isinstance(value := record.get(name), str)}
     is_here: bool | None = None
     if isinstance(record.get("pid"), int) and isinstance(record.get("start"), int):
-        began = natural(start)
-        is_here = False if start == "-" else None if began is None else began == record["start"]
+        start_ticks = natural(start)
+        is_here = False if start == "-" else None if start_ticks is None else start_ticks == record["start"]
     return RunSupervisor(run, names.get("host"), names.get("machine"), names.get("boot"), is_here)
 
 

@@ -1,4 +1,4 @@
-"""What is installed on a host that a stack could use, or trip over. Values only."""
+"""Software on a host that matters for a stack: Pythons, environments, MPIs, libraries. Values only."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Flavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An interpreter that was started and said its version."""
+    """A Python interpreter on the host."""
 
     path: str
     version: str | None = None
-    """`3.11.2`; None: it is there and doesn't run."""
+    """`3.11.2`; None: it doesn't run."""
     arch: str | None = None
-    """What it was built for: `x86_64`; None where its files don't say."""
+    """The architecture it was built for: `x86_64`; None if unknown."""
     libc: Literal["glibc", "musl"] | None = None
     venv: bool | None = None
-    """Whether it has what `-m venv` needs to make an environment with pip in it."""
+    """Whether `-m venv` can create an environment with pip."""
 
     @property
     def minor(self) -> tuple[int, int] | None:
@@ -35,20 +35,20 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """An environment of ours."""
+    """An environment installed by ipexctl."""
 
     name: str
     path: str
     python: str | None = None
-    """`3.11`, from where its packages are."""
+    """`3.11`, from the path of its packages."""
     runs: bool = False
-    """Whether its interpreter is still there."""
+    """Whether its interpreter still exists."""
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Name as pip normalises it → version, of those that make a stack."""
+    """Normalised name → version, of the packages of a stack."""
     record: str = ""
-    """Its env.json, as text; empty where there is none."""
+    """The text of its env.json; empty if it has none."""
     names: tuple[str, ...] = ()
-    """The other names it goes by: links to it."""
+    """Its other names: links to it."""
 
     def version(self, package: str) -> str | None:
         return self.packages.get(package)
@@ -76,22 +76,22 @@ class Env:
 
 @dataclass(frozen=True, slots=True)
 class Mpi:
-    """An mpirun."""
+    """An `mpirun` on the host."""
 
     path: str
     flavor: Flavor = "unknown"
     version: str | None = None
     on_path: bool = False
-    """Whether a command run over ssh finds it."""
+    """Whether a command over ssh finds it in PATH."""
 
 
 @dataclass(frozen=True, slots=True)
 class Software:
     pythons: tuple[Python, ...] = ()
-    """PATH's first."""
+    """Those in PATH first."""
     envs: tuple[Env, ...] = ()
     mpis: tuple[Mpi, ...] = ()
-    """PATH's first."""
+    """Those in PATH first."""
     libraries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """libgomp, libiomp5, libtcmalloc, libjemalloc → where."""
+    """libgomp, libiomp5, libtcmalloc, libjemalloc → paths."""
     conda: str | None = None

@@ -1,6 +1,6 @@
-"""Which hosts share one home: a token from what identifies the directory that holds it. Pure.
+"""Tokens that identify stores: hosts with equal tokens share one home. Pure.
 
-A file with a random name in it would tell as well, but a look at a host writes nothing there. So:
+A file with a random name would identify it too, but the probe writes nothing on a host. So the token is made of:
 
 - On a filesystem of the network, the name the server gives it (`nfs1:/export/home`, without the server's domain,
   which some machines mount by and some don't), and the directory below that. The server's address stays out:
@@ -28,7 +28,7 @@ NETWORK_FILESYSTEMS: Final = frozenset(
     "fuse.mfs fuse.lizardfs fuse.beegfs fuse.quobyte fuse.vmhgfs-fuse fuse.gcsfuse fuse.daos daos efs dvs vboxsf "
     "fuse.cvmfs2 prl_fs acfs".split()
 )
-_NAMED_BY_THE_GUEST: Final = frozenset({"9p", "virtiofs", "vboxsf"})
+_NAMED_BY_GUEST: Final = frozenset({"9p", "virtiofs", "vboxsf"})
 
 
 def is_network(kind: str) -> bool:
@@ -36,29 +36,29 @@ def is_network(kind: str) -> bool:
 
 
 def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | None = None) -> str | None:
-    """The token of a directory; None where too little is known to tell."""
+    """The token of a directory; None if too little is known."""
     if mount is None:
         return None
     below = path[len(mount.point.rstrip("/")) :].rstrip("/")
     within = f"{mount.root.rstrip('/')}{below}"
     if not mount.is_network:
         return f"{boot}:{mount.device}:{within or '/'}" if boot else None
-    # One server is mounted as nfs here and as nfs4 there.
+    # Hosts may mount the same server as nfs or as nfs4.
     kind = "nfs" if mount.type.startswith("nfs") else mount.type
     token = f"{kind}:{_export(mount)}{within}"
-    if mount.type not in _NAMED_BY_THE_GUEST:
+    if mount.type not in _NAMED_BY_GUEST:
         return token
     return f"{token}#{inode}" if inode is not None else None
 
 
 def _export(mount: Mount) -> str:
-    """What the server calls it: `nfs1.cluster:/export/` → `nfs1:/export`."""
+    """The server's name for it: `nfs1.cluster:/export/` → `nfs1:/export`."""
     server, colon, path = mount.source.rpartition(":/")
     if not colon:
         return mount.source.rstrip("/")
     path = f"/{path}".rstrip("/")
     if mount.type in ("lustre", "ceph"):
-        # Their servers are a list, in whatever order.
+        # Their source is a list of servers in any order.
         return path
     numeric = "[" in server or server.replace(".", "").isdigit()
     return f"{server if numeric else server.split('.')[0].lower()}:{path}"

@@ -1,4 +1,4 @@
-"""A host's system: what runs it, its memory, disks, limits and rules of the house. Values only."""
+"""A host's operating system, memory, disks, limits and policies. Values only."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class System:
     kernel: str | None = None
     arch: str | None = None
     distro: str | None = None
-    """For people: `Ubuntu 20.04.6 LTS`."""
+    """The name for display: `Ubuntu 20.04.6 LTS`."""
     distro_id: str | None = None
     distro_version: str | None = None
     libc: Literal["glibc", "musl"] | None = None
     libc_version: str | None = None
     boot: str | None = None
-    """This boot of this kernel: another after a restart, the same in every container of a machine."""
+    """The boot id: changes with a reboot, equal in all containers of a machine."""
 
     @property
     def is_linux(self) -> bool:
@@ -33,12 +33,12 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes, but for the counts of huge pages."""
+    """In bytes, except for the counts of huge pages."""
 
     total: int | None = None
     available: int | None = None
     limit: int | None = None
-    """The cgroup's; None: none, or not known."""
+    """The limit of the cgroup; None: none or unknown."""
     swap: int | None = None
     hugepages_total: int | None = None
     hugepages_free: int | None = None
@@ -50,7 +50,7 @@ class Memory:
 
     @property
     def usable(self) -> int | None:
-        """What this account could ever have: the cgroup's limit where it is below what the machine has."""
+        """The maximum for this account: the limit of the cgroup if it is below the machine's total."""
         if self.total is None or self.limit is None:
             return self.total
         return min(self.total, self.limit)
@@ -58,7 +58,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A ulimit; `math.inf` stands for unlimited, and is "unlimited" in JSON."""
+    """A ulimit; `math.inf` means unlimited and is "unlimited" in JSON."""
 
     soft: float | None = None
     hard: float | None = None
@@ -80,7 +80,7 @@ class Mount:
     type: str
     source: str
     root: str = "/"
-    """Which directory of that filesystem is mounted here."""
+    """The directory of that filesystem that is mounted."""
     device: str | None = None
     """The kernel's number for the filesystem: `8:1`."""
     options: tuple[str, ...] = ()
@@ -89,14 +89,14 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Room at a path."""
+    """Disk space at a path."""
 
     path: str
     total: int | None = None
     free: int | None = None
-    """Bytes an ordinary account may still write."""
+    """Bytes that an account other than root can still write."""
     inodes: int | None = None
-    """None where the filesystem doesn't count them."""
+    """None if the filesystem doesn't count them."""
     inodes_free: int | None = None
     writable: bool | None = None
     noexec: bool | None = None
@@ -105,22 +105,22 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Our directory on the host."""
+    """The `--home` directory on the host."""
 
     path: str
-    """As it was asked for, absolute."""
+    """The absolute path, with symbolic links."""
     exists: bool = False
     real: str | None = None
-    """The same without symbolic links."""
+    """The path without symbolic links."""
     disk: Disk | None = None
-    """Where it is, or would be made."""
+    """The disk it is on, or will be on."""
     store: str | None = None
     """Two hosts with the same token share this home; see `store.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who we are there."""
+    """The account of the login."""
 
     user: str | None = None
     uid: int | None = None
@@ -130,11 +130,11 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Logind:
-    """What systemd does to an account's processes and shared memory once its last session ends."""
+    """systemd's policy for an account's processes and shared memory after its last session ends."""
 
     present: bool = False
     in_session: bool | None = None
-    """Whether sshd put us into a session of logind's at all."""
+    """Whether the login is in a logind session."""
     kill_user_processes: bool | None = None
     remove_ipc: bool | None = None
     linger: bool | None = None
@@ -143,73 +143,73 @@ class Logind:
 @dataclass(frozen=True, slots=True)
 class Security:
     selinux: Literal["enforcing", "permissive"] | None = None
-    """None: not there."""
+    """None: not installed or disabled."""
     firewall: tuple[str, ...] = ()
-    """What of a firewall can be seen without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
+    """Firewalls that are visible without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
     ptrace_scope: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A scheduler that thinks it owns this machine."""
+    """The batch system of the host."""
 
     schedulers: tuple[str, ...] = ()
     """slurm, pbs, lsf, sge."""
     job: str | None = None
-    """The job we are inside."""
+    """The current job."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSupervisor:
-    """The supervisor of a run that goes on by its record, and whether its process is on the host that was asked.
+    """The supervisor of a run that is still running by its record, and whether its process is on the probed host.
 
-    A record in a shared home is read on every host; only node0, `machine`, can tell that the process is gone.
+    A record in a shared home is read on every host; only node0 (`machine`) can know that the process has ended.
     """
 
     run: str
     host: str | None = None
-    """node0's name, in the words of the caller who started the run."""
+    """node0's name in the hostfile of the run."""
     machine: str | None = None
     boot: str | None = None
-    """node0's boot; records of older versions don't have it."""
+    """node0's boot id; records of older versions have none."""
     is_here: bool | None = None
-    """By its number and its start time. None: not known."""
+    """Compared by pid and start time. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunProcess:
-    """A process of our account that belongs to a run."""
+    """A process of this account that belongs to a run."""
 
     pid: int
     start: int | None
-    """In the kernel's ticks: with its number it names it for good."""
+    """The start time in kernel ticks; with the pid, it identifies the process."""
     run: str
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What goes on there now."""
+    """The host's current load, runs and processes."""
 
     load: tuple[float, float, float] | None = None
     runs: tuple[str, ...] = ()
-    """Runs whose record in this home says they go on."""
+    """Runs that are still running by their record in this home."""
     supervisors: tuple[RunSupervisor, ...] = ()
-    """Those runs' supervisors."""
+    """The supervisors of these runs."""
     ended: tuple[str, ...] = ()
-    """The newest runs whose record in this home says they have ended."""
+    """The newest runs that have ended by their record in this home."""
     pids: tuple[int, ...] = ()
-    """Our account's processes that were started out of our home."""
+    """Processes of this account whose program is in the `--home` directory."""
     processes: tuple[RunProcess, ...] = ()
-    """Our account's processes that belong to a run, whether it goes on or not."""
+    """Processes of this account that belong to a run, running or ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a command run over ssh finds, before anything of ours is set."""
+    """The environment of a command over ssh, without settings of ipexctl."""
 
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Those that steer OpenMP, MPI, oneCCL, libfabric, gloo, the loader and Python."""
+    """Variables that affect OpenMP, MPI, oneCCL, libfabric, gloo, the loader and Python."""
     tools: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Programs we may want, with where they are."""
+    """Useful programs and their paths."""
     modules: str | None = None
-    """lmod, or modules: the classic ones."""
+    """`lmod`, or `modules` for the classic ones."""

@@ -1,6 +1,6 @@
-"""The probe: pieces of POSIX sh and one of awk that make one script, and the command that runs it on a host.
+"""The probe: one script made of parts in POSIX sh and awk, and the command that runs it on a host.
 
-The script needs no Python, no root and no program but the shell; whatever else is missing leaves a hole.
+The script needs no Python, no root and no program but the shell; other missing programs give missing facts.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from ipexctl.remote.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PIECES: Final = ("frame.sh", "machine.sh", "places.sh", "main.sh")
-_A_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_FILES: Final = ("frame.sh", "machine.sh", "places.sh", "main.sh")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")
-"""What the script says `done` to, one after the other or side by side."""
+"""The parts for which the script prints `done`; some run at the same time."""
 
 
 @functools.cache
 def probe_script() -> str:
-    """What asks, to be run as `sh -c SCRIPT probe HOME PEERS`."""
-    return f"kernel_awk={shlex.quote(_text('kernel.awk'))}\n" + "".join(_text(piece) for piece in _PIECES)
+    """The script, for `sh -c SCRIPT probe HOME PEERS`."""
+    return f"kernel_awk={shlex.quote(_text('kernel.awk'))}\n" + "".join(_text(file) for file in _FILES)
 
 
 @functools.cache
-def _text(piece: str) -> str:
-    """A piece without its comments and indentation: they'd travel to every host."""
-    text = Path(__file__).with_name(piece).read_text(encoding="utf-8")
+def _text(file: str) -> str:
+    """A part without comments and indentation, because it is sent to every host."""
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     lines = (line.strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
 
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
-    """The probe for hosts whose fellows have these names, with our directory there, or the usual one.
+    """The probe command for hosts with these peers; `home` is the `--home` directory, else the default one.
 
-    An address has no name to be looked up. What can't be a host's name is left out: the script hands names to
-    getent as words.
+    Addresses need no lookup and are left out. So are invalid host names, because the script passes names to getent
+    unquoted.
     """
-    names = " ".join(name for name in peers if _A_NAME.fullmatch(name) and not _is_address(name))
-    given = {"home": home or "", "peers": names, "probe": probe_script()}
-    settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in given.items())
+    names = " ".join(name for name in peers if _NAME.fullmatch(name) and not _is_address(name))
+    variables = {"home": home or "", "peers": names, "probe": probe_script()}
+    settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
     return Command(script=settings + _text("outer.sh"), label="the probe")
 
 
