@@ -1,17 +1,17 @@
-# How the probe talks: `key value` lines. A line `== key` begins a block, in which every line up to the next
-# `==` is a value of that key. Every line is printed at once and whole, so jobs may speak side by side.
+# The output format: `key value` lines. A line `== key` begins a block, in which every line up to the next `==` is a
+# value of that key. Every line is printed with one write, so background jobs can print at the same time.
 #
-# Nothing is written anywhere: no file, no here-document (some shells keep those in /tmp). Programs are
-# started as rarely as can be: on a small machine each costs as much as all the files read here together.
+# The probe writes nothing: no file, no here-document (some shells keep those in /tmp). It starts few programs: on a
+# small machine each costs as much as all the files read here together.
 #
-# $1  our directory on this host, or empty for the usual one
+# $1  the --home directory on this host, or empty for the default one
 # $2  the names of the other hosts
 exec 2>/dev/null </dev/null
 LC_ALL=C
 export LC_ALL
 unset CDPATH GREP_OPTIONS ENV BASH_ENV
 login_path=$PATH
-# The system's own directories first: one of the login's may be on a server that is gone.
+# System directories first: a directory of the login's PATH may be on a file server that is down.
 PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH
 peers=$2
 usual_ifs=$IFS
@@ -33,7 +33,7 @@ get() { # file: its first line into $got
     [ -r "$1" ] && read -r got <"$1"
 }
 
-# A name server that is silent, an mpirun that waits for one: two seconds. Without timeout(1), no limit.
+# Two seconds for a name server that doesn't answer, or an mpirun that waits for it. Without timeout(1), no limit.
 if have timeout; then
     limit() { timeout 2 "$@"; }
 else

@@ -1,8 +1,8 @@
-# What the kernel and a few files of /etc tell, as `key value` lines. One awk, because a shell reads its files
-# byte by byte: slowly, and some of the kernel's give nothing to a reader who asks for one byte.
+# Facts from the kernel and a few files of /etc, as `key value` lines. One awk, because a shell reads files byte by
+# byte: that is slow, and some kernel files return nothing to reads of one byte.
 #
 # node, peers  the host's own name and the others'
-# getent       whether there is a getent to ask for what /etc/hosts doesn't settle
+# getent       set if getent is available for names that are not in /etc/hosts
 BEGIN {
     processors()
     numa()
@@ -29,13 +29,13 @@ function first(file, line) {
     return line
 }
 
-# The lines of a file that match, each behind a key.
+# Prints the matching lines of a file, each with a key.
 function matching(key, file, pattern, line) {
     while ((getline line < file) > 0) if (line ~ pattern) print key " " line
     close(file)
 }
 
-# 0-3,8 into list[1] to list[5]; how many
+# Expands 0-3,8 into list[1] to list[5]; returns the count.
 function expand(text, list, parts, range, count, total, number, i) {
     total = split(text, parts, ",")
     count = 0
@@ -46,7 +46,7 @@ function expand(text, list, parts, range, count, total, number, i) {
     return count
 }
 
-# The first processor stands for all; a core is asked of one of its threads, a socket of one of its cores.
+# Only the first processor is read in full; a core is read from one of its threads, a socket from one of its cores.
 function processors(cpus, file, line, begun, online, count, i, at, group) {
     file = "/proc/cpuinfo"
     while ((getline line < file) > 0) {
@@ -83,7 +83,7 @@ function mark(group, seen, members, count, i) {
     for (i = 1; i <= count; i++) seen[members[i]] = 1
 }
 
-# Some containers hide the topology: processor, socket and core are in cpuinfo as well.
+# Some containers hide the topology; cpuinfo also has processor, socket and core.
 function places(file, line, row, part) {
     file = "/proc/cpuinfo"
     while ((getline line < file) > 0) {
@@ -105,7 +105,7 @@ function numa(nodes, count, list, i, at) {
     }
 }
 
-# What we may use; the limits of this awk are those of the shell it came from.
+# The limits of the account; awk inherits those of the shell.
 function ours() {
     matching("status", "/proc/self/status", "^(Cpus_allowed|Cpus_allowed_list|Uid):")
     matching("init", "/proc/1/status", "^Cpus_allowed_list:")
@@ -123,7 +123,7 @@ function distribution() {
     put("boot_id", first("/proc/sys/kernel/random/boot_id"))
 }
 
-# The filesystems a path of ours may be on.
+# The filesystems that the paths of interest may be on.
 function mounts(file, line, field) {
     file = "/proc/self/mountinfo"
     while ((getline line < file) > 0) {
@@ -157,7 +157,7 @@ function routes(file, line, field, count) {
     put("port_range", first("/proc/sys/net/ipv4/ip_local_port_range"))
 }
 
-# Of logind's settings the later file wins; what is commented out tells what this logind was built with.
+# The later file of logind's settings wins; commented lines show the built-in defaults.
 function rules(i) {
     for (i = 1; i < ARGC; i++) matching("logind.conf", ARGV[i], "^ *#? *(KillUserProcesses|RemoveIPC) *=")
     if (first("/sys/fs/selinux/enforce") != "") print "selinux " first("/sys/fs/selinux/enforce")
@@ -176,8 +176,8 @@ function variables(name, value) {
         }
 }
 
-# A name that /etc/hosts gives one address needs no asking, where the system looks there first. The others
-# are left, as NUMBER:NAME, to the shell, which reads our last line.
+# A name with one address in /etc/hosts needs no lookup if the system reads that file first. The other names are
+# passed to the shell as NUMBER:NAME in the last line.
 function names(file, line, field, count, i, asked, total, order, left) {
     order = "files"
     file = "/etc/nsswitch.conf"

@@ -1,4 +1,4 @@
-# This machine: what a shell can find out by itself, and what kernel.awk reads.
+# Facts of the machine that a shell can read, and the output of kernel.awk.
 
 kernel_says() {
     said=$(awk -v node="$node" -v peers="$peers" -v getent="$(have getent && echo 1)" "$kernel_awk" \
@@ -11,7 +11,7 @@ names"*)
         names_left=${said##*"
 names"}
         ;;
-    *) # No awk, or one we don't know: every name has to be asked for.
+    *) # No usable awk: every name is looked up.
         number=0
         for name in $node $peers; do
             names_left="$names_left $number:$name"
@@ -22,7 +22,7 @@ names"}
 }
 
 libc() {
-    # Up to 2.33 the library's file has the version in its name.
+    # Up to glibc 2.33 the file name of the library has the version.
     for file in /lib/*-linux-gnu/libc-2.*.so /lib64/libc-2.*.so; do
         if [ -e "$file" ]; then
             file=${file##*/libc-}
@@ -31,7 +31,7 @@ libc() {
         fi
     done
     libc=$(getconf GNU_LIBC_VERSION)
-    # musl's ldd says what it is on stderr, and has no --version.
+    # musl's ldd prints its version on stderr, and has no --version.
     [ -n "$libc" ] || libc=$(ldd --version 2>&1 | while read -r line; do printf '%s ' "$line"; done)
     put libc "$libc"
 }
@@ -48,8 +48,8 @@ account() {
     [ ! -d /sys/module/iptable_filter ] || put firewall iptables
 }
 
-# A limit may stand at any level from our own group up to the root; in a container our path is often
-# not to be seen, and the mount point is our group.
+# Any level from the own cgroup up to the root may have a limit; in a container the path is often not visible, and
+# the mount point is the own cgroup.
 up_the_tree() { # mount path file...
     mount=$1 at=$1$2 period=
     shift 2
@@ -78,7 +78,7 @@ cgroup() {
             ;;
         *,cpu,*)
             [ -d "$groups/$controllers" ] || controllers=cpu
-            # The period first: it is said behind the quota.
+            # The period first: it is printed after the quota.
             up_the_tree "$groups/$controllers" "$path" cpu.cfs_period_us cpu.cfs_quota_us
             ;;
         *,memory,*) up_the_tree $groups/memory "$path" memory.limit_in_bytes ;;
@@ -126,7 +126,7 @@ network() {
     put 'done' network
 }
 
-# A kernel that is not Linux: what it is, and little more.
+# A kernel other than Linux: its name and few facts.
 other_kernel() {
     account
     put product "$(sw_vers -productVersion)"

@@ -1,5 +1,5 @@
-# The order of things. The clock comes first: its first byte is what our own clock is held against. Then what
-# cannot hang; then names beside disks, either of which may wait for a server that is gone.
+# The order of the probe. The clock comes first: the arrival of its first byte is compared with the control machine's
+# clock. Then come parts that cannot hang; then names and disks at the same time, because either may wait for a server.
 put clock "$(date +%s.%N)"
 uname=$(uname -s -n -r -m)
 put uname "$uname"

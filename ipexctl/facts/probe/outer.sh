@@ -1,7 +1,7 @@
-# The probe as a host runs it: $home and $peers are set above, $probe is the script that asks.
-# A file server that is gone, or a program that never ends, must not hold us up: after five seconds all of
-# it is ended, and what was printed until then counts. Where timeout(1) is missing, or too old to know
-# these options, the caller's own time limit has to do.
+# Runs the probe on a host: $home, $peers and the script $probe are set above.
+# A file server that is down or a program that hangs must not block it: after five seconds everything is ended, and
+# the output so far is used. If timeout(1) is missing or too old for these options, only the time limit of the
+# control machine applies.
 if timeout -k 1 5 /bin/sh -c "$probe" probe "$home" "$peers" 2>/dev/null; then
     :
 else

@@ -1,6 +1,6 @@
-# What is on disks, behind names, and in programs that have to be started to be known.
+# Facts about disks, names and programs that must be started.
 
-# Room at the paths, in one question. `stat -f` speaks of that one mount each, where df may ask all there are.
+# Disk space at the paths, in one call. `stat -f` reads only the mounts of the paths; df may read all mounts.
 room() { # paths
     for path; do
         [ ! -w "$path" ] || put writable "$path"
@@ -14,7 +14,7 @@ room() { # paths
     fi
 }
 
-# Where we would be; the directory above ours is there before the first install as after it.
+# The --home directory; its parent exists before the first install and after it.
 our_home() {
     put home.path "$home"
     base=$home
@@ -35,7 +35,7 @@ our_home() {
     [ ! -L /tmp ] || { cd -P /tmp && tmp=$PWD; }
     put tmp "$tmp"
     room "$base" "$tmp" /dev/shm
-    # Where the name of a filesystem is the guest's own word for it, only the inode tells whose it is.
+    # If the guest chooses the name of a filesystem, only the inode identifies it.
     case $said in
     *' - 9p '* | *' - virtiofs '* | *' - vboxsf '*)
         above=${real%/*}
@@ -70,7 +70,7 @@ our_envs() {
     done
 }
 
-# When a process began, in the kernel's ticks, into $began; - where there is none, ? where that can't be read.
+# The start time of a process in kernel ticks, into $began; - if there is none, ? if it can't be read.
 start_of() { # pid
     began=-
     [ -d /proc/self ] || began=?
@@ -84,8 +84,7 @@ start_of() { # pid
     fi
 }
 
-# Records of runs that say they go on, with what this host knows of their supervisors; then the newest of those
-# that have ended.
+# Records of running runs, with the supervisor's process on this host; then the newest records of ended runs.
 our_runs() {
     set -- "$home"/runs/*/status.json
     [ -r "$1" ] || return
@@ -111,8 +110,8 @@ our_runs() {
     done
 }
 
-# Our own processes: those that were started out of our home, and those of a run. Supervisors and rank wrappers
-# are called by the path of their run; whatever a rank starts has the run in its environment.
+# Processes of this account with a program in --home, and those of a run. Supervisors and rank wrappers have the path
+# of their run in argv; processes started by a rank have the run in their environment.
 our_processes() {
     lines= environments=
     for at in /proc/[0-9]*; do
@@ -137,8 +136,8 @@ our_processes() {
     done
 }
 
-# One getent for many names. An address needs no asking, so 127.127.A.B between the names says which of
-# them the lines before it belong to: the name with the number A * 250 + B - 1.
+# One getent for many names. An address needs no lookup, so 127.127.A.B between the names marks that the lines before
+# it belong to the name with the number A * 250 + B - 1.
 resolve() { # NUMBER:NAME...
     asked=
     for name; do
@@ -163,8 +162,8 @@ resolve() { # NUMBER:NAME...
     }
 }
 
-# Our own name, which has the number 0, and the peers', in handfuls side by side: a name server that is
-# silent about one costs the others of its handful only.
+# The host's own name, number 0, and those of the peers, in small groups at the same time: a name server that doesn't
+# answer for one name delays only its group.
 names() { # NUMBER:NAME...
     while [ $# -gt 0 ]; do
         handful= count=0
@@ -184,7 +183,7 @@ each_program() { # function at-most names directory...
     act=$1 most=$2 wanted=$3 seen=
     shift 3
     for directory; do
-        # pyenv's shims are scripts that cost more than the interpreters behind them.
+        # pyenv's shims are scripts that start slower than the interpreters.
         case $directory in */shims | '' | [!/]*) continue ;; esac
         for name in $wanted; do
             for path in "$directory"/$name; do
@@ -201,9 +200,8 @@ each_program() { # function at-most names directory...
     done
 }
 
-# --version starts no interpreter, and proves that the program and its libraries are whole. What -m venv
-# needs beside itself is ensurepip, which Debian packs apart. What it was built for is in the names of its
-# extension modules.
+# --version starts no interpreter, and proves that the program and its libraries load. -m venv needs ensurepip, which
+# is a separate package on Debian. The names of extension modules have the architecture it was built for.
 one_python() { # path
     version=$("$1" --version 2>&1)
     case $version in
@@ -251,7 +249,7 @@ programs() {
     IFS=:
     set -- $login_path
     IFS=$usual_ifs
-    # Names rather than a pattern: /usr/bin is long, and would be read through for each.
+    # Names, not a pattern: /usr/bin is large, and a pattern would read all of it.
     each_program one_python 12 "python3 python3.6 python3.7 python3.8 python3.9 python3.10 python3.11 python3.12 \
 python3.13 python3.14 python3.15 python3.16" "$@" \
         /usr/local/bin /usr/bin /opt/python*/bin /opt/conda/bin "$HOME"/.local/bin "$HOME"/miniconda3/bin \
