@@ -25,27 +25,27 @@ def test_node() -> None:
         {"code": 137, "signal": 9, "own": True, "oom": {"by": "cgroup", "limit": 2 << 30}},
     ):
         judge, record = verdict()
-        judge.exited(cluster()[3], exit_)
+        judge.on_exit(cluster()[3], exit_)
         note(f"exited: {exit_}", record)
     for quiet, *_ in rows_of(test_verdict.test_a_node_that_falls_silent_is_named_with_its_ranks):
         judge, record = verdict()
         peers = cluster()
         for rank, seconds in quiet.items():
             peers[rank].quiet = seconds
-        judge.lost([peers[rank] for rank, seconds in quiet.items() if seconds > 25], peers, NOW)
+        judge.on_lost([peers[rank] for rank, seconds in quiet.items() if seconds > 25], peers, NOW)
         note(f"silent: {sorted(quiet)}", record)
     judge, record = verdict()
     peers = cluster()
-    peers[3].hung_up, peers[3].gone_at, peers[3].lost_at = True, 995.0, 995.0
-    judge.lost([peers[3]], peers, NOW)
+    peers[3].closed_by_peer, peers[3].disconnected_at, peers[3].lost_at = True, 995.0, 995.0
+    judge.on_lost([peers[3]], peers, NOW)
     note("hung up", record)
     judge, record = verdict()
     peers = cluster()
-    judge.told(peers[3], 15)
-    judge.who_told(time.monotonic() + 2, peers, False)
+    judge.on_outside_signal(peers[3], 15)
+    judge.check_outside_signals(time.monotonic() + 2, peers, False)
     note("told by a stranger", record)
     for ending in ((137, 9), (255, None)):
         judge, record = verdict()
-        judge.without_mpirun(cluster(), ending)
+        judge.on_mpirun_ended(cluster(), ending)
         note(f"without mpirun: {ending}", record)
     check("node", cases)
