@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "doctor": "Look at every host: can they train together, and what must be mended?",
-    "versions": "Show which versions belong together, and which would be taken.",
-    "install": "Put one matching PyTorch stack on every host, verified.",
-    "envs": "Show the environments on every host, take one away, prove one.",
-    "run": "Run one script on every rank of every node.",
-    "sync": "Bring a project directory to the same path on every host.",
-    "ps": "Show the runs started from this machine, and how they are.",
-    "logs": "Print what a run's ranks have printed.",
-    "attach": "Watch a run that goes on.",
-    "why": "Say what ended a run, the likely cause, and what to do.",
-    "dump": "Show where every rank of a run is: its Python stack.",
-    "stop": "End a run everywhere.",
-    "fetch": "Bring checkpoints, logs and other files of a run or a host here.",
-    "exec": "Run one command on every host, and see its output live.",
-    "play": "Run a playbook: files, commands and the verbs of this tool, on all hosts.",
-    "trust": "Let node0 reach every node by ssh, as mpirun needs it.",
+    "doctor": "Check whether the hosts can train together.",
+    "versions": "Show the table of stacks and which one install would choose.",
+    "install": "Install a matching PyTorch stack on every host.",
+    "envs": "List, remove or verify the environments on every host.",
+    "run": "Run a script on every rank of every node.",
+    "sync": "Sync a project directory to the same path on every host.",
+    "ps": "List the runs started from this machine and their states.",
+    "logs": "Print the output of a run's ranks.",
+    "attach": "Watch a run again until it ends.",
+    "why": "Explain why a run ended: the likely cause and the fix.",
+    "dump": "Show the Python stack of every rank of a run.",
+    "stop": "Stop a run on every node.",
+    "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
+    "exec": "Run one command on every host and show its output live.",
+    "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",
+    "trust": "Let node0 log in to every node by ssh, as mpirun needs.",
     "export": "Print the plan of a run for another launcher.",
-    "lab": "Make a cluster of real SSH hosts on this machine, break it, mend it.",
+    "lab": "Create and break a cluster of real SSH hosts on one machine.",
 }
 """Each command with its line in the help; its options are in the module of that name beside this one."""
 
@@ -100,7 +100,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     name="ipexctl",
-    help="Turn a list of machines you can ssh to into one PyTorch training job.",
+    help="Run PyTorch training on a list of machines that you can reach by ssh.",
     epilog="Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r",
     no_args_is_help=True,
     rich_markup_mode=None,  # help in colour costs as much start-up as everything else together

@@ -17,11 +17,22 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def attach_command(
     output: Output,
     run: RunWord,
-    ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Show only these: 0, 0-3,8.")] = "all",
-    plain: Annotated[bool, typer.Option("--plain", help="Lines behind their rank, also on a terminal.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="The live view; an error where there is no terminal.")] = False,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            "--ranks",
+            "-r",
+            metavar="RANKS",
+            show_default=False,
+            help="Ranks to show, such as 0 or 0-3,8 (default: all).",
+        ),
+    ] = "all",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print lines prefixed with their rank, also on a terminal.")
+    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Show the live view; an error without a terminal.")] = False,
 ) -> None:
-    """Watch a run from its first line on until it ends; Ctrl-C stops the run, `q` leaves it.
+    """Watch a run from its first line until it ends; Ctrl-C stops the run, `q` detaches.
 
     \b
     Example: ipexctl attach last

@@ -28,16 +28,22 @@ def doctor(
     home: Home,
     output: Output,
     require: Annotated[
-        Tier | None, typer.Option("--require", help="Fail hosts whose CPU has less than this.", show_default=False)
+        Tier | None,
+        typer.Option("--require", help="Fail hosts whose CPU lacks this instruction set.", show_default=False),
     ] = None,
     network: Annotated[
-        bool, typer.Option("--network/--no-network", help="Look at the network among the hosts, too.")
+        bool,
+        typer.Option(
+            "--network/--no-network",
+            show_default=False,
+            help="Check the network between the hosts (default: --network).",
+        ),
     ] = True,
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Measure compute, memory and network for a few seconds.")
     ] = False,
 ) -> None:
-    """Look at every host: can they train together, how, and what must be mended first?
+    """Check whether the hosts can train together, and recommend settings and fixes.
 
     \b
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16

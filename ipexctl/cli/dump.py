@@ -16,12 +16,23 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def dump_command(
     output: Output,
     run: RunWord,
-    ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Only these: 0, 0-3,8.")] = "all",
+    ranks: Annotated[
+        str,
+        typer.Option(
+            "--ranks",
+            "-r",
+            metavar="RANKS",
+            show_default=False,
+            help="Ranks to show, such as 0 or 0-3,8 (default: all).",
+        ),
+    ] = "all",
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Every call of every thread and process, not the main threads alone.")
+        bool, typer.Option("--all", "-a", help="Show every thread and process, and all calls of deep stacks.")
     ] = False,
 ) -> None:
-    """Show the Python stack of every rank of a run that goes on: ranks at the same place together, the odd ones first.
+    """Show the Python stack of every rank of a running run.
+
+    Ranks at the same place are grouped, the smallest groups first.
 
     \b
     Example: ipexctl dump last

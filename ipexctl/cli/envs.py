@@ -25,26 +25,31 @@ def envs_command(
             "--remove",
             metavar="NAME",
             autocompletion=complete.environments,
-            help="Take this one away. May be repeated.",
+            help="Remove this environment; repeatable.",
         ),
     ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Take away wheels, leftovers, and environments without a name.")
+        bool, typer.Option("--prune", help="Remove cached wheels, leftovers and environments without a name.")
     ] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Use it on every host, and say whether it works.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Verify on every host that an environment works.")] = False,
     env: Annotated[
         str | None,
-        typer.Option("--env", metavar="NAME", autocompletion=complete.environments, help="With --verify: which one."),
+        typer.Option(
+            "--env",
+            metavar="NAME",
+            autocompletion=complete.environments,
+            help="Environment for --verify (default: default).",
+        ),
     ] = None,
     python: Annotated[
         str | None,
-        typer.Option("--python", metavar="PATH", help="With --verify: a venv's or conda's python, not ours."),
+        typer.Option("--python", metavar="PATH", help="Python of a venv or conda environment for --verify."),
     ] = None,
     setup: Annotated[
-        str | None, typer.Option("--setup", metavar="FILE", help="With --python: a file on the hosts to source first.")
+        str | None, typer.Option("--setup", metavar="FILE", help="File on the hosts to source before --python.")
     ] = None,
 ) -> None:
-    """Show the environments on every host; take one away; prove that one works.
+    """List the environments on every host, remove some, or verify one.
 
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default

@@ -30,20 +30,23 @@ def exec_command(
     output: Output,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD ARGS…", show_default=False, help="The program and its words, literally."),
+        typer.Argument(metavar="-- CMD ARGS…", show_default=False, help="Program and its arguments, passed literally."),
     ] = None,
     shell: Annotated[
-        str | None, typer.Option("--shell", metavar="LINE", help="A line for sh instead, with pipes and globs.")
+        str | None,
+        typer.Option("--shell", metavar="LINE", help="Line for sh in place of a program, with pipes and globs."),
     ] = None,
     gather: Annotated[
-        bool, typer.Option("--gather", help="Fold identical output under one node set heading, at the end.")
+        bool, typer.Option("--gather", help="Print identical output once, under its hosts, at the end.")
     ] = False,
     stdin: Annotated[
         Path | None,
-        typer.Option("--stdin", readable=False, metavar="FILE", help="Feed this file to the command on every host."),
+        typer.Option(
+            "--stdin", readable=False, metavar="FILE", help="File to pass to the command's stdin on every host."
+        ),
     ] = None,
 ) -> None:
-    """Run one command on every host, and see its output live.
+    """Run one command on every host and show its output live.
 
     \b
     Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r

@@ -59,10 +59,15 @@ def accelerate(
     home: Home,
     output: Output,
     mpirun_hostfile: Annotated[
-        str | None, typer.Option("--mpirun-hostfile", metavar="PATH", help="Where mpirun finds the hosts.")
+        str | None,
+        typer.Option(
+            "--mpirun-hostfile",
+            metavar="PATH",
+            help="Hostfile for mpirun (default: the hostfile of -H, else ./hostfile).",
+        ),
     ] = None,
 ) -> None:
-    """A configuration for the accelerate that is in the environment.
+    """Print a configuration for the accelerate in the environment.
 
     \b
     Example: ipexctl export accelerate -H hostfile train.py > config.yaml
@@ -87,10 +92,15 @@ def slurm(
     home: Home,
     output: Output,
     launcher: Annotated[
-        SlurmLauncher, typer.Option("--launcher", help="What starts the ranks there; auto: srun, and mpirun for MPI.")
+        SlurmLauncher,
+        typer.Option(
+            "--launcher",
+            show_default=False,
+            help="Launcher of the ranks; auto is srun for gloo, else mpirun (default: auto).",
+        ),
     ] = SlurmLauncher.auto,
 ) -> None:
-    """An sbatch file that starts the same ranks in an allocation.
+    """Print an sbatch file that starts the same ranks in an allocation.
 
     \b
     Example: ipexctl export slurm -H hostfile train.py > train.sbatch
@@ -116,10 +126,16 @@ def mpijob(
     home: Home,
     output: Output,
     image: Annotated[
-        str, typer.Option("--image", metavar="NAME", help="With the environment, the project, mpirun and sshd.")
+        str,
+        typer.Option(
+            "--image",
+            metavar="NAME",
+            show_default=False,
+            help="Image with the environment, project, mpirun and sshd (default: my-training-image).",
+        ),
     ] = "my-training-image",
 ) -> None:
-    """A Kubeflow MPIJob (v2beta1).
+    """Print a Kubeflow MPIJob (v2beta1).
 
     \b
     Example: ipexctl export mpijob -H hostfile --image me/img train.py > job.yaml
@@ -144,7 +160,7 @@ def mpijob(
 def shell(
     ctx: typer.Context, script: Script, launch: LaunchOptionsGroup, targets: Targets, home: Home, output: Output
 ) -> None:
-    """A readable shell script that does by hand what run does.
+    """Print a readable shell script that does the steps of run.
 
     \b
     Example: ipexctl export shell -H hostfile train.py > train.sh
@@ -163,7 +179,7 @@ def shell(
 @app.command("ansible")
 @shared(Targets, Home, Output)
 def ansible(targets: Targets, home: Home, output: Output) -> None:
-    """The hosts as an inventory of Ansible's.
+    """Print the hosts as an Ansible inventory.
 
     \b
     Example: ipexctl export ansible -H hostfile > inventory.yaml

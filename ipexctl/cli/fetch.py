@@ -33,23 +33,24 @@ def fetch_command(
         typer.Argument(
             metavar="RUN[:PATH]|HOST:PATH",
             autocompletion=complete.runs,
-            help="A run (id, its beginning, `last`) or a host.",
+            help="Run (id, a unique prefix of it, or `last`) or host, and a path.",
         ),
     ],
-    dest: Annotated[str, typer.Argument(metavar="DEST", help="Where it goes on this machine.")],
+    dest: Annotated[str, typer.Argument(metavar="DEST", help="Destination on the control machine.")],
     rank: Annotated[
-        int | None, typer.Option("--rank", "-r", min=0, metavar="RANK", help="From the host this rank was on.")
+        int | None,
+        typer.Option("--rank", "-r", min=0, metavar="RANK", help="Fetch from the host of this rank (default: node0)."),
     ] = None,
     host: Annotated[
-        str | None, typer.Option("--from", metavar="HOST", help="From this host of the run, not from node0.")
+        str | None, typer.Option("--from", metavar="HOST", help="Fetch from this host of the run (default: node0).")
     ] = None,
 ) -> None:
-    """Bring files of a run here: checkpoints, logs, whatever it wrote.
+    """Fetch files of a run or a host: checkpoints, logs and other output.
 
-    A PATH is from the run's working directory on. `DIR/` brings what is in
-    it, `DIR` the directory itself, `'*.pt'` what matches there. A run alone:
-    its record and all it wrote, as DEST/RUN. What is here already isn't
-    brought again, and what broke off goes on from where it was.
+    A PATH of a run is relative to its working directory. `DIR/` fetches the
+    contents of a directory, `DIR` the directory itself, `'*.pt'` all matches.
+    RUN alone fetches its record and all files it wrote, to DEST/RUN. Files
+    that are already there are skipped, and partial files are resumed.
 
     \b
     Example: ipexctl fetch last:checkpoints/ ./out

@@ -21,57 +21,80 @@ def install_command(
     targets: Targets,
     home: Home,
     output: Output,
-    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="This torch: 2.8, 2.8.0.")] = None,
+    torch: Annotated[
+        str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.8.0.")
+    ] = None,
     stack: Annotated[
         str | None,
-        typer.Option("--stack", metavar="NAME", help="A row by its name, or the newest of a kind: ipex, torch."),
+        typer.Option(
+            "--stack", metavar="NAME", help="Stack name, such as ipex-2.8, or the newest of a kind: ipex, torch."
+        ),
     ] = None,
-    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="This IPEX.")] = None,
-    oneccl: Annotated[str | None, typer.Option("--oneccl", metavar="V", help="These oneCCL bindings.")] = None,
-    python: Annotated[str | None, typer.Option("--python", metavar="V", help="This Python: 3.11.")] = None,
+    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="IPEX version.")] = None,
+    oneccl: Annotated[
+        str | None, typer.Option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
+    ] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Python version, such as 3.11.")] = None,
     require_oneccl: Annotated[
-        bool, typer.Option("--require-oneccl", help="Refuse where the oneCCL bindings can't be had.")
+        bool, typer.Option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
     ] = False,
     env: Annotated[
-        str, typer.Option("--env", metavar="NAME", autocompletion=complete.environments, help="The environment's name.")
+        str,
+        typer.Option(
+            "--env",
+            metavar="NAME",
+            autocompletion=complete.environments,
+            show_default=False,
+            help="Name of the environment (default: default).",
+        ),
     ] = "default",
     requirements: Annotated[
         list[Path] | None,
         typer.Option(
-            "--requirement", "-r", readable=False, metavar="FILE", help="Your packages too, torch stays as it is."
+            "--requirement",
+            "-r",
+            readable=False,
+            metavar="FILE",
+            help="Requirements file of further packages; torch stays as it is. Repeatable.",
         ),
     ] = None,
     packages: Annotated[
-        list[str] | None, typer.Option("--with", metavar="PKG", help="This package too: 'peft>=0.17'. May be repeated.")
+        list[str] | None,
+        typer.Option("--with", metavar="PKG", help="Further package, such as 'peft>=0.17'; repeatable."),
     ] = None,
     index_url: Annotated[
-        str | None, typer.Option("--index-url", metavar="URL", help="This index instead of all others.")
+        str | None, typer.Option("--index-url", metavar="URL", help="Package index in place of all others.")
     ] = None,
     extra_index_url: Annotated[
-        list[str] | None, typer.Option("--extra-index-url", metavar="URL", help="This index, too.")
+        list[str] | None, typer.Option("--extra-index-url", metavar="URL", help="Further package index; repeatable.")
     ] = None,
     find_links: Annotated[
-        list[str] | None, typer.Option("--find-links", metavar="DIR|URL", help="Wheels that lie here, too.")
+        list[str] | None,
+        typer.Option("--find-links", metavar="DIR|URL", help="Further directory or page of wheels; repeatable."),
     ] = None,
     wheelhouse: Annotated[
         str | None,
-        typer.Option("--wheelhouse", metavar="DIR|URL", help="Wheels from here first; indexes for what it lacks."),
+        typer.Option("--wheelhouse", metavar="DIR|URL", help="Wheels to prefer; the indexes serve what is missing."),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no index; only directories the call names.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Use no index, only the directories on the command line.")
+    ] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Decide anew, also where an environment for this request is there.")
+        bool, typer.Option("--upgrade", help="Resolve again, even if an environment for this request exists.")
     ] = False,
     download_only: Annotated[
         Path | None,
-        typer.Option("--download-only", readable=False, metavar="DIR", help="Fill a wheelhouse here; touch no host."),
+        typer.Option(
+            "--download-only", readable=False, metavar="DIR", help="Download wheels to this directory; touch no host."
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be installed; install nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be installed; install nothing.")] = False,
 ) -> None:
-    """Put PyTorch, IPEX, oneCCL bindings and MPI that belong together on every host.
+    """Install a matching stack of PyTorch, IPEX, oneCCL and MPI on every host.
 
-    Needs no root, and nothing on the hosts but Python and sshd. Each wheel
-    crosses your link once; the hosts hand it on. An environment is there
-    whole or not at all, and each host proves that it works.
+    The hosts need no root, only Python and sshd. Each wheel is uploaded
+    once and then distributed from host to host. An environment is
+    complete or absent, and each host verifies that it works.
 
     \b
     Example: ipexctl install --hosts 'node[1-4]' --with transformers

@@ -12,15 +12,15 @@ import typer
 from ipexctl.cli.options import Output, shared
 
 app = typer.Typer(
-    help="Make a cluster of real SSH hosts on this machine (Linux, root), break it, mend it, remove it.",
+    help="Create, break, mend and remove a cluster of real SSH hosts on one machine (Linux, root).",
     epilog="Example: ipexctl lab up --hosts 3",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
 )
 
-LabName = Annotated[str | None, typer.Option("--lab", metavar="LAB", help="Which lab, where there are several.")]
-NodeName = Annotated[str, typer.Argument(metavar="NAME", help="A host of the lab: node2, or LAB/node2.")]
+LabName = Annotated[str | None, typer.Option("--lab", metavar="LAB", help="Name of the lab, if there are several.")]
+NodeName = Annotated[str, typer.Argument(metavar="NAME", help="Host of the lab: node2, or LAB/node2.")]
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
@@ -31,26 +31,54 @@ def _listed(text: str | None) -> tuple[str, ...]:
 @shared(Output)
 def up(
     output: Output,
-    hosts: Annotated[int, typer.Option("--hosts", "-n", min=1, max=200, metavar="N", help="How many hosts.")] = 3,
-    lab: Annotated[str | None, typer.Option("--lab", metavar="LAB", help="Its name; else lab, lab2, …")] = None,
+    hosts: Annotated[
+        int,
+        typer.Option(
+            "--hosts", "-n", min=1, max=200, metavar="N", show_default=False, help="Number of hosts (default: 3)."
+        ),
+    ] = 3,
+    lab: Annotated[
+        str | None, typer.Option("--lab", metavar="LAB", help="Name of the lab (default: lab, else lab2, …).")
+    ] = None,
     cpu: Annotated[
         str | None,
-        typer.Option("--cpu", metavar="NAME,…", help="CPU costumes, for the hosts in turn; 'list' shows all."),
+        typer.Option("--cpu", metavar="NAME,…", help="CPU profiles, assigned to the hosts in turn; 'list' shows all."),
     ] = None,
-    shared_home: Annotated[bool, typer.Option("--shared-home", help="One home directory on all, as on NFS.")] = False,
-    bastion: Annotated[bool, typer.Option("--bastion", help="Put the hosts behind a bastion.")] = False,
+    shared_home: Annotated[
+        bool, typer.Option("--shared-home", help="Share one home directory between all hosts, as on NFS.")
+    ] = False,
+    bastion: Annotated[bool, typer.Option("--bastion", help="Put the hosts behind a bastion host.")] = False,
     internal: Annotated[
-        bool, typer.Option("--internal", help="A second network among the hosts, apart from the one you reach.")
+        bool, typer.Option("--internal", help="Add a second network that only the hosts can reach.")
     ] = False,
     names: Annotated[
-        bool, typer.Option("--names/--no-names", help="Whether the hosts know one another's names.")
+        bool,
+        typer.Option(
+            "--names/--no-names",
+            show_default=False,
+            help="Let the hosts resolve one another's names (default: --names).",
+        ),
     ] = True,
-    users: Annotated[str, typer.Option("--users", metavar="NAME,…", help="Accounts, for the hosts in turn.")] = "ipex",
+    users: Annotated[
+        str,
+        typer.Option(
+            "--users",
+            metavar="NAME,…",
+            show_default=False,
+            help="Accounts, assigned to the hosts in turn (default: ipex).",
+        ),
+    ] = "ipex",
     homes: Annotated[
-        str, typer.Option("--homes", metavar="DIR,…", help="Where homes lie, for the hosts in turn.")
+        str,
+        typer.Option(
+            "--homes",
+            metavar="DIR,…",
+            show_default=False,
+            help="Parents of the home directories, assigned in turn (default: /home).",
+        ),
     ] = "/home",
 ) -> None:
-    """Make a lab; its hostfile's path is the answer on stdout.
+    """Create a lab and print the path of its hostfile.
 
     \b
     Example: ipexctl exec -H "$(ipexctl lab up --hosts 3)" -- hostname
@@ -81,7 +109,7 @@ def up(
 @app.command("down")
 @shared(Output)
 def down(output: Output, lab: LabName = None) -> None:
-    """Remove a lab; without --lab every lab of this machine, and what crashed ones have left.
+    """Remove a lab; without --lab, all labs and the remains of crashed ones.
 
     \b
     Example: ipexctl lab down --lab lab2
@@ -95,7 +123,7 @@ def down(output: Output, lab: LabName = None) -> None:
 @app.command("list")
 @shared(Output)
 def list_command(output: Output) -> None:
-    """Show the labs of this machine, their hosts, and the faults in force.
+    """List the labs on this machine, their hosts and the active faults.
 
     \b
     Example: ipexctl lab list --json
@@ -112,7 +140,7 @@ def ssh(
     command: Annotated[list[str] | None, typer.Argument(metavar="[CMD ARGS…]", show_default=False)] = None,
     lab: LabName = None,
 ) -> None:
-    """Log into a host of the lab, or run a command there, with the plain ssh program.
+    """Log in to a host of the lab with ssh, or run a command there.
 
     \b
     Example: ipexctl lab ssh node2
@@ -126,11 +154,11 @@ def ssh(
 @app.command("break", context_settings={"ignore_unknown_options": True})  # clock-skew -90
 def break_command(
     name: NodeName,
-    fault: Annotated[str, typer.Argument(metavar="FAULT", help="What goes wrong; 'list' shows all faults.")],
+    fault: Annotated[str, typer.Argument(metavar="FAULT", help="Fault to inject; 'list' shows all.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS…]", show_default=False)] = None,
     lab: LabName = None,
 ) -> None:
-    """Let something go wrong on a host.
+    """Inject a fault on a host.
 
     \b
     Example: ipexctl lab break node2 slow-link 10mbit
@@ -151,7 +179,7 @@ def mend(
     fault: Annotated[str | None, typer.Argument(metavar="[FAULT]", show_default=False)] = None,
     lab: LabName = None,
 ) -> None:
-    """Take back a fault, or all faults of a host.
+    """Remove one fault or all faults of a host.
 
     \b
     Example: ipexctl lab mend node2

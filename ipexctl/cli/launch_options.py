@@ -65,77 +65,157 @@ class Script:
 
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCRIPT.py [ARGS…]", show_default=False, help="Or: -m MODULE [ARGS…]; or: -- COMMAND…"),
+        typer.Argument(
+            metavar="SCRIPT.py [ARGS…]", show_default=False, help="Script to run; or -m MODULE [ARGS…]; or -- COMMAND…"
+        ),
     ] = None
-    module: Annotated[str | None, typer.Option("--module", "-m", metavar="NAME", help="A module.")] = None
+    module: Annotated[
+        str | None, typer.Option("--module", "-m", metavar="NAME", help="Python module to run in place of a script.")
+    ] = None
 
 
 @dataclass(frozen=True)
 class LaunchOptionsGroup:
     """How it is to be launched."""
 
-    n: Annotated[int | None, typer.Option("-n", metavar="N", help="How many ranks in all.")] = None
+    n: Annotated[
+        int | None, typer.Option("-n", metavar="N", help="Ranks in total (default: --ppn ranks on every host).")
+    ] = None
     ppn: Annotated[
-        int | None, typer.Option("--ppn", metavar="N", help="How many a node; else one a NUMA node, or the slots.")
+        int | None,
+        typer.Option("--ppn", metavar="N", help="Ranks per host (default: hostfile slots, else one per NUMA node)."),
     ] = None
     env: Annotated[
-        str, typer.Option("--env", metavar="NAME", autocompletion=complete.environments, help="The environment.")
+        str,
+        typer.Option(
+            "--env",
+            metavar="NAME",
+            autocompletion=complete.environments,
+            show_default=False,
+            help="Environment of the ranks (default: default).",
+        ),
     ] = "default"
     python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="A Python of yours on every host instead.")
+        str | None, typer.Option("--python", metavar="PATH", help="Python on every host, in place of an environment.")
     ] = None
     setup: Annotated[
-        str | None, typer.Option("--setup", metavar="FILE", help="A file on every host, sourced in bash first.")
+        str | None, typer.Option("--setup", metavar="FILE", help="File on every host to source in bash first.")
     ] = None
-    stack: Annotated[str | None, typer.Option("--stack", metavar="NAME", help="With --install: which row.")] = None
-    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="With --install: which torch.")] = None
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", metavar="NAME", help="Stack to install with --install, such as ipex or torch-2.13."),
+    ] = None
+    torch: Annotated[
+        str | None, typer.Option("--torch", metavar="V", help="torch version to install with --install.")
+    ] = None
     export: Annotated[
         list[str] | None,
-        typer.Option("--export", "-x", metavar="KEY[=VALUE]", help="A variable for the ranks; without a value, ours."),
+        typer.Option(
+            "--export",
+            "-x",
+            metavar="KEY[=VALUE]",
+            help="Variable for the ranks; without VALUE, the value on the control machine.",
+        ),
     ] = None
     env_file: Annotated[
         list[Path] | None,
-        typer.Option("--env-file", readable=False, metavar="FILE", help="Variables from a file, never shown."),
+        typer.Option(
+            "--env-file",
+            readable=False,
+            metavar="FILE",
+            help="File of variables for the ranks; their values are never shown.",
+        ),
     ] = None
-    backend: Annotated[Backend, typer.Option("--backend", help="What ranks talk over.")] = Backend.auto
+    backend: Annotated[
+        Backend, typer.Option("--backend", show_default=False, help="Backend of torch.distributed (default: auto).")
+    ] = Backend.auto
     mpi: Annotated[
-        str, typer.Option("--mpi", metavar="NAME|PATH", help="auto, intel, openmpi, mpich, or an mpirun's path.")
+        str,
+        typer.Option(
+            "--mpi",
+            metavar="NAME|PATH",
+            show_default=False,
+            help="MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: auto).",
+        ),
     ] = "auto"
-    bind: Annotated[Bind, typer.Option("--bind", help="What a rank is bound to.")] = Bind.auto
-    omp: Annotated[int | None, typer.Option("--omp", metavar="N", help="Threads a rank.")] = None
+    bind: Annotated[
+        Bind, typer.Option("--bind", show_default=False, help="Binding of ranks to cores (default: auto).")
+    ] = Bind.auto
+    omp: Annotated[
+        int | None,
+        typer.Option("--omp", metavar="N", help="OMP_NUM_THREADS of a rank (default: its cores, less oneCCL workers)."),
+    ] = None
     ccl_workers: Annotated[
-        int | None, typer.Option("--ccl-workers", metavar="N", help="oneCCL's own threads a rank.")
+        int | None, typer.Option("--ccl-workers", metavar="N", help="oneCCL worker threads per rank (default: 1).")
     ] = None
     master_port: Annotated[
-        int | None, typer.Option("--master-port", metavar="P", help="MASTER_PORT; else a free one.")
+        int | None, typer.Option("--master-port", metavar="P", help="MASTER_PORT of the ranks (default: a free port).")
     ] = None
     cwd: Annotated[
-        Path | None, typer.Option("--cwd", readable=False, metavar="DIR", help="The project's directory here.")
+        Path | None,
+        typer.Option(
+            "--cwd",
+            readable=False,
+            metavar="DIR",
+            help="Project directory on the control machine (default: found from SCRIPT).",
+        ),
     ] = None
-    sync: Annotated[bool, typer.Option("--sync/--no-sync", help="Bring the project to the hosts first.")] = True
+    sync: Annotated[
+        bool,
+        typer.Option(
+            "--sync/--no-sync",
+            show_default=False,
+            help="Sync the project to the hosts before the launch (default: --sync).",
+        ),
+    ] = True
     exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="PAT", help="Leave this out of the sync.")
+        list[str] | None,
+        typer.Option("--exclude", metavar="PAT", help="Exclude this pattern from the sync; repeatable."),
     ] = None
     include: Annotated[
         list[str] | None,
-        typer.Option("--include", metavar="PAT", help="Sync this although it is left out, as credentials are."),
+        typer.Option(
+            "--include", metavar="PAT", help="Sync files that are excluded otherwise, such as credentials; repeatable."
+        ),
     ] = None
     data: Annotated[
-        list[str] | None, typer.Option("--data", metavar="DIR", help="Not synced; must be on every host.")
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="DIR", help="Directory that every host has, excluded from the sync; repeatable."
+        ),
     ] = None
-    allow_big: Annotated[bool, typer.Option("--allow-big", help="Sync more than 1 GB or 20,000 files.")] = False
+    allow_big: Annotated[
+        bool, typer.Option("--allow-big", help="Sync a project of more than 1 GB or 20,000 files.")
+    ] = False
     time_limit: Annotated[
-        float | None, typer.Option("--time-limit", min=1, metavar="S", help="End it after so many seconds.")
+        float | None,
+        typer.Option("--time-limit", min=1, metavar="S", help="Stop the run after S seconds (default: no limit)."),
     ] = None
     max_restarts: Annotated[
-        int, typer.Option("--max-restarts", min=0, metavar="N", help="Begin it again where a rank fails, so often.")
+        int,
+        typer.Option(
+            "--max-restarts",
+            min=0,
+            metavar="N",
+            show_default=False,
+            help="Restart the run up to N times after a rank failed (default: 0).",
+        ),
     ] = 0
     hang_after: Annotated[
-        float, typer.Option("--hang-after", min=0, metavar="S", help="Report when all ranks are silent; 0: never.")
+        float,
+        typer.Option(
+            "--hang-after",
+            min=0,
+            metavar="S",
+            show_default=False,
+            help="Report a stall after S seconds without output, 0 for never (default: 600).",
+        ),
     ] = 600.0
     accelerate_config: Annotated[
         Path | None,
-        typer.Option("--accelerate-config", readable=False, metavar="FILE", help="What `accelerate config` wrote."),
+        typer.Option(
+            "--accelerate-config", readable=False, metavar="FILE", help="File written by `accelerate config`."
+        ),
     ] = None
 
 

@@ -27,13 +27,22 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def logs_command(
     output: Output,
     run: RunWord,
-    ranks: Annotated[str, typer.Option("--ranks", "-r", metavar="RANKS", help="Only these: 0, 0-3,8.")] = "all",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    stderr: Annotated[
-        bool, typer.Option("--stderr", help="Only what ranks wrote to stderr, and that on stdout.")
-    ] = False,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            "--ranks",
+            "-r",
+            metavar="RANKS",
+            show_default=False,
+            help="Ranks to show, such as 0 or 0-3,8 (default: all).",
+        ),
+    ] = "all",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Print only the stderr of the ranks, to stdout.")] = False,
 ) -> None:
-    """Print what ranks wrote, each line behind its rank: their stdout on stdout, their stderr on stderr.
+    """Print the output of the ranks, each line prefixed with its rank.
+
+    The stdout of a rank goes to stdout, its stderr to stderr.
 
     \b
     Example: ipexctl logs last -r 0 -f

@@ -28,9 +28,7 @@ Command = TypeVar("Command", bound="Callable[..., None]")
 
 RunWord: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help="Its id, what only its id begins with, or `last`.", autocompletion=complete.runs
-    ),
+    typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `last`.", autocompletion=complete.runs),
 ]
 """A run, as every command that is about one takes it."""
 
@@ -52,8 +50,8 @@ class Targets:
             "-H",
             readable=False,
             metavar="PATH",
-            help="A hostfile or an Ansible inventory; else $IPEXCTL_HOSTFILE, a Slurm or PBS allocation, "
-            "./hostfile, this machine alone.",
+            help="Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
+            "else ./hostfile, else the control machine alone).",
         ),
     ] = None
     hosts: Annotated[
@@ -62,7 +60,7 @@ class Targets:
             "--hosts",
             metavar="SPEC",
             autocompletion=complete.hosts,
-            help="Hosts instead of a file: 'node[1-4],me@10.0.0.9,localhost'.",
+            help="Hosts in place of a hostfile: 'node[1-4],me@10.0.0.9,localhost'.",
         ),
     ] = None
     limit: Annotated[
@@ -72,32 +70,74 @@ class Targets:
             "-l",
             metavar="SPEC",
             autocompletion=complete.limits,
-            help="Only these hosts or groups; '!name' leaves out.",
+            help="Limit to these hosts or groups; '!name' excludes one.",
         ),
     ] = None
-    forks: Annotated[int, typer.Option("--forks", "-f", min=1, metavar="N", help="How many hosts at once.")] = 32
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Log in as this user.")] = None
-    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, metavar="P", help="sshd's port.")] = None
+    forks: Annotated[
+        int,
+        typer.Option(
+            "--forks",
+            "-f",
+            min=1,
+            metavar="N",
+            show_default=False,
+            help="Hosts to work on at the same time (default: 32).",
+        ),
+    ] = 32
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", metavar="NAME", help="User to log in as (default: from the hostfile, else the ssh config)."
+        ),
+    ] = None
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=1,
+            max=65535,
+            metavar="P",
+            help="Port of sshd (default: from the hostfile, else the ssh config).",
+        ),
+    ] = None
     identity: Annotated[
-        Path | None, typer.Option("--identity", readable=False, metavar="FILE", help="The private key to log in with.")
+        Path | None,
+        typer.Option(
+            "--identity",
+            readable=False,
+            metavar="FILE",
+            help="Private key to log in with (default: from the hostfile, else the ssh config).",
+        ),
     ] = None
     ssh_config: Annotated[
         Path | None,
-        typer.Option("--ssh-config", readable=False, metavar="FILE", help="Read this instead of ~/.ssh/config."),
+        typer.Option("--ssh-config", readable=False, metavar="FILE", help="ssh config file (default: ~/.ssh/config)."),
     ] = None
     known_hosts: Annotated[
         Path | None,
-        typer.Option("--known-hosts", readable=False, metavar="FILE", help="Check host keys against this file."),
+        typer.Option(
+            "--known-hosts",
+            readable=False,
+            metavar="FILE",
+            help="known_hosts file to check host keys against (default: from the ssh config).",
+        ),
     ] = None
     host_keys: Annotated[
         HostKeyPolicy | None,
-        typer.Option("--host-keys", help="What to do about host keys (default: as the ssh config says, else strict)."),
+        typer.Option("--host-keys", help="Policy for unknown host keys (default: from the ssh config, else strict)."),
     ] = None
     connect_timeout: Annotated[
-        float, typer.Option("--connect-timeout", min=0.1, metavar="S", help="Seconds to reach and log into one host.")
+        float,
+        typer.Option(
+            "--connect-timeout",
+            min=0.1,
+            metavar="S",
+            show_default=False,
+            help="Seconds to connect and log in to a host (default: 10).",
+        ),
     ] = 10.0
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds for the whole step on one host.")
+        float | None, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds for the whole step on a host.")
     ] = None
 
 
@@ -110,13 +150,15 @@ class Home:
         typer.Option(
             "--home",
             metavar="DIR",
-            help="Where everything of ours lies on the nodes; else $IPEXCTL_HOME, ~/.ipexctl.",
+            help="Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl).",
         ),
     ] = None
     iface: Annotated[
         str | None,
         typer.Option(
-            "--iface", metavar="NAME|CIDR", help="The network the nodes use among themselves: eth1, 10.1.0.0/24."
+            "--iface",
+            metavar="NAME|CIDR",
+            help="Network between the nodes, such as eth1 or 10.1.0.0/24 (default: detected).",
         ),
     ] = None
 
@@ -125,14 +167,21 @@ class Home:
 class Output:
     """How a command speaks."""
 
-    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="On stderr, only what went wrong.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems to stderr.")] = False
     verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Each remote step and its time; -vv the commands too.")
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            show_default=False,
+            help="Print each remote step and its time; -vv also its command.",
+        ),
     ] = 0
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours (also: NO_COLOR, TERM=dumb, a pipe).")] = (
-        False
-    )
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="Disable colors (also off with NO_COLOR, TERM=dumb or a pipe).")
+    ] = False
 
 
 def shared(*groups: type) -> Callable[[Command], Command]:

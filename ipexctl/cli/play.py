@@ -34,40 +34,39 @@ def play_command(
         typer.Argument(
             metavar="PLAYBOOK",
             autocompletion=complete.playbooks,
-            help="A file, or the name of one that comes with ipexctl: bootstrap.",
+            help="Playbook file, or a playbook of ipexctl by name: bootstrap.",
         ),
     ],
-    check: Annotated[
-        bool, typer.Option("--check", "-C", help="Say what would change; change nothing anywhere.")
-    ] = False,
-    diff: Annotated[bool, typer.Option("--diff", "-D", help="Show how files change.")] = False,
+    check: Annotated[bool, typer.Option("--check", "-C", help="Print what would change; change nothing.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", "-D", help="Print the changes to files as diffs.")] = False,
     extra: Annotated[
         list[str] | None,
-        typer.Option("--extra-vars", "-e", metavar="K=V|@FILE", help="A variable; wins over all others."),
+        typer.Option("--extra-vars", "-e", metavar="K=V|@FILE", help="Variable that overrides all others; repeatable."),
     ] = None,
     tags: Annotated[
-        list[str] | None, typer.Option("--tags", "-t", metavar="TAGS", help="Only tasks with these.")
+        list[str] | None, typer.Option("--tags", "-t", metavar="TAGS", help="Run only tasks with these tags.")
     ] = None,
     skip_tags: Annotated[
-        list[str] | None, typer.Option("--skip-tags", metavar="TAGS", help="No tasks with these.")
+        list[str] | None, typer.Option("--skip-tags", metavar="TAGS", help="Skip tasks with these tags.")
     ] = None,
     start_at: Annotated[
-        str | None, typer.Option("--start-at", "--start-at-task", metavar="NAME", help="From this task on.")
+        str | None, typer.Option("--start-at", "--start-at-task", metavar="NAME", help="Start at this task.")
     ] = None,
     inventory: Annotated[
-        str | None, typer.Option("--inventory", "-i", metavar="PATH", help="What -H is, under Ansible's name.")
+        str | None,
+        typer.Option("--inventory", "-i", metavar="PATH", help="Same as -H, under the name it has in Ansible."),
     ] = None,
-    step: Annotated[bool, typer.Option("--step", help="Ask before each task.")] = False,
+    step: Annotated[bool, typer.Option("--step", help="Ask for confirmation before each task.")] = False,
     local: Annotated[
-        bool, typer.Option("--local", help="Tasks may run on this machine: delegate_to: localhost.")
+        bool, typer.Option("--local", help="Allow tasks on the control machine (delegate_to: localhost).")
     ] = False,
-    list_tasks: Annotated[bool, typer.Option("--list-tasks", help="Show the tasks; touch no host.")] = False,
-    syntax_check: Annotated[bool, typer.Option("--syntax-check", help="Read and check it; touch no host.")] = False,
+    list_tasks: Annotated[bool, typer.Option("--list-tasks", help="List the tasks; touch no host.")] = False,
+    syntax_check: Annotated[bool, typer.Option("--syntax-check", help="Check the playbook; touch no host.")] = False,
 ) -> None:
-    """Run a playbook: the verbs of this tool, files and commands, on all hosts.
+    """Run a playbook of ipexctl tasks, files and commands on the hosts.
 
-    Written as for Ansible. All of it is checked before any host is touched;
-    played twice, what is as it should be stays untouched.
+    Playbooks are written as for Ansible. The whole playbook is checked
+    before any host is touched; a second run changes only what differs.
 
     \b
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch

@@ -29,19 +29,19 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def ps_command(
     output: Output,
-    running: Annotated[bool, typer.Option("--running", help="Only those that go on.")] = False,
+    running: Annotated[bool, typer.Option("--running", help="Show only runs that have not ended.")] = False,
     prune: Annotated[
         bool,
-        typer.Option(
-            "--prune", help="Take old runs away on the nodes and here: beyond 30 days or 2 GB; the newest 10 stay."
-        ),
+        typer.Option("--prune", help="Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: say what would go; do nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what --prune would remove; remove nothing.")
+    ] = False,
 ) -> None:
-    """Show the runs started from this machine: what each is doing, or how it ended.
+    """List the runs started from this machine and their states.
 
-    Logs are kept for 30 days and up to 2 GB on each node, the newest 10 runs
-    always; IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB change that.
+    Logs are kept for 30 days and up to 2 GB on each node, and always for the
+    newest 10 runs; IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB change these limits.
 
     \b
     Example: ipexctl ps

@@ -44,23 +44,32 @@ def run_command(
     targets: Targets,
     home: Home,
     output: Output,
-    install: Annotated[bool, typer.Option("--install", help="Make the environment where it is missing.")] = False,
-    ranks: Annotated[str, typer.Option("--ranks", metavar="SPEC", help="Which ranks to show: 0, 0-3,8.")] = "all",
-    plain: Annotated[bool, typer.Option("--plain", help="Lines behind their rank, also on a terminal.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="The live view.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Start it, and leave it to itself.")] = False,
+    install: Annotated[bool, typer.Option("--install", help="Install the environment on hosts that lack it.")] = False,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            "--ranks", metavar="SPEC", show_default=False, help="Ranks to show, such as 0 or 0-3,8 (default: all)."
+        ),
+    ] = "all",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print lines prefixed with their rank, also on a terminal.")
+    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Show the live view; an error without a terminal.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Start the run and return immediately.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show ranks, variables with their reasons, the mpirun line; do nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print ranks, variables with their reasons and the mpirun line; start nothing."),
     ] = False,
     summary: Annotated[
-        Path | None, typer.Option("--summary", readable=False, metavar="FILE", help="Write the outcome as JSON.")
+        Path | None,
+        typer.Option("--summary", readable=False, metavar="FILE", help="Write the outcome to this file as JSON."),
     ] = None,
 ) -> None:
-    """Run a script on every rank of every node, launched as an expert would.
+    """Run a script on every rank of every node.
 
-    The project is brought to the nodes, mpirun is started on the first, and
-    every rank's output comes back. Ctrl-C stops it everywhere; a closed
-    terminal doesn't.
+    The project is synced to the nodes, mpirun is started on node0, and the
+    output of every rank is shown. Ctrl-C stops the run on every host; a
+    closed terminal does not.
 
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3

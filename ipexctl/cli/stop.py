@@ -16,7 +16,7 @@ def stop_command(
     output: Output,
     run: RunWord,
 ) -> None:
-    """End a run: every rank on every node is asked to, and killed where it doesn't within four seconds.
+    """Stop a run on every node; ranks that do not end within 4 seconds are killed.
 
     \b
     Example: ipexctl stop last

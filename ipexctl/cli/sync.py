@@ -20,16 +20,17 @@ def sync_command(
     home: Home,
     output: Output,
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", readable=False, help="The project; else the current directory.")
+        Path | None,
+        typer.Argument(metavar="[DIR]", readable=False, help="Project directory (default: the current directory)."),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", metavar="PAT", help="Leave this out, as in a .gitignore. May be repeated."),
+        typer.Option("--exclude", metavar="PAT", help="Exclude this .gitignore pattern from the sync; repeatable."),
     ] = None,
     include: Annotated[
         list[str] | None,
         typer.Option(
-            "--include", metavar="PAT", help="Send this although it is left out, as credentials are. May be repeated."
+            "--include", metavar="PAT", help="Sync files that are excluded otherwise, such as credentials; repeatable."
         ),
     ] = None,
     data: Annotated[
@@ -38,19 +39,21 @@ def sync_command(
             "--data",
             metavar="DIR",
             readable=False,
-            help="Leave this directory out: it is on the hosts. May be repeated.",
+            help="Directory that every host has, excluded from the sync; repeatable.",
         ),
     ] = None,
     allow_big: Annotated[
-        bool, typer.Option("--allow-big", help="Send it also where it is more than 1 GB or 20,000 files.")
+        bool, typer.Option("--allow-big", help="Sync a project of more than 1 GB or 20,000 files.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent and deleted; do nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be sent and deleted; change nothing.")
+    ] = False,
 ) -> None:
-    """Bring a project directory to the same path on every host.
+    """Sync a project directory to the same path on every host.
 
-    .gitignore and .ipexctlignore are obeyed, and credentials (.env, .ssh/,
-    *.pem, …) are left out. Only what is missing travels, and only what an
-    earlier sync put there is deleted: what runs wrote stays.
+    Files in .gitignore and .ipexctlignore are excluded, and so are
+    credentials (.env, .ssh/, *.pem, …). Only missing data is sent, and only
+    files of an earlier sync are deleted: files that runs wrote stay.
 
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train

@@ -18,15 +18,16 @@ def trust_command(
     home: Home,
     output: Output,
     revoke: Annotated[
-        bool, typer.Option("--revoke", help="Take our key, our lines and our files away, and nothing else.")
+        bool, typer.Option("--revoke", help="Remove the key, lines and files that trust added, and nothing else.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")] = False,
 ) -> None:
-    """Let node0, the first host, reach every node by ssh, as mpirun needs it.
+    """Let node0, the first host, log in to every node by ssh, as mpirun needs.
 
-    A key is made on node0 and never leaves it. Each authorized_keys gets one
-    line, which admits that key from node0's addresses and to nothing but
-    commands. Where node0 gets in already, nothing changes.
+    The private key is created on node0 and never leaves it. Each
+    authorized_keys gets one line, which accepts the key only from node0's
+    addresses and only for commands. If node0 can log in already, nothing
+    changes.
 
     \b
     Example: ipexctl trust --hosts 'node[1-4]'

@@ -24,25 +24,27 @@ def versions(
     home: Home,
     output: Output,
     torch: Annotated[
-        str | None, typer.Option("--torch", metavar="V", help="The row of this torch: 2.8, or 2.7.1.")
+        str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.7.1.")
     ] = None,
     stack: Annotated[
         str | None,
-        typer.Option("--stack", metavar="NAME", help="This row: ipex-2.7, torch-2.13; or the newest: ipex, torch."),
+        typer.Option(
+            "--stack", metavar="NAME", help="Stack name, such as ipex-2.7, or the newest of a kind: ipex, torch."
+        ),
     ] = None,
-    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="The row with this IPEX.")] = None,
+    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="IPEX version.")] = None,
     oneccl: Annotated[
-        str | None, typer.Option("--oneccl", metavar="V", help="The row with this oneccl_bind_pt.")
+        str | None, typer.Option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
     ] = None,
-    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Only this Python: 3.11.")] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Python version, such as 3.11.")] = None,
     require_oneccl: Annotated[
-        bool, typer.Option("--require-oneccl", help="Refuse where it would be gloo instead of oneCCL.")
+        bool, typer.Option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
     ] = False,
 ) -> None:
-    """Show which versions belong together, which stack would be taken, and why.
+    """Show the table of stacks, which one install would choose, and why.
 
-    Nobody is asked anything, unless hosts are named (--hosts, -H): then the
-    choice is one that fits all of them.
+    Hosts are queried only if they are named (--hosts, -H): then the choice
+    fits all of them.
 
     \b
     Example: ipexctl versions --torch 2.7

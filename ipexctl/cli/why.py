@@ -15,7 +15,7 @@ def why_command(
     output: Output,
     run: RunWord,
 ) -> None:
-    """Say what ended a run: which rank, where, how, its last lines, the likely cause, and what to type next.
+    """Explain why a run ended: the first failure, its last lines, the likely cause and the fix.
 
     \b
     Example: ipexctl why last

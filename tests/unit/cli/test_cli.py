@@ -50,6 +50,7 @@ def test_help_of_every_command_fits_80_columns_and_is_plain(command: list[str]) 
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    assert "[default:" not in done.stdout  # a help text says its default itself: (default: ...)
     assert "Example: ipexctl " in done.stdout
 
 
