@@ -98,7 +98,7 @@ def exec_command(
     report = ExecReport(tuple(ended[host] for host in hosts), time.monotonic() - started)
     if isinstance(shown, HeldOutput):
         (show_json if output.json else show_gathered)(report, shown)
-    problems.say(None if interrupt.code is None else 1.0)
+    problems.print(None if interrupt.code is None else 1.0)
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
 
 

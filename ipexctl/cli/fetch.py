@@ -61,7 +61,7 @@ def fetch_command(
     from ipexctl.jobs.fetch.manifest import parse_source
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
-    from ipexctl.ui.fetch import FetchView, say_failed, show, show_json
+    from ipexctl.ui.fetch import FetchView, show, show_failure, show_json
 
     if rank is not None and host is not None:
         raise UserError("-r and --from both name the host", fix="one of them")
@@ -76,11 +76,11 @@ def fetch_command(
         except Cancelled:
             view.stop()
             stopped = HostError("stopped", "the same command goes on from there")
-            say_failed(order, stopped, as_json=output.json)
+            show_failure(order, stopped, as_json=output.json)
             raise typer.Exit(interrupt.code or 1) from None
         except HostError as error:
             view.stop()
-            say_failed(order, error, as_json=output.json)
+            show_failure(order, error, as_json=output.json)
             raise typer.Exit(3 if error.status == "unreachable" else 1) from None
     if output.json:
         show_json(done)

@@ -170,7 +170,7 @@ def break_command(
         return
     from ipexctl.lab import break_host, find_host
 
-    ui.say_broken(break_host(find_host(name, lab), fault, tuple(args or ())), fault)
+    ui.show_broken(break_host(find_host(name, lab), fault, tuple(args or ())), fault)
 
 
 @app.command("mend")
@@ -188,4 +188,4 @@ def mend(
     from ipexctl.ui import lab as ui
 
     before = find_host(name, lab)
-    ui.say_mended(before, mend_host(before, fault))
+    ui.show_mended(before, mend_host(before, fault))

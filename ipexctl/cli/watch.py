@@ -160,9 +160,9 @@ class _Watching:
 
     def _say_why(self) -> None:
         from ipexctl.jobs.why.why import cause_from_copy
-        from ipexctl.ui.why import end_words
+        from ipexctl.ui.why import cause_lines
 
-        print_message("\n".join(end_words(self._record.id, cause_from_copy(self._record, self._place.parent))))
+        print_message("\n".join(cause_lines(self._record.id, cause_from_copy(self._record, self._place.parent))))
 
     def _watch(self, event: Event) -> None:
         self._shown.watch(event)

@@ -1,1 +1,1 @@
-"""What a person sees: messages, streamed lines, tables, JSON. The only room that knows rich."""
+"""Rendering: messages, streamed lines, tables and JSON. The only package that imports rich."""

@@ -1,4 +1,4 @@
-"""The last resort: an error nobody foresaw becomes one sentence and a log file with its traceback."""
+"""Reports an unexpected error as one sentence and a log file with the traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ipexctl.ui.messages import print_message
 
 
 def report_crash(error: BaseException) -> None:
-    """What was called is left out of the log: a command line can hold a secret."""
+    """The log does not have the command line, which can contain a secret."""
     directory = Path(platformdirs.user_log_dir("ipexctl", appauthor=False))
     path = directory / f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.log"
     head = f"ipexctl {ipexctl.__version__}, Python {sys.version}, {sys.platform}"

@@ -1,4 +1,4 @@
-"""What `ipexctl doctor` shows: a row a host, the findings by weight, what it would do; or JSON."""
+"""Output of `ipexctl doctor`: a row per host, the findings by level, the recommendation; or JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
             no_color=no_color,
         )
     findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
-    lines = [line for group in _lost(report.hosts) for line in _paragraph("unreachable", *group, tint)]
+    lines = [line for group in _without_facts(report.hosts) for line in _paragraph("unreachable", *group, tint)]
     for level in reversed(LEVELS):
         if quiet and level in ("info", "ok"):
             continue
@@ -50,7 +50,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
                 lines += _paragraph(level, finding.id, finding.hosts, finding.message, fix, tint, brief=brief)
     if not quiet:
         lines += _advice(report.recommendation)
-        lines.append(_sum(report))
+        lines.append(_summary(report))
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
@@ -113,7 +113,7 @@ def _row(host: HostReport) -> tuple[str, ...]:
 
 
 def short_cpu(model: str) -> str:
-    """`Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz` as people say it: `Platinum 8358`."""
+    """The short model name: `Platinum 8358` for `Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz`."""
     text = re.sub(r"\((R|TM|r|tm)\)|\bCPU\b|\bProcessor\b|@.*|\d+-Core", " ", model)
     short = re.sub(r"\b(Intel|Xeon|AMD)\b", " ", text, flags=re.IGNORECASE)
     return " ".join(short.split()) or " ".join(text.split())
@@ -131,8 +131,8 @@ def _newest_python(facts: Facts) -> str:
     return max(versions, key=lambda v: [int(n) for n in re.findall(r"\d+", v)], default="none")
 
 
-def _lost(hosts: Sequence[HostReport]) -> list[tuple[str, tuple[str, ...], str, str]]:
-    """Hosts without facts, those with the same reason together: id, hosts, message, fix."""
+def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """Hosts without facts, grouped by reason: id, hosts, message, fix."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for host in hosts:
         if host.reason:
@@ -146,10 +146,10 @@ def _lost(hosts: Sequence[HostReport]) -> list[tuple[str, tuple[str, ...], str, 
 def _paragraph(
     level: str, id_: str, hosts: Sequence[str], message: str, fix: str, tint: _Tint, *, brief: bool = False
 ) -> list[str]:
-    """Level, hosts and id, then what it means and what to do; what is only good to know takes one line."""
+    """Level, hosts and id, then message and fix; a `brief` finding takes one line."""
     width, indent = _width(), " " * 6
-    head = " ".join(part for part in (fold_names(list(hosts)), f"[{id_}]" if id_ else "") if part)
-    first = f"{level:<5} {head}"
+    title = " ".join(part for part in (fold_names(list(hosts)), f"[{id_}]" if id_ else "") if part)
+    first = f"{level:<5} {title}"
     if brief:
         first = textwrap.shorten(f"{first}: {printable(message)}", width - 1, placeholder=" ...")
         first = f"{level:<5} {first[len(level) :].lstrip()}"
@@ -162,7 +162,7 @@ def _paragraph(
             width,
             initial_indent=f"{indent}-> ",
             subsequent_indent=f"{indent}   ",
-            break_on_hyphens=False,  # run ids have some, and are part of commands
+            break_on_hyphens=False,  # run ids in commands contain hyphens
             break_long_words=False,
         )
     return lines
@@ -201,7 +201,7 @@ def _counts(report: DoctorReport) -> dict[str, int]:
     }
 
 
-def _sum(report: DoctorReport) -> str:
+def _summary(report: DoctorReport) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in _counts(report).items() if count)
     network = "" if report.network_seconds is None else f", {report.network_seconds:.1f} s of it for the network"
     hosts = f"{len(report.hosts)} {'host' if len(report.hosts) == 1 else 'hosts'}"

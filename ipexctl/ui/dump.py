@@ -1,4 +1,4 @@
-"""What `ipexctl dump` shows: where ranks are, a heading for all that are at the same place; or JSON."""
+"""Output of `ipexctl dump`: the stacks of the ranks, grouped by place; or JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.dump import Frame, Group, Process, RankStacks, RunOver
 
 _INNER, _OUTER = 16, 6
-"""Of a stack deeper than both, so many calls of each end are shown."""
+"""Calls shown of each end of a stack that is deeper than both together."""
 _NAMES: Final = 32
 _STATES: Final = {
     "R": "running",
@@ -38,7 +38,7 @@ _STATES: Final = {
 
 
 class Page:
-    """Lines that fit, in the colours that are wanted."""
+    """Collects lines cut to the terminal's width, with colors where they are enabled."""
 
     def __init__(self, *, no_color: bool = False) -> None:
         self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
@@ -51,8 +51,8 @@ class Page:
             text = text[: self.width - 1] + "…"
         self._lines.append(f"\x1b[{color}m{text}\x1b[0m" if color and self._colored and text else text)
 
-    def tell(self, sentence: str, indent: str) -> None:
-        """A sentence takes the lines it needs."""
+    def put_wrapped(self, sentence: str, indent: str) -> None:
+        """Add a sentence, wrapped over as many lines as it needs."""
         for line in textwrap.wrap(sentence, self.width - len(indent)):
             self.put(indent + line)
 
@@ -65,22 +65,22 @@ class Page:
 
 def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
     page = Page(no_color=no_color)
-    asked, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
-    page.put(f"{counted(asked, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first")
-    for why, ranks in _by_words(dump.mute).items():
+    total, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
+    page.put(f"{counted(total, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first")
+    for why, ranks in _by_reason(dump.mute).items():
         page.put()
-        page.put(f"{_named(ranks)} ({len(ranks)} of {asked}): no stack", "1;33")
-        page.tell(why, "  ")
+        page.put(f"{_named(ranks)} ({len(ranks)} of {total}): no stack", "1;33")
+        page.put_wrapped(why, "  ")
     for group in groups:
         page.put()
         is_odd = bool(odd) and group is not groups[-1]
-        page.put(f"{_named(group.ranks)} ({len(group.ranks)} of {asked}): {_place(group)}", "1;31" if is_odd else "1")
+        page.put(f"{_named(group.ranks)} ({len(group.ranks)} of {total}): {_place(group)}", "1;31" if is_odd else "1")
         page.put(f"  {_circumstances(group)}", "2")
         _put_frames(page, group.frames, whole=everything)
         if everything:
             _put_others(page, group)
-        elif besides := _besides(group):
-            page.put(f"  besides {besides}: --all shows them", "2")
+        elif others_text := _others_text(group):
+            page.put(f"  besides {others_text}: --all shows them", "2")
     page.show()
     if not quiet and (verdict := _verdict(dump)):
         print_message(
@@ -100,7 +100,7 @@ def _verdict(dump: Dump) -> str:
 
 
 def _odd(dump: Dump) -> str:
-    """Who isn't where most are; empty where there is no most."""
+    """The ranks outside the largest group; empty if that group is no majority."""
     groups = dump.groups
     if len(groups) < 2 or 2 * len(groups[-1].ranks) <= sum(len(group.ranks) for group in groups):
         return ""
@@ -118,7 +118,7 @@ def _place(group: Group) -> str:
     return inner.function if own in (None, inner) else f"{inner.function}, called at {own.place}:{own.line}"
 
 
-def _by_words(ranks: Iterable[RankStacks]) -> dict[str, list[RankStacks]]:
+def _by_reason(ranks: Iterable[RankStacks]) -> dict[str, list[RankStacks]]:
     found: dict[str, list[RankStacks]] = {}
     for rank in ranks:
         found.setdefault(_why(rank), []).append(rank)
@@ -135,18 +135,18 @@ def _why(rank: RankStacks) -> str:
 
 
 def _state(letter: str, wchan: str) -> str:
-    word = _STATES.get(letter, f"in state {letter}")
-    return f"{word} in {wchan}" if wchan and letter != "R" else word
+    state_name = _STATES.get(letter, f"in state {letter}")
+    return f"{state_name} in {wchan}" if wchan and letter != "R" else state_name
 
 
 def _circumstances(group: Group) -> str:
-    told = [process for rank in group.ranks if (process := rank.told_by) is not None]
-    states = Counter(_state(process.state, process.wchan) for process in told)
-    words = [", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in states.most_common())]
-    if len(told) == 1:
-        words.insert(0, f"pid {told[0].pid}")
-    how = " and ".join(dict.fromkeys(process.how for process in told))
-    return ", ".join([*words, f"by {how}"])
+    processes_shown = [process for rank in group.ranks if (process := rank.told_by) is not None]
+    states = Counter(_state(process.state, process.wchan) for process in processes_shown)
+    parts = [", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in states.most_common())]
+    if len(processes_shown) == 1:
+        parts.insert(0, f"pid {processes_shown[0].pid}")
+    how = " and ".join(dict.fromkeys(process.how for process in processes_shown))
+    return ", ".join([*parts, f"by {how}"])
 
 
 def _put_frames(page: Page, frames: Sequence[Frame], *, whole: bool, indent: str = "  ") -> None:
@@ -163,38 +163,40 @@ def _put_frames(page: Page, frames: Sequence[Frame], *, whole: bool, indent: str
 
 
 def _others(rank: RankStacks) -> list[tuple[str, tuple[Frame, ...]]]:
-    """All but what the heading stands for: who, and where."""
+    """Name and frames of every thread except the main thread that stands in the heading."""
     found = []
     for process in rank.processes:
         for thread in process.threads:
             if thread.is_main and process is rank.told_by:
                 continue
             is_same = process is rank.told_by
-            whose = "" if is_same else f"process {process.name}"
-            which = "" if thread.is_main else "thread" if thread.name.startswith("0x") else f"thread {thread.name}"
-            found.append((", ".join(filter(None, (whose, which))), thread.frames))
+            process_text = "" if is_same else f"process {process.name}"
+            thread_text = (
+                "" if thread.is_main else "thread" if thread.name.startswith("0x") else f"thread {thread.name}"
+            )
+            found.append((", ".join(filter(None, (process_text, thread_text))), thread.frames))
     return found
 
 
-def _besides(group: Group) -> str:
+def _others_text(group: Group) -> str:
     processes = sum(len(rank.processes) - 1 for rank in group.ranks)
     threads = sum(len(process.threads) - 1 for rank in group.ranks for process in rank.processes if process.threads)
-    words = [f"{processes:,} more process{'es' if processes > 1 else ''}"] if processes else []
-    words += [counted(threads, "thread")] if threads else []
-    return " and ".join(words)
+    parts = [f"{processes:,} more process{'es' if processes > 1 else ''}"] if processes else []
+    parts += [counted(threads, "thread")] if threads else []
+    return " and ".join(parts)
 
 
 def _put_others(page: Page, group: Group) -> None:
     found: dict[object, list[tuple[RankStacks, str, tuple[Frame, ...]]]] = {}
     for rank in group.ranks:
-        for who, frames in _others(rank):
-            key = (who.partition(" ")[0], tuple(frame.key for frame in frames))
-            found.setdefault(key, []).append((rank, who, frames))
-    for several in found.values():
-        rank, who, frames = several[0]
-        ranks = list(dict.fromkeys(each[0].rank for each in several))
-        many = f" ({len(several)})" if len(several) > len(ranks) else ""
-        page.put(f"  {who}{many} of rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}:")
+        for name, frames in _others(rank):
+            key = (name.partition(" ")[0], tuple(frame.key for frame in frames))
+            found.setdefault(key, []).append((rank, name, frames))
+    for entries in found.values():
+        rank, name, frames = entries[0]
+        ranks = list(dict.fromkeys(entry[0].rank for entry in entries))
+        count_text = f" ({len(entries)})" if len(entries) > len(ranks) else ""
+        page.put(f"  {name}{count_text} of rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}:")
         if frames:
             _put_frames(page, frames, whole=True, indent="    ")
         else:
@@ -202,16 +204,16 @@ def _put_others(page: Page, group: Group) -> None:
     for rank in group.ranks:
         for process in rank.processes:
             if not process.threads:
-                page.tell(f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.why}", "  ")
+                page.put_wrapped(f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.why}", "  ")
 
 
 def show_over(over: RunOver, run: str) -> None:
-    words = "has ended well" if over.status.state == "ok" else f"has ended: {over.status.state}"
-    print_message(f"run {run} {words}, and nothing of it is left to ask\n  how it ended: ipexctl why {run}")
+    ending = "has ended well" if over.status.state == "ok" else f"has ended: {over.status.state}"
+    print_message(f"run {run} {ending}, and nothing of it is left to ask\n  how it ended: ipexctl why {run}")
 
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:
-    """Without a dump, the reason there is none."""
+    """Print the dump as JSON; without a dump, an empty one with the reason."""
     sys.stdout.write(json.dumps(as_json(dump or Dump(time.time(), ()), run, reason), indent=2) + "\n")
     sys.stdout.flush()
 

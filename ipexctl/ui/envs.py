@@ -1,4 +1,4 @@
-"""What `ipexctl envs` shows: a line an environment with the hosts that have it, or JSON."""
+"""Output of `ipexctl envs`: a line per environment with its hosts, or JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.hosts.nodeset import fold
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
-from ipexctl.ui.install import verified_words
+from ipexctl.ui.install import verified_text
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.table import show_table
 
@@ -53,20 +53,20 @@ def show_json(report: EnvsReport) -> None:
 
 
 def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
-    """`options` are the words that choose the same hosts again."""
+    """Print the report; `options` are the command line options that select the same hosts."""
     if report.verb == "list":
         _show_list(report, quiet=quiet, no_color=no_color, options=options)
     groups: dict[tuple[str, ...], list[str]] = {}
     for done in report.hosts:
-        said = verified_words(done.verify) or (f"removed {', '.join(done.removed)}" if done.removed else "")
-        groups.setdefault((done.status, done.reason, done.fix, said), []).append(done.host.name)
-    for (status, reason, fix, said), names in groups.items():
+        changes = verified_text(done.verify) or (f"removed {', '.join(done.removed)}" if done.removed else "")
+        groups.setdefault((done.status, done.reason, done.fix, changes), []).append(done.host.name)
+    for (status, reason, fix, changes), names in groups.items():
         if status in ("failed", "unreachable"):
             print_message(
                 f"{printable(fold(names))}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else "")
             )
         elif report.verb != "list" and not quiet:
-            parts = "; ".join(part for part in (said, reason) if part) or "nothing to take away"
+            parts = "; ".join(part for part in (changes, reason) if part) or "nothing to take away"
             sys.stdout.write(f"{printable(fold(names))}: {status}: {printable(parts)}\n")
     sys.stdout.flush()
 

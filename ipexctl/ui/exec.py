@@ -1,4 +1,4 @@
-"""What `ipexctl exec` shows: live lines behind the host's name, identical output folded, or JSON."""
+"""Output of `ipexctl exec`: live lines prefixed with the host, identical output folded, or JSON."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Stream
 
 LONGEST_LINE = 1 << 20
-"""A line longer than this is handed on in pieces: memory has an end, even if the line doesn't."""
+"""Bytes; a longer line is passed on in pieces, to bound memory."""
 
 
 class Prefixer:
-    """Turns chunks of one stream into whole lines behind a prefix, in pieces as large as they come."""
+    """Turns chunks of one stream into complete, prefixed lines."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
@@ -41,24 +41,24 @@ class Prefixer:
             self._tail.append(data)
             self._held += len(data)
             return self.flush() if self._held > LONGEST_LINE else b""
-        whole = b"".join([*self._tail, data[: cut - 1]])
+        complete = b"".join([*self._tail, data[: cut - 1]])
         rest = data[cut:]
         self._tail, self._held = ([rest], len(rest)) if rest else ([], 0)
-        return self._prefix + whole.replace(b"\n", b"\n" + self._prefix) + b"\n"
+        return self._prefix + complete.replace(b"\n", b"\n" + self._prefix) + b"\n"
 
     def flush(self) -> bytes:
-        """What is held of a line that never ended."""
+        """The buffered rest of a line that has no end."""
         if not self._held:
             return b""
-        whole = b"".join(self._tail)
+        complete = b"".join(self._tail)
         self._tail, self._held = [], 0
-        return self._prefix + whole + b"\n"
+        return self._prefix + complete + b"\n"
 
 
 class LiveOutput:
-    """Lines as they come: a host's stdout on ours, its stderr on ours, whole lines, never mixed.
+    """Prints complete lines as they arrive: a host's stdout to stdout, its stderr to stderr.
 
-    Where our own output can't be written any more, the switch is thrown, `broken` says why, and the rest is dropped.
+    If stdout or stderr can no longer be written, the call is cancelled, `broken` is the error, and the rest is dropped.
     """
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
@@ -79,26 +79,26 @@ class LiveOutput:
         return self._pipes["stdout"].broken or self._pipes["stderr"].broken
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        made: dict[Stream, Prefixer] = {
+        prefixers: dict[Stream, Prefixer] = {
             "stdout": self._prefixer(host, "stdout"),
             "stderr": self._prefixer(host, "stderr"),
         }
 
         def sink(stream: Stream, data: bytes) -> None:
-            if lines := made[stream].feed(data):
+            if lines := prefixers[stream].feed(data):
                 self._write(stream, lines)
 
         return sink
 
     def finish(self, host: Host) -> None:
-        """Show what a host has left of a line without an end."""
+        """Print the unfinished line of a host."""
         for stream in ("stdout", "stderr"):
             prefixer = self._prefixers.pop((host, stream), None)
             if prefixer and (rest := prefixer.flush()):
                 self._write(stream, rest)
 
     def close(self) -> None:
-        """Wait until all is written; where we were stopped, not longer than a moment."""
+        """Wait until all is written; after cancellation at most one second."""
         for pipe in self._pipes.values():
             pipe.finish(1.0 if self._cancel.thrown else None)
 
@@ -114,15 +114,15 @@ class LiveOutput:
 
 
 def neutralise(lines: bytes) -> bytes:
-    """A host's output for a terminal: colours pass, what would move the cursor or clear the screen is shown as `?`."""
-    return _UNRULY.sub(b"?", lines)
+    """A host's output, safe for a terminal: colors pass, other control characters become `?`."""
+    return _CONTROL_CHARACTERS.sub(b"?", lines)
 
 
-_UNRULY = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROL_CHARACTERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 class HeldOutput:
-    """All output until the end, for folding and for JSON: in memory while it is small, on disk when it isn't."""
+    """Keeps all output until the end, for folding and JSON: in memory while it is small, else on disk."""
 
     _IN_MEMORY = 1 << 20
 
@@ -130,21 +130,21 @@ class HeldOutput:
         self._held: dict[tuple[Host, Stream], _Held] = {}
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        mine: dict[Stream, _Held] = {"stdout": _Held(self._IN_MEMORY), "stderr": _Held(self._IN_MEMORY)}
-        self._held[host, "stdout"], self._held[host, "stderr"] = mine["stdout"], mine["stderr"]
-        return lambda stream, data: mine[stream].add(data)
+        files: dict[Stream, _Held] = {"stdout": _Held(self._IN_MEMORY), "stderr": _Held(self._IN_MEMORY)}
+        self._held[host, "stdout"], self._held[host, "stderr"] = files["stdout"], files["stderr"]
+        return lambda stream, data: files[stream].add(data)
 
     def finish(self, host: Host) -> None:
-        """Nothing to show before the end."""
+        """Does nothing: output is shown at the end."""
 
     def digest(self, host: Host, stream: Stream) -> bytes | None:
-        """Equal for equal output; None where there was none."""
-        held = self._held.get((host, stream))
-        return held.digest if held else None
+        """Hash of the output; None if there was none."""
+        output = self._held.get((host, stream))
+        return output.digest if output else None
 
     def pieces(self, host: Host, stream: Stream) -> Iterator[bytes]:
-        held = self._held.get((host, stream))
-        return held.pieces() if held else iter(())
+        output = self._held.get((host, stream))
+        return output.pieces() if output else iter(())
 
     def text(self, host: Host, stream: Stream) -> str:
         return b"".join(self.pieces(host, stream)).decode(errors="replace")
@@ -171,27 +171,27 @@ class _Held:
             yield piece
 
 
-def show_gathered(report: ExecReport, held: HeldOutput) -> None:
-    """One heading for all hosts that printed the same."""
+def show_gathered(report: ExecReport, output: HeldOutput) -> None:
+    """Print identical output once, under a heading with its hosts."""
     streams: tuple[tuple[Stream, TextIO], ...] = (("stdout", sys.stdout), ("stderr", sys.stderr))
     for stream, target in streams:
         groups: dict[bytes, list[Host]] = {}
         for done in report.hosts:
-            if digest := held.digest(done.host, stream):
+            if digest := output.digest(done.host, stream):
                 groups.setdefault(digest, []).append(done.host)
         for hosts in groups.values():
             count = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
             target.buffer.write(f"{fold_names([host.name for host in hosts])} ({count}):\n".encode())
             last = b""
-            for piece in held.pieces(hosts[0], stream):
+            for piece in output.pieces(hosts[0], stream):
                 target.buffer.write(neutralise(piece) if target.isatty() else piece)
                 last = piece
             target.buffer.write(b"" if last.endswith(b"\n") else b"\n")
         target.buffer.flush()
 
 
-def show_json(report: ExecReport, held: HeldOutput) -> None:
-    """One document, in UTF-8 whatever the locale, written host by host: it is never in memory as a whole."""
+def show_json(report: ExecReport, output: HeldOutput) -> None:
+    """Print one document in UTF-8, whatever the locale; written host by host, so it is never in memory completely."""
 
     def write(text: str) -> None:
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
@@ -203,8 +203,8 @@ def show_json(report: ExecReport, held: HeldOutput) -> None:
             "address": done.host.address,
             "status": done.status,
             "rc": done.rc,
-            "stdout": held.text(done.host, "stdout"),
-            "stderr": held.text(done.host, "stderr"),
+            "stdout": output.text(done.host, "stdout"),
+            "stderr": output.text(done.host, "stderr"),
             "seconds": round(done.seconds, 3),
             "reason": done.reason,
             "fix": done.fix,
@@ -216,9 +216,9 @@ def show_json(report: ExecReport, held: HeldOutput) -> None:
 
 
 class Problems:
-    """Says who didn't do it and why: within a second of knowing, and together what is known together.
+    """Prints failed hosts with reason and fix, hosts of the same reason together.
 
-    Each reason is a paragraph with its hosts as a node set and what to type next.
+    Failures are collected for `delay` seconds before they are printed.
     """
 
     def __init__(self, delay: float = 1.0) -> None:
@@ -233,12 +233,12 @@ class Problems:
         with self._lock:
             self._waiting.append(done)
             if self._timer is None:
-                self._timer = threading.Timer(self._delay, self.say)
+                self._timer = threading.Timer(self._delay, self.print)
                 self._timer.daemon = True
                 self._timer.start()
 
-    def say(self, patience: float | None = None) -> None:
-        """Say what is waiting to be said; with `patience`, not longer than that to somebody who doesn't read."""
+    def print(self, patience: float | None = None) -> None:
+        """Print the collected failures; a blocked stderr is waited for at most `patience` seconds."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             if self._timer is not None:

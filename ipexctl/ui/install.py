@@ -1,4 +1,4 @@
-"""What `ipexctl install` shows at its end: hosts with the same fate on one line, what to type next, or JSON."""
+"""Result of `ipexctl install`: hosts with equal results on one line and the next command, or JSON."""
 
 from __future__ import annotations
 
@@ -79,18 +79,18 @@ def show_json(report: InstallReport) -> None:
 
 
 def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """The answer on stdout; what went wrong, what to know and what to type next on stderr."""
+    """Print results to stdout; failures, notes and the next command to stderr."""
     if report.refusal is not None:
-        red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
+        red, reset = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
         fix = f"\n  {printable(report.refusal.fix)}" if report.refusal.fix else ""
-        print_message(f"{red}refused:{plain} {printable(report.refusal.reason)}{fix}")
+        print_message(f"{red}refused:{reset} {printable(report.refusal.reason)}{fix}")
     if not quiet:
         _show_stack(report)
     groups: dict[tuple[str, ...], list[HostInstall]] = {}
     for done in report.hosts:
         if report.refusal is not None and done.status == "failed":
             continue
-        groups.setdefault((done.status, done.reason, done.fix, verified_words(done.verify)), []).append(done)
+        groups.setdefault((done.status, done.reason, done.fix, verified_text(done.verify)), []).append(done)
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
     for (status, reason, fix, verified), nodes in groups.items():
         names = _fold([done.host.name for done in nodes])
@@ -98,16 +98,16 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
         if status in ("failed", "unreachable"):
             print_message(f"{names}: {shown}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
         elif not quiet:
-            tint, plain = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
+            color, reset = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
             parts = [part for part in (reason, verified) if part]
             sys.stdout.write(
-                f"{names}: {tint}{shown}{plain}" + printable(f": {'; '.join(parts)}" if parts else "") + "\n"
+                f"{names}: {color}{shown}{reset}" + printable(f": {'; '.join(parts)}" if parts else "") + "\n"
             )
     sys.stdout.flush()
     for note in report.notes:
         print_message(f"note: {printable(note)}")
     if not quiet:
-        _say_end(report)
+        _print_next_step(report)
 
 
 def _show_stack(report: InstallReport) -> None:
@@ -121,7 +121,7 @@ def _show_stack(report: InstallReport) -> None:
     sys.stdout.write(f"{stack.name}: {', '.join(parts)} for Python {stack.python}; ranks talk over {stack.backend}\n")
     sys.stdout.write(f"  {printable(stack.why)}\n")
     if report.dry_run and report.lock is not None:
-        for wheel in sorted(report.lock.wheels, key=lambda each: -(each.size or 0)):
+        for wheel in sorted(report.lock.wheels, key=lambda wheel: -(wheel.size or 0)):
             size = gigabytes(wheel.size) if wheel.size else "?"
             sys.stdout.write(f"  {size:>8}  {printable(wheel.filename)}\n")
 
@@ -130,19 +130,19 @@ def _status(status: str, report: InstallReport) -> str:
     return "would change" if report.dry_run and status == "changed" else status
 
 
-def verified_words(verify: Mapping[str, Any]) -> str:
-    """What the host proved, in words; without times, so that hosts alike are one line."""
+def verified_text(verify: Mapping[str, Any]) -> str:
+    """The verified features as text; without times, so that equal hosts share one line."""
     if not verify.get("ok"):
         return ""
-    said = [f"verified: {verify['capability']}" if verify.get("capability") else "verified"]
+    features = [f"verified: {verify['capability']}" if verify.get("capability") else "verified"]
     if verify.get("bf16") in ("training", "inference"):
-        said.append(f"bf16 {verify['bf16']}")
+        features.append(f"bf16 {verify['bf16']}")
     if verify.get("allreduce_ms"):
-        said.append(f"all-reduce over {verify.get('backend')}")
-    return ", ".join(said)
+        features.append(f"all-reduce over {verify.get('backend')}")
+    return ", ".join(features)
 
 
-def _say_end(report: InstallReport) -> None:
+def _print_next_step(report: InstallReport) -> None:
     statuses = {done.status for done in report.hosts}
     if report.dry_run:
         print_message("nothing was installed (--dry-run)")

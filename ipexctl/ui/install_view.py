@@ -1,4 +1,4 @@
-"""An install while it goes on: a bar a host and the total on a terminal, plain lines anywhere else."""
+"""Progress of an install: a bar per host and a total on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from ipexctl.stack.progress import Event
 
-_EVERY: Final = 5.0
-"""Seconds between two lines about the bytes of one host, where there is no terminal."""
+_PROGRESS_SECONDS: Final = 5.0
+"""Seconds between two plain lines about the bytes of one host."""
 _MOST_BARS: Final = 24
 HERE: Final = "here"
 
 
 class InstallView:
-    """Shows events as they come, from any thread; nothing before the first that is worth a word."""
+    """Shows events from any thread; prints nothing before the first event."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, no_color: bool = False) -> None:
         self._lines = _Lines(verbose=verbose)
@@ -50,7 +50,7 @@ class InstallView:
 
 
 class _Lines:
-    """For logs and pipes: a line when something begins and now and then while bytes move."""
+    """For logs and pipes: a line when a step begins, and every few seconds while bytes are transferred."""
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose
@@ -62,30 +62,30 @@ class _Lines:
         if isinstance(event, Notice):
             print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
         elif isinstance(event, BytesMoved):
-            self._moved(event)
+            self._print_bytes(event)
         elif isinstance(event, Timed):
             if self._verbose:
                 print_message(_timed(event))
         elif isinstance(event, Stepped) or self._verbose or not event.ok:
             print_message(f"{printable(event.host or HERE)}: {event.what}")
 
-    def _moved(self, event: BytesMoved) -> None:
+    def _print_bytes(self, event: BytesMoved) -> None:
         key, now = (event.host, event.what), time.monotonic()
-        whole = event.total is not None and event.done >= event.total
+        is_complete = event.total is not None and event.done >= event.total
         with self._lock:
-            began, from_ = self._began.setdefault(key, (now, event.done))
-            if not whole and now - self._last.get(key, began) < _EVERY:
+            began, first_done = self._began.setdefault(key, (now, event.done))
+            if not is_complete and now - self._last.get(key, began) < _PROGRESS_SECONDS:
                 return
-            if whole and self._last.get(key) == float("inf"):
+            if is_complete and self._last.get(key) == float("inf"):
                 return
-            self._last[key] = float("inf") if whole else now
-        of = f" of {gigabytes(event.total)}" if event.total else ""
-        rate = f" ({gigabytes((event.done - from_) / (now - began))}/s)" if now - began > 1 else ""
-        print_message(f"{printable(event.host or HERE)}: {event.what} {gigabytes(event.done)}{of}{rate}")
+            self._last[key] = float("inf") if is_complete else now
+        total_text = f" of {gigabytes(event.total)}" if event.total else ""
+        rate = f" ({gigabytes((event.done - first_done) / (now - began))}/s)" if now - began > 1 else ""
+        print_message(f"{printable(event.host or HERE)}: {event.what} {gigabytes(event.done)}{total_text}{rate}")
 
 
 class _Bars:
-    """rich's progress: a line a host, the total below."""
+    """rich progress bars: one per host, the total below."""
 
     def __init__(self, *, verbose: bool, no_color: bool) -> None:
         self._verbose = verbose
@@ -94,7 +94,7 @@ class _Bars:
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._bytes: dict[str, tuple[str, int, int | None]] = {}
-        self._whole: TaskID | None = None
+        self._total_task: TaskID | None = None
 
     def show(self, event: Event) -> None:
         with self._lock:
@@ -110,14 +110,14 @@ class _Bars:
                 )
                 return
             if isinstance(event, Ended) and not event.host:
-                self._leave(progress, HERE)
+                self._remove_task(progress, HERE)
                 return
             task = self._task(progress, event.host or HERE)
             if isinstance(event, BytesMoved):
                 self._bytes[event.host] = (event.what, event.done, event.total)
                 if task is not None:
                     progress.update(task, what=event.what, completed=event.done, total=event.total)
-                self._total(progress)
+                self._update_total(progress)
             elif task is not None and isinstance(event, Stepped):
                 progress.update(task, what=event.what, total=None)
             elif task is not None and isinstance(event, Ended):
@@ -146,29 +146,29 @@ class _Bars:
         return self._progress
 
     def _task(self, progress: Progress, host: str) -> TaskID | None:
-        """The host's line; where there are more hosts than lines, the later ones are in the total alone."""
+        """The bar of the host; None for hosts beyond the limit, which count only in the total."""
         if host not in self._tasks:
             if len(self._tasks) >= _MOST_BARS:
                 return None
             self._tasks[host] = progress.add_task("", host=printable(host)[:24], what="", total=None)
-            if self._whole is not None:  # it stays the last line
-                progress.remove_task(self._whole)
-                self._whole = None
+            if self._total_task is not None:  # so that the total stays the last line
+                progress.remove_task(self._total_task)
+                self._total_task = None
         return self._tasks[host]
 
-    def _leave(self, progress: Progress, host: str) -> None:
+    def _remove_task(self, progress: Progress, host: str) -> None:
         task = self._tasks.pop(host, None)
         if task is not None:
             progress.remove_task(task)
 
-    def _total(self, progress: Progress) -> None:
+    def _update_total(self, progress: Progress) -> None:
         if len(self._bytes) < 2:
             return
         done = sum(done for _, done, _ in self._bytes.values())
         totals = [total for _, _, total in self._bytes.values()]
-        if self._whole is None:
-            self._whole = progress.add_task("", host="total", what="", total=None)
-        progress.update(self._whole, completed=done, total=sum(t or 0 for t in totals) if all(totals) else None)
+        if self._total_task is None:
+            self._total_task = progress.add_task("", host="total", what="", total=None)
+        progress.update(self._total_task, completed=done, total=sum(t or 0 for t in totals) if all(totals) else None)
 
 
 def _timed(event: Timed) -> str:

@@ -1,4 +1,4 @@
-"""What `--json` prints where a call ends before it has an answer: one document all the same, which says why."""
+"""JSON documents for calls with `--json` that end before they have a result: reason and fix."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ipexctl.errors import UserError
 
 
-def schema_asked_for(words: Sequence[str]) -> str | None:
-    """The schema of the command these words call, if they ask for JSON; what is behind a script is the script's."""
+def requested_schema(argv: Sequence[str]) -> str | None:
+    """The schema of the command in `argv` if it has --json; arguments after a script belong to the script."""
     named: list[str] = []
     wanted = False
-    for before, word in zip(("", *words), words, strict=False):
+    for before, word in zip(("", *argv), argv, strict=False):
         if word == "--" or before in ("-m", "--module"):
             break
         wanted = wanted or word == "--json"
@@ -34,24 +34,25 @@ def schema_asked_for(words: Sequence[str]) -> str | None:
 
 
 def print_json_error(reason: str, *, fix: str = "", status: str = "failed", error: UserError | None = None) -> None:
-    """Nothing, where the call asks for no JSON."""
-    schema = schema_asked_for(sys.argv[1:])
+    """Print the document; nothing if the call has no --json."""
+    schema = requested_schema(sys.argv[1:])
     if schema is None:
         return
-    said: dict[str, Any] = {"schema": schema, "status": status}
-    said |= {"reason": printable(reason), "fix": printable(fix)}
+    document: dict[str, Any] = {"schema": schema, "status": status}
+    document |= {"reason": printable(reason), "fix": printable(fix)}
     if isinstance(error, FileError):
-        said |= _place(error)
+        document |= _position(error)
         if error.more:
-            said["more"] = [
-                {"reason": printable(each.message), "fix": printable(each.fix), **_place(each)} for each in error.more
+            document["more"] = [
+                {"reason": printable(other.message), "fix": printable(other.fix), **_position(other)}
+                for other in error.more
             ]
     with contextlib.suppress(OSError):
-        sys.stdout.write(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         sys.stdout.flush()
 
 
-def _place(error: FileError) -> dict[str, Any]:
+def _position(error: FileError) -> dict[str, Any]:
     return {"file": printable(error.path), "line": error.line, "column": error.column}
 
 

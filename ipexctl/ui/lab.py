@@ -1,4 +1,4 @@
-"""What the lab commands show: where a new lab's files are, which labs there are, what is broken."""
+"""Output of the lab commands: the files of a new lab, the list of labs, the active faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
-    """The hostfile's path is the answer; the other paths and what to type next are said beside it."""
+    """Print the hostfile's path to stdout; the other paths and the next command to stderr."""
     if json:
         _print_json("lab-up", {"lab": _as_json(lab)})
         return
@@ -84,11 +84,11 @@ def show_faults() -> None:
     show_table(("fault", "what goes wrong"), [(fault.usage, fault.summary) for fault in FAULTS])
 
 
-def say_broken(host: LabHost, fault: str) -> None:
+def show_broken(host: LabHost, fault: str) -> None:
     print_message(f"{host.name}: {fault} is in force; ipexctl lab mend {host.lab}/{host.name} takes it back")
 
 
-def say_mended(before: LabHost, after: LabHost) -> None:
+def show_mended(before: LabHost, after: LabHost) -> None:
     mended = [name for name in before.faults if name not in after.faults]
     still = f"; still broken: {_faults(after)}" if after.faults else ""
     done = f"mended {', '.join(mended)}" if mended else "nothing to mend"
@@ -96,7 +96,7 @@ def say_mended(before: LabHost, after: LabHost) -> None:
 
 
 def _rows(lab: Lab) -> list[tuple[str, ...]]:
-    """A row for all hosts of a lab that are alike, in the order of the first of each kind."""
+    """One row per group of equal hosts of a lab, in the order of the first host of each group."""
     alike: dict[tuple[str, ...], list[LabHost]] = {}
     for host in lab.nodes:
         alike.setdefault((host.user, host.cpu_profile or "", _faults(host)), []).append(host)

@@ -1,4 +1,4 @@
-"""What `run --dry-run` shows: ranks and their cores, every variable with its reason, the mpirun line; or JSON."""
+"""Output of `run --dry-run`: ranks and their cores, every variable with its reason, the mpirun line; or JSON."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def show_json(plan: LaunchPlan) -> None:
 
 
 def show_refused_json(refused: PreflightFailure, schema: str = SCHEMA) -> None:
-    """Where there is no plan, the document says why."""
-    said = {"reason": printable(refused.reason), "fix": printable(refused.fix), "hosts": list(refused.hosts)}
+    """Print a JSON document with the reason why there is no plan."""
+    details = {"reason": printable(refused.reason), "fix": printable(refused.fix), "hosts": list(refused.hosts)}
     status = "unreachable" if refused.unreachable else "failed"
-    sys.stdout.write(json.dumps({"schema": schema, "status": status, **said}, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps({"schema": schema, "status": status, **details}, indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def show_plan(plan: LaunchPlan, *, no_color: bool = False) -> None:
-    """The plan on stdout, for somebody who wants to know why."""
+    """Print the plan to stdout."""
     width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
     sys.stdout.write("".join(f"{line}\n" for line in plan_lines(plan, width, colors=colors)))
@@ -62,21 +62,25 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
         yield f"{bold}{line}{plain}"
     yield from heading("Ranks")
     yield from _ranks(plan.hosts, width)
-    everywhere = [one for one in plan.settings if one.host is None and one.value is not None]
+    everywhere = [setting for setting in plan.settings if setting.host is None and setting.value is not None]
     yield from heading("Variables on every rank")
     for setting in everywhere:
         yield from _setting(_shown(setting), setting.reason, width)
         if setting.name == "MASTER_ADDR" and plan.master_port is None:
             yield from _setting("MASTER_PORT=(a free port)", _FREE_PORT, width)
-    differing = [one for one in plan.settings if one.host is not None and one.rank is None and one.value is not None]
+    differing = [
+        setting
+        for setting in plan.settings
+        if setting.host is not None and setting.rank is None and setting.value is not None
+    ]
     if differing:
         yield from heading("Variables that differ from host to host")
         yield from _by_host(differing, width)
-    own = [one for one in plan.settings if one.rank is not None]
-    if own:
+    per_rank = [setting for setting in plan.settings if setting.rank is not None]
+    if per_rank:
         yield from heading("Variables that differ from rank to rank")
-        yield from _by_rank(own, width)
-    removed = [one for one in plan.settings if one.value is None]
+        yield from _by_rank(per_rank, width)
+    removed = [setting for setting in plan.settings if setting.value is None]
     if removed:
         yield from heading("Variables taken away")
         yield from _removed(removed, width)
@@ -100,22 +104,22 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
 def _summary(plan: LaunchPlan) -> str:
     ranks = f"{plan.world_size} {'rank' if plan.world_size == 1 else 'ranks'}"
     hosts = f"{len(plan.hosts)} {'host' if len(plan.hosts) == 1 else 'hosts'}"
-    how = f"over {plan.backend}, started by {_FLAVORS[plan.flavor]}"
-    return f"{ranks} on {hosts} {how}; {plan.dtype_hint} suits these CPUs"
+    method = f"over {plan.backend}, started by {_FLAVORS[plan.flavor]}"
+    return f"{ranks} on {hosts} {method}; {plan.dtype_hint} suits these CPUs"
 
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
-    """Hosts that are seated alike share their rows."""
+    """The table of ranks; hosts with equal ranks share their rows."""
     alike: dict[tuple[tuple[object, ...], ...], list[HostPlan]] = {}
     for host in hosts:
-        alike.setdefault(tuple(_seat(rank) for rank in host.ranks), []).append(host)
+        alike.setdefault(tuple(_placement(rank) for rank in host.ranks), []).append(host)
     rows: list[tuple[str, ...]] = [("host", "rank", "cores", "oneCCL", "threads", "memory")]
     for group in alike.values():
-        for at, rank in enumerate(group[0].ranks):
+        for index, rank in enumerate(group[0].ranks):
             rows.append(
                 (
-                    printable(fold(host.name for host in group)) if at == 0 else "",
-                    _numbers(host.ranks[at].rank for host in group),
+                    printable(fold(host.name for host in group)) if index == 0 else "",
+                    _numbers(host.ranks[index].rank for host in group),
                     str(CpuList.of(rank.cores)) if rank.cores else "not bound",
                     str(CpuList.of(rank.ccl_cores)) or "-",
                     str(rank.omp),
@@ -127,12 +131,12 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
     yield from _columns(rows, width)
 
 
-def _seat(rank: RankPlan) -> tuple[object, ...]:
+def _placement(rank: RankPlan) -> tuple[object, ...]:
     return rank.cores, rank.ccl_cores, rank.omp, rank.memory
 
 
 def _columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """As a table; a cell too long for its share goes on below."""
+    """The rows as a table; cells that are too long continue on the next line."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for _ in widths:
         over = 2 + sum(widths) + 2 * (len(widths) - 1) - width
@@ -141,17 +145,20 @@ def _columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
             break
         widths[widest] = max(12, widths[widest] - over)
     for row in rows:
-        cells = [_pieces(cell, most) for cell, most in zip(row, widths, strict=True)]
-        for at in range(max(map(len, cells))):
-            parts = [(cell[at] if at < len(cell) else "").ljust(most) for cell, most in zip(cells, widths, strict=True)]
+        cells = [_pieces(cell, limit) for cell, limit in zip(row, widths, strict=True)]
+        for index in range(max(map(len, cells))):
+            parts = [
+                (cell[index] if index < len(cell) else "").ljust(limit)
+                for cell, limit in zip(cells, widths, strict=True)
+            ]
             yield f"  {'  '.join(parts)}".rstrip()
 
 
-def _pieces(text: str, most: int) -> list[str]:
-    """Broken behind commas where it can be."""
+def _pieces(text: str, limit: int) -> list[str]:
+    """The text in pieces of at most `limit` characters, split after commas if possible."""
     pieces = []
-    while len(text) > most:
-        cut = text.rfind(",", 0, most) + 1 or most
+    while len(text) > limit:
+        cut = text.rfind(",", 0, limit) + 1 or limit
         pieces.append(text[:cut])
         text = text[cut:]
     return [*pieces, text]
@@ -164,36 +171,36 @@ def _shown(setting: Setting) -> str:
     return f"{printable(setting.name)}={value}" + (":..." if setting.prepend else "")
 
 
-def _setting(what: str, reason: str, width: int) -> Iterator[str]:
-    yield from _wrapped(what, width, 2)
+def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
+    yield from _wrapped(assignment, width, 2)
     yield from _wrapped(printable(reason), width, 6)
 
 
 def _by_host(settings: Sequence[Setting], width: int) -> Iterator[str]:
     hosts: dict[tuple[str, str], list[str]] = {}
-    for one in settings:
-        hosts.setdefault((_shown(one), one.reason), []).append(one.host or "")
-    for (what, reason), names in hosts.items():
-        yield from _setting(what, f"on {fold(names)}: {reason}", width)
+    for setting in settings:
+        hosts.setdefault((_shown(setting), setting.reason), []).append(setting.host or "")
+    for (assignment, reason), names in hosts.items():
+        yield from _setting(assignment, f"on {fold(names)}: {reason}", width)
 
 
 def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
     values: dict[tuple[str, str], list[str]] = {}
-    for one in settings:
-        values.setdefault((one.name, one.reason), []).append(one.value or "")
-    for (name, reason), each in values.items():
-        unlike = list(dict.fromkeys(each))
-        shown = _numbers(map(int, unlike)) if all(value.isdecimal() for value in unlike) else ", ".join(unlike)
+    for setting in settings:
+        values.setdefault((setting.name, setting.reason), []).append(setting.value or "")
+    for (name, reason), values_of_ranks in values.items():
+        distinct = list(dict.fromkeys(values_of_ranks))
+        shown = _numbers(map(int, distinct)) if all(value.isdecimal() for value in distinct) else ", ".join(distinct)
         yield from _setting(f"{printable(name)}={printable(shown)}", reason, width)
 
 
 def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
     names: dict[tuple[str, str | None], list[str]] = {}
-    for one in settings:
-        names.setdefault((one.reason, one.host), []).append(printable(one.name))
+    for setting in settings:
+        names.setdefault((setting.reason, setting.host), []).append(printable(setting.name))
     grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (reason, host), which in names.items():
-        grouped.setdefault((reason, tuple(dict.fromkeys(which))), []).extend([host] if host else [])
+    for (reason, host), variables in names.items():
+        grouped.setdefault((reason, tuple(dict.fromkeys(variables))), []).extend([host] if host else [])
     for (reason, unset), hosts in grouped.items():
         yield from _setting(", ".join(unset), (f"on {fold(hosts)}: " if hosts else "") + reason, width)
 
@@ -202,10 +209,10 @@ def _numbers(numbers: Iterable[int]) -> str:
     return str(CpuList.of(numbers))
 
 
-def _command(words: Sequence[str], width: int) -> Iterator[str]:
-    """As it would be typed: lines that a shell joins again."""
+def _command(argv: Sequence[str], width: int) -> Iterator[str]:
+    """The command as shell input, over several lines with continuation characters."""
     line = " "
-    for word in map(shlex.quote, map(printable, words)):
+    for word in map(shlex.quote, map(printable, argv)):
         if len(line) > 2 and len(line) + 1 + len(word) + 2 > width:
             yield f"{line} \\"
             line = "   "
@@ -214,7 +221,7 @@ def _command(words: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, indent: int) -> Iterator[str]:
-    """Lines at that indent; a word longer than a line stays whole, so that it can be copied."""
+    """Lines with that indent; a word longer than a line is not broken, so that it can be copied."""
     space = " " * indent
     yield from textwrap.wrap(
         text, width, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False

@@ -1,4 +1,4 @@
-"""Everything said along the way goes to stderr through here: errors, hints, steps. Nothing here is an answer."""
+"""Messages on stderr: errors, hints and steps. Results of commands are printed elsewhere, to stdout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import select
 import sys
 import threading
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.errors import FileError
 from ipexctl.text import printable
@@ -17,27 +17,25 @@ if TYPE_CHECKING:
 
     from ipexctl.errors import UserError
 
-_SHOWN: Final = 200
-"""Characters at each end of a remote command: some bring a script of their own."""
 _LOCK = threading.Lock()
 
 
 def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = False) -> bool:
-    """Colour is for a terminal that wants it; it never says anything that the words don't."""
+    """Whether to color output to this stream. Colors never carry information that the text lacks."""
     if no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
 
 def print_message(text: str, patience: float | None = None) -> None:
-    """Write a line to stderr. Where nobody hears us any more, what is said is lost, and nothing else.
+    """Write a line to stderr. If stderr is closed, only the message is lost.
 
-    With `patience`, a reader that doesn't read is waited for so many seconds. It goes straight to the descriptor:
-    what hung in Python's own buffer would hang, or spoil the exit code of, the interpreter's end.
+    With `patience`, a blocked reader is waited for at most that many seconds. The line is written to the descriptor
+    itself: text stuck in Python's buffer would block the interpreter's exit or change its exit code.
     """
     try:
         descriptor = sys.stderr.fileno()
-    except (OSError, ValueError):  # stderr is no file but something that collects
+    except (OSError, ValueError):  # stderr is not a file: a test captures it
         sys.stderr.write(f"{text}\n")
         return
     if patience is not None and not select.select([], [descriptor], [], patience)[1]:
@@ -54,7 +52,7 @@ def print_message(text: str, patience: float | None = None) -> None:
 
 
 def print_user_error(error: UserError) -> None:
-    """What is wrong with the call or a file; for a line of a file also that line and a caret under the place."""
+    """Print an error in the call or in a file; for a file also the line, and a caret under the column."""
     red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
     lines = [f"{red}error:{plain} {printable(error.message)}"]
     if isinstance(error, FileError):
@@ -69,13 +67,13 @@ def print_user_error(error: UserError) -> None:
 
 
 def print_refusal(reason: str, fix: str = "") -> None:
-    """Why nothing was begun, and what to type next."""
+    """Print why nothing was started, and the fix."""
     red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
     print_message(f"{red}refused:{plain} {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
 
 
 def excerpt(text: str, column: int, width: int = 74) -> list[str]:
-    """The line and a caret under its `column` (from 1); a long line is cut around the place."""
+    """The line and a caret under its `column` (counted from 1); a long line is cut around the column."""
     start = max(0, column - 1 - width // 2) if len(text) > width else 0
     piece = text[start : start + width]
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" if c != "\t" else " " for c in piece)

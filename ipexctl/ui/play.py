@@ -1,4 +1,4 @@
-"""What `ipexctl play` shows: each task and what became of it, hosts alike on one line, the recap, or JSON."""
+"""Output of `ipexctl play`: each task with its results, hosts with equal results on one line, the recap, or JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LINES: Final = 20
 
 
 class PlayView:
-    """Events as they come, from one thread or many; a task's hosts are shown together when all are through."""
+    """Shows events from any thread; the hosts of a task are shown together when all are done."""
 
     def __init__(
         self, *, json: bool = False, quiet: bool = False, verbose: int = 0, no_color: bool = False, diff: bool = False
@@ -68,7 +68,7 @@ class PlayView:
                 self._rank(event)
 
     def ask(self, name: str) -> str:
-        """--step: `y`, `n`, or `c` for all that is left."""
+        """Ask for --step: `yes`, `no`, or `all` for this and the remaining tasks."""
         with self._lock:
             while True:
                 sys.stderr.write(f"TASK [{printable(name)}]: run it? (y/n/c) ")
@@ -76,9 +76,9 @@ class PlayView:
                 answer = sys.stdin.readline()
                 if not answer:
                     return "no"
-                word = answer.strip().lower()
-                if word in ("y", "yes", "n", "no", "c", "continue"):
-                    return {"y": "yes", "n": "no", "c": "all"}[word[0]]
+                answer_text = answer.strip().lower()
+                if answer_text in ("y", "yes", "n", "no", "c", "continue"):
+                    return {"y": "yes", "n": "no", "c": "all"}[answer_text[0]]
 
     def end(self, report: PlayReport, *, interrupted: bool) -> None:
         if self._json:
@@ -94,26 +94,26 @@ class PlayView:
 
     def _play(self, event: PlayStarted) -> None:
         if self._shows and not self._quiet:
-            who = printable(fold(event.hosts)) if event.hosts else "no hosts"
-            self._out(f"\nPLAY [{printable(event.name)}]: {who}" + (f" ({event.note})" if event.note else ""))
+            hosts = printable(fold(event.hosts)) if event.hosts else "no hosts"
+            self._print(f"\nPLAY [{printable(event.name)}]: {hosts}" + (f" ({event.note})" if event.note else ""))
 
     def _head(self) -> None:
         if self._shows and not self._headed:
-            self._out(f"\n{self._task}")
+            self._print(f"\n{self._task}")
             self._headed = True
 
     def _finish(self) -> None:
-        """Hosts with the same fate on one line, in the order of the worst."""
+        """Print the results of a task, hosts with equal results on one line."""
         if not self._quiet and self._hosts:
             self._head()
-        for names, item in self._turns():
+        for names, item in self._loop_items():
             if self._shows and not self._quiet:
                 self._line(names, item.result, f" ({printable(item.label)})" if item.label else "")
-        told = {item.host for item in self._items}
+        hosts_with_items = {item.host for item in self._items}
         groups: dict[tuple[Any, ...], list[HostDone]] = {}
         for done in self._hosts:
             key = (
-                done.host in told,
+                done.host in hosts_with_items,
                 done.result.status,
                 done.result.reason,
                 done.result.fix,
@@ -123,47 +123,49 @@ class PlayView:
             groups.setdefault((*key, _output_of(done.result) if self._verbose else ""), []).append(done)
         for nodes in groups.values():
             first = nodes[0]
-            if first.loop and first.host in told and not (first.result.is_failure and self._quiet):
+            if first.loop and first.host in hosts_with_items and not (first.result.is_failure and self._quiet):
                 continue
             names = fold([done.host for done in nodes])
             if first.result.is_failure:
-                self._bad(names, first)
+                self._host_failed(names, first)
             elif self._shows and not self._quiet:
                 self._line(names, first.result, "")
         if self._shows and self._diff and not self._quiet:
             self._diffs()
         sys.stdout.flush()
 
-    def _turns(self) -> list[tuple[str, ItemDone]]:
-        """Turns of a loop; those that failed alike on several hosts are one line."""
+    def _loop_items(self) -> list[tuple[str, ItemDone]]:
+        """Items of a loop with their hosts; items that failed equally on several hosts are one line."""
         alike: dict[tuple[Any, ...], list[ItemDone]] = {}
         for number, item in enumerate(self._items):
-            same = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
-            alike.setdefault(same if item.result.is_failure else (number,), []).append(item)
-        return [(fold([each.host for each in group]), group[0]) for group in alike.values()]
+            key = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
+            alike.setdefault(key if item.result.is_failure else (number,), []).append(item)
+        return [(fold([entry.host for entry in group]), group[0]) for group in alike.values()]
 
     def _line(self, names: str, result: Result, label: str) -> None:
         if result.is_failure:
-            self._say_bad(names, result, label, ignored=False)
+            self._print_failure(names, result, label, ignored=False)
             return
         tint, plain = (f"\x1b[{_COLORS[result.status]}m", "\x1b[0m") if self._colors else ("", "")
-        said = result.message or result.reason
+        message = result.message or result.reason
         lines = (
-            printable(said) if "\n" not in said else "\n" + "\n".join(f"  {printable(x)}" for x in said.splitlines())
+            printable(message)
+            if "\n" not in message
+            else "\n" + "\n".join(f"  {printable(x)}" for x in message.splitlines())
         )
-        self._out(f"{printable(names)}: {tint}{result.status}{plain}{label}" + (f": {lines}" if said else ""))
+        self._print(f"{printable(names)}: {tint}{result.status}{plain}{label}" + (f": {lines}" if message else ""))
         if self._verbose:
             self._output_lines(result)
 
-    def _bad(self, names: str, done: HostDone) -> None:
-        self._say_bad(names, done.result, "", ignored=done.ignored)
+    def _host_failed(self, names: str, done: HostDone) -> None:
+        self._print_failure(names, done.result, "", ignored=done.ignored)
 
-    def _say_bad(self, names: str, result: Result, label: str, *, ignored: bool) -> None:
+    def _print_failure(self, names: str, result: Result, label: str, *, ignored: bool) -> None:
         sys.stdout.flush()
-        tail = " (ignored)" if ignored else ""
-        said = f"{printable(names)}: {result.status}{label}{tail}: {_several(result.reason)}"
-        lines = [said, *(excerpt(result.line, result.column) if result.line else ())]
-        print_message("\n".join([*lines, *([f"  {_several(result.fix)}"] if result.fix else [])]))
+        suffix = " (ignored)" if ignored else ""
+        message = f"{printable(names)}: {result.status}{label}{suffix}: {_indented(result.reason)}"
+        lines = [message, *(excerpt(result.line, result.column) if result.line else ())]
+        print_message("\n".join([*lines, *([f"  {_indented(result.fix)}"] if result.fix else [])]))
         if self._shows and not self._quiet and result.status == "failed":
             self._output_lines(result, only_long=True)
 
@@ -171,7 +173,7 @@ class PlayView:
         for name in ("stdout", "stderr"):
             lines = str(result.data.get(name) or "").splitlines()
             if only_long and name == "stderr" and len(lines) < 2:
-                continue  # its last line is the reason already
+                continue  # its last line is already the reason
             cut = lines if self._verbose > 1 else lines[-_LINES:]
             if len(cut) < len(lines):
                 print_message(f"  {name}: … the last {len(cut)} of {len(lines)} lines; -vv shows all")
@@ -184,10 +186,10 @@ class PlayView:
             if done.result.diff:
                 groups.setdefault(done.result.diff, []).append(done.host)
         for diff, names in groups.items():
-            self._out(f"diff on {printable(fold(names))}:")
+            self._print(f"diff on {printable(fold(names))}:")
             for line in diff.splitlines():
                 color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "") if self._colors else ""
-                self._out(f"\x1b[{color}m{printable(line)}\x1b[0m" if color else printable(line))
+                self._print(f"\x1b[{color}m{printable(line)}\x1b[0m" if color else printable(line))
 
     def _rank(self, event: RankOutput) -> None:
         data = getattr(event.event, "data", None)
@@ -200,20 +202,20 @@ class PlayView:
 
     def _recap(self, report: PlayReport) -> None:
         if not self._quiet:
-            self._out("\nRECAP" + (" (--check: nothing was changed)" if report.check else ""))
+            self._print("\nRECAP" + (" (--check: nothing was changed)" if report.check else ""))
         width = max((len(name) for name in report.recap), default=0)
         for name, counts in report.recap.items():
             shown = " ".join(f"{field}={getattr(counts, field)}" for field in _FIELDS)
             more = "".join(f" {f}={getattr(counts, f)}" for f in ("rescued", "ignored") if getattr(counts, f))
             worst = "failed" if counts.failed or counts.unreachable else "changed" if counts.changed else "ok"
             tint, plain = (f"\x1b[{_COLORS[worst]}m", "\x1b[0m") if self._colors else ("", "")
-            self._out(f"{tint}{printable(name).ljust(width)}{plain} : {shown}{more}")
+            self._print(f"{tint}{printable(name).ljust(width)}{plain} : {shown}{more}")
 
-    def _out(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
 
 
-def _several(text: str) -> str:
+def _indented(text: str) -> str:
     return "\n  ".join(printable(line) for line in text.splitlines())
 
 
@@ -256,7 +258,7 @@ def as_json(report: PlayReport) -> dict[str, Any]:
 
 
 def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
-    """--list-tasks, and what --syntax-check has to say when all is well."""
+    """Print the task list of --list-tasks, or the summary of --syntax-check."""
     plays: list[dict[str, Any]] = []
     patterns: list[str] = []
     for number, play in enumerate(ready.playbook.plays):
@@ -272,14 +274,14 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         return
     if quiet:
-        count = sum(len(each["tasks"]) for each in plays)
+        count = sum(len(entry["tasks"]) for entry in plays)
         sys.stdout.write(
             f"{printable(ready.playbook.shown)}: {counted(len(plays), 'play')}, {counted(count, 'task')}: all well\n"
         )
         return
-    for each, pattern in zip(plays, patterns, strict=True):
-        sys.stdout.write(f"PLAY [{printable(each['name'])}]: {printable(fold(each['hosts']) or pattern)}\n")
-        for row in each["tasks"]:
+    for entry, pattern in zip(plays, patterns, strict=True):
+        sys.stdout.write(f"PLAY [{printable(entry['name'])}]: {printable(fold(entry['hosts']) or pattern)}\n")
+        for row in entry["tasks"]:
             tags = f"  [{', '.join(row['tags'])}]" if row["tags"] else ""
             part = f"{row['part']}: " if row["part"] else ""
             sys.stdout.write(f"  {part}{printable(row['name'])}  ({row['module']}){tags}\n")

@@ -1,4 +1,4 @@
-"""What `ipexctl ps` and `ipexctl stop` show: a line a run, or JSON."""
+"""Output of `ipexctl ps` and `ipexctl stop`: a line per run, or JSON."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal",
 
 
 def as_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> dict[str, Any]:
-    """`unreadable` are runs of which this machine's own record can't be read."""
-    unreadable = [{"id": each.id, "path": str(each.path), "reason": each.reason} for each in damaged]
+    """The JSON document; `unreadable` lists runs whose record on the control machine cannot be read."""
+    unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
     return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs], "unreadable": unreadable}
 
 
@@ -71,76 +71,81 @@ def show_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> None
 
 
 def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_color: bool = False) -> None:
-    """`hidden` is how many there are besides, that have ended."""
+    """Print the table of runs; `hidden` is the number of ended runs that are not in it."""
     now = time.time()
     if runs:
         show_table(_HEADINGS, [_row(run, now) for run in runs], no_color=no_color)
     elif not quiet:
         ended = f"no run goes on; ipexctl ps shows the {_runs(hidden)} that ended"
         print_message(ended if hidden else "no runs; ipexctl run SCRIPT.py starts one")
-    for said in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
-        print_message(printable(said[0]) + (f"\n  {printable(said[1])}" if said[1] else ""))
+    for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
+        print_message(printable(problem[0]) + (f"\n  {printable(problem[1])}" if problem[1] else ""))
 
 
 def _row(run: KnownRun, now: float) -> tuple[str, ...]:
     record, status = run.record, run.status
     started = (status.started if status else None) or record.started
     ended = status.ended if status else None
-    goes_on = run.state in ("starting", "running")
-    took = duration((ended or now) - started) if ended or goes_on else "?"
-    by = ""
+    is_running = run.state in ("starting", "running")
+    took = duration((ended or now) - started) if ended or is_running else "?"
+    ended_by = ""
     if status is not None and status.state in ("failed", "lost"):
         first = status.first_failure
-        by = (
+        ended_by = (
             f"rank {first.rank} on {first.host} {how_it_ended(first)}"
             if first and first.rank is not None and first.kind in ("", "exit", "signal")
             else printable(status.reason) or f"exit code {status.exit_code or 1}"
         )
-        by = "its supervisor is gone" if status.state == "lost" else by
+        ended_by = "its supervisor is gone" if status.state == "lost" else ended_by
     if run.pruned:
-        by = f"{by}; logs pruned" if by else "logs pruned"
+        ended_by = f"{ended_by}; logs pruned" if ended_by else "logs pruned"
     day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"
-    began = time.strftime(day, time.localtime(started)) if started else "?"
-    return record.id, run.state, record.script, str(record.world_size), fold(record.hosts), began, took, by
+    started_text = time.strftime(day, time.localtime(started)) if started else "?"
+    return record.id, run.state, record.script, str(record.world_size), fold(record.hosts), started_text, took, ended_by
 
 
-def pruned_json(nodes: Sequence[PruneResult], here: Sequence[PrunedRun], *, dry_run: bool) -> dict[str, Any]:
+def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool) -> dict[str, Any]:
     return {
         "schema": "ipexctl.prune/1",
         "hosts": [
             {
-                "name": each.host.name,
-                "status": "changed" if each.gone and not dry_run else each.status,
-                "pruned": [asdict(gone) for gone in each.gone],
-                "kept": each.kept,
-                "kept_bytes": each.size,
-                "reason": printable(each.reason),
-                "fix": printable(each.fix),
+                "name": entry.host.name,
+                "status": "changed" if entry.gone and not dry_run else entry.status,
+                "pruned": [asdict(removed) for removed in entry.gone],
+                "kept": entry.kept,
+                "kept_bytes": entry.size,
+                "reason": printable(entry.reason),
+                "fix": printable(entry.fix),
             }
-            for each in nodes
+            for entry in nodes
         ],
-        "here": [asdict(gone) for gone in here],
+        "here": [asdict(removed) for removed in local],
         "dry_run": dry_run,
     }
 
 
-def show_pruned(nodes: Sequence[PruneResult], here: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False) -> None:
-    """A line a host; with --dry-run each run that would go, too."""
+def show_pruned(
+    nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False
+) -> None:
+    """Print a line per host; with --dry-run also each run that would be removed."""
     lines: list[str] = []
     verb = "would be pruned" if dry_run else "pruned"
-    places = [(each.host.name, each.gone, f"; {_runs(each.kept)} kept, {readable(each.size)}") for each in nodes]
-    for name, gone, kept in [*((name, gone, kept) for name, gone, kept in places), ("this machine", here, "")]:
-        lines.append(f"{name}: {_runs(len(gone))} {verb}, {readable(sum(each.size for each in gone))}{kept}")
-        lines += [f"  {each.id}: {each.why}, {readable(each.size)}" for each in gone if dry_run]
-    for each in nodes:
-        if each.reason:
+    results = [(entry.host.name, entry.gone, f"; {_runs(entry.kept)} kept, {readable(entry.size)}") for entry in nodes]
+    for name, removed, kept in [
+        *((name, removed, kept) for name, removed, kept in results),
+        ("this machine", local, ""),
+    ]:
+        lines.append(f"{name}: {_runs(len(removed))} {verb}, {readable(sum(entry.size for entry in removed))}{kept}")
+        lines += [f"  {entry.id}: {entry.why}, {readable(entry.size)}" for entry in removed if dry_run]
+    for entry in nodes:
+        if entry.reason:
             print_message(
-                f"{each.host.name}: {printable(each.reason)}" + (f"\n  {printable(each.fix)}" if each.fix else "")
+                f"{entry.host.name}: {printable(entry.reason)}" + (f"\n  {printable(entry.fix)}" if entry.fix else "")
             )
-    failed = {each.host.name for each in nodes if each.reason}
+    failed = {entry.host.name for entry in nodes if entry.reason}
     if not quiet:
-        told = [line for line in lines if line.partition(":")[0] not in failed]
-        sys.stdout.write("\n".join(told) + "\n")
+        shown = [line for line in lines if line.partition(":")[0] not in failed]
+        sys.stdout.write("\n".join(shown) + "\n")
 
 
 def _runs(count: int) -> str:

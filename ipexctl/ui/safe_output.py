@@ -1,4 +1,4 @@
-"""Writing to our own stdout and stderr while hosts work: whoever reads us may be slow, or gone."""
+"""Writes to stdout and stderr of this process that a slow or closed reader cannot block."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
 
 MOST: Final = 8 << 20
-"""Bytes that may wait to be written; a host that brings more waits itself."""
-_GLANCE: Final = 0.1
-_LAST: Final = 1.0
-"""Seconds for a reader that is slow, once the switch is thrown."""
+"""Bytes that may wait to be written; beyond it, `write` blocks, and with it the host's output."""
+_POLL_SECONDS: Final = 0.1
+_CANCELLED_PATIENCE: Final = 1.0
+"""Seconds that a slow reader gets after the call was cancelled."""
 
 
 class Pipe:
-    """One stream, written by a thread of its own, so that nobody else is ever caught in a write.
+    """One stream, written by its own thread, so that no other thread blocks in a write.
 
-    A pager that isn't scrolled stops the hosts' output, not Ctrl-C: once the switch is thrown, `write` drops
-    what there is no room for. Where writing fails, `on_broken` is called once and `broken` says why.
+    A pager that is not scrolled stops the hosts' output, but not Ctrl-C: after cancellation, `write` drops data that
+    does not fit. If writing fails, `on_broken` is called once and `broken` is the error.
     """
 
     def __init__(self, descriptor: int, cancel: Cancel, on_broken: Callable[[], None]) -> None:
@@ -48,14 +48,14 @@ class Pipe:
             self._changed.notify_all()
 
     def finish(self, patience: float | None) -> None:
-        """Wait until everything is written, `patience` seconds at most; once the switch is thrown, not for long."""
+        """Wait until everything is written, at most `patience` seconds, and only briefly after cancellation."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
         if patience is None:
             while self._writer.is_alive() and not self._cancel.thrown:
-                self._writer.join(_GLANCE)
-            patience = _LAST
+                self._writer.join(_POLL_SECONDS)
+            patience = _CANCELLED_PATIENCE
         self._writer.join(patience)
 
     def _wake(self) -> None:
@@ -71,7 +71,7 @@ class Pipe:
                 data = b"".join(self._waiting)
                 self._waiting.clear()
             try:
-                # Not through Python's own buffer: a write that hangs there would hang the interpreter's end, too.
+                # Not through Python's buffer: a write that blocks there would block the interpreter's exit, too.
                 rest = memoryview(data)
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]

@@ -1,4 +1,4 @@
-"""What `ipexctl sync` shows: hosts with the same fate on one line, what was left alone and why, or JSON."""
+"""Output of `ipexctl sync`: hosts with equal results on one line, files that were kept, or JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _STATUSES: Final = ("changed", "ok", "failed", "unreachable")
 _COLORS: Final = {"changed": "33", "ok": "32"}
-_EVERY: Final = 2.0
+_PROGRESS_SECONDS: Final = 2.0
 _LISTED: Final = 5
 
 
 class SyncView:
-    """What happens along the way, as lines: bytes every two seconds, and with -v every round trip."""
+    """Prints progress lines: bytes every two seconds, and with -v every round trip."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self._quiet, self._verbose = quiet, verbose
@@ -46,11 +46,11 @@ class SyncView:
     def _moved(self, event: BytesMoved) -> None:
         now = time.monotonic()
         with self._lock:
-            if now - self._last.setdefault(event.host, now) < _EVERY:
+            if now - self._last.setdefault(event.host, now) < _PROGRESS_SECONDS:
                 return
             self._last[event.host] = now
-        of = f" of {readable(event.total)}" if event.total else ""
-        print_message(f"{printable(event.host)}: received {readable(event.done)}{of}")
+        total_text = f" of {readable(event.total)}" if event.total else ""
+        print_message(f"{printable(event.host)}: received {readable(event.done)}{total_text}")
 
 
 def as_json(report: SyncReport) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def as_json(report: SyncReport) -> dict[str, Any]:
 
 
 def _host(done: Synced) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": done.host.name,
         "address": done.host.address,
         "status": done.status,
@@ -87,8 +87,8 @@ def _host(done: Synced) -> dict[str, Any]:
         "seconds": round(done.seconds, 3),
     }
     for name in ("kept", "blocked", "aside", "would_send", "would_delete"):
-        found[name] = [printable(path) for path in getattr(done, name)]
-    return found
+        document[name] = [printable(path) for path in getattr(done, name)]
+    return document
 
 
 def show_json(report: SyncReport) -> None:
@@ -97,31 +97,31 @@ def show_json(report: SyncReport) -> None:
 
 
 def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """The answer on stdout; what went wrong, and what to know, on stderr."""
+    """Print results to stdout; failures, warnings and notes to stderr."""
     groups: dict[tuple[str, ...], list[Synced]] = {}
     for done in report.hosts:
-        groups.setdefault((done.status, done.reason, done.fix, _what(done)), []).append(done)
+        groups.setdefault((done.status, done.reason, done.fix, _changes(done)), []).append(done)
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
-    for (status, reason, fix, what), nodes in groups.items():
+    for (status, reason, fix, changes), nodes in groups.items():
         names = printable(fold([done.host.name for done in nodes]))
         if status in ("failed", "unreachable"):
             print_message(f"{names}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
         elif not quiet:
-            tint, plain = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
+            color, reset = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
             shown = "would change" if report.dry_run and status == "changed" else status
-            parts = "; ".join(part for part in (what, reason) if part)
-            sys.stdout.write(f"{names}: {tint}{shown}{plain}" + printable(f": {parts}" if parts else "") + "\n")
+            parts = "; ".join(part for part in (changes, reason) if part)
+            sys.stdout.write(f"{names}: {color}{shown}{reset}" + printable(f": {parts}" if parts else "") + "\n")
     if report.dry_run and not quiet:
         _show_paths(report)
     sys.stdout.flush()
-    _say_left(report)
+    _print_kept(report)
     for note in report.notes:
         print_message(f"note: {printable(note)}")
     if not quiet:
-        _say_end(report)
+        _print_next_step(report)
 
 
-def _what(done: Synced) -> str:
+def _changes(done: Synced) -> str:
     if done.status != "changed":
         return ""
     parts = [f"{done.files_sent} {'file' if done.files_sent == 1 else 'files'} put there"] if done.files_sent else []
@@ -130,7 +130,7 @@ def _what(done: Synced) -> str:
 
 
 def _show_paths(report: SyncReport) -> None:
-    """What would travel and go, once for all hosts that are alike."""
+    """Print files to send and delete, once for hosts with equal lists."""
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for done in report.hosts:
         if done.would_send or done.would_delete:
@@ -142,30 +142,30 @@ def _show_paths(report: SyncReport) -> None:
         sys.stdout.write("".join(f"  delete  {printable(path)}\n" for path in delete))
 
 
-def _say_left(report: SyncReport) -> None:
-    """What isn't as in the project, and won't be: the hosts' own."""
-    sayings = {
+def _print_kept(report: SyncReport) -> None:
+    """Print files that differ from the project and are kept: runs wrote them on the hosts."""
+    explanations = {
         "kept": "was written to there since it was sent, and stays so",
         "blocked": "is the host's own, written by a run, and stays; the project's is not there",
         "aside": "was written to there and has changed here: the project's is in its place, that one beside it as "
         "NAME.node-1",
     }
-    for name, saying in sayings.items():
+    for name, explanation in explanations.items():
         groups: dict[tuple[str, ...], list[str]] = {}
         for done in report.hosts:
             if paths := getattr(done, name):
                 groups.setdefault(paths, []).append(done.host.name)
         for paths, names in groups.items():
-            word = "warning" if name != "kept" else "note"
-            print_message(f"{word}: {printable(fold(names))}: {_some(paths)} {saying}")
+            level = "warning" if name != "kept" else "note"
+            print_message(f"{level}: {printable(fold(names))}: {_shortened(paths)} {explanation}")
 
 
-def _some(paths: Sequence[str]) -> str:
+def _shortened(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
     return ", ".join(map(printable, paths[:_LISTED])) + more
 
 
-def _say_end(report: SyncReport) -> None:
+def _print_next_step(report: SyncReport) -> None:
     statuses = {done.status for done in report.hosts}
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")

@@ -1,4 +1,4 @@
-"""Tables for people: they fit the terminal, and lose their colours where there is none."""
+"""Tables that fit the terminal, without colors where stdout is no terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _GAP = "  "
 WIDTH_WITHOUT_TERMINAL = 200
-"""Piped tables aren't folded to 80 columns: they are for grep."""
+"""Columns of a table in a pipe: cells are not folded there, so that grep finds whole lines."""
 
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_color: bool = False) -> None:
@@ -37,7 +37,7 @@ def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _show_folded(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, no_color: bool) -> None:
-    """Where a terminal is too narrow, cells take several lines: rich knows how."""
+    """Print with rich, which wraps cells that are too wide for the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""What `ipexctl trust` shows: hosts with the same fate on one line, what to type next, or JSON."""
+"""Output of `ipexctl trust`: hosts with equal results on one line and the next command, or JSON."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show_json(report: TrustReport) -> None:
 
 
 def show(report: TrustReport, *, quiet: bool = False, options: str = "") -> None:
-    """The answer on stdout, what went wrong and what to type next on stderr."""
+    """Print results to stdout; failures and the next command to stderr."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for done in report.hosts:
         groups.setdefault((done.status, done.reason, done.fix), []).append(done.host.name)
@@ -63,35 +63,37 @@ def show(report: TrustReport, *, quiet: bool = False, options: str = "") -> None
     for note in report.notes:
         print_message(f"note: {printable(note)}")
     if not quiet:
-        _say_end(report, options)
+        _print_next_step(report, options)
 
 
 def _status(status: str, report: TrustReport) -> str:
     return "would change" if report.dry_run and status == "changed" else status
 
 
-def _say_end(report: TrustReport, options: str) -> None:
+def _print_next_step(report: TrustReport, options: str) -> None:
     statuses = {done.status for done in report.hosts}
-    bad = statuses & {"failed", "unreachable"}
+    failed = statuses & {"failed", "unreachable"}
     if report.dry_run:
         print_message("nothing was changed (--dry-run)")
     elif report.revoke:
-        if bad:
+        if failed:
             print_message(f"some hosts still have our line; when they are well again: ipexctl trust --revoke{options}")
         elif statuses == {"ok"}:
             print_message("there was nothing of ours to take away")
         elif not report.notes:
             print_message("all is as it was before trust")
-    elif report.by == "config" and not bad:
-        done = "was already so, nothing changed" if statuses == {"ok"} else "verified by a login from node0 to each"
-        print_message(f"node0 ({printable(report.node0.name)}) reaches every node; {done}")
-        word = next((host.ssh_name for host in report.hosts[1:] if host.ssh_name), None)
-        if report.config and word:
-            print_message(f"try it on node0: ssh -F {shlex.quote(report.config)} {word}")
+    elif report.by == "config" and not failed:
+        result_text = (
+            "was already so, nothing changed" if statuses == {"ok"} else "verified by a login from node0 to each"
+        )
+        print_message(f"node0 ({printable(report.node0.name)}) reaches every node; {result_text}")
+        ssh_name = next((host.word for host in report.hosts[1:] if host.word), None)
+        if report.config and ssh_name:
+            print_message(f"try it on node0: ssh -F {shlex.quote(report.config)} {ssh_name}")
         print_message(f"next: ipexctl doctor{options}        to undo: ipexctl trust --revoke{options}")
-    elif report.by == "own" and not bad and len(report.hosts) > 1:
+    elif report.by == "own" and not failed and len(report.hosts) > 1:
         print_message(f"node0 ({printable(report.node0.name)}) already reaches every node by ssh; nothing changed")
-    elif bad:
+    elif failed:
         print_message(f"when that is mended: ipexctl trust{options}")
 
 

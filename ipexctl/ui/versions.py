@@ -1,4 +1,4 @@
-"""What `ipexctl versions` shows: the table, the choice and why, in 80 columns; or JSON."""
+"""Output of `ipexctl versions`: the table of stacks, the choice and its reason, in 80 columns; or JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cp
 
 
 def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, options: str = "") -> None:
-    """The answer on stdout; why there is none, and what kept hosts from answering, on stderr."""
+    """Print table and choice to stdout; a refusal and failed hosts to stderr."""
     outcome = report.outcome
     chosen = None if isinstance(outcome, Refusal) else outcome.row
     if not quiet:
@@ -70,11 +70,11 @@ def show_json(report: VersionsReport) -> None:
 
 
 def _with_twin(rows: Sequence[StackSpec], chosen: StackSpec | None) -> list[StackSpec]:
-    """The table; torch alone of a row with IPEX is shown below that where it is what would be taken."""
+    """The table, with the torch-only variant of a stack with IPEX below it if that variant is the choice."""
     shown = list(rows)
     if chosen is not None and all(row.name != chosen.name for row in rows):
-        place = next((place for place, row in enumerate(rows) if row.stock().name == chosen.name), -1)
-        shown.insert(place + 1, chosen)
+        index = next((index for index, row in enumerate(rows) if row.stock().name == chosen.name), -1)
+        shown.insert(index + 1, chosen)
     return shown
 
 
@@ -96,7 +96,7 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
         f"torch {plan.torch}",
         f"IPEX {plan.ipex}" if plan.ipex else "",
         f"oneccl_bind_pt {plan.oneccl}" if plan.oneccl else "",
-        _mpi_words(plan),
+        _mpi_text(plan),
         f"Python {plan.python}",
         f"backend {plan.backend}",
     ]
@@ -109,7 +109,7 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
     return lines
 
 
-def _mpi_words(plan: StackPlan) -> str:
+def _mpi_text(plan: StackPlan) -> str:
     mpi = mpi_of(plan)
     if mpi is None:
         return ""
@@ -146,10 +146,10 @@ def _choice_json(plan: StackPlan) -> dict[str, Any]:
 
 
 def _row_json(row: StackSpec) -> dict[str, Any]:
-    made = asdict(row)
-    del made["ipex_builds"], made["oneccl_builds"]
+    document = asdict(row)
+    del document["ipex_builds"], document["oneccl_builds"]
     return {
-        **made,
+        **document,
         "ipex": row.ipex,
         "oneccl": row.oneccl,
         "pythons": list(row.pythons),

@@ -1,4 +1,4 @@
-"""What `ipexctl why` shows of a verdict, as text or JSON, and the two lines that end a run somebody watched."""
+"""Output of `ipexctl why` as text or JSON, and the lines about the cause below the end of a followed run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "ipexctl.why/1"
 _WIDE: Final = 100
-"""Sentences are no longer than that, however wide the terminal."""
+"""Columns at which sentences are wrapped on wider terminals."""
 _ROWS_OF_A_LINE: Final = 3
 _PIPED: Final = 500
-_HEADINGS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
-_SURE: Final = {"likely": "likely cause", "possible": "possible cause"}
+_STREAM_LABELS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
+_CONFIDENCE_LABELS: Final = {"likely": "likely cause", "possible": "possible cause"}
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -49,12 +49,12 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "lines": [{"stream": line.stream, "text": printable(line.text)} for line in verdict.lines],
         "others": [
             {
-                "what": each.what,
-                "ranks": list(each.ranks),
-                "hosts": list(each.hosts),
-                "sentence": printable(each.sentence),
+                "what": other.what,
+                "ranks": list(other.ranks),
+                "hosts": list(other.hosts),
+                "sentence": printable(other.sentence),
             }
-            for each in verdict.others
+            for other in verdict.others
         ],
         "notes": [printable(note) for note in verdict.notes],
         "next": list(verdict.next),
@@ -96,7 +96,7 @@ def show_json(answer: Answer) -> None:
 
 
 def show(answer: Answer, *, no_color: bool = False) -> None:
-    """On stdout: it is the answer."""
+    """Print the diagnosis to stdout."""
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
@@ -106,7 +106,7 @@ def show(answer: Answer, *, no_color: bool = False) -> None:
 
 
 def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
-    """What ended it first; without columns nothing is folded, for grep."""
+    """The lines of the diagnosis, the headline first; with `columns` 0 nothing is wrapped, for grep."""
     verdict = answer.verdict
     bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colors else ("", "", "")
     for line in _folded(verdict.headline, columns, ""):
@@ -114,58 +114,58 @@ def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Itera
     yield from _last_lines(verdict.lines, verdict.whose, columns, dim, plain)
     if verdict.others or verdict.notes:
         yield ""
-    for each in verdict.others:
-        yield from _folded(each.sentence, columns, "")
+    for other in verdict.others:
+        yield from _folded(other.sentence, columns, "")
     for note in verdict.notes:
         yield from _folded(note, columns, "")
     cause = verdict.cause
     if cause is not None:
         yield ""
-        of = ""
+        source = ""
         if cause.rank is not None and verdict.first is not None and cause.rank != verdict.first.rank:
-            of = f" (by what rank {cause.rank} on {cause.host} said)"
-        for line in _folded(f"{_SURE[cause.confidence]}{of}: {cause.sentence}", columns, ""):
+            source = f" (by what rank {cause.rank} on {cause.host} said)"
+        for line in _folded(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns, ""):
             yield f"{bold}{line}{plain}"
         for clause in cause.fix.split("; "):
-            yield from _to_do(clause, columns)
-    after = [command for command in verdict.next if cause is None or not _holds(cause.fix, command)]
-    if after:
+            yield from _fix_lines(clause, columns)
+    commands = [command for command in verdict.next if cause is None or not _contains(cause.fix, command)]
+    if commands:
         yield ""
-        for at, command in enumerate(after):
-            yield f"{'      ' if at else 'next: '}{printable(command)}"
+        for index, command in enumerate(commands):
+            yield f"{'      ' if index else 'next: '}{printable(command)}"
 
 
-def _holds(fix: str, command: str) -> bool:
-    """Whether it was just named."""
+def _contains(fix: str, command: str) -> bool:
+    """Whether the fix already contains the command."""
     return any(part.strip() == command for piece in fix.split("; ") for part in (piece, piece.rpartition(": ")[2]))
 
 
 def _last_lines(lines: Sequence[Line], whose: str, columns: int, dim: str, plain: str) -> Iterator[str]:
-    most = columns * _ROWS_OF_A_LINE - 8 if columns else _PIPED
+    limit = columns * _ROWS_OF_A_LINE - 8 if columns else _PIPED
     stream = ""
     for line in lines:
         if line.stream != stream:
             stream = line.stream
             yield ""
-            yield f"{dim}{whose}, last lines of {_HEADINGS[stream]}:{plain}"
-        yield f"  {_cut(printable(line.text.expandtabs(8)), most)}".rstrip()
+            yield f"{dim}{whose}, last lines of {_STREAM_LABELS[stream]}:{plain}"
+        yield f"  {_cut(printable(line.text.expandtabs(8)), limit)}".rstrip()
 
 
-def _cut(text: str, most: int) -> str:
-    if len(text) <= most:
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
         return text
-    half = max(10, most // 2 - 2)
+    half = max(10, limit // 2 - 2)
     return f"{text[:half]} … {text[-half:]}"
 
 
-def _to_do(clause: str, columns: int) -> Iterator[str]:
-    """Words, and a command behind them that stays in one piece: it is there to be copied."""
-    words, colon, command = clause.rpartition(": ")
+def _fix_lines(clause: str, columns: int) -> Iterator[str]:
+    """A clause of the fix; a command at its end stays on one line, so that it can be copied."""
+    text, colon, command = clause.rpartition(": ")
     if not columns or len(clause) + 2 <= columns or not command.startswith("ipexctl "):
         yield from _folded(clause, columns, "  ")
         return
-    if words:
-        yield from _folded(words + colon.rstrip(), columns, "  ")
+    if text:
+        yield from _folded(text + colon.rstrip(), columns, "  ")
     yield f"    {printable(command)}"
 
 
@@ -185,7 +185,7 @@ def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
     ) or [indent]
 
 
-def end_words(run: str, cause: Cause | None) -> list[str]:
-    """What stands below the sentence that a watched run failed: the likely cause, and where there is more."""
-    known = [f"  {_SURE[cause.confidence]}: {printable(cause.sentence)}"] if cause is not None else []
+def cause_lines(run: str, cause: Cause | None) -> list[str]:
+    """The lines below the sentence that a followed run failed: the likely cause, and the command for more."""
+    known = [f"  {_CONFIDENCE_LABELS[cause.confidence]}: {printable(cause.sentence)}"] if cause is not None else []
     return [*known, f"  why, and what to do: ipexctl why {run}"]

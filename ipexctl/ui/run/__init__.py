@@ -1,1 +1,1 @@
-"""The view of a run on a terminal and in a pipe."""
+"""Output of a run: the live view on a terminal, and plain lines."""

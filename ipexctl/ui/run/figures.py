@@ -1,4 +1,4 @@
-"""Loss, step, epoch and speed as scripts print them, and a curve small enough for a header. Pure."""
+"""Reads loss, step, epoch and speed from a script's output, and draws a small loss curve. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_POINTS: Final = 512
 
 
 class Curve:
-    """A figure over time in bounded memory: once it is full, two points become one."""
+    """Values over time in bounded memory: when it is full, each two points are merged into one."""
 
     def __init__(self) -> None:
         self._points: list[float] = []
@@ -48,7 +48,7 @@ class Curve:
         self._open = []
         if len(self._points) == _MOST_POINTS:
             pairs = zip(self._points[::2], self._points[1::2], strict=True)
-            self._points = [(one + other) / 2 for one, other in pairs]
+            self._points = [(first + second) / 2 for first, second in pairs]
             self._stride *= 2
 
     @property
@@ -57,7 +57,7 @@ class Curve:
 
 
 class Figures:
-    """What the lines of the lowest rank that prints a loss say about how far training is."""
+    """Progress of the training, read from the lowest rank that prints a loss."""
 
     def __init__(self) -> None:
         self.curve = Curve()
@@ -66,11 +66,11 @@ class Figures:
         self.epoch: tuple[str, str | None] | None = None
         self.speed = ""
         self._loss_from: int | None = None
-        self._rest_from: int | None = None
+        self._progress_from: int | None = None
         self._step_in_words = False
 
     def read(self, rank: int, line: str, *, unfinished: bool = False) -> None:
-        """A bar writes the same loss many times: there, only another value is a point."""
+        """Read one line. A progress bar repeats its loss, so an `unfinished` line adds a point only if it changed."""
         if (self._loss_from is not None and rank > self._loss_from) or not _HINTS.search(line):
             return
         loss = _loss(line)
@@ -80,16 +80,16 @@ class Figures:
             self.curve.add(loss)
         if loss is not None:
             self.loss = loss
-        if self._rest_from is None or rank <= self._rest_from:
+        if self._progress_from is None or rank <= self._progress_from:
             self._read_progress(rank, line)
 
     def _read_progress(self, rank: int, line: str) -> None:
-        bar, words, epoch, speed = (each.search(line) for each in (_BAR, _STEP, _EPOCH, _SPEED))
-        if (bar or words or epoch or speed) and rank != self._rest_from:
-            self._rest_from, self._step_in_words = rank, False
-        # A script with both has bars of other things, too: an epoch's, a download's.
-        self._step_in_words = self._step_in_words or bool(words and words[2] and not bar)
-        step = words if self._step_in_words and not bar else None if self._step_in_words else bar or words
+        bar, step_text, epoch, speed = (pattern.search(line) for pattern in (_BAR, _STEP, _EPOCH, _SPEED))
+        if (bar or step_text or epoch or speed) and rank != self._progress_from:
+            self._progress_from, self._step_in_words = rank, False
+        # In a script that prints steps in words, the bars can be about something else: an epoch, a download.
+        self._step_in_words = self._step_in_words or bool(step_text and step_text[2] and not bar)
+        step = step_text if self._step_in_words and not bar else None if self._step_in_words else bar or step_text
         if step:
             self.step = int(step[1]), int(step[2]) if step[2] else None
         if epoch:
@@ -106,7 +106,7 @@ def _loss(line: str) -> float | None:
 
 
 def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> str:
-    """The points in `width` characters at most, the lowest at the bottom; the ends of the curve keep their place."""
+    """The points as a curve of at most `width` characters, scaled from the lowest to the highest."""
     if not points or width < 1:
         return ""
     steps = _RAISED if unicode else _PLAIN
@@ -121,5 +121,5 @@ def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> s
 
 
 def short_number(value: float) -> str:
-    """Four figures, whatever the size: `0.2313`, `1.2e-05`, `nan`."""
+    """The value with four significant digits: `0.2313`, `1.2e-05`, `nan`."""
     return f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""The live view as lines of text: header, a row a rank, the stream, what keys do. Pure; the state is `run_screen`'s."""
+"""Draws the live view as lines of text: header, a row per rank, the log, the keys. Pure; the state is in `state`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _STATE_STYLE: Final = {
 _MOST_ROWS_OF_A_LINE: Final = 4
 _SILENT: Final = 8.0
 _LATE: Final = 1000
-"""Fewer lines than this, or than two seconds bring, are only on their way."""
+"""Lines behind the run before the view says so; fewer, or less than two seconds of output, are just in transit."""
 _TABLE_FROM: Final = 10
-"""With fewer lines than this on the screen, there is no room for a table."""
+"""Lines of the screen from which there is room for the table."""
 
 
 def draw(screen: RunState, width: int, height: int, now: float) -> list[Text]:
@@ -38,12 +38,12 @@ def draw(screen: RunState, width: int, height: int, now: float) -> list[Text]:
         head = head[: 1 if height > 2 else 0]
         table: list[Text] = []
     else:
-        room = height - len(head) - 3
-        table = _table(chosen_rows(screen), width, max(3, room * 9 // 20), len(screen.rows))
+        height_left = height - len(head) - 3
+        table = _table(chosen_rows(screen), width, max(3, height_left * 9 // 20), len(screen.rows))
     foot = [_rule(screen, width), _footer(screen, width)][-min(2, max(1, height - len(head))) :]
-    room = height - len(head) - len(table) - len(foot)
-    body = _help(width, room) if screen.controls.mode == "help" else _stream(screen, width, room)
-    lines = [*head, *table, *foot[:-1], *body, *[Text()] * (room - len(body)), *foot[-1:]]
+    height_left = height - len(head) - len(table) - len(foot)
+    body = _help(width, height_left) if screen.controls.mode == "help" else _stream(screen, width, height_left)
+    lines = [*head, *table, *foot[:-1], *body, *[Text()] * (height_left - len(body)), *foot[-1:]]
     return lines[:height]
 
 
@@ -88,18 +88,18 @@ def _figures(screen: RunState, width: int) -> Text | None:
         parts.append(f"step {done:,}" + (f"/{of:,} {100 * done // of}%" if of else ""))
     if figures.speed:
         parts.append(figures.speed)
-    rest = "  ".join(parts)
+    progress = "  ".join(parts)
     if figures.loss is None:
-        return _fit(Text(rest), width) if rest else None
+        return _fit(Text(progress), width) if progress else None
     bad = figures.loss != figures.loss or figures.loss in {float("inf"), float("-inf")}
     value = f"loss {short_number(figures.loss)}"
-    room = min(60, width - len(value) - len(rest) - 4)
-    curve = sparkline(figures.curve.points, room, unicode=screen.unicode)
-    return _fit(Text.assemble((value, "bold red" if bad else "bold"), "  ", (curve, "cyan"), "  ", rest), width)
+    curve_width = min(60, width - len(value) - len(progress) - 4)
+    curve = sparkline(figures.curve.points, curve_width, unicode=screen.unicode)
+    return _fit(Text.assemble((value, "bold red" if bad else "bold"), "  ", (curve, "cyan"), "  ", progress), width)
 
 
-def _table(rows: Sequence[Row], width: int, room: int, all_ranks: int) -> list[Text]:
-    shown = shown_rows(rows, room if len(rows) <= room else room - 1)
+def _table(rows: Sequence[Row], width: int, height_left: int, all_ranks: int) -> list[Text]:
+    shown = shown_rows(rows, height_left if len(rows) <= height_left else height_left - 1)
     hosts = max((cell_len(printable(row.status.host)) for row in rows), default=4)
     host = min(max(4, hosts), 12 if width < 100 else 28)
     lines = [_row(("rank", "host", "state", "lines/s", "CPU%", "mem", "last line"), host, width, "dim", "dim")]
@@ -177,26 +177,26 @@ def _footer(screen: RunState, width: int) -> Text:
     if not controls.keys:
         return _fit(Text("Ctrl-C stops the run on every host", "dim"), width)
     text = Text()
-    for key, what in (
+    for key, action in (
         ("/", "ranks"),
         ("space", "go on" if controls.paused else "hold"),
         ("d", "detach"),
         ("s", "stop"),
     ):
         text.append(key, "bold")
-        text.append(f" {what}   ", "dim")
+        text.append(f" {action}   ", "dim")
     text.append("?", "bold")
     text.append(" help", "dim")
     return _fit(text, width)
 
 
-def _help(width: int, room: int) -> list[Text]:
-    lines = [Text.assemble((f"  {key:<29}", "bold"), what) for key, what in HELP]
-    return [_fit(line, width) for line in lines[:room]]
+def _help(width: int, height_left: int) -> list[Text]:
+    lines = [Text.assemble((f"  {key:<29}", "bold"), description) for key, description in HELP]
+    return [_fit(line, width) for line in lines[:height_left]]
 
 
-def _stream(screen: RunState, width: int, room: int) -> list[Text]:
-    """The newest lines that fit, the newest at the bottom; cut only where one alone is more than the room."""
+def _stream(screen: RunState, width: int, height_left: int) -> list[Text]:
+    """The newest lines that fit, the newest at the bottom; an entry is cut only if it alone exceeds the room."""
     rows: list[Text] = []
     controls = screen.controls
     skip = controls.scrolled
@@ -204,10 +204,10 @@ def _stream(screen: RunState, width: int, room: int) -> list[Text]:
         if skip > 0:
             skip -= 1
             continue
-        if len(rows) >= room:
+        if len(rows) >= height_left:
             break
         rows[:0] = _entry_rows(entry, width)
-    return rows[len(rows) - room :] if len(rows) > room else rows
+    return rows[len(rows) - height_left :] if len(rows) > height_left else rows
 
 
 def _entry_rows(entry: Entry, width: int) -> list[Text]:
@@ -226,10 +226,10 @@ def _wrapped(entry: Entry, width: int) -> list[Text]:
         prefix = Text.assemble((f"[{entry.label}] ", "cyan"))
     if cell_len(prefix.plain) > width // 2:
         prefix = _fit(prefix, width // 2 - 1).append(" ")
-    said = Text.from_ansi(entry.text) if "\x1b" in entry.text else Text(entry.text)
+    content = Text.from_ansi(entry.text) if "\x1b" in entry.text else Text(entry.text)
     indent = cell_len(prefix.plain)
     inner = max(1, width - indent)
-    pieces = _pieces(said, inner)
+    pieces = _pieces(content, inner)
     rows = [prefix + pieces[0], *(Text(" " * indent) + piece for piece in pieces[1:_MOST_ROWS_OF_A_LINE])]
     if len(pieces) > _MOST_ROWS_OF_A_LINE:
         rows[-1].truncate(width - 2, overflow="crop")
@@ -241,17 +241,17 @@ def _pieces(text: Text, width: int) -> list[Text]:
     plain = text.plain
     if cell_len(plain) <= width:
         return [text]
-    places: list[int] = []
+    cuts: list[int] = []
     filled = 0
-    for place, character in enumerate(plain):
+    for index, character in enumerate(plain):
         cells = cell_len(character)
         if filled + cells > width:
-            places.append(place)
+            cuts.append(index)
             filled = 0
-            if len(places) > _MOST_ROWS_OF_A_LINE:
+            if len(cuts) > _MOST_ROWS_OF_A_LINE:
                 break
         filled += cells
-    return list(text.divide(places))
+    return list(text.divide(cuts))
 
 
 def _fit(text: Text, width: int) -> Text:
@@ -269,12 +269,12 @@ def _ends(left: Text, right: Text, width: int) -> Text:
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of a path says more than its beginning."""
+    """The end of the text: the end of a path tells more than its beginning."""
     return text if cell_len(text) <= width else "…" + text[-(width - 1) :]
 
 
 def _middle(text: str, width: int) -> str:
-    """Both ends of a host's name: the number and what it is called."""
+    """Both ends of the text: a host name begins with its name and ends with its number."""
     if cell_len(text) <= width:
         return text
     head = (width - 1) // 2

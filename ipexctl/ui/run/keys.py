@@ -1,4 +1,4 @@
-"""What keys mean while a run is shown: filter, pause, scroll, help, detach, stop. Pure: a key in, a wish out."""
+"""Keys of the live view: filter, pause, scroll, help, detach, stop. Pure: maps a key to an action."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipexctl.jobs.ranks import EVERY_RANK, parse_ranks
 if TYPE_CHECKING:
     from ipexctl.jobs.ranks import RankSet
 
-Wish = Literal["detach", "stop"]
+Action = Literal["detach", "stop"]
 Mode = Literal["watching", "filtering", "confirming", "help"]
 
 HELP: Final = (
@@ -27,21 +27,21 @@ _LONGEST: Final = 200
 
 
 class Controls:
-    """What was asked for so far; the view draws accordingly."""
+    """State that the keys have set; the view draws accordingly."""
 
     def __init__(self, ranks: RankSet = EVERY_RANK, *, keys: bool = True) -> None:
         self.keys = keys
-        """Whether there is a keyboard at all."""
+        """Whether stdin is a keyboard."""
         self.mode: Mode = "watching"
         self.ranks = ranks
         self.typed = ""
         self.complaint = ""
         self.paused = False
         self.scrolled = 0
-        """Lines looked back."""
+        """Lines scrolled back."""
         self.stopping = False
 
-    def press(self, key: str) -> Wish | None:
+    def press(self, key: str) -> Action | None:
         if self.mode == "filtering":
             self._type(key)
         elif self.mode == "confirming":
@@ -99,7 +99,7 @@ _NAMED: Final = {
 
 
 def read_keys(data: bytes) -> list[str]:
-    """The keys in what a terminal sent at once. A sequence we have no use for is one key nobody knows."""
+    """The keys in one read from the terminal. An unknown escape sequence becomes one unknown key."""
     keys: list[str] = []
     while data:
         length = _sequence(data) if data[:1] == b"\x1b" else 1
@@ -109,12 +109,12 @@ def read_keys(data: bytes) -> list[str]:
 
 
 def _sequence(data: bytes) -> int:
-    """How many bytes belong to the escape at the beginning."""
+    """The length of the escape sequence at the beginning."""
     if data[1:2] == b"O":
         return min(3, len(data))
     if data[1:2] != b"[":
         return 1
-    for place in range(2, len(data)):
-        if 0x40 <= data[place] <= 0x7E:
-            return place + 1
+    for index in range(2, len(data)):
+        if 0x40 <= data[index] <= 0x7E:
+            return index + 1
     return len(data)

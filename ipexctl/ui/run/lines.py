@@ -1,6 +1,6 @@
-"""Lines out of the bytes of one stream of one rank: all of them for plain output, the newest for the live view.
+"""Splits one stream of one rank into lines: all of them for plain output, the newest for the live view.
 
-A progress bar rewrites its line by `\\r`: of its states, the last is the line. The rank's file keeps them all.
+A progress bar rewrites its line with `\\r`; only its last state counts as the line. The rank's log file has all states.
 """
 
 from __future__ import annotations
@@ -8,86 +8,86 @@ from __future__ import annotations
 from typing import Final
 
 LONGEST_LINE: Final = 1 << 20
-"""A line longer than this is handed on in pieces: memory has an end, even if the line doesn't."""
+"""Bytes; a longer line is passed on in pieces, to bound memory."""
 _VIEWED: Final = 128 << 10
-"""Bytes of one stream that wait to be looked at; what is older has scrolled off every screen."""
+"""Bytes of one stream that wait for the live view; older bytes would have scrolled off the screen."""
 _LONGEST_VIEWED: Final = 16 << 10
 
 
 class PrefixedLines:
-    """Whole lines behind a prefix; the same lines wherever the bytes were cut on their way."""
+    """Adds a prefix to complete lines; the result does not depend on how the bytes arrive in chunks."""
 
     def __init__(self, prefix: bytes, longest: int = LONGEST_LINE) -> None:
         self._prefix = prefix
         self._longest = longest
-        self._held: list[bytes] = []
+        self._buffered: list[bytes] = []
         self._size = 0
-        self._begun = False  # pieces of the held line are already shown
-        self._bar = False  # the held line was rewritten by a \r
+        self._is_partly_shown = False  # pieces of the buffered line are already shown
+        self._is_bar = False  # the buffered line was rewritten with \r
 
     def feed(self, data: bytes) -> bytes:
-        if self._size + len(data) <= self._longest and not self._bar and b"\r" not in data:
+        if self._size + len(data) <= self._longest and not self._is_bar and b"\r" not in data:
             cut = data.rfind(b"\n") + 1
             if not cut:
-                self._held.append(data)
+                self._buffered.append(data)
                 self._size += len(data)
                 return b""
-            whole = b"".join([*self._held, data[: cut - 1]])
-            self._hold(data[cut:])
-            self._begun = False
+            whole = b"".join([*self._buffered, data[: cut - 1]])
+            self._buffer(data[cut:])
+            self._is_partly_shown = False
             return self._prefix + whole.replace(b"\n", b"\n" + self._prefix) + b"\n"
         return self._feed_slowly(data)
 
     def flush(self) -> bytes:
-        """What is held of a line that never ended."""
-        line = b"".join(self._held)
+        """The buffered rest of a line that has no end."""
+        line = b"".join(self._buffered)
         out: list[bytes] = []
         state = line.rstrip(b"\r")
-        if state and not (self._bar and state.isspace()):  # a bar that wiped itself away leaves nothing to show
+        if state and not (self._is_bar and state.isspace()):  # a progress bar that erased itself is not shown
             self._show(state[state.rfind(b"\r") + 1 :], out)
-        self._hold(b"")
-        self._begun = self._bar = False
+        self._buffer(b"")
+        self._is_partly_shown = self._is_bar = False
         return b"".join(out)
 
     def _feed_slowly(self, data: bytes) -> bytes:
         out: list[bytes] = []
-        *lines, rest = b"".join([*self._held, data]).split(b"\n")
+        *lines, rest = b"".join([*self._buffered, data]).split(b"\n")
         for line in lines:
             state = self._rewritten(line.rstrip(b"\r"), out)
-            if state or not self._begun:
+            if state or not self._is_partly_shown:
                 self._show(state, out)
-            self._begun = self._bar = False
+            self._is_partly_shown = self._is_bar = False
         bare = rest.rstrip(b"\r")
         state = self._rewritten(bare, out)
         while len(state) > self._longest:
             out.append(self._prefix + state[: self._longest] + b"\n")
-            state, self._begun = state[self._longest :], True
-        self._bar = self._bar or len(bare) < len(rest)
-        self._hold(state + b"\r" if len(bare) < len(rest) else state)
+            state, self._is_partly_shown = state[self._longest :], True
+        self._is_bar = self._is_bar or len(bare) < len(rest)
+        self._buffer(state + b"\r" if len(bare) < len(rest) else state)
         return b"".join(out)
 
     def _rewritten(self, line: bytes, out: list[bytes]) -> bytes:
-        """The last state of a line. One too long to be held is shown whole, however it was cut on its way."""
+        """The last state of a line. A state too long to buffer is shown completely, in whatever chunks it came."""
         if b"\r" not in line:
             return line
-        self._bar = True
+        self._is_bar = True
         *states, last = line.split(b"\r")
         for state in states:
-            if self._begun or len(state) > self._longest:
+            if self._is_partly_shown or len(state) > self._longest:
                 self._show(state, out)
-            self._begun = False
+            self._is_partly_shown = False
         return last
 
     def _show(self, line: bytes, out: list[bytes]) -> None:
         starts = range(0, len(line) or 1, self._longest)
         out.extend(self._prefix + line[start : start + self._longest] + b"\n" for start in starts)
 
-    def _hold(self, rest: bytes) -> None:
-        self._held, self._size = ([rest], len(rest)) if rest else ([], 0)
+    def _buffer(self, rest: bytes) -> None:
+        self._buffered, self._size = ([rest], len(rest)) if rest else ([], 0)
 
 
 class NewestLines:
-    """The newest lines of one stream, and a true count of all. What nobody could read in time is let go."""
+    """The newest lines of one stream, and an exact count of all. Older lines that were not taken are dropped."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -95,7 +95,7 @@ class NewestLines:
         self._size = 0
         self._taken = 0
         self.is_bar = False
-        """Whether the line that hasn't ended is rewritten in its place."""
+        """Whether the unfinished line is a progress bar, rewritten in place."""
 
     def feed(self, data: bytes) -> None:
         self.lines += data.count(b"\n")
@@ -105,21 +105,21 @@ class NewestLines:
             kept = b"".join(self._pieces)[-_VIEWED:]
             self._pieces, self._size = [kept], len(kept)
 
-    def take(self, most: int) -> tuple[list[bytes], int, bytes]:
-        """Up to `most` whole lines since the last call, how many more there were, and the line that hasn't ended."""
-        parts = b"".join(self._pieces).rsplit(b"\n", most + 1)
+    def take(self, limit: int) -> tuple[list[bytes], int, bytes]:
+        """Up to `limit` complete lines since the last call, the number of dropped ones, and the unfinished line."""
+        parts = b"".join(self._pieces).rsplit(b"\n", limit + 1)
         unfinished = parts.pop()
         rest = last_state(unfinished)[-_LONGEST_VIEWED:]
         self.is_bar = b"\r" in unfinished or (self.is_bar and not parts)
-        held = rest + b"\r" if unfinished.endswith(b"\r") else rest
-        self._pieces, self._size = ([held], len(held)) if held else ([], 0)
+        buffered = rest + b"\r" if unfinished.endswith(b"\r") else rest
+        self._pieces, self._size = ([buffered], len(buffered)) if buffered else ([], 0)
         fresh, self._taken = self.lines - self._taken, self.lines
-        lines = parts[max(0, len(parts) - min(most, fresh)) :]
+        lines = parts[max(0, len(parts) - min(limit, fresh)) :]
         return [last_state(line)[:_LONGEST_VIEWED] for line in lines], fresh - len(lines), rest
 
 
 def last_state(line: bytes) -> bytes:
-    r"""What a terminal would show of a line that `\r` took back to its beginning."""
+    r"""The text after the last `\r`, as a terminal would show it."""
     if b"\r" not in line:
         return line
     states = line.rstrip(b"\r")

@@ -1,4 +1,4 @@
-"""A run on a terminal: a thread that draws `RunState` ten times a second and reads keys. No decisions here."""
+"""The live view of a run: a thread that draws `RunState` ten times a second and reads keys."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 
 _FRAME: Final = 0.1
 _MOST_WAITING: Final = 32 << 20
-"""Bytes that may wait to be looked at; whoever follows waits then, the run itself never does."""
+"""Bytes of output that may wait for the view; beyond it, the follower waits, but never the run."""
 _LAST_LINES: Final = 8
 
 
 def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
-    """Live where somebody looks at a terminal that can do it."""
+    """Whether to use the live view: stdout is a capable terminal, and --plain is not given."""
     if live:
         check_terminal()
     return sys.stdout.isatty() and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
 
 
 def check_terminal() -> None:
-    """Raises a UserError where the live view can't be."""
+    """Raise a UserError if stdout is no terminal."""
     if not sys.stdout.isatty():
         raise UserError("--live needs a terminal, and stdout is none", fix="leave --live out")
 
 
 class LiveRun:
-    """Shows a run until it ends, or until the user leaves; the terminal is as before when the block is left.
+    """Shows a run until it ends or the user detaches; leaving the context restores the terminal.
 
-    `watch` takes chunks from one thread, words from any. `on_stop` and `on_detach` are called from the view's own
-    thread, once each key; a run that was left is shown no further. Enter it in the main thread, for Ctrl-Z.
+    `watch` takes chunks from one thread, and notices from any thread. `on_stop` and `on_detach` are called from the
+    view's thread, once per key; after a detach nothing more is shown. Enter it in the main thread, for Ctrl-Z.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class LiveRun:
         self._on_stop = on_stop
         self._on_detach = on_detach
         self._events: deque[Event] = deque()
-        self._came = self._taken = 0
+        self._bytes_received = self._bytes_processed = 0
         self._size = (0, 0)
         self._drained = threading.Event()
         self._closing = False
         self._suspended = False
-        self._anew = False
+        self._must_reenter = False
         self._error: BaseException | None = None
         self._wake, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._show, name="live view", daemon=True)
         self._handlers: dict[int, Any] = {}
-        self._offset = time.time() - time.monotonic()  # a clock that is set meanwhile moves no elapsed time
+        self._offset = time.time() - time.monotonic()  # so a change of the clock does not change elapsed times
 
     def __enter__(self) -> LiveRun:
         if threading.current_thread() is threading.main_thread():
@@ -105,7 +105,7 @@ class LiveRun:
             raise self._error
         if kind is None:
             self._terminal.leave(None)
-            self._say_end()
+            self._print_end()
 
     def watch(self, event: Event) -> None:
         if self._error is not None:
@@ -114,30 +114,30 @@ class LiveRun:
             return
         self._events.append(event)
         if isinstance(event, Chunk):
-            self._came += len(event.data)
-            while self._came - self._taken > _MOST_WAITING and self._thread.is_alive():
+            self._bytes_received += len(event.data)
+            while self._bytes_received - self._bytes_processed > _MOST_WAITING and self._thread.is_alive():
                 self._drained.clear()
                 self._drained.wait(_FRAME)
 
     def stopping(self) -> None:
-        """Show that the run is being stopped. For a signal handler, too; whatever it wrote is painted over."""
+        """Show that the run is being stopped. Safe in a signal handler; text that the handler wrote is painted over."""
         self.screen.controls.stopping = True
-        self._anew = True
+        self._must_reenter = True
 
     def not_stopping(self) -> None:
-        """It could not be stopped, so it goes on."""
+        """Show that the run could not be stopped and continues."""
         self.screen.controls.stopping = False
         self.screen.changed = True
 
     def abandon(self) -> None:
-        """Give the terminal back now. For a signal handler that is about to end us where we stand."""
+        """Restore the terminal now. For a signal handler that is about to end the process."""
         self._suspended = True
         self._terminal.leave(0.1)
 
     def _show(self) -> None:
         try:
             self._loop()
-        except OSError:  # the terminal is gone; who sent us SIGHUP has the say
+        except OSError:  # the terminal is gone; the SIGHUP that comes with it is handled elsewhere
             self._on_detach()
         except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
             self._error = error
@@ -148,18 +148,18 @@ class LiveRun:
         drawn = -1.0
         second = -1
         while True:
-            self._take_in()
+            self._process_events()
             now = time.monotonic()
             if self.screen.ended is not None or self._closing:
                 self.screen.tick(now + self._offset)
                 return
             if self._ready():
-                anew = self._terminal.size != self._size or int(now) != second
-                if (self.screen.changed or anew) and now - drawn >= _FRAME and self._terminal.free:
+                must_redraw = self._terminal.size != self._size or int(now) != second
+                if (self.screen.changed or must_redraw) and now - drawn >= _FRAME and self._terminal.free:
                     self._draw(now)
                     drawn, second = now, int(now)
             for key in read_keys(self._terminal.wait(_FRAME, self._wake)):
-                self._press(key)
+                self._handle_key(key)
                 drawn = -1.0
             if self.detached:
                 return
@@ -169,31 +169,31 @@ class LiveRun:
         self._terminal.paint(self.screen.render(width, height, now + self._offset), width, height)
 
     def _ready(self) -> bool:
-        """Whether the screen is ours now; taken, where it is and wasn't."""
+        """Whether the view may draw; enters the screen if it is in the foreground and has not entered yet."""
         if self._suspended or not self._terminal.ours:
             return False
-        if not self._terminal.entered or self._anew:
-            self._anew = False
+        if not self._terminal.entered or self._must_reenter:
+            self._must_reenter = False
             self._terminal.enter()
             self.screen.changed = True
         return True
 
-    def _take_in(self) -> None:
-        taken = 0
+    def _process_events(self) -> None:
+        processed = 0
         for _ in range(len(self._events)):
             event = self._events.popleft()
             if isinstance(event, Chunk):
-                taken += len(event.data)
+                processed += len(event.data)
             self.screen.feed(event)
-        self._taken += taken
+        self._bytes_processed += processed
         self._drained.set()
 
-    def _press(self, key: str) -> None:
-        constraints = self.screen.controls.press(key)
+    def _handle_key(self, key: str) -> None:
+        action = self.screen.controls.press(key)
         self.screen.changed = True
-        if constraints == "stop":
+        if action == "stop":
             self._on_stop()
-        elif constraints == "detach":
+        elif action == "detach":
             self.detached = True
             self._on_detach()
 
@@ -201,15 +201,15 @@ class LiveRun:
         self._suspended = True
         self._terminal.leave()
         signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)  # here we stop, and go on when somebody says so
+        os.kill(os.getpid(), number)  # the process stops here until SIGCONT
         signal.signal(number, self._suspend)
         self._suspended = False
 
     def _resume(self, *_: object) -> None:
-        self._anew = True
+        self._must_reenter = True
 
-    def _say_end(self) -> None:
-        """What a screen that was given back leaves to be read: the last lines, and how it ended."""
+    def _print_end(self) -> None:
+        """Print the last lines and the end of the run to the restored screen."""
         ended = self.screen.ended
         if ended is not None:
             for line in self.screen.last_lines(_LAST_LINES):

@@ -1,4 +1,4 @@
-"""The stream of lines below the table: what several ranks say at the same moment stands there once. Pure."""
+"""The log below the table of ranks: a line that several ranks print at the same time is shown once. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.ranks import RankSet
 
 WINDOW: Final = 0.15
-"""Seconds within which the same line of another rank is the same event. A tick of the view is shorter."""
+"""Seconds within which equal lines of different ranks are one entry. Longer than one tick of the view."""
 _KEPT: Final = 3000
 _LONGEST: Final = 4000
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:]*m")
@@ -27,7 +27,7 @@ _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 
 
 class Entry:
-    """A line, who said it, and what it looks like once somebody saw it."""
+    """A line, its ranks, and its cached rendering."""
 
     __slots__ = ("number", "ranks", "rendered", "stream", "text", "when")
 
@@ -38,7 +38,7 @@ class Entry:
         self.when = when
         self.ranks: set[int] = set()
         self.rendered: tuple[tuple[int, int], list[Text]] | None = None
-        """The rows it takes, and the width and count of ranks they are right for."""
+        """The cached rows, with the width and number of ranks that they are valid for."""
 
     @property
     def label(self) -> str:
@@ -46,7 +46,7 @@ class Entry:
 
 
 class Folded:
-    """The newest lines of all ranks. Lines of one rank stay in its own order, folded or not."""
+    """The newest lines of all ranks, equal ones folded. Lines of one rank keep their order."""
 
     def __init__(self) -> None:
         self.entries: deque[Entry] = deque(maxlen=_KEPT)
@@ -56,9 +56,9 @@ class Folded:
 
     def add(self, rank: int, stream: StreamName, text: str, now: float) -> None:
         last = self._last.get(rank, 0)
-        same = self._open.get((stream, text))
-        if same is not None:
-            for entry in same:
+        candidates = self._open.get((stream, text))
+        if candidates is not None:
+            for entry in candidates:
                 if entry.number > last:
                     entry.ranks.add(rank)
                     self._last[rank] = entry.number
@@ -66,17 +66,17 @@ class Folded:
         entry = self._append(text, stream, now)
         entry.ranks.add(rank)
         self._last[rank] = entry.number
-        if same is not None:
-            same.append(entry)
+        if candidates is not None:
+            candidates.append(entry)
         else:
             self._open[stream, text] = [entry]
 
-    def say(self, text: str, now: float) -> None:
-        """A word of ours, behind all that was said before it."""
+    def add_notice(self, text: str, now: float) -> None:
+        """Add a notice of ipexctl as the newest entry."""
         self._append(text, None, now)
 
     def close_window(self, now: float) -> None:
-        """Forget what is too old for anybody to join."""
+        """Forget entries that are too old for another rank to join."""
         for key, entries in list(self._open.items()):
             if now - entries[-1].when > WINDOW:
                 del self._open[key]
@@ -91,25 +91,25 @@ class Folded:
 
 
 def newest(entries: Sequence[Entry], ranks: RankSet) -> Iterator[Entry]:
-    """From the newest to the oldest, those of these ranks, and ours."""
+    """Entries of these ranks and notices of ipexctl, from the newest to the oldest."""
     for entry in reversed(entries):
         if entry.stream is None or ranks.everyone or any(rank in ranks for rank in entry.ranks):
             yield entry
 
 
 def colored(line: bytes) -> str:
-    """A line as the stream keeps it: colours stay, whatever else a terminal would obey is gone."""
+    """The line as text; colors are kept, all other control sequences are removed."""
     text = line.decode("utf-8", "replace")
     if text.isprintable():
         return text[:_LONGEST]
     if "\x1b" not in text:
         return printable(text.expandtabs(8))[:_LONGEST]
     text = _ESCAPE.sub(lambda escape: escape[0] if _COLOR.fullmatch(escape[0]) else "", text).expandtabs(8)
-    parts = _COLORS.split(text)  # words and colours take turns
+    parts = _COLORS.split(text)  # text and colors alternate
     parts[::2] = [printable(part) for part in parts[::2]]
     return "".join(parts)[:_LONGEST]
 
 
 def bare(text: str) -> str:
-    """The same without its colours."""
+    """The text without its colors."""
     return _COLOR.sub("", text) if "\x1b" in text else text

@@ -1,6 +1,6 @@
-"""A run on a pipe, in a log, on a dumb terminal: `[RANK] line`, stdout on ours, stderr on ours, nothing lost.
+"""Plain output of a run for pipes, logs and dumb terminals: `[RANK] line`, stdout to stdout, stderr to stderr.
 
-Lines are whole and in each rank's own order. Our own words go to stderr without a rank.
+Lines are complete, in the order of each rank, and none is lost. Messages of ipexctl go to stderr without a rank.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
 
 
-_OURS: Final = re.compile(
+_AGENT_MESSAGE: Final = re.compile(
     rb"\[ipexctl: (restart \d+ of \d+ after: .*|\d+ bytes are missing here: there was no room for them on .*)\]|"
     rb"ipexctl: ([^\s:]+: .*)"
 )
-"""What node0 or a rank's wrapper put in a rank's output in its own name."""
+"""A message that the supervisor or a rank wrapper put into the output of a rank."""
 
 
 class PlainRun:
-    """Shows events as one thread brings them.
+    """Prints events, which come from one thread.
 
-    A reader of ours that doesn't read makes `watch` wait, and with it whoever follows; the run itself never. Once
-    `cancel` is thrown, what there is no room for is dropped. Where our output can't be written any more,
-    `on_broken` is called once, `broken` says why, and the rest is dropped.
+    A blocked reader of stdout makes `watch` wait, and so the follower, but never the run. After `cancel` is thrown,
+    output that does not fit is dropped. If stdout or stderr can no longer be written, `on_broken` is called once,
+    `broken` is the error, and the rest is dropped.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class PlainRun:
         if isinstance(event, Chunk):
             if event.rank in self._ranks:
                 lines = self._lines.get((event.rank, event.stream)) or self._begin(event.rank, event.stream)
-                if whole := lines.feed(event.data):
-                    self._show(event.rank, event.stream, whole)
+                if complete := lines.feed(event.data):
+                    self._show(event.rank, event.stream, complete)
         elif isinstance(event, RunNotice):
             if event.warning or not self._quiet:
                 text = "\n".join(printable(line) for line in event.text.split("\n"))
-                self._say(f"{'warning: ' if event.warning else ''}{text}")
+                self._print(f"{'warning: ' if event.warning else ''}{text}")
         elif isinstance(event, RunEnded):
             self._flush()
             if event.status is not None and not (self._quiet and event.exit_code == 0):
-                self._say("\n".join(end_lines(event.status, event.exit_code)))
+                self._print("\n".join(end_lines(event.status, event.exit_code)))
 
     def close(self) -> None:
-        """Show lines that never ended and wait until all is written; where we were stopped, not for long."""
+        """Print unfinished lines and wait until all is written, only briefly after cancellation."""
         self._flush()
         for pipe in self._pipes.values():
             pipe.finish(1.0 if self._cancel.thrown else None)
@@ -108,28 +108,28 @@ class PlainRun:
                 self._show(rank, stream, rest)
 
     def _show(self, rank: int, stream: Stream, lines: bytes) -> None:
-        """Whole lines; those that are ours are said without a rank, a restart once for all of them."""
+        """Print complete lines. Messages of the agent get no rank prefix; a restart is printed once for all ranks."""
         if b"ipexctl: " not in lines:
             self._write(stream, lines)
             return
-        theirs: list[bytes] = []
+        rank_lines: list[bytes] = []
         for line in lines.removesuffix(b"\n").split(b"\n"):
-            found = _OURS.fullmatch(line[len(self._prefix(rank, stream)) :])
-            if found is None or (found[2] and stream == "stdout"):
-                theirs.append(line + b"\n")
+            match = _AGENT_MESSAGE.fullmatch(line[len(self._prefix(rank, stream)) :])
+            if match is None or (match[2] and stream == "stdout"):
+                rank_lines.append(line + b"\n")
                 continue
-            self._write(stream, b"".join(theirs))
-            theirs.clear()
-            self._say_ours(rank, stream, found[1] or found[2])
-        self._write(stream, b"".join(theirs))
+            self._write(stream, b"".join(rank_lines))
+            rank_lines.clear()
+            self._print_agent_message(rank, stream, match[1] or match[2])
+        self._write(stream, b"".join(rank_lines))
 
-    def _say_ours(self, rank: int, stream: Stream, said: bytes) -> None:
-        text = printable(said.decode(errors="replace"))
-        if not said.startswith(b"restart "):
-            self._say(f"rank {rank}, {stream}: {text}")
-        elif said not in self._restarts:
-            self._restarts.add(said)
-            self._say(text)
+    def _print_agent_message(self, rank: int, stream: Stream, message: bytes) -> None:
+        text = printable(message.decode(errors="replace"))
+        if not message.startswith(b"restart "):
+            self._print(f"rank {rank}, {stream}: {text}")
+        elif message not in self._restarts:
+            self._restarts.add(message)
+            self._print(text)
 
     def _prefix(self, rank: int, stream: Stream) -> bytes:
         color = "36" if stream == "stdout" else "33"
@@ -138,6 +138,6 @@ class PlainRun:
     def _write(self, stream: Stream, lines: bytes) -> None:
         self._pipes[stream].write(neutralise(lines) if self._terminal[stream] else lines)
 
-    def _say(self, text: str) -> None:
-        # Through the same pipe as the ranks' stderr: written past it, our words could land inside a line.
+    def _print(self, text: str) -> None:
+        # Through the same pipe as the stderr of the ranks: a direct write could end up inside a line.
         self._pipes["stderr"].write(f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))

@@ -1,4 +1,4 @@
-"""All that the live view knows of a run: fed with events, looked at ten times a second. No terminal, no clock."""
+"""State of the live view: fed with events, drawn ten times a second. Uses neither terminal nor clock."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from ipexctl.jobs.events import Event, RunEnded, Stream
     from ipexctl.ui.run.log_panel import Entry
 
-_LOOKED_AT: Final = 500
-"""Lines that one tick takes in, over all ranks. More than that a second no eye follows, and rich would be busy."""
-_RATE_EVERY: Final = 0.5
-_STAYS: Final = 0.3
-"""Seconds after which a line without an end is shown: most are only on their way."""
+_LINES_PER_TICK: Final = 500
+"""Lines that one tick processes, over all ranks. Nobody can read more, and rich would use too much time."""
+_RATE_SECONDS: Final = 0.5
+_UNFINISHED_SECONDS: Final = 0.3
+"""Seconds after which an unfinished line is shown: the rest of most lines arrives sooner."""
 
 
 class Row:
-    """One rank as the table shows it."""
+    """One rank in the table."""
 
     def __init__(self, rank: int) -> None:
         self.status = RankStatus(rank, "")
         self.last = ""
         self.unfinished: tuple[str, float] | None = None
-        """What was printed of a line so far, and when that was seen."""
+        """The text of an unfinished line, and the time it was seen."""
         self.rate = 0.0
         self.streams: dict[Stream, NewestLines] = {"stdout": NewestLines(), "stderr": NewestLines()}
         self._counted = 0
@@ -51,7 +51,7 @@ class Row:
 
 
 class RunState:
-    """`feed` is cheap whatever comes; the work is done in `tick`, and is bounded."""
+    """State of the view. `feed` is cheap for any event; `tick` does the work, which is bounded."""
 
     def __init__(self, status: RunStatus, controls: Controls | None = None, *, unicode: bool = True) -> None:
         self.status = status
@@ -61,19 +61,19 @@ class RunState:
         self.figures = Figures()
         self.folded = Folded()
         self.left_out = 0
-        """Lines too many to be shown as they came; all are counted, and in the ranks' files."""
+        """Lines dropped from the view because they came too fast; they are counted, and in the log files."""
         self.late = 0
-        """Lines that were printed and aren't here yet: many, where the link is slow or somebody has come late."""
+        """Lines that ranks printed but that have not arrived: many after a late attach or over a slow link."""
         self.ended: RunEnded | None = None
         self.changed = True
         self.began: float | None = None
-        self._heard: float | None = None
-        self._is_news = False
-        self._touched: dict[tuple[int, Stream], None] = {}
-        self._said: list[str] = []
+        self._last_event: float | None = None
+        self._has_new_event = False
+        self._updated: dict[tuple[int, Stream], None] = {}
+        self._notices: list[str] = []
         self._measured: float | None = None
-        self._held: list[Entry] | None = None
-        self._take_in(status)
+        self._paused_entries: list[Entry] | None = None
+        self._apply_status(status)
 
     @property
     def lines(self) -> int:
@@ -85,76 +85,76 @@ class RunState:
 
     def feed(self, event: Event) -> None:
         self.changed = True
-        self._is_news = self._is_news or not isinstance(event, RunNotice)
+        self._has_new_event = self._has_new_event or not isinstance(event, RunNotice)
         if isinstance(event, Chunk):
             self._row(event.rank).streams[event.stream].feed(event.data)
-            self._touched[event.rank, event.stream] = None
+            self._updated[event.rank, event.stream] = None
         elif isinstance(event, RunStatus):
-            self._take_in(event)
+            self._apply_status(event)
         elif isinstance(event, RunNotice):
             first, *more = event.text.split("\n")
-            self._said.append(f"{'warning: ' if event.warning else ''}{printable(first)}")
-            self._said.extend(printable(line) for line in more)
+            self._notices.append(f"{'warning: ' if event.warning else ''}{printable(first)}")
+            self._notices.extend(printable(line) for line in more)
         else:
             self.ended = event
             if event.status is not None:
-                self._take_in(event.status)
+                self._apply_status(event.status)
 
     def tick(self, now: float) -> None:
-        """Take in what came since the last tick."""
+        """Process the events since the last tick."""
         self.began = now if self.began is None else self.began
-        if self._is_news or self._heard is None:
-            self._heard, self._is_news = now, False
+        if self._has_new_event or self._last_event is None:
+            self._last_event, self._has_new_event = now, False
         self.folded.close_window(now)
-        touched, self._touched = list(self._touched), {}
-        most = max(2, _LOOKED_AT // max(1, len(touched)))
-        for rank, stream in touched:
-            self._look(rank, stream, most, now)
+        updated, self._updated = list(self._updated), {}
+        limit = max(2, _LINES_PER_TICK // max(1, len(updated)))
+        for rank, stream in updated:
+            self._read_stream(rank, stream, limit, now)
         for row in self.rows.values():
-            if row.unfinished is not None and now - row.unfinished[1] >= _STAYS:
+            if row.unfinished is not None and now - row.unfinished[1] >= _UNFINISHED_SECONDS:
                 row.last, row.unfinished = row.unfinished[0], None
                 self.changed = True
-        for text in self._said:
-            self.folded.say(text, now)
-        self._said = []
+        for text in self._notices:
+            self.folded.add_notice(text, now)
+        self._notices = []
         self._measure(now)
 
     def entries(self) -> Sequence[Entry]:
-        """The lines to show: as they are, or as they were when they were held."""
+        """The entries to show: the current ones, or those at the time of the pause."""
         if not self.controls.paused:
-            self._held = None
+            self._paused_entries = None
             return self.folded.entries
-        if self._held is None:
-            self._held = list(self.folded.entries)
-        return self._held
+        if self._paused_entries is None:
+            self._paused_entries = list(self.folded.entries)
+        return self._paused_entries
 
     @property
     def behind(self) -> int:
-        """Lines that came since they were held."""
-        return self.folded.added - self._held[-1].number if self._held else 0
+        """Entries added since the pause."""
+        return self.folded.added - self._paused_entries[-1].number if self._paused_entries else 0
 
     def render(self, width: int, height: int, now: float) -> list[Text]:
-        """The screen, line by line, never more than `height` of them nor wider than `width`."""
+        """The screen as lines, at most `height` of them and at most `width` wide."""
         from ipexctl.ui.run.frame import draw
 
         self.tick(now)
         self.changed = False
         return draw(self, width, height, now)
 
-    def last_lines(self, most: int) -> list[str]:
-        """The last words for somebody whose screen is gone: of the rank that failed first, or of all."""
+    def last_lines(self, limit: int) -> list[str]:
+        """The last lines, to print after the view is closed: of the rank that failed first, or of all."""
         first = self.status.first_failure
         rank = None if first is None else first.rank
         ranks = EVERY_RANK if rank is None else RankSet((range(rank, rank + 1),))
         lines: list[str] = []
         for entry in newest(self.folded.entries, ranks):
-            if len(lines) == most:
+            if len(lines) == limit:
                 break
             lines.append(f"[{entry.label}] {bare(entry.text)}" if entry.stream else entry.text)
         return lines[::-1]
 
     def elapsed(self, now: float) -> float:
-        """Seconds the run took or takes. Where node0's clock is ahead of ours, since we began to look."""
+        """Seconds of the run so far; counted from the first tick if the clock of node0 is ahead."""
         if self.status.started is None:
             return now - (self.began or now)
         if self.status.ended is not None:
@@ -162,11 +162,11 @@ class RunState:
         return now - min(self.status.started, self.began or now)
 
     def silent(self, now: float) -> float:
-        """Seconds since node0 was last heard: of a run under way it says something every two."""
-        speaks = self.status.state in {"starting", "running"} and any(
+        """Seconds since the last event from node0, which sends one every two seconds while ranks run."""
+        sends_status = self.status.state in {"starting", "running"} and any(
             row.status.state == "running" for row in self.rows.values()
         )
-        return now - (self._heard or now) if speaks else 0.0
+        return now - (self._last_event or now) if sends_status else 0.0
 
     def _row(self, rank: int) -> Row:
         row = self.rows.get(rank)
@@ -175,7 +175,7 @@ class RunState:
             self.rows = dict(sorted(self.rows.items()))
         return row
 
-    def _take_in(self, status: RunStatus) -> None:
+    def _apply_status(self, status: RunStatus) -> None:
         self.status = status
         for rank in status.ranks:
             self._row(rank.rank).status = rank
@@ -183,17 +183,17 @@ class RunState:
         if status.state in FINAL:
             self.controls.stopping = False
 
-    def _look(self, rank: int, stream: Stream, most: int, now: float) -> None:
+    def _read_stream(self, rank: int, stream: Stream, limit: int, now: float) -> None:
         row = self.rows[rank]
-        lines, more, rest = row.streams[stream].take(most)
+        lines, dropped, unfinished = row.streams[stream].take(limit)
         is_bar = row.streams[stream].is_bar
-        self.left_out += more
+        self.left_out += dropped
         text = ""
         for line in lines:
             text = colored(line)
             self.folded.add(rank, stream, text, now)
             self.figures.read(rank, bare(text))
-        newest = bare(colored(rest)).strip()
+        newest = bare(colored(unfinished)).strip()
         if newest:
             self.figures.read(rank, newest, unfinished=True)
         row.unfinished = (newest, now) if newest and not is_bar else None
@@ -202,28 +202,28 @@ class RunState:
     def _measure(self, now: float) -> None:
         if self._measured is None:
             self._measured = now
-        elif now - self._measured >= _RATE_EVERY:
+        elif now - self._measured >= _RATE_SECONDS:
             for row in self.rows.values():
                 row.measure(now - self._measured)
             self._measured = now
 
 
 def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
-    """As many as there is room for: what failed first, then who has most to say, some of every host.
+    """The rows that fit: failed ranks first, then the ranks with most output, some of every host.
 
-    They stand in the order of their ranks.
+    Rows of equal trouble are in the order of their ranks.
     """
     if len(rows) <= room:
         return list(rows)
-    place_on_host: dict[int, int] = {}
+    index_on_host: dict[int, int] = {}
     hosts: dict[str, int] = {}
     for row in rows:
-        place_on_host[row.status.rank] = hosts[row.status.host] = hosts.get(row.status.host, -1) + 1
+        index_on_host[row.status.rank] = hosts[row.status.host] = hosts.get(row.status.host, -1) + 1
 
     def weight(row: Row) -> tuple[int, int, int, int]:
-        # By magnitude: ranks that are equally busy, more or less, would change places all the time.
+        # By magnitude: ranks of about the same rate would swap their rows all the time.
         busy = 1 + max(0, int(row.rate).bit_length() - 1) // 3 if row.rate else 0
-        return _trouble(row), -busy, place_on_host[row.status.rank], row.status.rank
+        return _trouble(row), -busy, index_on_host[row.status.rank], row.status.rank
 
     chosen = sorted(rows, key=weight)[:room]
     return sorted(chosen, key=lambda row: (_trouble(row), row.status.rank))

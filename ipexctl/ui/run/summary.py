@@ -1,4 +1,4 @@
-"""What is said when a run ends or is left: which run, how it ended, where to look, what to type next. Pure."""
+"""Sentences for the end of a run or a detach: how the run ended, and the next command. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
-    """One sentence where all went well; where not, also who was first, what is missing, and what to type."""
+    """One sentence for a successful run; otherwise also the first failed rank, lost output and the next command."""
     return [*_verdict(status, exit_code), *_gap_lines(status)]
 
 
@@ -22,34 +22,34 @@ def _gap_lines(status: RunStatus) -> list[str]:
     if not gaps:
         return []
     size = counted(sum(rank.lost for rank in gaps), "byte")
-    who = f"rank{'s' * (len(gaps) > 1)} {fold_ranks(rank.rank for rank in gaps)}"
-    return [f"  {size} of what {who} printed are missing: there was no room for them on any disk"]
+    ranks = f"rank{'s' * (len(gaps) > 1)} {fold_ranks(rank.rank for rank in gaps)}"
+    return [f"  {size} of what {ranks} printed are missing: there was no room for them on any disk"]
 
 
 def _verdict(status: RunStatus, exit_code: int) -> list[str]:
-    ran = f"run {printable(status.id)}"
+    subject = f"run {printable(status.id)}"
     size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
     if status.state == "ok":
-        again = f", begun {counted(status.attempt + 1, 'time')}" if status.attempt else ""
-        return [f"{ran} ended well{took}{again}: {size}"]
+        attempts = f", begun {counted(status.attempt + 1, 'time')}" if status.attempt else ""
+        return [f"{subject} ended well{took}{attempts}: {size}"]
     if status.state == "stopped":
-        return [f"{ran} was stopped{took}: {size}"]
+        return [f"{subject} was stopped{took}: {size}"]
     if status.state == "lost":
         return [
-            f"{ran} is lost{took}: its supervisor on node0 is gone and left no verdict",
+            f"{subject} is lost{took}: its supervisor on node0 is gone and left no verdict",
             f"  what its ranks said until then: ipexctl logs {printable(status.id)}",
         ]
-    first, again = status.first_failure, f", begun {counted(status.attempt + 1, 'time')}" if status.attempt else ""
+    first, attempts = status.first_failure, f", begun {counted(status.attempt + 1, 'time')}" if status.attempt else ""
     if first is not None and first.rank is not None and first.kind in ("", "exit", "signal"):
         why = f": rank {first.rank} on {printable(first.host or '')} {how_it_ended(first)}"
     else:
         why = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
     if first is None or first.rank is None:
-        look = f"  what its ranks said: ipexctl logs {printable(status.id)}"
+        hint = f"  what its ranks said: ipexctl logs {printable(status.id)}"
     else:
-        look = f"  all it said: ipexctl logs {printable(status.id)} -r {first.rank}"
-    return [f"{ran} failed{took}{again}{why}", look]
+        hint = f"  all it said: ipexctl logs {printable(status.id)} -r {first.rank}"
+    return [f"{subject} failed{took}{attempts}{why}", hint]
 
 
 def how_it_ended(rank: Failure | RankStatus) -> str:
@@ -62,22 +62,22 @@ def how_it_ended(rank: Failure | RankStatus) -> str:
 
 
 def left_lines(run: str) -> list[str]:
-    """For somebody who detached: the run goes on, and how to get back to it."""
+    """For a user who detached: the commands to attach again and to stop the run."""
     return [f"detached; run {run} goes on: ipexctl attach {run}", f"  to end it: ipexctl stop {run}"]
 
 
 def not_stopped_lines(run: str, reason: str) -> list[str]:
-    """For somebody who wanted to stop it, and left without knowing that it has."""
+    """For a user who asked to stop the run, but left before the stop was confirmed."""
     return [f"{printable(reason)}", f"run {run} may go on: ipexctl stop {run}"]
 
 
 def cut_short_lines(run: str) -> list[str]:
-    """The run has ended, and our own output didn't get that far."""
+    """For a run that ended before all of its output was shown."""
     return [f"run {run} is over; not all it said was shown: ipexctl logs {run}"]
 
 
 def state_counts(ranks: list[RankStatus]) -> str:
-    """`14 running, 2 failed`: the worst last, where the eye rests."""
+    """`14 running, 2 failed`: the worst state last."""
     order = ("starting", "running", "ok", "stopped", "unknown", "lost", "failed")
     counts = {state: sum(rank.state == state for rank in ranks) for state in order}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
@@ -92,12 +92,12 @@ def signal_name(number: int) -> str:
 
 def duration(seconds: float) -> str:
     """`0:07`, `12:34`, `1:02:03`, `3 d 04:05`."""
-    whole = max(0, int(seconds))
-    days, hours, minutes, rest = whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60
+    total = max(0, int(seconds))
+    days, hours, minutes, remainder = total // 86400, total // 3600 % 24, total // 60 % 60, total % 60
     if days:
         return f"{days} d {hours:02}:{minutes:02}"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

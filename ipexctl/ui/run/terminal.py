@@ -1,7 +1,4 @@
-"""The terminal while a run is shown live: entered, painted, read, and always left as it was found.
-
-What is on it is not known here; frames come as lines of rich's Text.
-"""
+"""The terminal of the live view: takes the screen, paints frames of rich Text, reads keys, restores the screen."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ _ENTER: Final = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE: Final = b"\x1b[?2026l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN_FRAME: Final = b"\x1b[?2026h"
 _END_FRAME: Final = b"\x1b[?2026l"
-"""A terminal that knows these shows a frame whole; others pass them over."""
+"""Synchronized output: terminals that support it show a frame at once, others ignore the sequences."""
 _PIECE: Final = 1024
-"""A terminal that says it can take something can take this much without making us wait."""
+"""Bytes that a terminal reported as writable takes without blocking."""
 _OWN_MODES: Final = termios.ECHO | termios.ICANON
 
 
 class Terminal:
-    """Our stdout, and our stdin where that is a terminal, too. One thread paints; any thread may leave."""
+    """The terminal on stdout, and on stdin if that is one, too. One thread paints; any thread may call `leave`."""
 
     def __init__(self, *, no_color: bool = False) -> None:
         from rich.console import Console
@@ -41,7 +38,7 @@ class Terminal:
         self._lock = threading.RLock()
         self._before: list[Any] | None = None
         self._entered = False
-        self._owes = False
+        self._must_leave = False
         self._shown: list[Hashable] = []
         self._size = (0, 0)
         self._pending = memoryview(b"")
@@ -60,10 +57,10 @@ class Terminal:
 
     @property
     def ours(self) -> bool:
-        """Whether we are in the foreground: a job behind another must neither paint nor change modes."""
+        """Whether this process is in the foreground: a background job must neither paint nor change modes."""
         try:
             return os.tcgetpgrp(self._out) == os.getpgrp()
-        except OSError:  # not the terminal that controls us: nobody else's either
+        except OSError:  # not the controlling terminal, so no other job uses it
             return True
 
     @property
@@ -72,17 +69,17 @@ class Terminal:
 
     @property
     def free(self) -> bool:
-        """Whether the last frame is out, so that there is room for the next."""
+        """Whether the last frame is written completely."""
         return not self._pending
 
     def enter(self) -> None:
-        """Take the screen; called again, take it anew (somebody else had it)."""
+        """Take the screen; call it again after another program used the screen."""
         with self._lock:
             if self.keyboard is not None:
                 modes = termios.tcgetattr(self.keyboard)
                 if not self._entered:
                     self._before = [*modes[:6], list(modes[6])]
-                # Signals stay: Ctrl-C and Ctrl-Z are the caller's. Ctrl-S does not: it would stop our own frames.
+                # Signals stay on: Ctrl-C and Ctrl-Z are handled by the caller. Ctrl-S is off: it would stop the frames.
                 modes[0] &= ~termios.IXON
                 modes[3] &= ~_OWN_MODES
                 modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0
@@ -92,29 +89,29 @@ class Terminal:
             self._pending = memoryview(_ENTER)
 
     def leave(self, patience: float | None = 0.5) -> None:
-        """Give the screen back. To a terminal that takes nothing, later: to whoever leaves with more patience."""
-        held = self._lock.acquire(timeout=0.5)
+        """Restore the screen. If the terminal blocks, a later call with more patience restores it."""
+        acquired = self._lock.acquire(timeout=0.5)
         try:
             if self._entered:
-                self._entered, self._owes = False, True
+                self._entered, self._must_leave = False, True
                 self._pending = memoryview(b"")
                 self._restore_modes()
             with contextlib.suppress(OSError):
-                if self._owes and select.select([], [self._out], [], patience)[1]:
-                    self._owes = False
+                if self._must_leave and select.select([], [self._out], [], patience)[1]:
+                    self._must_leave = False
                     os.write(self._out, _LEAVE)
         finally:
-            if held:
+            if acquired:
                 self._lock.release()
 
     def _restore_modes(self) -> None:
         if self.keyboard is not None and self._before is not None:
             with contextlib.suppress(termios.error, OSError):
-                termios.tcflush(self.keyboard, termios.TCIFLUSH)  # keys meant for the view are none for the shell
+                termios.tcflush(self.keyboard, termios.TCIFLUSH)  # keys typed for the view must not reach the shell
                 termios.tcsetattr(self.keyboard, termios.TCSANOW, self._before)
 
     def paint(self, lines: Sequence[Text], width: int, height: int) -> None:
-        """Bring what has changed since the last frame on its way."""
+        """Start to write the lines that changed since the last frame."""
         with self._lock:
             if not self._entered:
                 return
@@ -135,7 +132,7 @@ class Terminal:
             self._push()
 
     def wait(self, seconds: float, wake: int) -> bytes:
-        """What was typed within that time; meanwhile the rest of a frame goes out. `wake` ends the wait."""
+        """The bytes typed within `seconds`; meanwhile the rest of a frame is written. `wake` ends the wait."""
         readers = [wake] if self.keyboard is None or not self._entered else [wake, self.keyboard]
         readable, writable, _ = select.select(readers, [self._out] if self._pending else [], [], seconds)
         if writable:

@@ -9,7 +9,7 @@ from golden_file import Case, check, rows_of
 from known_texts import TEXTS, verdict_of
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
-from ipexctl.ui.why import end_words, lines_of
+from ipexctl.ui.why import cause_lines, lines_of
 
 BUSY = "Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"
 RAISED = 'Traceback (most recent call last):\n  File "/p/a.py", line 7, in f\nKeyError: 1'
@@ -69,8 +69,8 @@ def shown() -> list[Case]:
     verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE), (STOPPED, "")])
     return [
         Case("the whole answer", "\n".join(lines_of(answer(verdict), 80))),
-        Case("at the end of a followed run", "\n".join(end_words("train-1", verdict.cause))),
-        Case("at the end of a followed run without a cause", "\n".join(end_words("train-1", None))),
+        Case("at the end of a followed run", "\n".join(cause_lines("train-1", verdict.cause))),
+        Case("at the end of a followed run without a cause", "\n".join(cause_lines("train-1", None))),
     ]
 
 

@@ -126,17 +126,17 @@ def test_a_server_that_talks_is_heard(key: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "error"),
+    ("step", "error", "data"),
     [
-        ("banner", Unreachable),
-        ("kex", Unreachable),
-        ("auth", Unreachable),
-        ("channel", TimedOut),
-        ("exec", TimedOut),
-        ("status", TimedOut),
+        ("banner", Unreachable, "connections"),
+        ("kex", Unreachable, "connections"),
+        ("auth", Unreachable, "login"),
+        ("channel", TimedOut, "1 s"),
+        ("exec", TimedOut, "1 s"),
+        ("status", TimedOut, "1 s"),
     ],
 )
-def test_silence_costs_its_own_timeout(key: Path, step: Step, error: type[HostError]) -> None:
+def test_silence_costs_its_own_timeout(key: Path, step: Step, error: type[HostError], data: str) -> None:
     started = time.monotonic()
     with server(step) as port, pytest.raises(error, match="1 s" if error is TimedOut else ""):
         reach_it(port, key, Cancel(), connect_timeout=1.5, timeout=1)

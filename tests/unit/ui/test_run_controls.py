@@ -16,14 +16,12 @@ def test_leaving_takes_one_key(key: str) -> None:
     assert Controls().press(key) == "detach"
 
 
-@pytest.mark.parametrize(
-    ("answer", "constraints"), [("y", "stop"), ("n", None), ("enter", None), ("q", None), ("s", None)]
-)
-def test_stopping_is_asked_for_first_and_only_yes_is_yes(answer: str, constraints: str | None) -> None:
+@pytest.mark.parametrize(("answer", "action"), [("y", "stop"), ("n", None), ("enter", None), ("q", None), ("s", None)])
+def test_stopping_is_asked_for_first_and_only_yes_is_yes(answer: str, action: str | None) -> None:
     controls = Controls()
     assert controls.press("s") is None
-    assert controls.press(answer) == constraints
-    assert controls.stopping == (constraints == "stop")
+    assert controls.press(answer) == action
+    assert controls.stopping == (action == "stop")
     assert controls.mode == "watching"
 
 

@@ -50,8 +50,8 @@ def test_hosts_with_the_same_reason_share_a_paragraph(capsys: pytest.CaptureFixt
     problems = Problems(delay=60)
     for done in (failed("n1", "exit code 1"), ok, failed("n2", "exit code 1"), failed("n3", "other \x1b[31m")):
         problems.add(done)
-    problems.say()
-    problems.say()
+    problems.print()
+    problems.print()
     assert capsys.readouterr().err == (
         "n[1-2]: failed: exit code 1\n  do this\nn3: failed: other \ufffd[31m\n  do this\n"
     )
@@ -86,7 +86,7 @@ def test_a_problem_is_said_while_the_others_still_work(capsys: pytest.CaptureFix
     problems.add(HostExec(Host("n1", "n1"), "unreachable", None, 0.1, "gone", "look"))
     time.sleep(0.5)
     assert capsys.readouterr().err == "n1: unreachable: gone\n  look\n"
-    problems.say()
+    problems.print()
     assert capsys.readouterr().err == ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.ui.json_errors import schema_asked_for
+from ipexctl.ui.json_errors import requested_schema
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from ipexctl.ui.json_errors import schema_asked_for
     ],
 )
 def test_only_a_call_that_asks_for_json_itself_gets_a_document(call: str, schema: str | None) -> None:
-    assert schema_asked_for(call.split()) == schema
+    assert requested_schema(call.split()) == schema
