@@ -1,1 +1,1 @@
-"""The front door: one small file a command, from options to a verb to what `ui` shows."""
+"""The command line: one module per command, which parses options, calls one function and renders its result."""

@@ -1,6 +1,6 @@
-"""The command line as a whole: which commands there are, and what every one of them has.
+"""The root of the command line: the list of commands, and their common behavior.
 
-A command's module is imported when that command is called, so that start-up doesn't grow with their number.
+The module of a command is imported only when the command is called, so start-up time does not grow with their number.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ COMMANDS: Final[Mapping[str, str]] = {
     "export": "Print the plan of a run for another launcher.",
     "lab": "Create and break a cluster of real SSH hosts on one machine.",
 }
-"""Each command with its line in the help; its options are in the module of that name beside this one."""
+"""Each command with its line in the help; the module of the same name in this package defines it."""
 
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
-"""A call that can't be read: typer has it under no name of its own."""
+"""click's UsageError, which typer does not export."""
 
 
 class _Commands(TyperGroup):
@@ -64,7 +64,7 @@ class _Commands(TyperGroup):
         return command
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """A command's name is completed without loading what begins with it."""
+        """Complete command names without importing the commands."""
         self._only_named = True
         try:
             return super().shell_complete(ctx, incomplete)
@@ -72,12 +72,12 @@ class _Commands(TyperGroup):
             self._only_named = False
 
     def invoke(self, ctx: Any) -> Any:
-        """With --json a call that can't be read has its document too, and so has one that a signal ended."""
+        """With --json, also a wrong or interrupted call prints a JSON document."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted(130) from None
-        except BrokenPipeError as error:  # typer would say 1
+        except BrokenPipeError as error:  # typer would exit with 1
             raise OutputError(error) from None
         except UsageError as error:
             from ipexctl.ui.json_errors import print_json_error

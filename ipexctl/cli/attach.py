@@ -1,4 +1,4 @@
-"""`ipexctl attach`: a run that goes on, before your eyes again."""
+"""`ipexctl attach`: follows a run again."""
 
 from __future__ import annotations
 

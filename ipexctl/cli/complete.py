@@ -1,6 +1,6 @@
-"""What the shell offers behind Tab: runs, hosts, environments, out of this machine's files; no host is asked.
+"""Shell completion of runs, hosts and environments from files of the control machine; no host is contacted.
 
-Nothing may fail here: the line somebody is typing is no place for errors.
+Errors are swallowed: a message would garble the command line that the user is typing.
 """
 
 from __future__ import annotations
@@ -19,58 +19,62 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 NEWEST: Final = 200
-"""So many runs are looked at: more are no help at a Tab."""
+"""Runs that are read; more candidates would not help."""
 
 
 def runs(incomplete: str) -> list[str]:
-    return _beginning(incomplete, ["last", *(path.stem for path in _records())])
+    return _with_prefix(incomplete, ["last", *(path.stem for path in _records())])
 
 
 def environments(incomplete: str) -> list[str]:
-    """Those that runs of this machine have used; a Python that isn't ours is none."""
+    """The environments of known runs; the path of a user's Python is not one."""
     used = {name: None for name in map(_environment, _records()) if name and "/" not in name}
-    return _beginning(incomplete, {"default": None, **used})
+    return _with_prefix(incomplete, {"default": None, **used})
 
 
 def playbooks(incomplete: str) -> list[str]:
-    """Those that come with the tool, and the YAML files here; with a directory before it, the shell's own way."""
+    """The playbooks of ipexctl, and YAML files in the current directory; the shell completes other paths."""
     from ipexctl.playbook.files import shipped
 
     try:
         here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))
     except OSError:
         here = []
-    return _beginning(incomplete, [*shipped(), *here])
+    return _with_prefix(incomplete, [*shipped(), *here])
 
 
 def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The last name of a list of hosts, out of the file or the allocation the command would take."""
+    """The last name in a list of hosts, from the hostfile or allocation that the command would use."""
     return _in_list(incomplete, [host.name for host in _hosts_in_reach(ctx)])
 
 
 def limits(ctx: typer.Context, incomplete: str) -> list[str]:
-    """As `hosts`, with groups, and with what is left out."""
+    """As `hosts`, also groups and names excluded with `!`."""
     known = _hosts_in_reach(ctx)
     groups = {group: None for host in known for group in host.groups}
     return _in_list(incomplete, [*(host.name for host in known), *groups])
 
 
 def _in_list(incomplete: str, names: Iterable[str]) -> list[str]:
-    before, comma, begun = incomplete.rpartition(",")
-    no = "!" if begun.startswith("!") else ""
-    said = {word.removeprefix("!") for word in before.split(",")}
-    return [f"{before}{comma}{no}{name}" for name in _beginning(begun.removeprefix("!"), names) if name not in said]
+    before, comma, partial = incomplete.rpartition(",")
+    negation = "!" if partial.startswith("!") else ""
+    listed = {word.removeprefix("!") for word in before.split(",")}
+    return [
+        f"{before}{comma}{negation}{name}"
+        for name in _with_prefix(partial.removeprefix("!"), names)
+        if name not in listed
+    ]
 
 
-def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
+def _with_prefix(incomplete: str, words: Iterable[str]) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
 
 
 def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
     from ipexctl.hosts.select import HostRequest, select_hosts
 
-    given = ctx.params
-    request = HostRequest(hosts=given.get("hosts"), hostfile=given.get("hostfile"))
+    params = ctx.params
+    request = HostRequest(hosts=params.get("hosts"), hostfile=params.get("hostfile"))
     try:
         selection = select_hosts(request, environ=os.environ, cwd=Path.cwd())
     except (UserError, OSError):
@@ -79,7 +83,7 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
 
 
 def _records() -> list[Path]:
-    """The register's files, the newest first."""
+    """The files of the run registry, the newest first."""
     from ipexctl.jobs.registry import RunRegistry
 
     try:
@@ -93,7 +97,7 @@ def _environment(path: Path) -> str | None:
     import json
 
     try:
-        named = json.loads(path.read_text(encoding="utf-8"))["env"]
+        name = json.loads(path.read_text(encoding="utf-8"))["env"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return named if isinstance(named, str) else None
+    return name if isinstance(name, str) else None

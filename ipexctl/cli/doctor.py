@@ -1,4 +1,4 @@
-"""`ipexctl doctor`: what every machine is, whether they can train together, and what to mend first."""
+"""`ipexctl doctor`: facts and findings of every host, and a recommendation."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def doctor(
 
     hosts = choose_hosts(targets)
     cancel = Cancel()
-    wishes = DoctorRequest(
+    request = DoctorRequest(
         home=check_home(home),
         iface=home.iface,
         require=None if require is None else require.value,
@@ -76,7 +76,7 @@ def doctor(
         Connector(reach_options(targets, output)) as connector,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
-        report = run_doctor(hosts, wishes, pool)
+        report = run_doctor(hosts, request, pool)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)
     if output.json:

@@ -1,4 +1,4 @@
-"""`ipexctl dump`: where every rank of a run is."""
+"""`ipexctl dump`: the Python stack of every rank of a run."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ def dump_command(
 
     record = RunRegistry().find(run)
     chosen = parse_ranks(ranks).within(record.world_size)
-    wanted = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
+    wanted_ranks = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
     cancel = Cancel()
     with cancelling(cancel) as interrupt, connector_of(record, output) as connector:
         try:
             session = connector.open(record.node0, cancel)
             try:
-                found = dump(session, record, wanted, cancel)
+                stacks = dump(session, record, wanted_ranks, cancel)
             finally:
                 session.close()
         except HostError as error:
             if output.json:
                 show_json(None, record.id, f"{record.node0.name}: {error.reason}")
             raise typer.Exit(interrupt.code or host_failed(record, error)) from None
-    if isinstance(found, RunOver):
+    if isinstance(stacks, RunOver):
         if output.json:
-            show_json(None, record.id, f"the run has ended: {found.status.state}")
-        show_over(found, record.id)
+            show_json(None, record.id, f"the run has ended: {stacks.status.state}")
+        show_over(stacks, record.id)
         raise typer.Exit(1)
     if output.json:
-        show_json(found, record.id)
+        show_json(stacks, record.id)
     else:
-        show(found, record.id, everything=everything, quiet=output.quiet, no_color=output.no_color)
-    raise typer.Exit(0 if found.is_whole else 1)
+        show(stacks, record.id, everything=everything, quiet=output.quiet, no_color=output.no_color)
+    raise typer.Exit(0 if stacks.is_whole else 1)

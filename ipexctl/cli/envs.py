@@ -1,4 +1,4 @@
-"""`ipexctl envs`: the environments on every host: shown, taken away, proved."""
+"""`ipexctl envs`: lists, removes or verifies the environments on every host."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def envs_command(
     for option, path in (("--python", python), ("--setup", setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {path!r} is no absolute path on the hosts", fix="such as /opt/train/bin/python")
-    where = check_home(home)
+    home_dir = check_home(home)
     hosts = choose_hosts(targets)
     cancel = Cancel()
     with (
@@ -80,14 +80,14 @@ def envs_command(
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
         if remove:
-            report = envs.remove_envs(hosts, pool, remove, home=where, timeout=targets.timeout)
+            report = envs.remove_envs(hosts, pool, remove, home=home_dir, timeout=targets.timeout)
         elif prune:
-            report = envs.prune_envs(hosts, pool, home=where, timeout=targets.timeout)
+            report = envs.prune_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
         elif verify:
             subject = envs.Subject(env, python, setup)
-            report = envs.verify_envs(hosts, pool, subject, home=where, timeout=targets.timeout)
+            report = envs.verify_envs(hosts, pool, subject, home=home_dir, timeout=targets.timeout)
         else:
-            report = envs.list_envs(hosts, pool, home=where, timeout=targets.timeout)
+            report = envs.list_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
     if output.json:
         show_json(report)
     else:

@@ -1,4 +1,4 @@
-"""`ipexctl exec`: one command on every host."""
+"""`ipexctl exec`: runs one command on every host."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def exec_command(
 
     if bool(command) == bool(shell):
         raise UserError("exec needs a command: -- CMD ARGS…, or --shell 'LINE' (one of the two)")
-    wanted = Command.shell(shell) if shell else Command.argv(*(command or ()))
-    check_home(home)  # a list of options about hosts is one for every command
+    request = Command.shell(shell) if shell else Command.argv(*(command or ()))
+    check_home(home)  # unused here, but every command takes and checks the same host options
     hosts = choose_hosts(targets)
     cancel = Cancel()
     held = output.json or gather
-    shown = HeldOutput() if held else LiveOutput(cancel, no_color=output.no_color)
+    output_view = HeldOutput() if held else LiveOutput(cancel, no_color=output.no_color)
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         if output.verbose:
@@ -75,45 +75,45 @@ def exec_command(
 
     started = time.monotonic()
     problems = Problems()
-    ended = {}
+    results = {}
     with cancelling(cancel) as interrupt, Connector(reach_options(targets)) as connector:
         for done in execute(
             hosts,
-            wanted,
+            request,
             connector=connector,
             cancel=cancel,
-            sink_for=shown.sink_for,
+            sink_for=output_view.sink_for,
             forks=targets.forks,
             timeout=targets.timeout,
-            stdin_for=_opener(stdin),
+            stdin_for=_stdin_opener(stdin),
             on_step=on_step,
         ):
-            shown.finish(done.host)
+            output_view.finish(done.host)
             problems.add(done)
-            ended[done.host] = done
-    if isinstance(shown, LiveOutput):
-        shown.close()
-        if shown.broken:
-            raise OutputError(shown.broken)
-    report = ExecReport(tuple(ended[host] for host in hosts), time.monotonic() - started)
-    if isinstance(shown, HeldOutput):
-        (show_json if output.json else show_gathered)(report, shown)
+            results[done.host] = done
+    if isinstance(output_view, LiveOutput):
+        output_view.close()
+        if output_view.broken:
+            raise OutputError(output_view.broken)
+    report = ExecReport(tuple(results[host] for host in hosts), time.monotonic() - started)
+    if isinstance(output_view, HeldOutput):
+        (show_json if output.json else show_gathered)(report, output_view)
     problems.print(None if interrupt.code is None else 1.0)
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
 
 
-def _opener(stdin: Path | None) -> Callable[[], BinaryIO] | None:
-    """A way for every host to read the file from its start; what can be read but once is kept first."""
+def _stdin_opener(stdin: Path | None) -> Callable[[], BinaryIO] | None:
+    """A function that opens the file at its start, once per host; a pipe is copied to a temporary file first."""
     if stdin is None:
         return None
     try:
         if stdin.is_file():
             stdin.open("rb").close()
             return lambda: stdin.open("rb")
-        kept = tempfile.NamedTemporaryFile()  # noqa: SIM115  # lives as long as the call
+        copy = tempfile.NamedTemporaryFile()  # noqa: SIM115  # lives as long as the call
         with stdin.open("rb") as source:
-            shutil.copyfileobj(source, kept)
-        kept.flush()
+            shutil.copyfileobj(source, copy)
+        copy.flush()
     except OSError as error:
         raise UserError(f"--stdin {stdin}: {error.strerror}") from None
-    return lambda: open(kept.name, "rb")  # noqa: PTH123
+    return lambda: open(copy.name, "rb")  # noqa: PTH123

@@ -1,4 +1,4 @@
-"""`ipexctl export`: the same plan for another launcher, printed."""
+"""`ipexctl export`: prints the plan of a run for another launcher."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WITHOUT = {
     "--max-restarts": (("accelerate", "shell", "slurm"), "nothing begins it again"),
     "--time-limit": (("accelerate", "shell"), "nothing ends it"),
 }
-"""Option → what has no place for it, and what that means."""
+"""Option → the exports that cannot express it, and the consequence."""
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
 
 
@@ -76,8 +76,10 @@ def accelerate(
     def render(_: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.accelerate import to_accelerate
 
-        named = mpirun_hostfile or str(targets.hostfile.absolute() if targets.hostfile else Path("hostfile").absolute())
-        return to_accelerate(planned.plan, planned.env.packages, named)
+        hostfile = mpirun_hostfile or str(
+            targets.hostfile.absolute() if targets.hostfile else Path("hostfile").absolute()
+        )
+        return to_accelerate(planned.plan, planned.env.packages, hostfile)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -106,12 +108,16 @@ def slurm(
     Example: ipexctl export slurm -H hostfile train.py > train.sbatch
     """
 
-    def render(asked: LaunchCall, planned: PlannedRun) -> Exported:
+    def render(launch_call: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.slurm import to_slurm
 
-        cwd, name, iface = str(asked.place.root / asked.place.below), Path(asked.wishes.script).stem, asked.wishes.iface
-        named = iface if iface and "/" not in iface else None
-        return to_slurm(planned.plan, cwd, name, asked.wishes.setup, launcher=launcher.value, iface=named)
+        cwd, name, iface = (
+            str(launch_call.project.root / launch_call.project.below),
+            Path(launch_call.request.script).stem,
+            launch_call.request.iface,
+        )
+        interface = iface if iface and "/" not in iface else None
+        return to_slurm(planned.plan, cwd, name, launch_call.request.setup, launcher=launcher.value, iface=interface)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -144,12 +150,12 @@ def mpijob(
     if not image or any(character.isspace() for character in image):
         raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
 
-    def render(asked: LaunchCall, planned: PlannedRun) -> Exported:
+    def render(launch_call: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.mpijob import to_mpijob
 
         cpus = [planned.known.facts[host.name].cpu for host in planned.plan.hosts]
         threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
-        name, restarts = Path(asked.wishes.script).stem, asked.wishes.restarts
+        name, restarts = Path(launch_call.request.script).stem, launch_call.request.restarts
         return to_mpijob(planned.plan, name, image, threads_per_core=threads, restarts=restarts)
 
     _export(ctx, script, launch, targets, home, output, render)
@@ -166,12 +172,12 @@ def shell(
     Example: ipexctl export shell -H hostfile train.py > train.sh
     """
 
-    def render(asked: LaunchCall, planned: PlannedRun) -> Exported:
+    def render(launch_call: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.shell import to_shell
 
-        tree = planned.plan.cwd.removesuffix(f"/{asked.place.below}")
-        root = str(asked.place.root) if asked.wishes.sync else None
-        return to_shell(planned.plan, asked.hosts, root, tree, asked.wishes.setup)
+        tree = planned.plan.cwd.removesuffix(f"/{launch_call.project.below}")
+        root = str(launch_call.project.root) if launch_call.request.sync else None
+        return to_shell(planned.plan, launch_call.hosts, root, tree, launch_call.request.setup)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -200,10 +206,10 @@ def _export(
     output: Output,
     render: Callable[[LaunchCall, PlannedRun], Exported],
 ) -> None:
-    """Plan as a dry run does, and print that."""
+    """Plan as a dry run does, and print the plan for the other launcher."""
     from ipexctl.cli.hosts import reach_options
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.jobs.submit import pipeline as verb
+    from ipexctl.jobs.submit import pipeline
     from ipexctl.jobs.submit.failure import PreflightFailure
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
@@ -211,40 +217,48 @@ def _export(
     from ipexctl.ui.launch_plan import show_refused_json
     from ipexctl.ui.messages import print_message, print_refusal
 
-    def tell(text: str) -> None:
+    def print_note(text: str) -> None:
         if not output.quiet:
             print_message(text)
 
-    asked = read_launch_call(ctx, script, launch, targets, home)
+    launch_call = read_launch_call(ctx, script, launch, targets, home)
     cancel = Cancel()
     with (
         Connector(reach_options(targets, output)) as connector,
         cancelling(cancel) as interrupt,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
-        planned = verb.plan_run(asked.hosts, asked.wishes, pool, asked.place, run="by-hand", say=tell, dry_run=True)
+        planned = pipeline.plan_run(
+            launch_call.hosts,
+            launch_call.request,
+            pool,
+            launch_call.project,
+            run="by-hand",
+            say=print_note,
+            dry_run=True,
+        )
     if isinstance(planned, PreflightFailure):
-        planned = planned.on(asked.again)
+        planned = planned.on(launch_call.host_options)
         print_refusal(planned.reason, planned.fix)
         if output.json:
             show_refused_json(planned, SCHEMA)
         raise typer.Exit(interrupt.code if interrupt.code is not None else planned.exit_code)
-    exported = render(asked, planned)
-    _print(replace(exported, notes=(*exported.notes, *_lost(str(ctx.info_name), asked.wishes))), output)
+    exported = render(launch_call, planned)
+    _print(replace(exported, notes=(*exported.notes, *_lost_options(str(ctx.info_name), launch_call.request))), output)
 
 
-def _lost(what: str, wishes: RunRequest) -> list[str]:
-    limit = wishes.options.time_limit
-    said = {
-        "--include": " ".join(map(shlex.quote, wishes.includes)) or None,
-        "--setup": wishes.setup,
-        "--max-restarts": str(wishes.restarts) if wishes.restarts else None,
+def _lost_options(target: str, request: RunRequest) -> list[str]:
+    limit = request.options.time_limit
+    values = {
+        "--include": " ".join(map(shlex.quote, request.includes)) or None,
+        "--setup": request.setup,
+        "--max-restarts": str(request.restarts) if request.restarts else None,
         "--time-limit": f"{limit:g}" if limit else None,
     }
     return [
-        f"{option} {said[option]} is not in it: {so}"
-        for option, (lacking, so) in WITHOUT.items()
-        if what in lacking and said[option] is not None
+        f"{option} {values[option]} is not in it: {consequence}"
+        for option, (targets_without, consequence) in WITHOUT.items()
+        if target in targets_without and values[option] is not None
     ]
 
 
@@ -252,8 +266,8 @@ def _print(exported: Exported, output: Output) -> None:
     from ipexctl.ui.messages import print_message
 
     if output.json:
-        said = {"schema": SCHEMA, "text": exported.text, "notes": list(exported.notes)}
-        sys.stdout.write(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+        document = {"schema": SCHEMA, "text": exported.text, "notes": list(exported.notes)}
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         return
     sys.stdout.write(exported.text)
     for note in exported.notes if not output.quiet else ():

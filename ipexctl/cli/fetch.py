@@ -1,4 +1,4 @@
-"""`ipexctl fetch`: checkpoints, logs and other files of a run, or of a host, brought here."""
+"""`ipexctl fetch`: fetches checkpoints, logs and other files of a run or a host to the control machine."""
 
 from __future__ import annotations
 
@@ -65,80 +65,89 @@ def fetch_command(
 
     if rank is not None and host is not None:
         raise UserError("-r and --from both name the host", fix="one of them")
-    wanted = parse_source(source)
-    given = ctx.get_parameter_source("connect_timeout")
-    called = FetchCall(targets, output, check_home(home), patience=given is not None and given.name == "COMMANDLINE")
-    order, ways = _order(wanted, dest, rank, host, called)
+    parsed = parse_source(source)
+    timeout_source = ctx.get_parameter_source("connect_timeout")
+    call = FetchCall(
+        targets,
+        output,
+        check_home(home),
+        has_connect_timeout=timeout_source is not None and timeout_source.name == "COMMANDLINE",
+    )
+    request, run_connector = _resolve_request(parsed, dest, rank, host, call)
     cancel = Cancel()
-    with cancelling(cancel) as interrupt, ways as connector, FetchView(quiet=output.quiet or output.json) as view:
+    with (
+        cancelling(cancel) as interrupt,
+        run_connector as connector,
+        FetchView(quiet=output.quiet or output.json) as view,
+    ):
         try:
-            done = fetch(order, lambda: connector.open(order.host, cancel), view.watch, cancel, targets.timeout)
+            result = fetch(request, lambda: connector.open(request.host, cancel), view.watch, cancel, targets.timeout)
         except Cancelled:
             view.stop()
-            stopped = HostError("stopped", "the same command goes on from there")
-            show_failure(order, stopped, as_json=output.json)
+            stop_error = HostError("stopped", "the same command goes on from there")
+            show_failure(request, stop_error, as_json=output.json)
             raise typer.Exit(interrupt.code or 1) from None
         except HostError as error:
             view.stop()
-            show_failure(order, error, as_json=output.json)
+            show_failure(request, error, as_json=output.json)
             raise typer.Exit(3 if error.status == "unreachable" else 1) from None
     if output.json:
-        show_json(done)
+        show_json(result)
     else:
-        show(done, quiet=output.quiet)
+        show(result, quiet=output.quiet)
     sys.stdout.flush()
-    raise typer.Exit(done.exit_code)
+    raise typer.Exit(result.exit_code)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchCall:
-    """What the call says of hosts."""
+    """The options of the call that concern hosts."""
 
     targets: Targets
     output: Output
     home: str
-    patience: bool
-    """Whether it names a --connect-timeout."""
+    has_connect_timeout: bool
+    """Whether --connect-timeout is on the command line."""
 
 
-def _order(
-    source: Source, dest: str, rank: int | None, host: str | None, called: FetchCall
+def _resolve_request(
+    source: Source, dest: str, rank: int | None, host: str | None, call: FetchCall
 ) -> tuple[FetchRequest, Connector]:
-    """What the word before the colon is: a run of this machine's, unless the call names hosts and one is called so."""
+    """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
     from ipexctl.cli.hosts import choose_hosts, reach_options
     from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.connector import Connector
 
-    targets = called.targets
+    targets = call.targets
     names_hosts = targets.hosts is not None or targets.hostfile is not None
     of_run = rank is not None or host is not None or source.path is None
     register = RunRegistry()
     if not (of_run or (not names_hosts and register.knows(source.word))):
         try:
-            order = order_of_host(source, dest, choose_hosts(targets), called.home)
+            request = order_of_host(source, dest, choose_hosts(targets), call.home)
         except UserError:
             if not register.knows(source.word):
                 raise
         else:
-            return order, Connector(reach_options(targets, called.output))
+            return request, Connector(reach_options(targets, call.output))
     if targets.limit is not None and not names_hosts:
         fix = "--from HOST, or -r RANK, says from which"
         raise UserError("-l chooses among the hosts of a call, and a run has its own", fix=fix)
     record = register.find(source.word)
     others = choose_hosts(targets) if names_hosts and of_run else ()
-    order = order_of_run(record, source.path, dest, rank=rank, host=host, others=others)
-    return _as_called(order, record, called)
+    request = order_of_run(record, source.path, dest, rank=rank, host=host, others=others)
+    return _with_call_options(request, record, call)
 
 
-def _as_called(order: FetchRequest, record: RunRecord, called: FetchCall) -> tuple[FetchRequest, Connector]:
-    """A host of a run is reached as its record remembers, but for what the call says itself."""
+def _with_call_options(request: FetchRequest, record: RunRecord, call: FetchCall) -> tuple[FetchRequest, Connector]:
+    """Connect to a host of a run as its record says; options of the call override the record."""
     from ipexctl.cli.hosts import as_called
     from ipexctl.cli.run_hosts import connector_of
 
-    targets = called.targets
+    targets = call.targets
     if targets.host_keys is not None:
         record = replace(record, host_keys=targets.host_keys.value)
-    if called.patience:
+    if call.has_connect_timeout:
         record = replace(record, connect_timeout=targets.connect_timeout)
-    return replace(order, host=as_called(order.host, targets)), connector_of(record, called.output)
+    return replace(request, host=as_called(request.host, targets)), connector_of(record, call.output)

@@ -1,4 +1,4 @@
-"""From the options that every command shares to the hosts it means and the way they are reached."""
+"""Converts the shared options to hosts and connection options."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 LONGEST = 10_000_000
-"""Seconds, four months: a timeout above is a slip, and more than the system's clocks take."""
-_SHOWN = 300
-"""Characters of a command; what a whole script is longer than."""
+"""Seconds, about four months: a longer timeout is a mistake, and more than the system's clocks take."""
+_MOST_SHOWN = 300
+"""Characters of a command that -vv prints; a whole script is longer."""
 
 
 def choose_hosts(
     targets: Targets, accelerate_hostfile: str | None = None, *, accelerate_found: bool = False
 ) -> tuple[Host, ...]:
-    """The hosts of this call, in the order of whoever named them."""
+    """The hosts of this call, in the order of the hostfile or option."""
     request = replace(_request(targets, accelerate_hostfile), accelerate_found=accelerate_found)
     selection = select_hosts(request, environ=os.environ, cwd=_cwd())
     return with_own_address(selection.hosts)
 
 
 def same_hosts(targets: Targets, home: Home | None = None, accelerate_hostfile: str | None = None) -> str:
-    """The words that choose the same hosts again and reach them as this call does, for what to type next."""
+    """The command line options that select and connect to the same hosts, for suggested commands."""
     file = targets.hostfile if targets.hosts is None else None
     if targets.hosts is None and file is None and accelerate_hostfile:
         file = Path(accelerate_hostfile)
@@ -59,7 +59,7 @@ def same_hosts(targets: Targets, home: Home | None = None, accelerate_hostfile: 
 
 
 def as_called(host: Host, targets: Targets) -> Host:
-    """A host of a run's record; what the call says of how it is reached goes before what the record remembers."""
+    """The host of a run's record, with the connection options of this call applied."""
     return overridden(host, _request(targets), _cwd())
 
 
@@ -89,14 +89,14 @@ def _cwd() -> Path:
 
 
 def check_home(home: Home) -> str:
-    """Where everything of ours lies on the nodes; a network that can't be one is refused before a host is touched."""
+    """The home directory on the nodes; checks --home and --iface before any host is contacted."""
     if home.iface is not None:
         InterfaceChoice(home.iface)
     return home_on_nodes(home.home, os.environ)
 
 
 def reach_options(targets: Targets, output: Output | None = None) -> ConnectOptions:
-    """With `output`, each step is told where it asks for that."""
+    """The connection options; with `output`, remote steps are printed for -v."""
     return ConnectOptions(
         connect_timeout=targets.connect_timeout,
         host_keys=None if targets.host_keys is None else targets.host_keys.value,
@@ -105,19 +105,19 @@ def reach_options(targets: Targets, output: Output | None = None) -> ConnectOpti
 
 
 def steps(output: Output | None) -> OnStep | None:
-    """-v: each remote step and its time; -vv: the commands, too."""
+    """A callback that prints each remote step and its time for -v, and also the command for -vv."""
     if output is None or not output.verbose:
         return None
     commands = output.verbose > 1
 
-    def tell(host: Host, command: Command | None, seconds: float) -> None:
+    def print_step(host: Host, command: Command | None, seconds: float) -> None:
         from ipexctl.ui.messages import print_message
 
-        said = "connected" if command is None else command.label
-        print_message(f"{printable(host.name)}: {printable(said)} ({seconds:.3f} s)")
+        label = "connected" if command is None else command.label
+        print_message(f"{printable(host.name)}: {printable(label)} ({seconds:.3f} s)")
         if commands and command is not None:
             script = printable(command.script)
-            more = f"… ({len(script):,} characters)" if len(script) > _SHOWN else ""
-            print_message(f"  {script[:_SHOWN]}{more}")
+            more = f"… ({len(script):,} characters)" if len(script) > _MOST_SHOWN else ""
+            print_message(f"  {script[:_MOST_SHOWN]}{more}")
 
-    return tell
+    return print_step

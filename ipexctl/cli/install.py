@@ -1,4 +1,4 @@
-"""`ipexctl install`: one matching stack on every node, verified."""
+"""`ipexctl install`: installs and verifies one matching stack on every node."""
 
 from __future__ import annotations
 
@@ -113,17 +113,19 @@ def install_command(
     from ipexctl.ui.install import show, show_json
     from ipexctl.ui.install_view import InstallView
 
-    where = check_home(home)
-    wanted = wanted_packages(packages or (), requirements or ())
-    asked = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
+    home_dir = check_home(home)
+    packages_request = wanted_packages(packages or (), requirements or ())
+    stack_request = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
     rows = known_rows(os.environ)
-    check_request(asked, rows)
-    wishes = InstallRequest(
+    check_request(stack_request, rows)
+    request = InstallRequest(
         env=EnvRequest(
-            StackRequest(torch, stack, ipex, oneccl, python, require_oneccl), wanted.lines, wanted.constraints
+            stack_request,
+            packages_request.lines,
+            packages_request.constraints,
         ),
         sources=sources_of(
-            wanted.sources,
+            packages_request.sources,
             index_url=index_url,
             extra_index_urls=tuple(extra_index_url or ()),
             find_links=tuple(find_links or ()),
@@ -131,16 +133,16 @@ def install_command(
             offline=offline,
         ),
         rows=rows,
-        origins=wanted.origins,
+        origins=packages_request.origins,
         name=check_env_name(env),
-        home=where,
+        home=home_dir,
         iface=home.iface,
         timeout=targets.timeout,
         dry_run=dry_run,
         upgrade=upgrade,
     )
-    named = targets.hosts is not None or targets.hostfile is not None
-    hosts = () if download_only is not None and not named else choose_hosts(targets)
+    names_hosts = targets.hosts is not None or targets.hostfile is not None
+    hosts = () if download_only is not None and not names_hosts else choose_hosts(targets)
     cancel = Cancel()
     view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with (
@@ -152,9 +154,9 @@ def install_command(
         if download_only is not None:
             from ipexctl.stack.download import download
 
-            report = download(hosts, wishes, pool, download_only, view.watch)
+            report = download(hosts, request, pool, download_only, view.watch)
         else:
-            report = install(hosts, wishes, pool, view.watch)
+            report = install(hosts, request, pool, view.watch)
     if output.json:
         show_json(report)
     else:

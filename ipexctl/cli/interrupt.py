@@ -1,4 +1,4 @@
-"""What Ctrl-C and friends mean while hosts are at work: once, everything is ended; twice, we leave at once."""
+"""Signal handling while hosts are at work: the first signal cancels all steps, the second exits at once."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Leave = Callable[[str], None]
 
 
 class Interrupt:
-    """Whether a signal came, and the exit code it asks for."""
+    """The exit code for the signal that arrived; None if none did."""
 
     code: int | None = None
 
 
 @contextmanager
 def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
-    """Throw the switch on the first signal; on the second, leave as the signal would have it.
+    """Throw `cancel` on the first signal; on the second, end the process with that signal.
 
-    A step that was stopped before any host's own outcome could say so ends the call with the signal's code.
+    A cancelled step that returns no host results raises Interrupted with the signal's exit code.
     """
-    came = Interrupt()
+    interrupt = Interrupt()
 
     def handle(number: int, leave: Leave) -> None:
-        if came.code is None:
-            came.code = 128 + number
+        if interrupt.code is None:
+            interrupt.code = 128 + number
             cancel.throw()
             write_to_terminal("stopping on every host (once more to leave at once)\n")
         else:
@@ -48,21 +48,21 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
 
     with handling_signals(handle):
         try:
-            yield came
+            yield interrupt
         except Cancelled:
-            if came.code is None:
+            if interrupt.code is None:
                 raise
-            raise Interrupted(came.code) from None
+            raise Interrupted(interrupt.code) from None
 
 
 @contextmanager
 def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
-    """While inside, Ctrl-C and friends go to `handle`, which may `leave` as the signal would have it, with a word.
+    """Pass SIGINT, SIGTERM and SIGHUP to `handle`, which can call `leave(text)` to end the process with the signal.
 
-    Who was told to live through a closed terminal (nohup) does.
+    An ignored SIGHUP (nohup) stays ignored.
     """
 
-    def take(number: int, _: FrameType | None) -> None:
+    def on_signal(number: int, _: FrameType | None) -> None:
         def leave(text: str) -> None:
             signal.signal(number, signal.SIG_DFL)
             _restore(terminal)
@@ -72,8 +72,8 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
         handle(number, leave)
 
     terminal = _terminal_state()
-    heeded = [number for number in _SIGNALS if number != signal.SIGHUP or not _is_ignored(number)]
-    before = {number: signal.signal(number, take) for number in heeded}
+    numbers = [number for number in _SIGNALS if number != signal.SIGHUP or not _is_ignored(number)]
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
     finally:
@@ -87,9 +87,9 @@ def _is_ignored(number: int) -> bool:
 
 
 def write_to_terminal(text: str) -> None:
-    """Straight to the descriptor: the handler may have interrupted whoever holds a lock or a buffer of stderr's.
+    """Write to stderr's descriptor: a signal handler can interrupt code that holds the lock of the stderr buffer.
 
-    A reader that doesn't read must not hold us up either.
+    The write does not block, so that a blocked reader cannot delay the handler.
     """
     with contextlib.suppress(OSError, ValueError):
         blocking = os.get_blocking(2)
@@ -101,14 +101,14 @@ def write_to_terminal(text: str) -> None:
 
 
 def _terminal_state() -> list[Any] | None:
-    """A passphrase prompt in another thread turns echo off; if we leave in its middle, somebody must turn it on."""
+    """The terminal's modes: a passphrase prompt in another thread turns echo off, and an exit must turn it on again."""
     with contextlib.suppress(termios.error, ValueError, OSError):
         return termios.tcgetattr(sys.stdin.fileno())
     return None
 
 
 def _restore(terminal: list[Any] | None) -> None:
-    """A job in the background would be stopped for touching the terminal, and has no say in it."""
+    """Restore the terminal's modes, unless in the background, where the kernel would stop this process for it."""
     if terminal is not None:
         with contextlib.suppress(termios.error, OSError):
             if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():

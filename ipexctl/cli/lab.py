@@ -1,4 +1,4 @@
-"""`ipexctl lab`: a cluster of real SSH hosts on this machine, to try things on and to break."""
+"""`ipexctl lab`: a cluster of real SSH hosts on one machine, for tests and fault injection."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def up(
     from ipexctl.lab import LabSpec
     from ipexctl.lab import up as make
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, it takes the unfinished lab away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C, it removes the unfinished lab
     spec = LabSpec(
         hosts=hosts,
         name=lab,
@@ -148,7 +148,7 @@ def ssh(
     from ipexctl.lab import find_host, ssh_argv
 
     argv = [*ssh_argv(find_host(name, lab)), *(command or [])]
-    os.execvp(argv[0], argv)  # noqa: S606  # the terminal is ssh's from here on
+    os.execvp(argv[0], argv)  # noqa: S606  # ssh takes over the terminal
 
 
 @app.command("break", context_settings={"ignore_unknown_options": True})  # clock-skew -90

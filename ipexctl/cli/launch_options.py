@@ -1,4 +1,4 @@
-"""What a launch is asked for, shared by every command that plans one, and how it becomes the verbs' wishes."""
+"""Options of every command that plans a launch, and their conversion to a RunRequest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Bind(str, Enum):
 
 
 class ScriptCommand(TyperCommand):
-    """Everything behind the script is the script's; behind `-m NAME` the same."""
+    """A command whose arguments after SCRIPT or `-m NAME` belong to the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with_value = {
@@ -48,20 +48,20 @@ class ScriptCommand(TyperCommand):
             if not getattr(param, "is_flag", True) and not getattr(param, "count", False)
             for word in param.opts
         }
-        at = 0
-        while at < len(args) and args[at] != "--" and args[at].startswith("-") and args[at] != "-":
-            takes = args[at] in with_value
-            at += 2 if takes else 1
-            if takes and args[at - 2] in ("-m", "--module"):
-                args = [*args[:at], "--", *args[at:]]
+        index = 0
+        while index < len(args) and args[index] != "--" and args[index].startswith("-") and args[index] != "-":
+            has_value = args[index] in with_value
+            index += 2 if has_value else 1
+            if has_value and args[index - 2] in ("-m", "--module"):
+                args = [*args[:index], "--", *args[index:]]
                 break
-        ctx.obj = {"dashes": at < len(args) and args[at] == "--"}
+        ctx.obj = {"dashes": index < len(args) and args[index] == "--"}
         return super().parse_args(ctx, args)
 
 
 @dataclass(frozen=True)
 class Script:
-    """What is to be launched."""
+    """The script, module or command to launch."""
 
     words: Annotated[
         list[str] | None,
@@ -76,7 +76,7 @@ class Script:
 
 @dataclass(frozen=True)
 class LaunchOptionsGroup:
-    """How it is to be launched."""
+    """Options of the launch."""
 
     n: Annotated[
         int | None, typer.Option("-n", metavar="N", help="Ranks in total (default: --ppn ranks on every host).")
@@ -221,16 +221,16 @@ class LaunchOptionsGroup:
 
 @dataclass(frozen=True)
 class LaunchCall:
-    """A call, understood: nothing of it has touched a host."""
+    """A parsed and checked command line; no host was contacted for it."""
 
     hosts: tuple[Host, ...]
-    wishes: RunRequest
-    place: ProjectLocation
+    request: RunRequest
+    project: ProjectLocation
     exports: Exports
     note: str
-    """What is to be said of it."""
-    again: str
-    """The options that choose the same hosts."""
+    """A note to print for the user."""
+    host_options: str
+    """The command line options that select the same hosts, for suggested commands."""
 
 
 def read_launch_call(
@@ -241,7 +241,7 @@ def read_launch_call(
     home: Home,
     ranks: RankSet | None = None,
 ) -> LaunchCall:
-    """Refuses what can't be meant, before any host is touched."""
+    """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
     from ipexctl.cli.hosts import choose_hosts, same_hosts
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
@@ -268,19 +268,19 @@ def read_launch_call(
         exports=exports.exports,
     )
     kind: CommandKind = "module" if script.module is not None else "command" if ctx.obj["dashes"] else "script"
-    words = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
+    arguments = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
     config = read_accelerate_file(launch.accelerate_config) if launch.accelerate_config is not None else None
-    asked = without_launcher(kind, words, options, config, os.environ)
+    parsed = without_launcher(kind, arguments, options, config, os.environ)
     hosts = (
-        choose_hosts(targets, asked.config.hostfile, accelerate_found=asked.config.hostfile_found)
-        if asked.config
+        choose_hosts(targets, parsed.config.hostfile, accelerate_found=parsed.config.hostfile_found)
+        if parsed.config
         else choose_hosts(targets)
     )
-    wishes = RunRequest(
-        kind=asked.kind,
-        words=asked.words,
-        options=options_of(asked.config, asked.options, len(hosts)),
-        accelerate=asked.config,
+    request = RunRequest(
+        kind=parsed.kind,
+        words=parsed.words,
+        options=options_of(parsed.config, parsed.options, len(hosts)),
+        accelerate=parsed.config,
         stack=launch.stack,
         torch=launch.torch,
         env=launch.env,
@@ -301,7 +301,7 @@ def read_launch_call(
     )
     if home.iface is not None:
         InterfaceChoice(home.iface)
-    check_request(wishes)
-    check_ranks(wishes, hosts)
-    again = same_hosts(targets, home, asked.config.hostfile if asked.config else None)
-    return LaunchCall(hosts, wishes, locate_project(wishes, Path.cwd()), exports, asked.note, again)
+    check_request(request)
+    check_ranks(request, hosts)
+    host_options = same_hosts(targets, home, parsed.config.hostfile if parsed.config else None)
+    return LaunchCall(hosts, request, locate_project(request, Path.cwd()), exports, parsed.note, host_options)

@@ -1,4 +1,4 @@
-"""`ipexctl logs`: what a run's ranks have printed, from node0's record, or from our copy where that is gone."""
+"""`ipexctl logs`: the output of a run's ranks, from node0, or from the local copy if node0 is not available."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ def logs_command(
         raise UserError("logs has no --json", fix="ipexctl ps --json says how runs are")
     record = RunRegistry().find(run)
     chosen = parse_ranks(ranks).within(record.world_size)
-    wanted = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
+    wanted_ranks = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
     streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     cancel = Cancel()
     code = 0
 
-    def heed(number: int, leave: Leave) -> None:
+    def handle_signal(number: int, leave: Leave) -> None:
         nonlocal code
         if cancel.thrown:
             leave("")
         code = 128 + number
         cancel.throw()
 
-    with handling_signals(heed), connector_of(record, output) as connector:
+    with handling_signals(handle_signal), connector_of(record, output) as connector:
         shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet)
         watch = _lines_only(shown.watch, stderr, follow)
         follower = Follower(
@@ -80,7 +80,7 @@ def logs_command(
             lambda cancel: connector.open(record.node0, cancel),
             watch,
             cancel,
-            ranks=wanted,
+            ranks=wanted_ranks,
             streams=streams,
             figures=10.0,
         )
@@ -90,8 +90,8 @@ def logs_command(
             except Cancelled:
                 pass
             except HostError as error:
-                found = _from_copy(record, error, watch, cancel, wanted, streams)
-                code = code or found
+                copy_code = _from_copy(record, error, watch, cancel, wanted_ranks, streams)
+                code = code or copy_code
     if shown.broken and not code:
         raise OutputError(shown.broken)
     raise typer.Exit(code)
@@ -105,7 +105,7 @@ def _from_copy(
     ranks: Sequence[int] | None,
     streams: Sequence[Stream],
 ) -> int:
-    """What was kept here while the run was followed; node0's own exit code where that isn't all."""
+    """Print the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
     from ipexctl.cli.run_hosts import host_failed
     from ipexctl.jobs.events import RunNotice
     from ipexctl.jobs.local_copy import read_copy
@@ -115,9 +115,9 @@ def _from_copy(
     copy = read_copy(RunRegistry().directory / record.id)
     if copy is None:
         return host_failed(record, error)
-    seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
-    part = "" if copy.is_whole else f", as far as the run was followed: until {seen}"
-    watch(RunNotice(f"{record.node0.name}: {error.reason}; from the copy on this machine{part}", not copy.is_whole))
+    last_seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
+    extent = "" if copy.is_whole else f", as far as the run was followed: until {last_seen}"
+    watch(RunNotice(f"{record.node0.name}: {error.reason}; from the copy on this machine{extent}", not copy.is_whole))
     for chunk in copy.chunks(ranks, streams):
         if cancel.thrown:
             break
@@ -126,7 +126,7 @@ def _from_copy(
 
 
 def _lines_only(watch: Watch, stderr: bool, follow: bool) -> Watch:
-    """With --stderr its lines are the answer, so they go to stdout; a look at a run that goes on has no end to tell."""
+    """Send the lines of --stderr to stdout, and drop the end of the run unless the logs are followed."""
     from dataclasses import replace
 
     from ipexctl.jobs.events import Chunk, RunEnded

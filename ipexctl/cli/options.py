@@ -1,6 +1,6 @@
-"""Options that many commands share, each declared once and handed over as one value.
+"""Option groups that several commands share, each passed to a command as one value.
 
-`@shared(Targets, Output)` gives a command the options of those groups in place of its parameters of those types.
+`@shared(Targets, Output)` replaces the parameters of these types by the options of the groups.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RunWord: TypeAlias = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `last`.", autocompletion=complete.runs),
 ]
-"""A run, as every command that is about one takes it."""
+"""The argument RUN of every command for one run."""
 
 
 class HostKeyPolicy(str, Enum):
@@ -41,7 +41,7 @@ class HostKeyPolicy(str, Enum):
 
 @dataclass(frozen=True)
 class Targets:
-    """The options of every command that touches hosts."""
+    """Options of every command that uses hosts: which hosts, and how to connect."""
 
     hostfile: Annotated[
         Path | None,
@@ -143,7 +143,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Home:
-    """Where everything of ours lies on the nodes, and by which network they reach one another."""
+    """Options for ipexctl's directory on the nodes, and for the network between them."""
 
     home: Annotated[
         Path | None,
@@ -165,7 +165,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Output:
-    """How a command speaks."""
+    """Options for the output of a command."""
 
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems to stderr.")] = False
@@ -185,22 +185,24 @@ class Output:
 
 
 def shared(*groups: type) -> Callable[[Command], Command]:
-    """Put each group's options where the command has a parameter of that type."""
+    """Replace each parameter whose type is one of `groups` by the options of that group."""
 
     def decorate(command: Command) -> Command:
-        # Not get_type_hints: before Python 3.11 it hides a parameter's option behind the None of its default.
+        # Not get_type_hints: before Python 3.11 it wraps a parameter with default None in Optional, above its option.
         signature = inspect.signature(command, eval_str=True)
         own = signature.parameters
-        places = {name: parameter.annotation for name, parameter in own.items() if parameter.annotation in groups}
-        parameters = [parameter for name, parameter in own.items() if name not in places]
-        for group in places.values():
+        group_parameters = {
+            name: parameter.annotation for name, parameter in own.items() if parameter.annotation in groups
+        }
+        parameters = [parameter for name, parameter in own.items() if name not in group_parameters]
+        for group in group_parameters.values():
             parameters += _parameters(group)
 
         @functools.wraps(command)
-        def call(**given: Any) -> None:
-            for name, group in places.items():
-                given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
-            command(**given)
+        def call(**values: Any) -> None:
+            for name, group in group_parameters.items():
+                values[name] = group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
+            command(**values)
 
         call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -1,4 +1,4 @@
-"""`ipexctl play`: a playbook on the hosts."""
+"""`ipexctl play`: runs a playbook on the hosts."""
 
 from __future__ import annotations
 
@@ -86,27 +86,27 @@ def play_command(
     if home.iface is not None:
         InterfaceChoice(home.iface)
     targets = _with_inventory(targets, inventory)
-    where = home_on_nodes(home.home, os.environ)
-    choice = TaskSelection(_words(tags), _words(skip_tags), start_at)
+    home_dir = home_on_nodes(home.home, os.environ)
+    choice = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
     if step and not sys.stdin.isatty():
         raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
     cwd = Path.cwd()
     with Templater() as templater:
         templater.start()
-        book, files = read(playbook, cwd, templater)
-        variables = _extra(extra or (), cwd, templater)
+        playbook_model, files = read(playbook, cwd, templater)
+        variables = _extra_variables(extra or (), cwd, templater)
         if syntax_check or list_tasks:
-            every = limited = _hosts_if_named(targets)
+            all_hosts = limited = _hosts_if_named(targets)
         else:
             limited = choose_hosts(targets)
-            every = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
-        dirs = read_vars_dirs(_beside(targets, book.path, cwd), every)
-        templater.check(templates_in([dict(each) for each in dirs.values()]))
-        given = (*variables, *dirs.values(), *(host.vars for host in every))
-        check_facts(book, files, templater, {name for values in given for name in values})
-        for tag, fix in unknown_tags(book, choice):
+            all_hosts = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
+        vars_dirs = read_vars_dirs(_vars_directories(targets, playbook_model.path, cwd), all_hosts)
+        templater.check(templates_in([dict(values) for values in vars_dirs.values()]))
+        layers = (*variables, *vars_dirs.values(), *(host.vars for host in all_hosts))
+        check_facts(playbook_model, files, templater, {name for values in layers for name in values})
+        for tag, fix in unknown_tags(playbook_model, choice):
             view.warn(f"no task has the tag {tag!r}", fix)
-        ready = prepare(book, files, choice, every, limited, local=local)
+        ready = prepare(playbook_model, files, choice, all_hosts, limited, local=local)
         if tags and not ready.chosen:
             raise UserError(f"--tags {','.join(tags)} leaves no task", fix="--list-tasks shows their tags")
         if syntax_check or list_tasks:
@@ -115,7 +115,7 @@ def play_command(
         check_projects(ready, cwd)
         cancel = Cancel()
         options: dict[str, Any] = {
-            "home": where,
+            "home": home_dir,
             "iface": home.iface,
             "forks": targets.forks,
             "timeout": targets.timeout,
@@ -126,13 +126,13 @@ def play_command(
             "connect_timeout": targets.connect_timeout,
             "host_keys": None if targets.host_keys is None else targets.host_keys.value,
             "extra": variables,
-            "vars_dirs": dirs,
+            "vars_dirs": vars_dirs,
         }
         from ipexctl.playbook.retry import write_retry_file
         from ipexctl.remote.connector import Connector
         from ipexctl.remote.session_pool import SessionPool
 
-        shown = view.PlayView(
+        play_view = view.PlayView(
             json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
         )
         with (
@@ -141,23 +141,31 @@ def play_command(
             SessionPool(connector, cancel, forks=targets.forks) as pool,
         ):
             pool.warm(_first_hosts(ready.hosts, limited))
-            from ipexctl.playbook.engine import Engine  # while the hosts answer
+            from ipexctl.playbook.engine import Engine  # imported while the hosts answer
             from ipexctl.playbook.play_context import Options, PlayContext
 
             context = PlayContext(
-                pool, connector, cancel, templater, Options(**options), shown.watch, limited, cwd, all_hosts=every
+                pool,
+                connector,
+                cancel,
+                templater,
+                Options(**options),
+                play_view.watch,
+                limited,
+                cwd,
+                all_hosts=all_hosts,
             )
-            ask = _asker(shown) if step else None
-            report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context, ask).run()
+            ask_user = _step_prompt(play_view) if step else None
+            report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context, ask_user).run()
         if not check:
             report = replace(report, retry_file=write_retry_file(ready.playbook.path, report))
-    shown.end(report, interrupted=interrupt.code is not None)
+    play_view.end(report, interrupted=interrupt.code is not None)
     sys.stdout.flush()
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
 
 
 def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
-    """A file, or with a comma names of hosts, as Ansible has it."""
+    """Apply --inventory: a file, or host names separated by commas, as in Ansible."""
     if inventory is None:
         return targets
     if targets.hostfile is not None or targets.hosts is not None:
@@ -167,24 +175,24 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
     return replace(targets, hostfile=Path(inventory))
 
 
-def _beside(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
-    """Where group_vars/ and host_vars/ may be: beside the inventory, then beside the playbook."""
+def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
+    """Directories to search for group_vars/ and host_vars/: that of the inventory, then that of the playbook."""
     named = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or cwd / "hostfile"
     inventory = [] if targets.hosts is not None else [(cwd / named).parent]
     return [*inventory, playbook.parent]
 
 
-def _words(given: Sequence[str] | None) -> frozenset[str]:
-    return frozenset(word.strip() for each in given or () for word in each.split(",") if word.strip())
+def _split_names(values: Sequence[str] | None) -> frozenset[str]:
+    return frozenset(word.strip() for value in values or () for word in value.split(",") if word.strip())
 
 
 def _first_hosts(hosts: dict[int, Sequence[Host]] | Any, limited: Sequence[Host]) -> list[Host]:
-    wanted = {host.name for of_play in hosts.values() for host in of_play}
-    return [host for host in limited if host.name in wanted]
+    names = {host.name for of_play in hosts.values() for host in of_play}
+    return [host for host in limited if host.name in names]
 
 
 def _hosts_if_named(targets: Targets) -> tuple[Host, ...]:
-    """To look at a playbook needs no hosts, but those that are named have to be right."""
+    """The hosts of the call if it names any: listing tasks needs no hosts, but named ones must be valid."""
     from ipexctl.cli.hosts import choose_hosts
 
     hosts = choose_hosts(targets)
@@ -192,15 +200,15 @@ def _hosts_if_named(targets: Targets) -> tuple[Host, ...]:
     return hosts if named else ()
 
 
-def _extra(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:
-    """`-e k=v`, `-e '{"k": …}'`, `-e @FILE`; each a layer over the last."""
+def _extra_variables(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:
+    """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones override earlier ones."""
     import json
 
     from ipexctl.hosts.names import quoted
     from ipexctl.playbook.positions import templates_in
     from ipexctl.playbook.read import read_variables
 
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for word in words:
         if word.startswith("@"):
             values: Any = dict(read_variables(cwd / Path(word[1:]).expanduser(), word[1:]))
@@ -214,25 +222,25 @@ def _extra(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, An
             values = _pairs(word)
             if not values:
                 raise UserError(f"-e {quoted(word)} is no NAME=VALUE", fix="a file of variables: -e @FILE")
-        found.append(values)
-    return found
+        result.append(values)
+    return result
 
 
 def _pairs(word: str) -> dict[str, str]:
-    """`a=1 b='x y'` is two variables; in `args=--epochs 3` the rest is the first one's value."""
+    """`a=1 b='x y'` is two variables; `args=--epochs 3` is one variable with the value `--epochs 3`."""
     import re
 
     parts = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", word)
     pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", part, re.DOTALL) for part in parts]
     if not all(pairs):
         pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)]
-    found = {pair[1]: pair[2] for pair in pairs if pair is not None}
-    quoted = {name for name, value in found.items() if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"}
-    return {name: value[1:-1] if name in quoted else value for name, value in found.items()}
+    result = {pair[1]: pair[2] for pair in pairs if pair is not None}
+    quoted = {name for name, value in result.items() if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"}
+    return {name: value[1:-1] if name in quoted else value for name, value in result.items()}
 
 
-def _asker(shown: Any) -> Callable[[Task], str]:
-    def ask(task: Task) -> str:
-        return str(shown.ask(task.called))
+def _step_prompt(play_view: Any) -> Callable[[Task], str]:
+    def ask_user(task: Task) -> str:
+        return str(play_view.ask(task.called))
 
-    return ask
+    return ask_user

@@ -1,4 +1,4 @@
-"""`ipexctl ps`: the runs started from this machine, and how they are; and what is old taken away."""
+"""`ipexctl ps`: lists the runs started from the control machine, and prunes old ones."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def ps_command(
     abandoned_runs(register.directory)
     records, damaged = register.read()
     cancel = Cancel()
-    with cancelling(cancel) as interrupt, ExitStack() as ways:
+    with cancelling(cancel) as interrupt, ExitStack() as connectors:
 
         def open_session(record: RunRecord, host: Host | None = None) -> Session:
-            return ways.enter_context(connector_of(record, output)).open(host or record.node0, cancel)
+            return connectors.enter_context(connector_of(record, output)).open(host or record.node0, cancel)
 
         runs = query_runs(records, open_session, cancel)
         if prune:
@@ -79,8 +79,8 @@ def ps_command(
         show_json(runs, damaged)
     else:
         show(runs, hidden=len(records) - len(runs), quiet=output.quiet, no_color=output.no_color)
-    for each in damaged:
-        print_user_error(each.error())
+    for entry in damaged:
+        print_user_error(entry.error())
     for run in forgettable(runs, keep.days, time.time()):
         register.remove(run)
     raise typer.Exit(interrupt.code or 0)
@@ -106,9 +106,9 @@ def _prune(
 
     nodes = prune_nodes([run.record for run in runs], keep, open_session, cancel, dry_run=dry_run)
     over = {run.record.id for run in runs if run.state in FINAL or run.is_gone}
-    here = prune_local(register, keep, over=over, dry_run=dry_run)
+    local = prune_local(register, keep, over=over, dry_run=dry_run)
     if output.json:
-        sys.stdout.write(json.dumps(pruned_json(nodes, here, dry_run=dry_run), indent=2) + "\n")
+        sys.stdout.write(json.dumps(pruned_json(nodes, local, dry_run=dry_run), indent=2) + "\n")
     else:
-        show_pruned(nodes, here, dry_run=dry_run, quiet=output.quiet)
-    return exit_code([each.status for each in nodes])
+        show_pruned(nodes, local, dry_run=dry_run, quiet=output.quiet)
+    return exit_code([entry.status for entry in nodes])

@@ -1,4 +1,4 @@
-"""`ipexctl run`: one script on every rank of every node."""
+"""`ipexctl run`: runs a script on every rank of every node."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-GOES_ON: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
-"""Ended well, or left to itself: there is nothing to clear away on the nodes."""
+NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
+"""Exit codes of a run that succeeded or was detached: its job files are not removed from the nodes."""
 
 
 @app.command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
@@ -82,78 +82,86 @@ def run_command(
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.ui.messages import print_message
 
-    _refuse_idle(launch, output, install=install, detach=detach, dry_run=dry_run, summary=summary)
+    _refuse_ignored_options(launch, output, install=install, detach=detach, dry_run=dry_run, summary=summary)
     if live:
         _check_live(plain=plain)
-    asked = read_launch_call(ctx, script, launch, targets, home, parse_ranks(ranks))
-    hosts, wishes, place, exports = asked.hosts, asked.wishes, asked.place, asked.exports
+    launch_call = read_launch_call(ctx, script, launch, targets, home, parse_ranks(ranks))
+    hosts, request, project, exports = launch_call.hosts, launch_call.request, launch_call.project, launch_call.exports
     cancel = Cancel()
 
-    def tell(text: str) -> None:
+    def print_note(text: str) -> None:
         if not output.quiet:
             print_message(text)
 
-    if asked.note:
-        tell(f"note: {asked.note}")
-    began = time.monotonic()
-    reaching = reach_options(targets, output)
-    # To the very end: a Ctrl-C between the start of a run and the first look at it stops that run.
-    with Connector(reaching) as connector, cancelling(cancel) as interrupt:
+    if launch_call.note:
+        print_note(f"note: {launch_call.note}")
+    start_time = time.monotonic()
+    connect_options = reach_options(targets, output)
+    # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
+    with Connector(connect_options) as connector, cancelling(cancel) as interrupt:
         with SessionPool(connector, cancel, forks=targets.forks) as pool:
             pool.warm(hosts)
             from ipexctl.jobs.submit.gather import start_gathering
 
-            if install and not dry_run and (code := _install_first(wishes, hosts, pool, output)):
+            if install and not dry_run and (code := _install_first(request, hosts, pool, output)):
                 raise typer.Exit(interrupt.code if interrupt.code is not None else code)
-            gathered = start_gathering(hosts, wishes, pool, place, run="RUN" if dry_run else None, dry_run=dry_run)
+            gathered = start_gathering(hosts, request, pool, project, run="RUN" if dry_run else None, dry_run=dry_run)
             from ipexctl.jobs.registry import RunRegistry
-            from ipexctl.jobs.submit import pipeline as verb  # a tenth of a second, while the hosts answer
+            from ipexctl.jobs.submit import pipeline  # 0.1 s of import time, while the hosts answer
             from ipexctl.jobs.submit.failure import PreflightFailure
             from ipexctl.jobs.submit.pending import mark_pending
 
             if dry_run:
-                planned = verb.plan_run(
-                    hosts, wishes, pool, place, run="RUN", say=tell, dry_run=True, gathered=gathered
+                planned = pipeline.plan_run(
+                    hosts, request, pool, project, run="RUN", say=print_note, dry_run=True, gathered=gathered
                 )
-                raise typer.Exit(_show_plan(planned, output, asked.again))
-            way = verb.ConnectSettings(reaching.host_keys, reaching.connect_timeout, asked.again)
+                raise typer.Exit(_show_plan(planned, output, launch_call.host_options))
+            settings = pipeline.ConnectSettings(
+                connect_options.host_keys, connect_options.connect_timeout, launch_call.host_options
+            )
             with mark_pending(RunRegistry().directory, gathered.run):
-                begun = verb.submit_run(hosts, wishes, pool, place, exports.secrets, way, say=tell, gathered=gathered)
-            if isinstance(begun, PreflightFailure):
-                raise typer.Exit(
-                    _say_not_begun(begun.on(asked.again), interrupt.code, summary, time.monotonic() - began)
+                submitted = pipeline.submit_run(
+                    hosts, request, pool, project, exports.secrets, settings, say=print_note, gathered=gathered
                 )
-            from ipexctl.cli.watch import View, watch_run  # while the ranks are being started
+            if isinstance(submitted, PreflightFailure):
+                raise typer.Exit(
+                    _print_not_started(
+                        submitted.on(launch_call.host_options), interrupt.code, summary, time.monotonic() - start_time
+                    )
+                )
+            from ipexctl.cli.watch import View, watch_run  # imported while the ranks start
             from ipexctl.ui.run.summary import counted
 
-            session = None if detach else pool.detach(begun.record.node0)
-        for note in begun.notes:
-            tell(f"note: {note}")
-        run = begun.record.id
+            session = None if detach else pool.detach(submitted.record.node0)
+        for note in submitted.notes:
+            print_note(f"note: {note}")
+        run = submitted.record.id
         if detach and interrupt.code is None:
-            tell(f"it runs on {begun.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
-            sys.stdout.write(f"{run}\n")  # last: where it can't be written, the run is known all the same
+            print_note(f"it runs on {submitted.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
+            sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
             raise typer.Exit(0)
-        plan = begun.plan
-        tell(f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}")
-        view = View(plain, live, wishes.ranks, output.no_color, output.quiet)
-        code = watch_run(begun.record, view, session=session, came=interrupt)
-    _clear_away(code, hosts, begun.record, targets)
-    if summary is not None and not _write_summary(summary, begun.record, code, time.monotonic() - began):
+        plan = submitted.plan
+        print_note(
+            f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}"
+        )
+        view = View(plain, live, request.ranks, output.no_color, output.quiet)
+        code = watch_run(submitted.record, view, session=session, interrupt=interrupt)
+    _remove_job_files(code, hosts, submitted.record, targets)
+    if summary is not None and not _write_summary(summary, submitted.record, code, time.monotonic() - start_time):
         code = code or 1
     raise typer.Exit(code)
 
 
-def _refuse_idle(
+def _refuse_ignored_options(
     launch: LaunchOptionsGroup, output: Output, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
 ) -> None:
-    """What would be passed over in silence."""
+    """Refuse options that would be ignored."""
     if output.json and not dry_run:
         raise UserError("run has no --json", fix="--summary FILE gets the outcome; --dry-run --json shows the plan")
     if summary is not None and detach:
         raise UserError("--summary is written at the run's end, and --detach leaves before", fix="ipexctl ps --json")
-    if summary is not None and (wrong := _unwritable(summary)):
-        raise UserError(f"--summary {summary}: {wrong}", fix="a file that can be written")
+    if summary is not None and (problem := _unwritable(summary)):
+        raise UserError(f"--summary {summary}: {problem}", fix="a file that can be written")
     if (launch.stack or launch.torch) and not (install or dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
@@ -161,7 +169,7 @@ def _refuse_idle(
 
 
 def _check_live(*, plain: bool) -> None:
-    """Before anything is started."""
+    """Refuse --live before the run starts if it is impossible."""
     from ipexctl.ui.run.live import check_terminal
 
     if plain:
@@ -179,42 +187,42 @@ def _unwritable(path: Path) -> str:
     return ""
 
 
-def _say_not_begun(
-    refused: PreflightFailure, interrupted: int | None, summary: Path | None = None, seconds: float = 0.0
+def _print_not_started(
+    failure: PreflightFailure, interrupted: int | None, summary: Path | None = None, seconds: float = 0.0
 ) -> int:
-    """What the hosts had not come to when it was interrupted is nobody's fault; the exit code."""
+    """Print why nothing was started, and return the exit code. An interruption is not reported as a failure."""
     from ipexctl.ui.messages import print_message, print_refusal
 
-    if interrupted is None or refused.unsure:
-        print_refusal(refused.reason, refused.fix)
+    if interrupted is None or failure.unsure:
+        print_refusal(failure.reason, failure.fix)
     else:
         print_message("interrupted before it began: nothing was started")
-    code = refused.exit_code if interrupted is None else interrupted
+    code = failure.exit_code if interrupted is None else interrupted
     if summary is not None:
         _write_summary(summary, None, code, seconds)
     return code
 
 
-def _clear_away(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:
+def _remove_job_files(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:
     from ipexctl.cli.hosts import reach_options
     from ipexctl.jobs.submit.pipeline import remove_job_files
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.session_pool import SessionPool
 
-    if code in GOES_ON:
+    if code in NO_CLEANUP:
         return
     with Connector(reach_options(targets)) as connector, SessionPool(connector, Cancel(), forks=targets.forks) as pool:
         remove_job_files(hosts, record, pool)
 
 
-def _show_plan(planned: PlannedRun | PreflightFailure, output: Output, again: str) -> int:
+def _show_plan(planned: PlannedRun | PreflightFailure, output: Output, host_options: str) -> int:
     from ipexctl.jobs.submit.failure import PreflightFailure
     from ipexctl.ui import launch_plan
     from ipexctl.ui.messages import print_refusal
 
     if isinstance(planned, PreflightFailure):
-        planned = planned.on(again)
+        planned = planned.on(host_options)
         print_refusal(planned.reason, planned.fix)
         if output.json:
             launch_plan.show_refused_json(planned)
@@ -227,10 +235,10 @@ def _show_plan(planned: PlannedRun | PreflightFailure, output: Output, again: st
 
 
 def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:
-    """The outcome for a script: which run, and how it ended; without an id none began. Whether it could be written."""
+    """Write the outcome for a script; the id is null if no run started. Returns whether the file was written."""
     from ipexctl.ui.messages import print_message
 
-    said = {
+    document = {
         "schema": "ipexctl.run/1",
         "id": record.id if record is not None else None,
         "exit_code": code,
@@ -239,7 +247,7 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
         "seconds": round(seconds, 3),
     }
     try:
-        path.write_text(json.dumps(said, indent=2) + "\n")
+        path.write_text(json.dumps(document, indent=2) + "\n")
     except OSError as error:
         print_message(f"--summary {path}: {error.strerror or error}; it is not written")
         return False
@@ -247,14 +255,14 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
 
 
 def _install_first(
-    wishes: RunRequest,
+    request: RunRequest,
     hosts: Sequence[Host],
     pool: SessionPool,
     output: Output,
 ) -> int:
-    """What `ipexctl install` does where a host lacks the environment, said as it says it; the exit code if it failed.
+    """Install the environment on hosts that lack it, as `ipexctl install` does; returns the exit code.
 
-    Without --stack and --torch it is to be like the one that other hosts have.
+    Without --stack and --torch it requests the same stack as the environment on other hosts.
     """
     from ipexctl.facts.gather import gather
     from ipexctl.jobs.submit.context import requested_before
@@ -268,25 +276,27 @@ def _install_first(
     from ipexctl.ui.install_view import InstallView
 
     rows = known_rows(os.environ)
-    request = EnvRequest(StackRequest(wishes.torch, wishes.stack))
-    check_request(request.stack, rows)
-    if wishes.torch is None and wishes.stack is None:
-        before, everywhere = requested_before(gather(hosts, pool, home=wishes.home, timeout=wishes.timeout), wishes.env)
-        if everywhere:
+    env_request = EnvRequest(StackRequest(request.torch, request.stack))
+    check_request(env_request.stack, rows)
+    if request.torch is None and request.stack is None:
+        earlier, is_complete = requested_before(
+            gather(hosts, pool, home=request.home, timeout=request.timeout), request.env
+        )
+        if is_complete:
             return 0
-        request = before or request
-    wanted = InstallRequest(
-        env=request,
+        env_request = earlier or env_request
+    install_request = InstallRequest(
+        env=env_request,
         sources=Sources(),
         rows=rows,
-        name=check_env_name(wishes.env),
-        home=wishes.home,
-        iface=wishes.iface,
-        timeout=wishes.timeout,
+        name=check_env_name(request.env),
+        home=request.home,
+        iface=request.iface,
+        timeout=request.timeout,
     )
     with InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-        report = install(hosts, wanted, pool, view.watch)
+        report = install(hosts, install_request, pool, view.watch)
     if report.exit_code or not all(host.status == "ok" for host in report.hosts):
-        with redirect_stdout(sys.stderr):  # stdout is the ranks'
+        with redirect_stdout(sys.stderr):  # stdout has only the output of the ranks
             show(report, quiet=output.quiet, no_color=output.no_color)
     return report.exit_code

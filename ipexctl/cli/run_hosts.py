@@ -1,4 +1,4 @@
-"""Reaching the node0 of a run that is in the register, for every command that takes a RUN."""
+"""Connects to node0 of a known run, for every command that takes RUN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def connector_of(record: RunRecord, output: Output | None = None) -> Connector:
-    """By the way it was reached when it was started; with `output`, each step is told where it asks for that."""
+    """A connector with the options of the run's start; with `output`, remote steps are printed for -v."""
     from ipexctl.cli.hosts import steps
 
     policy: Any = record.host_keys
@@ -22,6 +22,6 @@ def connector_of(record: RunRecord, output: Output | None = None) -> Connector:
 
 
 def host_failed(record: RunRecord, error: HostError) -> int:
-    """Say what node0 could not do, and return the contract's exit code."""
+    """Print the error of node0, and return the exit code: 3 if it is unreachable, else 1."""
     print_message(f"{record.node0.name}: {error.reason}" + (f"\n  {error.advice}" if error.advice else ""))
     return 3 if isinstance(error, Unreachable) else 1

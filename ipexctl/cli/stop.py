@@ -1,4 +1,4 @@
-"""`ipexctl stop`: end a run everywhere."""
+"""`ipexctl stop`: stops a run on every node."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def stop_command(
         try:
             session = connector.open(record.node0, cancel)
             try:
-                stopped = stop(session, record, cancel=cancel)
+                result = stop(session, record, cancel=cancel)
             finally:
                 session.close()
         except HostError as error:
             raise typer.Exit(interrupt.code or host_failed(record, error)) from None
-    show_stopped(record, stopped, quiet=output.quiet)
-    raise typer.Exit(0 if stopped.is_over else 1)
+    show_stopped(record, result, quiet=output.quiet)
+    raise typer.Exit(0 if result.is_over else 1)

@@ -1,4 +1,4 @@
-"""`ipexctl sync`: a project directory on every host, at the same path."""
+"""`ipexctl sync`: syncs a project directory to the same path on every host."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def sync_command(
     from ipexctl.sync.sync import sync_project
     from ipexctl.ui.sync import SyncView, show, show_json
 
-    where = check_home(home)
+    home_dir = check_home(home)
     hosts = choose_hosts(targets)
     root = Path.cwd() / (directory or "")
     excludes = (*(exclude or ()), *data_patterns(root, data or ()))
-    project = read_project(root, excludes, includes=tuple(include or ()), home=where, allow_big=allow_big)
+    project = read_project(root, excludes, includes=tuple(include or ()), home=home_dir, allow_big=allow_big)
     cancel = Cancel()
     view = SyncView(quiet=output.quiet, verbose=output.verbose > 0)
     with (
@@ -85,7 +85,7 @@ def sync_command(
             project,
             hosts,
             pool,
-            home=where,
+            home=home_dir,
             iface=home.iface,
             watch=view.watch,
             timeout=targets.timeout,

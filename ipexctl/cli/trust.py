@@ -1,4 +1,4 @@
-"""`ipexctl trust`: node0 may reach every node by ssh, or no longer."""
+"""`ipexctl trust`: sets up or revokes ssh logins from node0 to every node."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def trust_command(
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
-    from ipexctl.trust import setup as verb
+    from ipexctl.trust import setup as trust_setup
     from ipexctl.trust.host_steps import TrustSteps
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import show, show_json
 
-    where = check_home(home)
+    home_dir = check_home(home)
     hosts = choose_hosts(targets)
     cancel = Cancel()
 
@@ -51,9 +51,9 @@ def trust_command(
         TrustSteps(hosts, connector, cancel, forks=targets.forks, timeout=targets.timeout) as pool,
     ):
         if revoke:
-            report = verb.revoke(pool, home=where, dry_run=dry_run)
+            report = trust_setup.revoke(pool, home=home_dir, dry_run=dry_run)
         else:
-            report = verb.trust(pool, home=where, iface=home.iface, dry_run=dry_run)
+            report = trust_setup.trust(pool, home=home_dir, iface=home.iface, dry_run=dry_run)
     if targets.host_keys is HostKeyPolicy.off and report.by == "config":
         print_message("note: with --host-keys off nobody has checked the host keys that node0 was given")
     if output.json:

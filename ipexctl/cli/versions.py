@@ -1,4 +1,4 @@
-"""`ipexctl versions`: which versions belong together, which would be taken, and why."""
+"""`ipexctl versions`: the table of stacks, and the choice with its reason."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def versions(
     """
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.resolve.request import StackRequest
-    from ipexctl.stack.versions import versions as by_the_table
+    from ipexctl.stack.versions import versions as versions_without_hosts
     from ipexctl.ui.versions import show_json, show_versions
 
     rows = known_rows(os.environ)
     request = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
     code = None
     if targets.hosts is None and targets.hostfile is None:
-        report = by_the_table(request, rows)
+        report = versions_without_hosts(request, rows)
     else:
         from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
         from ipexctl.cli.interrupt import cancelling
@@ -68,14 +68,14 @@ def versions(
         from ipexctl.stack.versions import versions_for
 
         hosts = choose_hosts(targets)
-        where = check_home(home)
+        home_dir = check_home(home)
         cancel = Cancel()
         with (
             cancelling(cancel) as interrupt,
             Connector(reach_options(targets, output)) as connector,
             SessionPool(connector, cancel, forks=targets.forks) as pool,
         ):
-            report = versions_for(hosts, request, rows, pool, home=where, timeout=targets.timeout)
+            report = versions_for(hosts, request, rows, pool, home=home_dir, timeout=targets.timeout)
         code = interrupt.code
     if code is not None:
         raise Interrupted(code)
@@ -88,7 +88,7 @@ def versions(
 
 
 def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
-    """The words that ask for the same again, of the same hosts, for what to type next."""
+    """The command line options for the same request and hosts, for the suggested command."""
     from ipexctl.cli.hosts import same_hosts
 
     pairs = (
@@ -98,5 +98,5 @@ def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
         ("--oneccl", request.oneccl),
         ("--python", request.python),
     )
-    words = [f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None]
-    return "".join(words) + (" --require-oneccl" if request.require_oneccl else "") + same_hosts(targets, home)
+    options = [f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None]
+    return "".join(options) + (" --require-oneccl" if request.require_oneccl else "") + same_hosts(targets, home)

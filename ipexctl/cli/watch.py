@@ -1,4 +1,4 @@
-"""A run before somebody's eyes, for `run` and `attach`: live or plain, stopped by Ctrl-C, left by SIGHUP or `q`."""
+"""Follows a run for `run` and `attach`, live or plain: Ctrl-C stops the run, SIGHUP and `q` detach."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 _PATIENCE: Final = 8.0
-"""Seconds without an event until a run that was stopped is left, though its last lines aren't shown."""
-_SELDOM: Final = 10.0
-"""Seconds between two looks at figures that nobody sees."""
+"""Seconds without an event after which a stopped run is no longer followed, even if its last lines are missing."""
+_PLAIN_FIGURES_SECONDS: Final = 10.0
+"""Seconds between two updates of CPU and memory figures in plain output, which does not show them."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the run is to be shown."""
+    """Options of the output of the run."""
 
     plain: bool = False
     live: bool = False
@@ -49,35 +49,37 @@ class View:
     quiet: bool = False
 
 
-def watch_run(record: RunRecord, view: View, *, session: Session | None = None, came: Interrupt | None = None) -> int:
-    """Show the run until it ends or is left; returns the exit code of the call.
+def watch_run(
+    record: RunRecord, view: View, *, session: Session | None = None, interrupt: Interrupt | None = None
+) -> int:
+    """Show the run until it ends or the user detaches; returns the exit code of the call.
 
-    `session` is one that is open to node0 already; it is closed here. `came`: what heeded signals until now.
+    `session` is an open session to node0, which this call closes. `interrupt` holds a signal that already arrived.
     """
     with connector_of(record) as connector:
         watching = _Watching(record, connector, view, session)
         try:
-            return watching.run(came)
+            return watching.run(interrupt)
         except HostError as error:
             code = host_failed(record, error)
             return code if watching.code is None else watching.code
 
 
 class _Watching:
-    """`code` is the exit code that a signal asked for."""
+    """Follows one run; `code` is the exit code for the signal that arrived."""
 
     def __init__(self, record: RunRecord, connector: Connector, view: View, session: Session | None) -> None:
         self.code: int | None = None
         self._record = record
-        self._reach = connector
+        self._connector = connector
         self._session = session
         self._cancel = Cancel()
-        self._asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._number = int(signal.SIGINT)
         self._over = threading.Event()
-        self._heard_at = time.monotonic()
+        self._last_event_at = time.monotonic()
         self._not_stopped = ""
-        self._shown: LiveRun | PlainRun
+        self._view: LiveRun | PlainRun
         if wants_live(os.environ, plain=view.plain, live=view.live):
             first = RunStatus(
                 record.id,
@@ -88,35 +90,36 @@ class _Watching:
                 record.world_size,
                 record.started,
             )
-            self._shown = LiveRun(first, self._asked.set, self._cancel.throw, ranks=view.ranks, no_color=view.no_color)
+            self._view = LiveRun(
+                first, self._stop_requested.set, self._cancel.throw, ranks=view.ranks, no_color=view.no_color
+            )
         else:
-            self._shown = PlainRun(self._cancel, ranks=view.ranks, no_color=view.no_color, quiet=view.quiet)
-        self._place = RunRegistry().directory / record.id
+            self._view = PlainRun(self._cancel, ranks=view.ranks, no_color=view.no_color, quiet=view.quiet)
+        self._run_dir = RunRegistry().directory / record.id
         self._follower = Follower(
             record,
             self._open,
-            self._watch,
+            self._on_event,
             self._cancel,
-            copy=LocalCopy(
-                self._place
-            ),  # of all ranks, whichever are shown: brought afterwards, they would hold up the end
-            figures=0.5 if isinstance(self._shown, LiveRun) else _SELDOM,
+            # The copy has all ranks, also those not shown: fetching them afterwards would delay the end.
+            copy=LocalCopy(self._run_dir),
+            figures=0.5 if isinstance(self._view, LiveRun) else _PLAIN_FIGURES_SECONDS,
         )
 
-    def run(self, came: Interrupt | None = None) -> int:
+    def run(self, interrupt: Interrupt | None = None) -> int:
         threading.Thread(target=self._stop_when_asked, name="stop", daemon=True).start()
-        with handling_signals(self._heed), self._shown:
-            if came is not None and came.code is not None:
-                self._heed(came.code - 128, write_to_terminal)
+        with handling_signals(self._handle_signal), self._view:
+            if interrupt is not None and interrupt.code is not None:
+                self._handle_signal(interrupt.code - 128, write_to_terminal)
             ended = self._follow()
-            if self.code is not None:  # a reader that doesn't read keeps nobody who wants to leave
+            if self.code is not None:  # a blocked reader of stdout must not delay the exit after a signal
                 last = threading.Timer(_PATIENCE, self._cancel.throw)
                 last.daemon = True
                 last.start()
-        return self._say_after(ended)
+        return self._print_end(ended)
 
     def _follow(self) -> RunEnded | None:
-        """How the run ended; None where it was left before."""
+        """Follow to the end of the run; None if the user detached before."""
         try:
             return self._follower.follow()
         except Cancelled:
@@ -127,87 +130,87 @@ class _Watching:
             self._over.set()
 
     def _show_copy(self, error: HostError) -> RunEnded:
-        """For a run that is over, whose node0 is out of reach or has forgotten it."""
-        copy = read_copy(self._place)
+        """Show the local copy of an ended run if node0 is unreachable or has pruned the run."""
+        copy = read_copy(self._run_dir)
         if self._follower.status is not None or copy is None or not copy.is_whole:
             raise error
-        self._watch(RunNotice(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
+        self._on_event(RunNotice(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
         for chunk in copy.chunks(None, ("stdout", "stderr")):
-            self._watch(chunk)
+            self._on_event(chunk)
         ended = RunEnded(run_exit_code(copy.status), copy.status)
-        self._watch(ended)
+        self._on_event(ended)
         return ended
 
-    def _say_after(self, ended: RunEnded | None) -> int:
+    def _print_end(self, ended: RunEnded | None) -> int:
         run = self._record.id
         if ended is None and self._not_stopped:
             print_message("\n".join(not_stopped_lines(run, self._not_stopped)))
         elif self.code not in (None, 128 + signal.SIGHUP) and (ended is None or self._is_cut_short):
             print_message("\n".join(cut_short_lines(run)))
-        elif ended is None and (isinstance(self._shown, PlainRun) or not self._shown.detached):
+        elif ended is None and (isinstance(self._view, PlainRun) or not self._view.detached):
             print_message("\n".join(left_lines(run)))
         if self.code is not None:
             return self.code
         if ended is not None and ended.status is not None and ended.status.state == "failed":
-            self._say_why()
-        if isinstance(self._shown, PlainRun) and self._shown.broken:
-            raise OutputError(self._shown.broken)
+            self._print_cause()
+        if isinstance(self._view, PlainRun) and self._view.broken:
+            raise OutputError(self._view.broken)
         return 0 if ended is None else ended.exit_code
 
     @property
     def _is_cut_short(self) -> bool:
-        return isinstance(self._shown, PlainRun) and self._cancel.thrown
+        return isinstance(self._view, PlainRun) and self._cancel.thrown
 
-    def _say_why(self) -> None:
+    def _print_cause(self) -> None:
         from ipexctl.jobs.why.why import cause_from_copy
         from ipexctl.ui.why import cause_lines
 
-        print_message("\n".join(cause_lines(self._record.id, cause_from_copy(self._record, self._place.parent))))
+        print_message("\n".join(cause_lines(self._record.id, cause_from_copy(self._record, self._run_dir.parent))))
 
-    def _watch(self, event: Event) -> None:
-        self._shown.watch(event)
-        self._heard_at = time.monotonic()
+    def _on_event(self, event: Event) -> None:
+        self._view.watch(event)
+        self._last_event_at = time.monotonic()
 
     def _open(self, cancel: Cancel) -> Session:
         session, self._session = self._session, None
-        return session or self._reach.open(self._record.node0, cancel)
+        return session or self._connector.open(self._record.node0, cancel)
 
-    def _heed(self, number: int, leave: Leave) -> None:
-        """The first signal stops the run, or leaves it; the second leaves at once. This interrupts whatever we do."""
+    def _handle_signal(self, number: int, leave: Leave) -> None:
+        """The first signal stops the run (SIGHUP detaches), the second exits at once. Runs as a signal handler."""
         if self.code is None:
             self.code = 128 + number
             if number == signal.SIGHUP or self._over.is_set():
                 self._cancel.throw()
                 return
             self._number = number
-            self._asked.set()
-            if isinstance(self._shown, LiveRun):
-                self._shown.stopping()
+            self._stop_requested.set()
+            if isinstance(self._view, LiveRun):
+                self._view.stopping()
             else:
                 write_to_terminal("stopping on every host (once more to leave at once)\n")
-        elif number != signal.SIGHUP:  # a terminal that is closed while the run is being stopped changes nothing
-            if isinstance(self._shown, LiveRun):
-                self._shown.abandon()
+        elif number != signal.SIGHUP:  # a terminal closed during the stop is ignored
+            if isinstance(self._view, LiveRun):
+                self._view.abandon()
             run = self._record.id
-            left = f"left at once; run {run} may go on: ipexctl stop {run}\n"
-            leave("left before all was shown\n" if self._over.is_set() else left)
+            exit_message = f"left at once; run {run} may go on: ipexctl stop {run}\n"
+            leave("left before all was shown\n" if self._over.is_set() else exit_message)
 
     def _stop_when_asked(self) -> None:
-        """By a key or a signal. Meanwhile the run is followed further, and shows how it ends."""
+        """Thread: stop the run when a key or signal requests it; the follower continues and shows the end."""
         while True:
-            self._asked.wait()
-            self._asked.clear()
+            self._stop_requested.wait()
+            self._stop_requested.clear()
             try:
                 self._stop()
             except HostError as error:
-                self._tell_not_stopped(f"{self._record.node0.name}: {error.reason}")
+                self._report_not_stopped(f"{self._record.node0.name}: {error.reason}")
             while self.code is not None and not self._over.wait(0.5):
-                if time.monotonic() - self._heard_at > _PATIENCE:
+                if time.monotonic() - self._last_event_at > _PATIENCE:
                     self._cancel.throw()
 
     def _stop(self) -> None:
         cancel = Cancel()
-        session = self._reach.open(self._record.node0, cancel)
+        session = self._connector.open(self._record.node0, cancel)
         try:
             stopped = stop(session, self._record, number=self._number, cancel=cancel)
         finally:
@@ -215,11 +218,11 @@ class _Watching:
         if not stopped.is_over:
             raise HostError("it has been told, and is not over yet")
 
-    def _tell_not_stopped(self, reason: str) -> None:
+    def _report_not_stopped(self, reason: str) -> None:
         if self.code is not None:
             self._not_stopped = reason
             self._cancel.throw()
         else:
-            self._watch(RunNotice(f"it could not be stopped: {reason}", True))
-            if isinstance(self._shown, LiveRun):
-                self._shown.not_stopping()
+            self._on_event(RunNotice(f"it could not be stopped: {reason}", True))
+            if isinstance(self._view, LiveRun):
+                self._view.not_stopping()

@@ -1,4 +1,4 @@
-"""`ipexctl why`: what ended a run, its last words, the likely cause, and what to do."""
+"""`ipexctl why`: the first failure of a run, its last lines, the likely cause and the fix."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def why_command(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.why import show, show_json
 
-    register = RunRegistry()
-    record = register.find(run)
+    registry = RunRegistry()
+    record = registry.find(run)
     cancel = Cancel()
     with cancelling(cancel), connector_of(record, output) as connector:
-        answer = why(record, lambda: connector.open(record.node0, cancel), register.directory, cancel)
+        report = why(record, lambda: connector.open(record.node0, cancel), registry.directory, cancel)
     if output.json:
-        show_json(answer)
+        show_json(report)
     else:
-        show(answer, no_color=output.no_color)
-    raise typer.Exit(answer.exit_code)
+        show(report, no_color=output.no_color)
+    raise typer.Exit(report.exit_code)

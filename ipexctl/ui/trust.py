@@ -87,7 +87,7 @@ def _print_next_step(report: TrustReport, options: str) -> None:
             "was already so, nothing changed" if statuses == {"ok"} else "verified by a login from node0 to each"
         )
         print_message(f"node0 ({printable(report.node0.name)}) reaches every node; {result_text}")
-        ssh_name = next((host.word for host in report.hosts[1:] if host.word), None)
+        ssh_name = next((host.ssh_name for host in report.hosts[1:] if host.ssh_name), None)
         if report.config and ssh_name:
             print_message(f"try it on node0: ssh -F {shlex.quote(report.config)} {ssh_name}")
         print_message(f"next: ipexctl doctor{options}        to undo: ipexctl trust --revoke{options}")

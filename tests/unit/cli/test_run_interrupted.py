@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipexctl.cli.run import _say_not_begun
+from ipexctl.cli.run import _print_not_started
 from ipexctl.jobs.submit.failure import PreflightFailure
 from message_data import missing
 
@@ -17,12 +17,12 @@ HALTED = PreflightFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 def test_what_was_interrupted_before_it_began_says_that_and_nothing_of_hosts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert _say_not_begun(HALTED, 130) == 130
+    assert _print_not_started(HALTED, 130) == 130
     assert missing(capsys.readouterr().err, "node1") == ["node1"]
 
 
 def test_a_refusal_nobody_interrupted_is_told_with_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _say_not_begun(HALTED, None) == 1
+    assert _print_not_started(HALTED, None) == 1
     assert capsys.readouterr().err == "refused: node1: REASON\n  FIX: -l '!node1'\n"
 
 
@@ -30,5 +30,5 @@ def test_a_run_that_may_have_begun_is_told_of_also_where_it_was_interrupted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     unsure = PreflightFailure("node1: REASON", "FIX: ipexctl ps", unsure=True)
-    assert _say_not_begun(unsure, 130) == 130
+    assert _print_not_started(unsure, 130) == 130
     assert "FIX: ipexctl ps" in capsys.readouterr().err
