@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, RunWord, shared
+from ipexctl.cli.options import Output, RunArgument, shared
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -16,7 +16,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def attach_command(
     output: Output,
-    run: RunWord,
+    run: RunArgument,
     ranks: Annotated[
         str,
         typer.Option(

@@ -66,8 +66,8 @@ def _in_list(incomplete: str, names: Iterable[str]) -> list[str]:
     ]
 
 
-def _with_prefix(incomplete: str, words: Iterable[str]) -> list[str]:
-    return [word for word in words if word.startswith(incomplete)]
+def _with_prefix(incomplete: str, candidates: Iterable[str]) -> list[str]:
+    return [word for word in candidates if word.startswith(incomplete)]
 
 
 def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:

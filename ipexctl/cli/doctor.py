@@ -48,7 +48,7 @@ def doctor(
     \b
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.doctor.run import DoctorRequest, run_doctor
     from ipexctl.jobs.registry import RunRegistry
@@ -73,7 +73,7 @@ def doctor(
 
     with (
         cancelling(cancel) as interrupt,
-        Connector(reach_options(targets, output)) as connector,
+        Connector(connect_options(targets, output)) as connector,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
         report = run_doctor(hosts, request, pool)

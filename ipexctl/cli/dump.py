@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, RunWord, shared
+from ipexctl.cli.options import Output, RunArgument, shared
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def dump_command(
     output: Output,
-    run: RunWord,
+    run: RunArgument,
     ranks: Annotated[
         str,
         typer.Option(
@@ -38,7 +38,7 @@ def dump_command(
     Example: ipexctl dump last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.run_hosts import connector_of, host_failed
+    from ipexctl.cli.run_hosts import connector_of, report_host_error
     from ipexctl.jobs.dump import RunOver, dump
     from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.jobs.registry import RunRegistry
@@ -60,7 +60,7 @@ def dump_command(
         except HostError as error:
             if output.json:
                 show_json(None, record.id, f"{record.node0.name}: {error.reason}")
-            raise typer.Exit(interrupt.code or host_failed(record, error)) from None
+            raise typer.Exit(interrupt.code or report_host_error(record, error)) from None
     if isinstance(stacks, RunOver):
         if output.json:
             show_json(None, record.id, f"the run has ended: {stacks.status.state}")

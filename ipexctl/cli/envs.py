@@ -54,7 +54,7 @@ def envs_command(
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options, same_hosts
+    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options, host_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
@@ -76,7 +76,7 @@ def envs_command(
     cancel = Cancel()
     with (
         cancelling(cancel) as interrupt,
-        Connector(reach_options(targets, output)) as connector,
+        Connector(connect_options(targets, output)) as connector,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
         if remove:
@@ -91,5 +91,5 @@ def envs_command(
     if output.json:
         show_json(report)
     else:
-        show(report, quiet=output.quiet, no_color=output.no_color, options=same_hosts(targets, home))
+        show(report, quiet=output.quiet, no_color=output.no_color, options=host_options(targets, home))
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)

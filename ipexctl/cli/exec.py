@@ -51,13 +51,13 @@ def exec_command(
     \b
     Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.execute import ExecReport, execute
-    from ipexctl.ui.exec import HeldOutput, LiveOutput, Problems, show_gathered, show_json
+    from ipexctl.ui.exec import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
     from ipexctl.ui.messages import print_message
 
     if bool(command) == bool(shell):
@@ -66,17 +66,17 @@ def exec_command(
     check_home(home)  # unused here, but every command takes and checks the same host options
     hosts = choose_hosts(targets)
     cancel = Cancel()
-    held = output.json or gather
-    output_view = HeldOutput() if held else LiveOutput(cancel, no_color=output.no_color)
+    is_collected = output.json or gather
+    output_view = CollectedOutput() if is_collected else LiveOutput(cancel, no_color=output.no_color)
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         if output.verbose:
             print_message(f"{host.name}: {step if output.verbose > 1 else step.split(' ')[0]} ({seconds:.3f} s)")
 
     started = time.monotonic()
-    problems = Problems()
+    problems = FailureReport()
     results = {}
-    with cancelling(cancel) as interrupt, Connector(reach_options(targets)) as connector:
+    with cancelling(cancel) as interrupt, Connector(connect_options(targets)) as connector:
         for done in execute(
             hosts,
             request,
@@ -96,7 +96,7 @@ def exec_command(
         if output_view.broken:
             raise OutputError(output_view.broken)
     report = ExecReport(tuple(results[host] for host in hosts), time.monotonic() - started)
-    if isinstance(output_view, HeldOutput):
+    if isinstance(output_view, CollectedOutput):
         (show_json if output.json else show_gathered)(report, output_view)
     problems.print(None if interrupt.code is None else 1.0)
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)

@@ -207,7 +207,7 @@ def _export(
     render: Callable[[LaunchCall, PlannedRun], Exported],
 ) -> None:
     """Plan as a dry run does, and print the plan for the other launcher."""
-    from ipexctl.cli.hosts import reach_options
+    from ipexctl.cli.hosts import connect_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.jobs.submit import pipeline
     from ipexctl.jobs.submit.failure import PreflightFailure
@@ -224,7 +224,7 @@ def _export(
     launch_call = read_launch_call(ctx, script, launch, targets, home)
     cancel = Cancel()
     with (
-        Connector(reach_options(targets, output)) as connector,
+        Connector(connect_options(targets, output)) as connector,
         cancelling(cancel) as interrupt,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):

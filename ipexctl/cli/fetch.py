@@ -114,7 +114,7 @@ def _resolve_request(
     source: Source, dest: str, rank: int | None, host: str | None, call: FetchCall
 ) -> tuple[FetchRequest, Connector]:
     """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import choose_hosts, connect_options
     from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.connector import Connector
@@ -130,7 +130,7 @@ def _resolve_request(
             if not register.knows(source.word):
                 raise
         else:
-            return request, Connector(reach_options(targets, call.output))
+            return request, Connector(connect_options(targets, call.output))
     if targets.limit is not None and not names_hosts:
         fix = "--from HOST, or -r RANK, says from which"
         raise UserError("-l chooses among the hosts of a call, and a run has its own", fix=fix)
@@ -142,7 +142,7 @@ def _resolve_request(
 
 def _with_call_options(request: FetchRequest, record: RunRecord, call: FetchCall) -> tuple[FetchRequest, Connector]:
     """Connect to a host of a run as its record says; options of the call override the record."""
-    from ipexctl.cli.hosts import as_called
+    from ipexctl.cli.hosts import with_call_options
     from ipexctl.cli.run_hosts import connector_of
 
     targets = call.targets
@@ -150,4 +150,4 @@ def _with_call_options(request: FetchRequest, record: RunRecord, call: FetchCall
         record = replace(record, host_keys=targets.host_keys.value)
     if call.has_connect_timeout:
         record = replace(record, connect_timeout=targets.connect_timeout)
-    return replace(request, host=as_called(request.host, targets)), connector_of(record, call.output)
+    return replace(request, host=with_call_options(request.host, targets)), connector_of(record, call.output)

@@ -38,7 +38,7 @@ def choose_hosts(
     return with_own_address(selection.hosts)
 
 
-def same_hosts(targets: Targets, home: Home | None = None, accelerate_hostfile: str | None = None) -> str:
+def host_options(targets: Targets, home: Home | None = None, accelerate_hostfile: str | None = None) -> str:
     """The command line options that select and connect to the same hosts, for suggested commands."""
     file = targets.hostfile if targets.hosts is None else None
     if targets.hosts is None and file is None and accelerate_hostfile:
@@ -58,7 +58,7 @@ def same_hosts(targets: Targets, home: Home | None = None, accelerate_hostfile: 
     return "".join(f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None)
 
 
-def as_called(host: Host, targets: Targets) -> Host:
+def with_call_options(host: Host, targets: Targets) -> Host:
     """The host of a run's record, with the connection options of this call applied."""
     return overridden(host, _request(targets), _cwd())
 
@@ -95,16 +95,16 @@ def check_home(home: Home) -> str:
     return home_on_nodes(home.home, os.environ)
 
 
-def reach_options(targets: Targets, output: Output | None = None) -> ConnectOptions:
+def connect_options(targets: Targets, output: Output | None = None) -> ConnectOptions:
     """The connection options; with `output`, remote steps are printed for -v."""
     return ConnectOptions(
         connect_timeout=targets.connect_timeout,
         host_keys=None if targets.host_keys is None else targets.host_keys.value,
-        on_step=steps(output),
+        on_step=step_printer(output),
     )
 
 
-def steps(output: Output | None) -> OnStep | None:
+def step_printer(output: Output | None) -> OnStep | None:
     """A callback that prints each remote step and its time for -v, and also the command for -vv."""
     if output is None or not output.verbose:
         return None

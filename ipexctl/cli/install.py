@@ -99,7 +99,7 @@ def install_command(
     \b
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
@@ -147,7 +147,7 @@ def install_command(
     view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with (
         cancelling(cancel) as interrupt,
-        Connector(reach_options(targets, output if output.verbose > 1 else None)) as connector,
+        Connector(connect_options(targets, output if output.verbose > 1 else None)) as connector,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
         view,
     ):

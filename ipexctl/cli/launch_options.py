@@ -43,10 +43,10 @@ class ScriptCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with_value = {
-            word
+            option
             for param in self.params
             if not getattr(param, "is_flag", True) and not getattr(param, "count", False)
-            for word in param.opts
+            for option in param.opts
         }
         index = 0
         while index < len(args) and args[index] != "--" and args[index].startswith("-") and args[index] != "-":
@@ -242,7 +242,7 @@ def read_launch_call(
     ranks: RankSet | None = None,
 ) -> LaunchCall:
     """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
-    from ipexctl.cli.hosts import choose_hosts, same_hosts
+    from ipexctl.cli.hosts import choose_hosts, host_options
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.jobs.ranks import EVERY_RANK
@@ -303,5 +303,5 @@ def read_launch_call(
         InterfaceChoice(home.iface)
     check_request(request)
     check_ranks(request, hosts)
-    host_options = same_hosts(targets, home, parsed.config.hostfile if parsed.config else None)
-    return LaunchCall(hosts, request, locate_project(request, Path.cwd()), exports, parsed.note, host_options)
+    options_of_hosts = host_options(targets, home, parsed.config.hostfile if parsed.config else None)
+    return LaunchCall(hosts, request, locate_project(request, Path.cwd()), exports, parsed.note, options_of_hosts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, RunWord, shared
+from ipexctl.cli.options import Output, RunArgument, shared
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def logs_command(
     output: Output,
-    run: RunWord,
+    run: RunArgument,
     ranks: Annotated[
         str,
         typer.Option(
@@ -106,7 +106,7 @@ def _from_copy(
     streams: Sequence[Stream],
 ) -> int:
     """Print the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
-    from ipexctl.cli.run_hosts import host_failed
+    from ipexctl.cli.run_hosts import report_host_error
     from ipexctl.jobs.events import RunNotice
     from ipexctl.jobs.local_copy import read_copy
     from ipexctl.jobs.registry import RunRegistry
@@ -114,7 +114,7 @@ def _from_copy(
 
     copy = read_copy(RunRegistry().directory / record.id)
     if copy is None:
-        return host_failed(record, error)
+        return report_host_error(record, error)
     last_seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
     extent = "" if copy.is_whole else f", as far as the run was followed: until {last_seen}"
     watch(RunNotice(f"{record.node0.name}: {error.reason}; from the copy on this machine{extent}", not copy.is_whole))

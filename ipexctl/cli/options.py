@@ -26,7 +26,7 @@ OUTPUT = "Output"
 
 Command = TypeVar("Command", bound="Callable[..., None]")
 
-RunWord: TypeAlias = Annotated[
+RunArgument: TypeAlias = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `last`.", autocompletion=complete.runs),
 ]

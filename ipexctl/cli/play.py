@@ -71,7 +71,7 @@ def play_command(
     \b
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
-    from ipexctl.cli.hosts import choose_hosts, reach_options
+    from ipexctl.cli.hosts import choose_hosts, connect_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.hosts.home import home_on_nodes
     from ipexctl.hosts.internal import InterfaceChoice
@@ -137,7 +137,7 @@ def play_command(
         )
         with (
             cancelling(cancel) as interrupt,
-            Connector(reach_options(targets)) as connector,
+            Connector(connect_options(targets)) as connector,
             SessionPool(connector, cancel, forks=targets.forks) as pool,
         ):
             pool.warm(_first_hosts(ready.hosts, limited))
@@ -177,8 +177,8 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
 
 def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
     """Directories to search for group_vars/ and host_vars/: that of the inventory, then that of the playbook."""
-    named = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or cwd / "hostfile"
-    inventory = [] if targets.hosts is not None else [(cwd / named).parent]
+    hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or cwd / "hostfile"
+    inventory = [] if targets.hosts is not None else [(cwd / hostfile).parent]
     return [*inventory, playbook.parent]
 
 
@@ -196,11 +196,11 @@ def _hosts_if_named(targets: Targets) -> tuple[Host, ...]:
     from ipexctl.cli.hosts import choose_hosts
 
     hosts = choose_hosts(targets)
-    named = targets.hosts is not None or targets.hostfile is not None or len(hosts) > 1
-    return hosts if named else ()
+    has_named_hosts = targets.hosts is not None or targets.hostfile is not None or len(hosts) > 1
+    return hosts if has_named_hosts else ()
 
 
-def _extra_variables(words: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:
+def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:
     """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones override earlier ones."""
     import json
 
@@ -209,7 +209,7 @@ def _extra_variables(words: Sequence[str], cwd: Path, templater: Any) -> list[di
     from ipexctl.playbook.read import read_variables
 
     result: list[dict[str, Any]] = []
-    for word in words:
+    for word in arguments:
         if word.startswith("@"):
             values: Any = dict(read_variables(cwd / Path(word[1:]).expanduser(), word[1:]))
             templater.check(templates_in(values))

@@ -74,7 +74,7 @@ def run_command(
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3
     """
-    from ipexctl.cli.hosts import reach_options
+    from ipexctl.cli.hosts import connect_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.remote.cancel import Cancel
@@ -96,9 +96,9 @@ def run_command(
     if launch_call.note:
         print_note(f"note: {launch_call.note}")
     start_time = time.monotonic()
-    connect_options = reach_options(targets, output)
+    options = connect_options(targets, output)
     # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
-    with Connector(connect_options) as connector, cancelling(cancel) as interrupt:
+    with Connector(options) as connector, cancelling(cancel) as interrupt:
         with SessionPool(connector, cancel, forks=targets.forks) as pool:
             pool.warm(hosts)
             from ipexctl.jobs.submit.gather import start_gathering
@@ -116,9 +116,7 @@ def run_command(
                     hosts, request, pool, project, run="RUN", say=print_note, dry_run=True, gathered=gathered
                 )
                 raise typer.Exit(_show_plan(planned, output, launch_call.host_options))
-            settings = pipeline.ConnectSettings(
-                connect_options.host_keys, connect_options.connect_timeout, launch_call.host_options
-            )
+            settings = pipeline.ConnectSettings(options.host_keys, options.connect_timeout, launch_call.host_options)
             with mark_pending(RunRegistry().directory, gathered.run):
                 submitted = pipeline.submit_run(
                     hosts, request, pool, project, exports.secrets, settings, say=print_note, gathered=gathered
@@ -204,7 +202,7 @@ def _print_not_started(
 
 
 def _remove_job_files(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:
-    from ipexctl.cli.hosts import reach_options
+    from ipexctl.cli.hosts import connect_options
     from ipexctl.jobs.submit.pipeline import remove_job_files
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
@@ -212,7 +210,10 @@ def _remove_job_files(code: int, hosts: Sequence[Host], record: RunRecord, targe
 
     if code in NO_CLEANUP:
         return
-    with Connector(reach_options(targets)) as connector, SessionPool(connector, Cancel(), forks=targets.forks) as pool:
+    with (
+        Connector(connect_options(targets)) as connector,
+        SessionPool(connector, Cancel(), forks=targets.forks) as pool,
+    ):
         remove_job_files(hosts, record, pool)
 
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def connector_of(record: RunRecord, output: Output | None = None) -> Connector:
     """A connector with the options of the run's start; with `output`, remote steps are printed for -v."""
-    from ipexctl.cli.hosts import steps
+    from ipexctl.cli.hosts import step_printer
 
     policy: Any = record.host_keys
-    return Connector(ConnectOptions(record.connect_timeout, policy, steps(output)))
+    return Connector(ConnectOptions(record.connect_timeout, policy, step_printer(output)))
 
 
-def host_failed(record: RunRecord, error: HostError) -> int:
+def report_host_error(record: RunRecord, error: HostError) -> int:
     """Print the error of node0, and return the exit code: 3 if it is unreachable, else 1."""
     print_message(f"{record.node0.name}: {error.reason}" + (f"\n  {error.advice}" if error.advice else ""))
     return 3 if isinstance(error, Unreachable) else 1

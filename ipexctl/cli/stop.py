@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.options import Output, RunWord, shared
+from ipexctl.cli.options import Output, RunArgument, shared
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -14,7 +14,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def stop_command(
     output: Output,
-    run: RunWord,
+    run: RunArgument,
 ) -> None:
     """Stop a run on every node; ranks that do not end within 4 seconds are killed.
 
@@ -22,7 +22,7 @@ def stop_command(
     Example: ipexctl stop last
     """
     from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.run_hosts import connector_of, host_failed
+    from ipexctl.cli.run_hosts import connector_of, report_host_error
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.stop import stop
     from ipexctl.remote.cancel import Cancel
@@ -41,6 +41,6 @@ def stop_command(
             finally:
                 session.close()
         except HostError as error:
-            raise typer.Exit(interrupt.code or host_failed(record, error)) from None
+            raise typer.Exit(interrupt.code or report_host_error(record, error)) from None
     show_stopped(record, result, quiet=output.quiet)
     raise typer.Exit(0 if result.is_over else 1)

@@ -58,7 +58,7 @@ def sync_command(
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
+    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.submit.pending import abandoned_runs
@@ -78,7 +78,7 @@ def sync_command(
     view = SyncView(quiet=output.quiet, verbose=output.verbose > 0)
     with (
         cancelling(cancel) as interrupt,
-        Connector(reach_options(targets, output if output.verbose > 1 else None)) as connector,
+        Connector(connect_options(targets, output if output.verbose > 1 else None)) as connector,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
         report = sync_project(

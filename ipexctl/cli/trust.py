@@ -32,7 +32,7 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, reach_options, same_hosts
+    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options, host_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
@@ -47,7 +47,7 @@ def trust_command(
 
     with (
         cancelling(cancel) as interrupt,
-        Connector(reach_options(targets, output)) as connector,
+        Connector(connect_options(targets, output)) as connector,
         TrustSteps(hosts, connector, cancel, forks=targets.forks, timeout=targets.timeout) as pool,
     ):
         if revoke:
@@ -59,5 +59,5 @@ def trust_command(
     if output.json:
         show_json(report)
     else:
-        show(report, quiet=output.quiet, options=same_hosts(targets, home))
+        show(report, quiet=output.quiet, options=host_options(targets, home))
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)

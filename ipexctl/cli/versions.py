@@ -60,7 +60,7 @@ def versions(
     if targets.hosts is None and targets.hostfile is None:
         report = versions_without_hosts(request, rows)
     else:
-        from ipexctl.cli.hosts import check_home, choose_hosts, reach_options
+        from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
         from ipexctl.cli.interrupt import cancelling
         from ipexctl.remote.cancel import Cancel
         from ipexctl.remote.connector import Connector
@@ -72,7 +72,7 @@ def versions(
         cancel = Cancel()
         with (
             cancelling(cancel) as interrupt,
-            Connector(reach_options(targets, output)) as connector,
+            Connector(connect_options(targets, output)) as connector,
             SessionPool(connector, cancel, forks=targets.forks) as pool,
         ):
             report = versions_for(hosts, request, rows, pool, home=home_dir, timeout=targets.timeout)
@@ -89,7 +89,7 @@ def versions(
 
 def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
     """The command line options for the same request and hosts, for the suggested command."""
-    from ipexctl.cli.hosts import same_hosts
+    from ipexctl.cli.hosts import host_options
 
     pairs = (
         ("--torch", request.torch),
@@ -99,4 +99,4 @@ def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
         ("--python", request.python),
     )
     options = [f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None]
-    return "".join(options) + (" --require-oneccl" if request.require_oneccl else "") + same_hosts(targets, home)
+    return "".join(options) + (" --require-oneccl" if request.require_oneccl else "") + host_options(targets, home)

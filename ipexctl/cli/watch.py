@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.cli.interrupt import handling_signals, write_to_terminal
-from ipexctl.cli.run_hosts import connector_of, host_failed
+from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
 from ipexctl.jobs.events import RunEnded, RunNotice, RunStatus
 from ipexctl.jobs.follow import Follower, run_exit_code
@@ -61,7 +61,7 @@ def watch_run(
         try:
             return watching.run(interrupt)
         except HostError as error:
-            code = host_failed(record, error)
+            code = report_host_error(record, error)
             return code if watching.code is None else watching.code
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.options import Output, RunWord, shared
+from ipexctl.cli.options import Output, RunArgument, shared
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -13,7 +13,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @shared(Output)
 def why_command(
     output: Output,
-    run: RunWord,
+    run: RunArgument,
 ) -> None:
     """Explain why a run ended: the first failure, its last lines, the likely cause and the fix.
 

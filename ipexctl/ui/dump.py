@@ -76,7 +76,7 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
         is_odd = bool(odd) and group is not groups[-1]
         page.put(f"{_named(group.ranks)} ({len(group.ranks)} of {total}): {_place(group)}", "1;31" if is_odd else "1")
         page.put(f"  {_circumstances(group)}", "2")
-        _put_frames(page, group.frames, whole=everything)
+        _put_frames(page, group.frames, all_frames=everything)
         if everything:
             _put_others(page, group)
         elif others_text := _others_text(group):
@@ -94,9 +94,9 @@ def _verdict(dump: Dump) -> str:
         return f"all {len(dump.ranks)} ranks are at the same place"
     if not odd:
         return ""
-    most = len(groups[-1].ranks)
+    largest = len(groups[-1].ranks)
     is_one = odd.isdigit()
-    return f"rank{'' if is_one else 's'} {odd} {'is' if is_one else 'are'} elsewhere than the other {most}"
+    return f"rank{'' if is_one else 's'} {odd} {'is' if is_one else 'are'} elsewhere than the other {largest}"
 
 
 def _odd(dump: Dump) -> str:
@@ -114,8 +114,12 @@ def _named(ranks: Sequence[RankStacks]) -> str:
 
 
 def _place(group: Group) -> str:
-    inner, own = group.inner, group.own
-    return inner.function if own in (None, inner) else f"{inner.function}, called at {own.place}:{own.line}"
+    inner, own_frame = group.inner, group.own
+    return (
+        inner.function
+        if own_frame in (None, inner)
+        else f"{inner.function}, called at {own_frame.place}:{own_frame.line}"
+    )
 
 
 def _by_reason(ranks: Iterable[RankStacks]) -> dict[str, list[RankStacks]]:
@@ -149,8 +153,8 @@ def _circumstances(group: Group) -> str:
     return ", ".join([*parts, f"by {how}"])
 
 
-def _put_frames(page: Page, frames: Sequence[Frame], *, whole: bool, indent: str = "  ") -> None:
-    is_deep = not whole and len(frames) > _INNER + _OUTER + 1
+def _put_frames(page: Page, frames: Sequence[Frame], *, all_frames: bool, indent: str = "  ") -> None:
+    is_deep = not all_frames and len(frames) > _INNER + _OUTER + 1
     shown = [*frames[:_INNER], *frames[-_OUTER:]] if is_deep else list(frames)
     width = min(_NAMES, max((len(frame.function) for frame in shown), default=0))
     for index, frame in enumerate(shown):
@@ -198,7 +202,7 @@ def _put_others(page: Page, group: Group) -> None:
         count_text = f" ({len(entries)})" if len(entries) > len(ranks) else ""
         page.put(f"  {name}{count_text} of rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}:")
         if frames:
-            _put_frames(page, frames, whole=True, indent="    ")
+            _put_frames(page, frames, all_frames=True, indent="    ")
         else:
             page.put("    no Python frame")
     for rank in group.ranks:

@@ -33,25 +33,25 @@ class Prefixer:
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
         self._tail: list[bytes] = []
-        self._held = 0
+        self._size = 0
 
     def feed(self, data: bytes) -> bytes:
         cut = data.rfind(b"\n") + 1
         if not cut:
             self._tail.append(data)
-            self._held += len(data)
-            return self.flush() if self._held > LONGEST_LINE else b""
+            self._size += len(data)
+            return self.flush() if self._size > LONGEST_LINE else b""
         complete = b"".join([*self._tail, data[: cut - 1]])
         rest = data[cut:]
-        self._tail, self._held = ([rest], len(rest)) if rest else ([], 0)
+        self._tail, self._size = ([rest], len(rest)) if rest else ([], 0)
         return self._prefix + complete.replace(b"\n", b"\n" + self._prefix) + b"\n"
 
     def flush(self) -> bytes:
         """The buffered rest of a line that has no end."""
-        if not self._held:
+        if not self._size:
             return b""
         complete = b"".join(self._tail)
-        self._tail, self._held = [], 0
+        self._tail, self._size = [], 0
         return self._prefix + complete + b"\n"
 
 
@@ -121,17 +121,20 @@ def neutralise(lines: bytes) -> bytes:
 _CONTROL_CHARACTERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
 
-class HeldOutput:
+class CollectedOutput:
     """Keeps all output until the end, for folding and JSON: in memory while it is small, else on disk."""
 
     _IN_MEMORY = 1 << 20
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Host, Stream], _Held] = {}
+        self._outputs: dict[tuple[Host, Stream], _OutputFile] = {}
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        files: dict[Stream, _Held] = {"stdout": _Held(self._IN_MEMORY), "stderr": _Held(self._IN_MEMORY)}
-        self._held[host, "stdout"], self._held[host, "stderr"] = files["stdout"], files["stderr"]
+        files: dict[Stream, _OutputFile] = {
+            "stdout": _OutputFile(self._IN_MEMORY),
+            "stderr": _OutputFile(self._IN_MEMORY),
+        }
+        self._outputs[host, "stdout"], self._outputs[host, "stderr"] = files["stdout"], files["stderr"]
         return lambda stream, data: files[stream].add(data)
 
     def finish(self, host: Host) -> None:
@@ -139,18 +142,18 @@ class HeldOutput:
 
     def digest(self, host: Host, stream: Stream) -> bytes | None:
         """Hash of the output; None if there was none."""
-        output = self._held.get((host, stream))
+        output = self._outputs.get((host, stream))
         return output.digest if output else None
 
     def pieces(self, host: Host, stream: Stream) -> Iterator[bytes]:
-        output = self._held.get((host, stream))
+        output = self._outputs.get((host, stream))
         return output.pieces() if output else iter(())
 
     def text(self, host: Host, stream: Stream) -> str:
         return b"".join(self.pieces(host, stream)).decode(errors="replace")
 
 
-class _Held:
+class _OutputFile:
     def __init__(self, in_memory: int) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115  # lives as long as the report
         self._hash = hashlib.blake2b()
@@ -171,7 +174,7 @@ class _Held:
             yield piece
 
 
-def show_gathered(report: ExecReport, output: HeldOutput) -> None:
+def show_gathered(report: ExecReport, output: CollectedOutput) -> None:
     """Print identical output once, under a heading with its hosts."""
     streams: tuple[tuple[Stream, TextIO], ...] = (("stdout", sys.stdout), ("stderr", sys.stderr))
     for stream, target in streams:
@@ -190,7 +193,7 @@ def show_gathered(report: ExecReport, output: HeldOutput) -> None:
         target.buffer.flush()
 
 
-def show_json(report: ExecReport, output: HeldOutput) -> None:
+def show_json(report: ExecReport, output: CollectedOutput) -> None:
     """Print one document in UTF-8, whatever the locale; written host by host, so it is never in memory completely."""
 
     def write(text: str) -> None:
@@ -215,7 +218,7 @@ def show_json(report: ExecReport, output: HeldOutput) -> None:
     sys.stdout.buffer.flush()
 
 
-class Problems:
+class FailureReport:
     """Prints failed hosts with reason and fix, hosts of the same reason together.
 
     Failures are collected for `delay` seconds before they are printed.

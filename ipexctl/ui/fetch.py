@@ -69,7 +69,7 @@ class FetchView:
         sys.stderr.flush()
 
 
-def document_of(result: FetchResult) -> dict[str, Any]:
+def as_json(result: FetchResult) -> dict[str, Any]:
     return {
         "schema": "ipexctl.fetch/1",
         "status": "failed" if result.failed else "changed" if result.brought else "ok",
@@ -98,7 +98,7 @@ def _write(document: dict[str, Any]) -> None:
 
 
 def show_json(result: FetchResult) -> None:
-    _write(document_of(result))
+    _write(as_json(result))
 
 
 def show(result: FetchResult, *, quiet: bool = False) -> None:

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 def requested_schema(argv: Sequence[str]) -> str | None:
     """The schema of the command in `argv` if it has --json; arguments after a script belong to the script."""
-    named: list[str] = []
-    wanted = False
+    command: list[str] = []
+    has_json = False
     for before, word in zip(("", *argv), argv, strict=False):
         if word == "--" or before in ("-m", "--module"):
             break
-        wanted = wanted or word == "--json"
-        if not word.startswith("-") and len(named) < 2:
-            named.append(word)
+        has_json = has_json or word == "--json"
+        if not word.startswith("-") and len(command) < 2:
+            command.append(word)
         if word.endswith(".py"):
             break
-    if not wanted or not named:
+    if not has_json or not command:
         return None
-    return f"ipexctl.{'-'.join(named if named[0] == 'lab' else named[:1])}/1"
+    return f"ipexctl.{'-'.join(command if command[0] == 'lab' else command[:1])}/1"
 
 
 def print_json_error(reason: str, *, fix: str = "", status: str = "failed", error: UserError | None = None) -> None:

@@ -76,8 +76,8 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     if runs:
         show_table(_HEADINGS, [_row(run, now) for run in runs], no_color=no_color)
     elif not quiet:
-        ended = f"no run goes on; ipexctl ps shows the {_runs(hidden)} that ended"
-        print_message(ended if hidden else "no runs; ipexctl run SCRIPT.py starts one")
+        text = f"no run goes on; ipexctl ps shows the {_runs(hidden)} that ended"
+        print_message(text if hidden else "no runs; ipexctl run SCRIPT.py starts one")
     for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
         print_message(printable(problem[0]) + (f"\n  {printable(problem[1])}" if problem[1] else ""))
 
@@ -129,13 +129,13 @@ def show_pruned(
 ) -> None:
     """Print a line per host; with --dry-run also each run that would be removed."""
     lines: list[str] = []
-    verb = "would be pruned" if dry_run else "pruned"
+    action = "would be pruned" if dry_run else "pruned"
     results = [(entry.host.name, entry.gone, f"; {_runs(entry.kept)} kept, {readable(entry.size)}") for entry in nodes]
     for name, removed, kept in [
         *((name, removed, kept) for name, removed, kept in results),
         ("this machine", local, ""),
     ]:
-        lines.append(f"{name}: {_runs(len(removed))} {verb}, {readable(sum(entry.size for entry in removed))}{kept}")
+        lines.append(f"{name}: {_runs(len(removed))} {action}, {readable(sum(entry.size for entry in removed))}{kept}")
         lines += [f"  {entry.id}: {entry.why}, {readable(entry.size)}" for entry in removed if dry_run]
     for entry in nodes:
         if entry.reason:

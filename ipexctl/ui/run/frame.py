@@ -52,8 +52,8 @@ def _header(screen: RunState, width: int, now: float) -> list[Text]:
     state = "stopping" if screen.controls.stopping else status.state
     style = "yellow" if screen.controls.stopping else _STATE_STYLE[status.state]
     right = Text(f"run {printable(status.id)}  {counted(status.nodes, 'node')}  {counted(status.world_size, 'rank')}")
-    again = f"  restart {status.attempt} of {status.restarts}" if status.attempt else ""
-    middle = Text.assemble((state, style), f"  {duration(screen.elapsed(now))}", (again, "yellow"))
+    restart_text = f"  restart {status.attempt} of {status.restarts}" if status.attempt else ""
+    middle = Text.assemble((state, style), f"  {duration(screen.elapsed(now))}", (restart_text, "yellow"))
     if (silent := screen.silent(now)) > _SILENT:
         middle.append(f"  node0 not heard for {duration(silent)}", "bold yellow")
     name = _tail(printable(status.script), max(8, width - cell_len(right.plain) - cell_len(middle.plain) - 5))
@@ -84,8 +84,8 @@ def _figures(screen: RunState, width: int) -> Text | None:
     if figures.epoch:
         parts.append(f"epoch {figures.epoch[0]}" + (f"/{figures.epoch[1]}" if figures.epoch[1] else ""))
     if figures.step:
-        done, of = figures.step
-        parts.append(f"step {done:,}" + (f"/{of:,} {100 * done // of}%" if of else ""))
+        done, total = figures.step
+        parts.append(f"step {done:,}" + (f"/{total:,} {100 * done // total}%" if total else ""))
     if figures.speed:
         parts.append(figures.speed)
     progress = "  ".join(parts)

@@ -32,10 +32,10 @@ class PrefixedLines:
                 self._buffered.append(data)
                 self._size += len(data)
                 return b""
-            whole = b"".join([*self._buffered, data[: cut - 1]])
+            complete = b"".join([*self._buffered, data[: cut - 1]])
             self._buffer(data[cut:])
             self._is_partly_shown = False
-            return self._prefix + whole.replace(b"\n", b"\n" + self._prefix) + b"\n"
+            return self._prefix + complete.replace(b"\n", b"\n" + self._prefix) + b"\n"
         return self._feed_slowly(data)
 
     def flush(self) -> bytes:
@@ -102,8 +102,8 @@ class NewestLines:
         self._pieces.append(data)
         self._size += len(data)
         if self._size > 2 * _VIEWED:
-            kept = b"".join(self._pieces)[-_VIEWED:]
-            self._pieces, self._size = [kept], len(kept)
+            recent = b"".join(self._pieces)[-_VIEWED:]
+            self._pieces, self._size = [recent], len(recent)
 
     def take(self, limit: int) -> tuple[list[bytes], int, bytes]:
         """Up to `limit` complete lines since the last call, the number of dropped ones, and the unfinished line."""

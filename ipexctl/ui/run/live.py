@@ -170,7 +170,7 @@ class LiveRun:
 
     def _ready(self) -> bool:
         """Whether the view may draw; enters the screen if it is in the foreground and has not entered yet."""
-        if self._suspended or not self._terminal.ours:
+        if self._suspended or not self._terminal.in_foreground:
             return False
         if not self._terminal.entered or self._must_reenter:
             self._must_reenter = False

@@ -45,7 +45,7 @@ class Entry:
         return fold_ranks(self.ranks)
 
 
-class Folded:
+class FoldedLog:
     """The newest lines of all ranks, equal ones folded. Lines of one rank keep their order."""
 
     def __init__(self) -> None:

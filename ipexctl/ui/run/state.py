@@ -10,7 +10,7 @@ from ipexctl.text import printable
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.lines import NewestLines
-from ipexctl.ui.run.log_panel import Folded, bare, colored, newest
+from ipexctl.ui.run.log_panel import FoldedLog, bare, colored, newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ class RunState:
         self.unicode = unicode
         self.rows: dict[int, Row] = {}
         self.figures = Figures()
-        self.folded = Folded()
+        self.folded = FoldedLog()
         self.left_out = 0
         """Lines dropped from the view because they came too fast; they are counted, and in the log files."""
         self.late = 0

@@ -56,7 +56,7 @@ class Terminal:
         return 80, 24
 
     @property
-    def ours(self) -> bool:
+    def in_foreground(self) -> bool:
         """Whether this process is in the foreground: a background job must neither paint nor change modes."""
         try:
             return os.tcgetpgrp(self._out) == os.getpgrp()
@@ -138,7 +138,7 @@ class Terminal:
         if writable:
             with self._lock:
                 self._push()
-        if self.keyboard is None or self.keyboard not in readable or not self.ours:
+        if self.keyboard is None or self.keyboard not in readable or not self.in_foreground:
             return b""
         data = os.read(self.keyboard, 1024)
         if not data:  # hung up

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from ipexctl.jobs.events import Chunk, Failure, RankStatus, RunEnded, RunNotice, RunStatus
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.ui.run.keys import Controls
-from ipexctl.ui.run.log_panel import Folded, bare, colored
+from ipexctl.ui.run.log_panel import FoldedLog, bare, colored
 from ipexctl.ui.run.state import RunState, shown_rows
 from message_data import missing
 
@@ -63,7 +63,7 @@ def test_stderr_says_so_and_folds_with_stderr_only() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 0.2)), max_size=40))
 def test_folding_keeps_each_ranks_order_and_loses_nothing(lines: list[tuple[int, str, float]]) -> None:
-    folded, now = Folded(), 0.0
+    folded, now = FoldedLog(), 0.0
     for rank, text, pause in lines:
         now += pause
         folded.close_window(now)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.execute import ExecReport, HostExec
-from ipexctl.ui.exec import LONGEST_LINE, HeldOutput, Prefixer, Problems, neutralise, show_gathered, show_json
+from ipexctl.ui.exec import LONGEST_LINE, CollectedOutput, FailureReport, Prefixer, neutralise, show_gathered, show_json
 from ipexctl.ui.messages import excerpt, wants_color
 
 
@@ -47,7 +47,7 @@ def test_hosts_with_the_same_reason_share_a_paragraph(capsys: pytest.CaptureFixt
         return HostExec(Host(name, name), "failed", 1, 0.1, reason, "do this")
 
     ok = HostExec(Host("n9", "n9"), "ok", 0, 0.1)
-    problems = Problems(delay=60)
+    problems = FailureReport(delay=60)
     for done in (failed("n1", "exit code 1"), ok, failed("n2", "exit code 1"), failed("n3", "other \x1b[31m")):
         problems.add(done)
     problems.print()
@@ -82,7 +82,7 @@ def test_the_caret_stands_under_the_place_in_one_line(text: str, column: int) ->
 
 
 def test_a_problem_is_said_while_the_others_still_work(capsys: pytest.CaptureFixture[str]) -> None:
-    problems = Problems(delay=0.05)
+    problems = FailureReport(delay=0.05)
     problems.add(HostExec(Host("n1", "n1"), "unreachable", None, 0.1, "gone", "look"))
     time.sleep(0.5)
     assert capsys.readouterr().err == "n1: unreachable: gone\n  look\n"
@@ -96,8 +96,8 @@ def test_a_hosts_colours_reach_the_terminal_and_nothing_that_drives_it() -> None
     assert neutralise("ünïcode".encode()) == "ünïcode".encode()
 
 
-def report_of(*outputs: tuple[str, bytes]) -> tuple[ExecReport, HeldOutput]:
-    held, ended = HeldOutput(), []
+def report_of(*outputs: tuple[str, bytes]) -> tuple[ExecReport, CollectedOutput]:
+    held, ended = CollectedOutput(), []
     for name, output in outputs:
         host = Host(name, name)
         sink = held.sink_for(host)
