@@ -26,7 +26,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "envs": "List, remove or verify the environments on every host.",
     "run": "Run a script on every rank of every node.",
     "sync": "Sync a project directory to the same path on every host.",
-    "ps": "List the runs started from this machine and their states.",
+    "ps": "List the runs started from the control machine and their states.",
     "logs": "Print the output of a run's ranks.",
     "attach": "Watch a run again until it ends.",
     "why": "Explain why a run ended: the likely cause and the fix.",

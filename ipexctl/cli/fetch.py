@@ -107,7 +107,7 @@ class FetchCall:
     output: Output
     home: str
     has_connect_timeout: bool
-    """Whether --connect-timeout is on the command line."""
+    """True if --connect-timeout is on the command line."""
 
 
 def _resolve_request(

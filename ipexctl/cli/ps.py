@@ -38,7 +38,7 @@ def ps_command(
         bool, typer.Option("--dry-run", help="Print what --prune would remove; remove nothing.")
     ] = False,
 ) -> None:
-    """List the runs started from this machine and their states.
+    """List the runs started from the control machine and their states.
 
     Logs are kept for 30 days and up to 2 GB on each node, and always for the
     newest 10 runs; IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB change these limits.

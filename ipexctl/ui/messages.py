@@ -21,7 +21,7 @@ _LOCK = threading.Lock()
 
 
 def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = False) -> bool:
-    """Whether to color output to this stream. Colors never carry information that the text lacks."""
+    """True if output to this stream should be colored. Colors never carry information that the text lacks."""
     if no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
         return False
     return stream.isatty()

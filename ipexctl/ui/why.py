@@ -136,7 +136,7 @@ def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Itera
 
 
 def _contains(fix: str, command: str) -> bool:
-    """Whether the fix already contains the command."""
+    """True if the fix already contains the command."""
     return any(part.strip() == command for piece in fix.split("; ") for part in (piece, piece.rpartition(": ")[2]))
 
 

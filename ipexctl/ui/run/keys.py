@@ -31,7 +31,7 @@ class Controls:
 
     def __init__(self, ranks: RankSet = EVERY_RANK, *, keys: bool = True) -> None:
         self.keys = keys
-        """Whether stdin is a keyboard."""
+        """True if stdin is a keyboard."""
         self.mode: Mode = "watching"
         self.ranks = ranks
         self.typed = ""

@@ -95,7 +95,7 @@ class NewestLines:
         self._size = 0
         self._taken = 0
         self.is_bar = False
-        """Whether the unfinished line is a progress bar, rewritten in place."""
+        """True if the unfinished line is a progress bar, rewritten in place."""
 
     def feed(self, data: bytes) -> None:
         self.lines += data.count(b"\n")

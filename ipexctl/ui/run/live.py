@@ -33,7 +33,7 @@ _LAST_LINES: Final = 8
 
 
 def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
-    """Whether to use the live view: stdout is a capable terminal, and --plain is not given."""
+    """True for the live view: stdout is a capable terminal, and --plain is not given."""
     if live:
         check_terminal()
     return sys.stdout.isatty() and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
@@ -169,7 +169,7 @@ class LiveRun:
         self._terminal.paint(self.screen.render(width, height, now + self._offset), width, height)
 
     def _ready(self) -> bool:
-        """Whether the view may draw; enters the screen if it is in the foreground and has not entered yet."""
+        """True if the view may draw; enters the screen if it is in the foreground and has not entered yet."""
         if self._suspended or not self._terminal.in_foreground:
             return False
         if not self._terminal.entered or self._must_reenter:

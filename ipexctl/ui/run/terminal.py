@@ -57,7 +57,7 @@ class Terminal:
 
     @property
     def in_foreground(self) -> bool:
-        """Whether this process is in the foreground: a background job must neither paint nor change modes."""
+        """True if this process is in the foreground: a background job must neither paint nor change modes."""
         try:
             return os.tcgetpgrp(self._out) == os.getpgrp()
         except OSError:  # not the controlling terminal, so no other job uses it
@@ -69,7 +69,7 @@ class Terminal:
 
     @property
     def free(self) -> bool:
-        """Whether the last frame is written completely."""
+        """True if the last frame is written completely."""
         return not self._pending
 
     def enter(self) -> None:
