@@ -124,7 +124,7 @@ class Targets:
     ] = None
     host_keys: Annotated[
         HostKeyPolicy | None,
-        typer.Option("--host-keys", help="Policy for unknown host keys (default: from the ssh config, else strict)."),
+        typer.Option("--host-keys", help="Host key policy (default: from the ssh config, else strict)."),
     ] = None
     connect_timeout: Annotated[
         float,
