@@ -281,7 +281,7 @@ def leftovers(facts: Facts, context: HostContext) -> Iterator[Finding]:
 def _end_of_run(run: str, pids: Sequence[int]) -> str:
     """A command for these processes that leaves alone what has got such a number since: each must still be that run's,
     by its environment or as its rank wrapper."""
-    theirs = f"'^IPEXCTL_RUN={run}$|/runs/{run}/(rank|supervise)[.]py$'"
+    theirs = f"'^IPEXCTL_RUN={run}$|/runs/{run}/(agent[.]zip|(rank|supervise)[.]py)$'"
     numbers = " ".join(map(str, pids))
     return f"for p in {numbers}; do grep -qszE {theirs} /proc/$p/environ /proc/$p/cmdline && kill $p; done"
 

@@ -112,10 +112,10 @@ def orphan(cluster: Cluster, run: str, index: int) -> None:
     for rank in status["ranks"]:
         if rank["host"] == name:
             wrapper = rank["wrapper"]
-            guards = f"$(ps -o pid=,args= --ppid {wrapper} | awk '/rank.py/ {{print $1}}')"
+            guards = f"$(ps -o pid=,args= --ppid {wrapper} | awk '/run.rank/ {{print $1}}')"
             cluster.on(index, f"kill -9 {guards} && kill -9 {wrapper}")
     cluster.on(0, f"kill -9 {supervisor}")
-    cluster.gone_within(70, f"runs/{run}/rank.py")
+    cluster.gone_within(70, f"runs/{run}/agent.zip run.rank")
 
 
 def test_while_a_run_is_alive_no_host_has_leftovers(cluster: Cluster, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_the_token_is_in_no_command_line_and_no_environment(context: Scene, monk
     finally:
         over.set()
         looking.join()
-    assert any(b"server for one occasion" in text for text in seen)
+    assert any(b"files.peer_transfer" in text for text in seen)
     assert not any(token.encode() in text for text in seen)
 
 

@@ -122,10 +122,12 @@ our_processes() {
         file=${file%/cmdline}
         put pid "${file#/proc/}"
     done
-    grep -asoHE -e '-I.[^ ]*/runs/[A-Za-z0-9_-]+/(rank|supervise)\.py' -e 'IPEXCTL_RUN=[A-Za-z0-9_-]+' \
+    # Runs of older versions started rank.py and supervise.py.
+    grep -asoHE -e '-I.[^ ]*/runs/[A-Za-z0-9_-]+/(agent\.zip.run\.(rank|supervisor)|(rank|supervise)\.py)' \
+        -e 'IPEXCTL_RUN=[A-Za-z0-9_-]+' \
         $lines $environments | tr '\0' ' ' | while read -r line; do
         case $line in
-        */cmdline:-I*) run=${line%/*.py} && run=${run##*/} ;;
+        */cmdline:-I*) run=${line##*/runs/} && run=${run%%/*} ;;
         */environ:IPEXCTL_RUN=*) run=${line##*=} ;;
         *) continue ;;
         esac

@@ -130,11 +130,15 @@ def test_runs_are_known_by_their_records_and_their_processes_by_environment_or_p
         (home / "runs" / run / "status.json").write_text(json.dumps(status))
 
     record("alive", "running")
-    script = home / "runs/alive/rank.py"
+    script = home / "runs/alive/agent.zip"
     script.write_text("import time; time.sleep(60)")
+    old_script = home / "runs/old/rank.py"
+    old_script.parent.mkdir()
+    old_script.write_text("import time; time.sleep(60)")
     (home / "runs/alive/log").touch()
     sleep = shutil.which("sleep") or "sleep"
-    wrapper = subprocess.Popen([sys.executable, "-I", script, script.with_name("job.json")])
+    wrapper = subprocess.Popen([sys.executable, "-I", script, "run.rank", script.with_name("job.json")])
+    older = subprocess.Popen([sys.executable, "-I", old_script, old_script.with_name("job.json")])
     rank = subprocess.Popen([sleep, "60"], env={"A": "1", "IPEXCTL_RUN": "over", "B": "2"})
     reader = subprocess.Popen(["tail", "-f", home / "runs/alive/log"])
     try:
@@ -144,9 +148,9 @@ def test_runs_are_known_by_their_records_and_their_processes_by_environment_or_p
         record("over", "failed")
         activity = parse(probe(shell, tmp_path)).activity
         starts = {process.pid: process.start for process in activity.processes}
-        assert starts == {wrapper.pid: started(wrapper.pid), rank.pid: started(rank.pid)}
+        assert starts == {process.pid: started(process.pid) for process in (wrapper, older, rank)}
     finally:
-        for process in (wrapper, rank, reader):
+        for process in (wrapper, older, rank, reader):
             process.kill()
             process.wait()
     assert activity.runs == ("alive", "dead", "other-start")
@@ -157,7 +161,8 @@ def test_runs_are_known_by_their_records_and_their_processes_by_environment_or_p
     dead = supervisors["dead"]
     assert (dead.host, dead.machine, dead.boot) == ("n1", "m1", "b1")
     assert activity.ended == ("over",)
-    assert {process.pid: process.run for process in activity.processes} == {wrapper.pid: "alive", rank.pid: "over"}
+    runs = {process.pid: process.run for process in activity.processes}
+    assert runs == {wrapper.pid: "alive", older.pid: "old", rank.pid: "over"}
     assert {wrapper.pid, reader.pid} <= set(activity.pids)
 
 
