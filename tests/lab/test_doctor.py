@@ -63,6 +63,7 @@ def test_three_sick_hosts_of_eight_each_have_their_reason_and_the_others_their_f
     assert ran.rc == 3
 
 
+@pytest.mark.core
 def test_the_screen_tells_the_story_within_80_columns_and_without_colour(mixed: Lab) -> None:
     ran = ipexctl("doctor", "-H", mixed.hostfile, "--no-network")
     assert "\x1b" not in ran.out
@@ -85,6 +86,7 @@ def test_require_fails_the_hosts_that_have_less(mixed: Lab) -> None:
     assert ran.rc == 1
 
 
+@pytest.mark.core
 def test_alike_hosts_get_a_recommendation_for_their_weakest(mixed: Lab) -> None:
     document = examined(ipexctl("doctor", "-H", mixed.hostfile, "-l", "node2,node4", "--no-network", "--json"))
     advice = document["recommendation"]
@@ -108,6 +110,7 @@ def test_without_trust_node0_reaches_nobody_and_the_way_out_is_named(mixed: Lab)
     assert ran.rc == 1
 
 
+@pytest.mark.core
 def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path) -> None:
     ran = ipexctl("doctor", "--json", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
     document = examined(ran)

@@ -130,6 +130,7 @@ def test_py_spy_of_the_environment_and_what_ranks_say_themselves_agree(cluster: 
     assert by == {0: "py-spy", 1: "py-spy", 2: "faulthandler", 3: "faulthandler", 4: "faulthandler", 5: "faulthandler"}
 
 
+@pytest.mark.core
 def test_a_node0_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
     run = hanging(cluster)
     break_host(cluster.lab.hosts[0], "sshd-dead")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 
 
+@pytest.mark.core
 def test_every_line_has_its_host_and_streams_stay_apart(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "--", "sh", "-c", "hostname; echo oops >&2")
     assert ran.lines == ["node1: node1", "node2: node2", "node3: node3"]
@@ -30,6 +31,7 @@ def test_every_line_has_its_host_and_streams_stay_apart(lab3: Lab) -> None:
     assert ran.rc == 0
 
 
+@pytest.mark.core
 def test_argv_arrives_literally_whatever_is_in_it(lab3: Lab) -> None:
     words = ["it's", "$HOME", "`id`", "a\\b", "wow!", "two  spaces", "*", "", "ünï", "-n", "line\nbreak"]
     ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node2", "--", "printf", "[%s]", *words)
@@ -41,6 +43,7 @@ def test_a_shell_line_is_for_sh_on_the_host(lab3: Lab) -> None:
     assert ran.out == "node1: +\nnode1: node1\n"
 
 
+@pytest.mark.core
 def test_gather_folds_what_is_the_same_and_shows_apart_what_is_not(lab3: Lab) -> None:
     ran = ipexctl(
         "exec", "-H", lab3.hostfile, "--gather", "--shell", "[ $(hostname) = node2 ] && echo odd || echo even"
@@ -48,6 +51,7 @@ def test_gather_folds_what_is_the_same_and_shows_apart_what_is_not(lab3: Lab) ->
     assert ran.out == "node[1,3] (2 hosts):\neven\nnode2 (1 host):\nodd\n"
 
 
+@pytest.mark.core
 def test_json_is_one_document_also_when_hosts_fail(lab3: Lab, node: LabHost) -> None:
     break_host(node, "sshd-dead")
     ran = ipexctl(
@@ -118,6 +122,7 @@ def test_what_the_login_shell_does_is_not_seen(lab3: Lab, node: LabHost, fault: 
     assert ran.err == "node1: and !\nnode1: failed: exit code 4\n"
 
 
+@pytest.mark.core
 def test_hosts_that_cannot_be_reached_in_many_ways_each_say_why(lab3: Lab, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(
         lab3.hostfile.read_text()
@@ -137,6 +142,7 @@ def test_hosts_that_cannot_be_reached_in_many_ways_each_say_why(lab3: Lab, tmp_p
     assert ran.rc == 3
 
 
+@pytest.mark.core
 def test_a_step_that_takes_too_long_is_ended_there(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "--timeout", "1", "--shell", "sleep 7701 & sleep 7702")
     assert re.match(r"node\[1-3\]: failed: .*\b1 s\b.*\n", ran.err)
@@ -145,6 +151,7 @@ def test_a_step_that_takes_too_long_is_ended_there(lab3: Lab) -> None:
 
 
 @pytest.mark.parametrize(("number", "rc"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.core
 def test_a_signal_leaves_nothing_running_anywhere(lab3: Lab, number: signal.Signals, rc: int) -> None:
     line = "trap '' TERM HUP; echo ready; set -m; (sleep 7711 &) ; sleep 7712 & sleep 7713"
     process = subprocess.Popen(
@@ -268,6 +275,7 @@ def test_verbose_shows_the_steps_and_quiet_stays_quiet(lab3: Lab) -> None:
     assert ipexctl("exec", "-H", lab3.hostfile, "-q", "--", "true").err == ""
 
 
+@pytest.mark.core
 def test_an_odd_hostfile_touches_no_host(lab3: Lab, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(f"node1 address={lab3.hosts[0].address}\nnode2 slots=four\n")
     ran = ipexctl("exec", "-H", tmp_path / "hosts", "--", "true")

@@ -162,6 +162,7 @@ def test_the_launcher_of_an_mpijob_starts_its_ranks(cluster: Cluster) -> None:
         assert rank["env"]["OMP_NUM_THREADS"] == "1"
 
 
+@pytest.mark.core
 def test_an_inventory_reaches_the_same_hosts(cluster: Cluster, tmp_path: Path) -> None:
     printed = cluster.call("export", "ansible", "-H", cluster.lab.hostfile)
     assert printed.rc == 0, printed.err
@@ -204,6 +205,7 @@ def test_an_image_without_a_name_is_refused(cluster: Cluster, image: str) -> Non
     [(("who.py", "a b"), ["a b"]), (("-m", "pkg.who", "a b"), ["a b"]), (("--", "python", "who.py", "a  b"), ["a  b"])],
     ids=["script", "module", "command"],
 )
+@pytest.mark.core
 def test_the_script_works_in_a_directory_with_spaces_and_sources_the_setup_file(
     cluster: Cluster, tmp_path: Path, words: tuple[str, ...], said: list[str]
 ) -> None:

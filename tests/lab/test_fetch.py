@@ -139,6 +139,7 @@ def test_a_connection_that_is_cut_is_made_again(context: Scene) -> None:
     assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
 
 
+@pytest.mark.core
 def test_the_node_of_a_rank_and_a_host_by_its_name(context: Scene) -> None:
     for index, words in enumerate((["last:ck/of"], ["last:ck/of", "-r", "1"], ["last:ck/of", "--from", "node2"])):
         ran = ipexctl("fetch", *words, f"{context.out}{index}", env=context.env)
@@ -196,6 +197,7 @@ def test_a_full_disk_here_is_told_and_what_has_come_is_kept(context: Scene) -> N
         subprocess.run(["umount", context.out], check=True)
 
 
+@pytest.mark.core
 def test_a_tree_of_many_small_files_comes_whole(context: Scene) -> None:
     made = "mkdir -p small && cd small && for i in $(seq 500); do mkdir -p d$((i%20)); echo $i >d$((i%20))/f$i; done"
     assert ask(context.lab.hosts[0], made, timeout=100).rc == 0
@@ -224,6 +226,7 @@ PROJECT = ("train.py", "f", "evil"), (".envrc", "f", "evil"), (".git/hooks/post-
     ],
     ids=["three", "one", "more", "link", "directory", "pattern", "through", "escape", "run", "of-run"],
 )
+@pytest.mark.core
 def test_a_host_does_not_choose_which_files_are_written(
     context: Scene, source: str, sent: tuple[tuple[str, str, str], ...]
 ) -> None:

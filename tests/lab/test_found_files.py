@@ -47,6 +47,7 @@ def doctor(clone: Path, *options: str) -> Ran:
 @pytest.mark.parametrize(
     ("text", "line"), [("node1 ssh_config=cfg\n", 1), (INI, 4), (YAML, 5)], ids=["hostfile", "ini", "yaml"]
 )
+@pytest.mark.core
 def test_doctor_runs_no_program_of_a_hostfile_it_found(text: str, line: int, clone: Path) -> None:
     (clone / "hostfile").write_text(text)
     ran = doctor(clone)

@@ -30,6 +30,7 @@ def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return make_lab(LabSpec(hosts=3, name=f"install-{os.getpid()}"))
 
 
+@pytest.mark.core
 def test_one_call_gives_every_host_the_same_verified_environment(cluster: Cluster, wheelhouse: Path) -> None:
     report = cluster.report("--wheelhouse", wheelhouse, "--offline")
     assert statuses(report) == {"node1": "changed", "node2": "changed", "node3": "changed"}
@@ -56,6 +57,7 @@ def test_wheels_stay_on_the_first_host_and_nowhere_else(cluster: Cluster, wheelh
     assert cluster.on(1, "ls -A $HOME_OF_OURS/tmp").strip() == ""
 
 
+@pytest.mark.core
 def test_a_second_call_changes_nothing_and_asks_nobody(cluster: Cluster, wheelhouse: Path) -> None:
     with SimpleIndex(wheelhouse) as index:
         first = cluster.report("--index-url", index.url)
@@ -78,6 +80,7 @@ def test_a_wheel_crosses_our_link_once(cluster: Cluster, wheelhouse: Path) -> No
     assert sizes <= report["bytes"]["uplink"] < sizes + uv
 
 
+@pytest.mark.core
 def test_the_bindings_bring_ccl_their_own_mpi_and_their_variables(cluster: Cluster, tmp_path: Path) -> None:
     write_stack(tmp_path, torch="2.7.0", ipex="2.7.0", oneccl="2.7.0", python=PYTHON)
     report = cluster.report("--wheelhouse", tmp_path, "--offline")
@@ -227,6 +230,7 @@ def test_environments_are_listed_and_taken_away_for_good(cluster: Cluster, wheel
         assert cluster.on(index, "find $HOME_OF_OURS -type f | wc -l").strip() == "0"
 
 
+@pytest.mark.core
 def test_dry_run_says_what_would_come_and_leaves_nothing(cluster: Cluster, wheelhouse: Path) -> None:
     ran = cluster.install("--wheelhouse", wheelhouse, "--offline", "--dry-run")
     assert ran.rc == 0

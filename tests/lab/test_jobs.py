@@ -232,6 +232,7 @@ def test_secrets_are_gone_from_every_node_while_the_run_goes_on_and_in_no_comman
     context.gone(record, 3)
 
 
+@pytest.mark.core
 def test_a_rank_that_fails_on_one_host_ends_all_on_the_other(context: Scene) -> None:
     record = context.begin('echo here; if [ "$RANK" = 3 ]; then sleep 1; exit 9; fi; exec sleep 600')
     _, ended = context.follow(record)
@@ -267,6 +268,7 @@ def kill_connections(node: LabHost) -> None:
     subprocess.run(["ss", "-K", "dst", node.address, "dport", "=", "22"], capture_output=True, check=False)
 
 
+@pytest.mark.core
 def test_a_killed_client_changes_nothing_and_ps_logs_stop_find_the_run(context: Scene) -> None:
     record = context.begin(FOR_EVER)
     client = subprocess.Popen(
@@ -290,6 +292,7 @@ def test_a_killed_client_changes_nothing_and_ps_logs_stop_find_the_run(context: 
     assert json.loads(context.call("ps", "--json").out)["runs"][0]["state"] == "stopped"
 
 
+@pytest.mark.core
 def test_logs_keep_the_streams_apart(context: Scene) -> None:
     record = context.begin('echo "out $RANK"; echo "err $RANK" >&2')
     context.follow(record)

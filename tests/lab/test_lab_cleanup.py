@@ -28,6 +28,7 @@ up(spec, lambda event: print(event.step, flush=True))
 """
 
 
+@pytest.mark.core
 def test_down_removes_everything_of_a_lab_in_use() -> None:
     answer = on_a_machine_of_its_own("""
 spec = LabSpec(hosts=3, name="tst-a", cpus=("haswell",), shared_home=True, bastion=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 
 
+@pytest.mark.core
 def test_a_host_is_a_machine_of_its_own(lab3: Lab) -> None:
     node1, node2 = lab3.hosts[:2]
     assert ask(node1, "hostname; whoami; pwd").out == "node1\nipex\n/home/ipex\n"

@@ -251,6 +251,7 @@ def test_ipv6(lab3: Lab, tmp_path: Path) -> None:
     assert ipexctl(*args, "--", "hostname").rc == 0
 
 
+@pytest.mark.core
 def test_accept_new_writes_the_key_down_and_a_changed_one_is_refused_for_good(lab3: Lab, tmp_path: Path) -> None:
     known = tmp_path / "ssh" / "known"
     args = ["exec", *hosts_of(lab3), "--known-hosts", known, "--identity", lab3.key]
@@ -297,6 +298,7 @@ def more_ports(lab3: Lab) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("policy", ["strict", "accept-new"])
+@pytest.mark.core
 def test_a_host_that_shows_another_type_of_key_than_the_known_one_is_refused(
     lab3: Lab, more_ports: dict[str, str], tmp_path: Path, policy: str
 ) -> None:
@@ -468,6 +470,7 @@ def test_a_bastion_is_logged_into_once_for_all_and_left_again(behind: Lab) -> No
     assert masters() == before
 
 
+@pytest.mark.core
 def test_behind_a_bastion_a_dead_host_and_a_dead_bastion_are_told_apart(behind: Lab) -> None:
     assert behind.bastion
     break_host(behind.hosts[1], "sshd-dead")

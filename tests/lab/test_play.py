@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
+@pytest.mark.core
 def test_a_failure_takes_that_host_out_and_no_other(site: Site) -> None:
     report = site.report(
         """\
@@ -51,6 +52,7 @@ def test_a_host_that_cant_be_reached_is_said_once_and_wins_over_failures(site: S
     assert counts(report, "node3") == (2, 2, 0, 0, 0)
 
 
+@pytest.mark.core
 def test_rescue_helps_those_that_failed_and_always_runs_for_all(site: Site) -> None:
     report = site.report(
         """\
@@ -188,6 +190,7 @@ def test_ctrl_c_ends_what_runs_on_the_hosts(site: Site) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.core
 def test_what_is_wrong_is_said_before_any_host_is_touched(site: Site) -> None:
     ran = site.play("- exec: touch PLACE.touched\n- copy: {contnt: x, dest: /x}", rc=2)
     assert missing(ran.err, "site.yml:4:14 copy contnt content") == []

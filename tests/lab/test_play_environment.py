@@ -25,6 +25,7 @@ TASKS = """\
 @pytest.mark.parametrize(
     ("options", "head"), [((), ""), (("--user", "root"), "  become: true\n")], ids=["as-ipex", "as-root"]
 )
+@pytest.mark.core
 def test_a_name_that_another_host_printed_is_no_command(options: tuple[str, ...], head: str, site: Site) -> None:
     where = ("-l", "node[1-2]", *options)
     report = site.report(TASKS.format(text="X"), *where, head=head)

@@ -99,6 +99,7 @@ def test_a_file_too_large_to_hold_lands_where_a_small_one_does(site: Site) -> No
     assert counts(site.report(tasks))[1] == 0
 
 
+@pytest.mark.core
 def test_check_changes_nothing_anywhere_and_diff_shows_what_would(site: Site) -> None:
     lay_out(site)
     ran = site.play(FILES.split("- name: there")[0], "--check", "--diff", head=NAMES)

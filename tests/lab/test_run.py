@@ -72,6 +72,7 @@ def test_each_rank_knows_who_it_is_whatever_its_surroundings_say(cluster: Cluste
     assert not set(said[0]["cores"]) & set(said[1]["cores"])
 
 
+@pytest.mark.core
 def test_every_byte_is_in_its_ranks_file_and_every_line_on_the_screen(cluster: Cluster) -> None:
     cluster.write(
         "talk.py",
@@ -128,6 +129,7 @@ def test_a_rank_that_fails_ends_all_and_its_exit_code_is_ours(
     assert "job.json" not in cluster.on(2, "ls .ipexctl/runs/*/")
 
 
+@pytest.mark.core
 def test_a_detached_run_is_listed_read_attached_to_and_stopped(cluster: Cluster) -> None:
     cluster.write("waits.py", WAITS)
     marker = f"mark-{cluster.project.parent.name}"
@@ -150,6 +152,7 @@ def test_a_detached_run_is_listed_read_attached_to_and_stopped(cluster: Cluster)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.core
 def test_ctrl_c_stops_it_everywhere(cluster: Cluster, number: signal.Signals, code: int) -> None:
     cluster.write("waits.py", WAITS)
     marker = f"mark-{cluster.project.parent.name}"
@@ -203,6 +206,7 @@ print("done", me, os.environ["MASTER_PORT"])
     assert states == {a.id: "ok", b.id: "failed"}
 
 
+@pytest.mark.core
 def test_exports_arrive_as_they_are_and_secrets_are_nowhere_to_be_seen(cluster: Cluster) -> None:
     odd = {"SPACES": " a  b ", "QUOTES": 'it\'s "so" $HOME `id` \\', "LINES": "one\ntwo\n", "EMPTY": "", "EQ": "a=b=c"}
     secret, filed = f"s3cret-{os.getpid()} env\n'of two' \"lines\"\n", f"s3cret-{os.getpid()}  file = $HOME"
@@ -310,6 +314,7 @@ def test_a_command_and_a_time_limit(cluster: Cluster) -> None:
     assert "time limit of 2 s" in ran.err
 
 
+@pytest.mark.core
 def test_a_dry_run_touches_nothing(cluster: Cluster) -> None:
     cluster.write("who.py", WHO)
     before = cluster.on(0, "ls .ipexctl/runs .ipexctl/code 2>/dev/null; true")
@@ -400,6 +405,7 @@ def test_credentials_of_the_project_reach_no_rank_unless_the_call_names_them(clu
     assert by_rank(ran.out) == {rank: ["conf/server.pem lists.py"] for rank in range(3)}
 
 
+@pytest.mark.core
 def test_a_home_directory_and_the_root_are_no_project(cluster: Cluster) -> None:
     """The account's home here is not that of the hosts, nor that of this process."""
     home, env = cluster.project, {"HOME": str(cluster.project)}

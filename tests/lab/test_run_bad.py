@@ -114,6 +114,7 @@ def test_environments_that_differ_name_both(cluster: Cluster) -> None:
     assert "ipexctl install" in said
 
 
+@pytest.mark.core
 def test_without_a_way_from_node0_it_says_trust(cluster: Cluster) -> None:
     cluster.on(0, "mv .ipexctl/ssh .ipexctl/ssh.away")
     try:
@@ -167,6 +168,7 @@ def test_a_script_python_cannot_run_is_refused_and_nothing_copied(
     assert cluster.project.name not in cluster.on(0, "ls .ipexctl/code 2>/dev/null; true").split()
 
 
+@pytest.mark.core
 def test_a_module_that_one_node_lacks_is_named_with_that_node_and_the_line(cluster: Cluster) -> None:
     place = ".ipexctl/envs/default/lib/python3.11/site-packages"
     for index in (0, 2):

@@ -81,6 +81,7 @@ def statuses(report: dict[str, Any]) -> set[str]:
     return {host["status"] for host in report["hosts"]}
 
 
+@pytest.mark.core
 def test_every_host_has_the_project_at_one_path_and_a_second_call_is_one_question(cluster: Cluster) -> None:
     cluster.put("train.py", "print()\n")
     cluster.put("with space/quo'te\".txt", "1\n")
@@ -106,6 +107,7 @@ def test_every_host_has_the_project_at_one_path_and_a_second_call_is_one_questio
     assert statuses(cluster.report()) == {"ok"}
 
 
+@pytest.mark.core
 def test_checkpoints_and_outputs_are_never_lost_and_only_ours_is_deleted(cluster: Cluster) -> None:
     cluster.put("train.py", "1")
     cluster.put("old/module.py", "1")
@@ -218,6 +220,7 @@ def test_too_big_a_project_touches_no_host(cluster: Cluster) -> None:
     assert cluster.sync("--data", "data.bin").rc == 0
 
 
+@pytest.mark.core
 def test_credentials_reach_no_host_unless_the_call_names_them(cluster: Cluster) -> None:
     credentials = (
         ".env",

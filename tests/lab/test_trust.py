@@ -31,6 +31,7 @@ def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return make_lab(LabSpec(hosts=4, name=f"trust-{os.getpid()}"))
 
 
+@pytest.mark.core
 def test_node0_reaches_all_and_the_second_time_nothing_changes(clean: Lab) -> None:
     first = trust(clean.hostfile)
     assert first.ran.rc == 0, first.ran
@@ -135,6 +136,7 @@ def test_a_node0_that_is_down_or_gone_is_no_reason_to_keep_its_line(clean: Lab) 
     assert trust(clean.hostfile).statuses == {"unreachable", "failed"}
 
 
+@pytest.mark.core
 def test_a_changed_host_key_is_refused_by_node0(clean: Lab) -> None:
     assert trust(clean.hostfile).ran.rc == 0
     break_host(clean.hosts[1], "changed-host-key")

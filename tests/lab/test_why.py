@@ -102,12 +102,14 @@ def test_a_module_that_one_node_lacks_is_told_from_one_that_all_lack(cluster: Cl
     assert missing(said["cause"]["sentence"], "frobnicate node3") == ["node3"]
 
 
+@pytest.mark.core
 def test_a_rank_that_leaves_with_a_code_of_its_own_chose_it(cluster: Cluster) -> None:
     said = fail(cluster, "if os.environ['RANK'] == '2': sys.exit(3)\n", rc=3)
     assert {"rank": 2, "host": "node3", "exit_code": 3}.items() <= said["first_failure"].items()
     assert said["cause"]["id"] == "script.exited"
 
 
+@pytest.mark.core
 def test_a_rank_that_is_killed_was_killed_by_no_one_of_ours(cluster: Cluster) -> None:
     said = fail(cluster, "if os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n", rc=137)
     assert said["first_failure"]["signal"] == 9
