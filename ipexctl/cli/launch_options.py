@@ -157,7 +157,7 @@ class LaunchOptionsGroup:
             "--cwd",
             readable=False,
             metavar="DIR",
-            help="Project directory on the control machine (default: found from SCRIPT).",
+            help="Project directory on the control machine (default: the current one, else that of SCRIPT).",
         ),
     ] = None
     sync: Annotated[
