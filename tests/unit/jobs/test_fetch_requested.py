@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import runpy
 import tempfile
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +13,13 @@ from hypothesis import strategies as st
 
 from ipexctl.jobs.fetch.manifest import Entry, read_entry
 from ipexctl.jobs.fetch.requested import Requested, is_contents, leads_out, matches, wildcards_of
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.file_sender import Listing, list_path, matching
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from ipexctl.jobs.fetch.manifest import Kind
 
-GIVE = runpy.run_path(str(resources.files("ipexctl.node") / "files" / "file_sender.py"))
 RUN = "train-1120-120000-abcd"
 
 
@@ -161,7 +160,7 @@ class Out:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
 
-    def say(self, event: str, **said: Any) -> None:
+    def emit(self, event: str, **said: Any) -> None:
         if event == "entry":
             self.entries.append(read_entry(said, len(self.entries)))
 
@@ -181,8 +180,8 @@ def test_what_an_honest_host_lists_is_never_refused(
         make(top, files, links)
         out = Out()
         try:
-            _, single = GIVE["give_path"](GIVE["Listing"](out), top, path + end)
-        except GIVE["AgentError"]:
+            _, single = list_path(Listing(out), top, path + end)  # type: ignore[arg-type]
+        except AgentError:
             return
     accepted = Requested(path + end).accept(out.entries, single=single)
     assert accepted.single == single
@@ -195,7 +194,7 @@ def test_a_pattern_means_the_same_here_as_on_the_host(name: str, pattern: str) -
     """A host that has but this file lists it, or a directory above it, exactly where the name is accepted here."""
     with tempfile.TemporaryDirectory() as top:
         make(top, [name], [])
-        found = [os.fsdecode(each) for each, _ in GIVE["matching"](os.fsencode(top), os.fsencode(pattern))]
+        found = [os.fsdecode(each) for each, _ in matching(os.fsencode(top), os.fsencode(pattern))]
     wildcards = wildcards_of(os.fsencode(pattern))
     if not wildcards:
         return
