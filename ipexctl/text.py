@@ -36,6 +36,11 @@ def printable(text: str) -> str:
     )
 
 
+def printable_lines(text: str) -> str:
+    """A message of several lines, each printable; the lines after the first are indented below it."""
+    return "\n    ".join(printable(line.strip()) for line in text.splitlines())
+
+
 def readable(size: float) -> str:
     """Bytes, as people say them."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message, wants_color
+from ipexctl.ui.messages import print_message, print_refusal, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,9 +81,7 @@ def show_json(report: InstallReport) -> None:
 def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
     """Print results to stdout; failures, notes and the next command to stderr."""
     if report.refusal is not None:
-        red, reset = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
-        fix = f"\n  {printable(report.refusal.fix)}" if report.refusal.fix else ""
-        print_message(f"{red}refused:{reset} {printable(report.refusal.reason)}{fix}")
+        print_refusal(report.refusal.reason, report.refusal.fix, no_color=no_color)
     if not quiet:
         _show_stack(report)
     groups: dict[tuple[str, ...], list[HostInstall]] = {}

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.errors import FileError
-from ipexctl.text import printable
+from ipexctl.text import printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ def print_message(text: str, patience: float | None = None) -> None:
 def print_user_error(error: UserError) -> None:
     """Print an error in the call or in a file; for a file also the line, and a caret under the column."""
     red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
-    lines = [f"{red}error:{plain} {printable(error.message)}"]
+    lines = [f"{red}error:{plain} {printable_lines(error.message)}"]
     if isinstance(error, FileError):
         lines[0] = printable(error.message)
         if error.text:
@@ -66,10 +66,10 @@ def print_user_error(error: UserError) -> None:
         print_user_error(other)
 
 
-def print_refusal(reason: str, fix: str = "") -> None:
+def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None:
     """Print why nothing was started, and the fix."""
-    red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
-    print_message(f"{red}refused:{plain} {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+    red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
+    print_message(f"{red}refused:{plain} {printable_lines(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
 
 
 def excerpt(text: str, column: int, width: int = 74) -> list[str]:

@@ -19,7 +19,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock import pylock
 from ipexctl.stack.lock.lock import Lock
-from ipexctl.stack.lock.solver_errors import explain, nothing_answers
+from ipexctl.stack.lock.solver_errors import explain, no_index_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -115,7 +115,7 @@ def make_lock(
     wanted = tuple(extras)
     files = [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in kept]
     if not asked.sources and not files:
-        raise nothing_answers(asked)
+        raise no_index_error(asked)
     request = {
         "uv": _uv_word(maker),
         "requirements": [*plan.requirements, *wanted],

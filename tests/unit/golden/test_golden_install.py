@@ -20,6 +20,8 @@ from ipexctl.stack.lock.requirements import contradiction, read_requirements, re
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ipexctl.remote.outcome import HostError
+
 
 def broken() -> list[Case]:
     cases = []
@@ -66,13 +68,17 @@ def requirements(tmp_path: Path) -> list[Case]:
 
 def solver() -> list[Case]:
     cases = []
-    for case in test_unsolvable.SAID.strip().split("\n\n"):
-        said, _ = case.split("\n=> ")
-        cases.append(Case(f"uv: {' '.join(said.split())[:100]}", test_unsolvable.told(said, "deep")))
-    cases += [
-        Case(f"uv: {' '.join(cause.split())[:100]}", test_unsolvable.gone(cause)) for cause in test_unsolvable.CAUSES
-    ]
-    return [*cases, Case("uv: an index was not heard", test_unsolvable.not_heard())]
+    for case in test_unsolvable.CASES.strip().split("\n\n"):
+        messages = case.split("\n=> ")[0]
+        cases.append(uv_case(messages, test_unsolvable.error_for(messages, "deep")))
+    clash = "Because all versions of peft depend on torch>=2.9 and you require torch==2.8.0 and peft, "
+    cases.append(uv_case(clash, test_unsolvable.error_for(clash + test_unsolvable.END, "peft")))
+    cases += [uv_case(cause, test_unsolvable.unreachable(cause)) for cause in test_unsolvable.CAUSES]
+    return [*cases, uv_case("an index without an answer", test_unsolvable.index_without_answer())]
+
+
+def uv_case(name: str, error: HostError | UserError) -> Case:
+    return Case(f"uv: {' '.join(name.split())[:100]}", test_unsolvable.text_of(error), error.fix)
 
 
 def test_install(tmp_path: Path) -> None:

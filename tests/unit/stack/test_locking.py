@@ -253,15 +253,15 @@ def test_a_package_that_needs_another_torch_is_the_calls_fault(wheels: Path, tmp
             extras=["peft"],
             origins={"peft": "requirements.txt:3"},
         )
-    assert missing(str(caught.value), "peft requirements.txt:3 torch>=2.9 ipex-2.8 2.8.0+cpu") == []
+    assert missing(str(caught.value), "peft requirements.txt:3 torch>=2.9 ipex-2.8 torch==2.8.0+cpu") == []
 
 
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
         ("torch==2.6", "torch==2.6 --with ipex-2.8 torch==2.8.0+cpu"),
-        ("old", "old 1.0 --with 3.11 cp39"),
-        ("modern", "modern 1.0 --with x86_64 2.31"),
+        ("old", "old==1.0 --with 3.11 cp39"),
+        ("modern", "modern==1.0 --with x86_64 2.31"),
         ("absent", "absent --with"),
         ("small>=4", "small>=4 --with"),
         ("small==1.5", "small==1.5 --with"),
@@ -276,7 +276,7 @@ def test_versions_that_all_lack_a_wheel_are_said_in_short(wheels: Path, tmp_path
         write_wheel(tmp_path / "w", "numbers", version, tag="cp39-cp39-manylinux_2_17_x86_64")
     said = refused(home=tmp_path, answered=heard(links(str(wheels)), links(str(tmp_path / "w"))), extras=["numbers<2"])
     assert missing(said, "numbers<2 --with 3.11 2.31") == []
-    assert len(said) < 500
+    assert len(said.splitlines()) < 15
 
 
 def test_a_prerelease_is_taken_only_where_it_is_named(wheels: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""uv's complaints, word for word, and the data that a person is told; the sentences are in golden/install.txt."""
+"""uv's complaints, word for word, and the data in the message; the sentences are in golden/install.txt."""
 
 from __future__ import annotations
 
@@ -14,91 +14,103 @@ from message_data import missing
 END = "we can conclude that your requirements are unsatisfiable."
 
 
-def told(said: str, *extras: str, pins: tuple[str, ...] = ("torch==2.8.0", "impi-rt>=2021.14")) -> str:
+def error_for(messages: str, *extras: str) -> HostError | UserError:
     answered = asked(index("https://me:secret@mirror/simple", "the mirror"))
-    error = explain(
-        "error: No solution found when resolving dependencies\n  cause: " + said, plan(*pins), extras, {}, answered
-    )
-    assert isinstance(error, (HostError, UserError))
+    origins = {"peft": "requirements.txt:3"}
+    return explain(f"error: No solution found\n  cause: {messages}", plan(), extras, origins, answered)
+
+
+def text_of(error: HostError | UserError) -> str:
     return error.reason if isinstance(error, HostError) else error.message
 
 
-SAID = """
+CASES = """
 Because libfabric was not found in the package registry and impi-rt==2021.19.0 depends on libfabric>=2.6, we can conclude
 that impi-rt==2021.19.0 cannot be used.
 And because you require impi-rt==2021.19.0, END
-=> libfabric>=2.6 impi-rt 2021.19.0 ipex-2.8
+=> libfabric ipex-2.8 impi-rt==2021.19.0 => --wheelhouse
 
-Because there is no version of torch==2.8.0+cpu and you require torch==2.8.0+cpu, END
-=> torch==2.8.0+cpu ipex-2.8
+Because missing was not found in the provided package locations and all versions of deep depend on missing>=2.6, END
+=> missing>=2.6 deep --with => --wheelhouse
+
+Because only deep<=3.0rc1 is available and you require deep>=4, we can conclude that your requirements are unsatisfiable.
+=> deep>=4 --with => --wheelhouse
 
 Because torch==2.8.0 has no wheels with a matching platform tag (e.g., `manylinux_2_17_x86_64`) and you require
 torch==2.8.0, END
 hint: Wheels are available for `torch` (v2.8.0) on the following platforms: `manylinux_2_28_x86_64`, `win_amd64`
-=> torch 2.8.0 ipex-2.8 x86_64 2.31 manylinux_2_28_x86_64 win_amd64
+=> torch==2.8.0 ipex-2.8 2.31 manylinux_2_28_x86_64 win_amd64 => version
 
-Because antlr4-python3-runtime==4.9.3 has no usable wheels and you require antlr4-python3-runtime==4.9.3, END
-hint: Wheels are required for `antlr4-python3-runtime` because building from source is disabled for all packages
-=> antlr4-python3-runtime 4.9.3
+Because deep==4.9.3 has no usable wheels and you require deep==4.9.3, END
+hint: Wheels are required for `deep` because building from source is disabled for all packages
+=> deep==4.9.3 3.11 => --find-links
+
+Because the requested Python version (>=3.11) does not satisfy Python>=3.12 and deep==1.0 depends on Python>=3.12, END
+=> deep==1.0 3.11 => version
 
 Because impi-rt>=2021.19.0 depends on libfabric>=2.6 and you require impi-rt==2021.19.0, we can conclude that you require
 libfabric>=2.6.
 And because you require libfabric<2, END
-=> impi-rt>=2021.19.0 ipex-2.8 libfabric>=2.6 libfabric<2
-
-Because small==2.0 was yanked and only the following versions of small are available:
-    small==2.0
-    small>=3.0rc1
-we can conclude that small<3.0rc1 cannot be used.
-And because torch==2.8.0 depends on small and you require torch==2.8.0, END
-=> small 2.0 torch 2.8.0 ipex-2.8
-
-Because missing was not found in the package registry and all versions of needy depend on missing>=2.6, we can conclude
-that all versions of needy cannot be used.
-And because all versions of deep depend on needy and you require deep, END
-=> missing>=2.6 needy deep --with
+=> impi-rt>=2021.19.0 ipex-2.8 libfabric>=2.6 libfabric<2 => versions
 """.replace("END", END)  # noqa: E501 - sentences in one piece
 
 
-@pytest.mark.parametrize("case", SAID.strip().split("\n\n"))
-def test_what_uv_says_becomes_a_sentence_with_these_data(case: str) -> None:
-    said, data = case.split("\n=> ")
-    assert missing(told(said, "deep"), data) == []
-    assert len(told(said, "deep")) < 150
+@pytest.mark.parametrize("case", CASES.strip().split("\n\n"))
+def test_packages_and_requirements_are_named_and_uv_is_quoted(case: str) -> None:
+    messages, data, fix = case.replace("\n=>", "=>").split("=>")
+    error = error_for(messages, "deep")
+    assert isinstance(error, HostError)
+    assert missing(text_of(error), data) == []
+    assert missing(error.fix, fix) == []
+    assert messages.strip().splitlines()[-1] in text_of(error)
+
+
+def test_a_requirement_of_the_user_that_excludes_the_stack_is_a_wrong_call_with_its_line() -> None:
+    messages = f"Because all versions of peft depend on torch>=2.9 and you require torch==2.8.0 and peft, {END}"
+    error = error_for(messages, "peft", "numpy")
+    assert isinstance(error, UserError)
+    assert missing(error.message.splitlines()[0], "peft requirements.txt:3 ipex-2.8") == []
+    assert "numpy" not in error.message
 
 
 CAUSES = (
     "client error (Connect)\n cause: dns error\n cause: failed to lookup address",
     "client error (Connect)\n cause: invalid peer certificate: UnknownIssuer",
-    "operation timed out",
     "HTTP status client error (401 Unauthorized) for url (https://mirror/simple/torch/)",
-    "connection closed before message completed",
 )
 
 
-def gone(cause: str) -> str:
-    return told(f"Failed to fetch: https://mirror/simple/torch/\n  cause: error sending request\n  cause: {cause}")
+def unreachable(cause: str) -> HostError | UserError:
+    return error_for(f"Failed to fetch: https://mirror/simple/torch/\n  cause: error sending request\n  cause: {cause}")
 
 
-def test_an_index_that_goes_away_is_named_and_each_cause_has_its_own_words() -> None:
-    texts = [gone(cause) for cause in CAUSES]
-    assert all(missing(text, "the mirror") == [] for text in texts)
-    assert len(set(texts)) == len(texts)
-    assert not any("secret" in text or "cause:" in text for text in texts)
+@pytest.mark.parametrize("cause", CAUSES)
+def test_an_index_that_cannot_be_fetched_from_is_named_with_the_cause(cause: str) -> None:
+    error = unreachable(cause)
+    assert isinstance(error, HostError)
+    assert missing(error.reason.splitlines()[0], "the mirror") == []
+    assert cause.splitlines()[-1].removeprefix(" cause: ") in error.reason
+    assert missing(error.fix, "pip config" if "certificate" in cause else "--index-url") == []
 
 
-def not_heard() -> str:
+def test_a_full_disk_is_said_with_another_home() -> None:
+    error = error_for("failed to write to /h/tmp/lock-1/cache: No space left on device (os error 28)")
+    assert missing(error.fix, "--home") == []
+
+
+def index_without_answer() -> HostError | UserError:
     answered = asked(index("https://a/simple"), silent=(Silent("Intel's index", "REASON"),))
-    said = f"Because oneccl-bind-pt was not found in the package registry and you require oneccl-bind-pt==2.7.0, {END}"
-    return str(explain(said, plan("oneccl-bind-pt==2.7.0"), (), {}, answered))
+    messages = f"Because oneccl-bind-pt was not found in the package registry and you require oneccl-bind-pt, {END}"
+    return explain(messages, plan("oneccl-bind-pt==2.7.0"), (), {}, answered)
 
 
-def test_what_was_not_heard_is_said_where_something_is_missing() -> None:
-    assert missing(not_heard(), "oneccl-bind-pt ipex-2.8 Intel's REASON") == []
+def test_sources_without_an_answer_are_named_where_a_package_is_missing() -> None:
+    assert missing(text_of(index_without_answer()), "oneccl-bind-pt ipex-2.8 Intel's REASON") == []
 
 
-def test_words_we_do_not_know_are_kept_short_and_without_secrets() -> None:
-    said = "something new at https://me:secret@mirror/simple happened " + "x" * 5000
-    assert "secret" not in told(said)
-    assert "something new" in told(said)
-    assert len(told(said)) < 400
+def test_unknown_messages_are_quoted_short_and_without_secrets_or_options_of_uv() -> None:
+    lines = ["something new at https://me:secret@mirror/simple", "hint: try `--prerelease=allow`", *["x" * 5000] * 50]
+    text = text_of(error_for("\n".join(lines)))
+    assert missing(text, "something new") == []
+    assert "secret" not in text and "--prerelease" not in text
+    assert len(text) < 4000
