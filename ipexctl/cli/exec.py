@@ -56,7 +56,8 @@ def exec_command(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
-    from ipexctl.remote.execute import ExecReport, execute
+    from ipexctl.remote.execute import execute
+    from ipexctl.remote.outcome import Report
     from ipexctl.ui.exec import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
     from ipexctl.ui.messages import print_message
 
@@ -95,7 +96,7 @@ def exec_command(
         output_view.close()
         if output_view.broken:
             raise OutputError(output_view.broken)
-    report = ExecReport(tuple(results[host] for host in hosts), time.monotonic() - started)
+    report = Report(tuple(results[host] for host in hosts), time.monotonic() - started)
     if isinstance(output_view, CollectedOutput):
         (show_json if output.json else show_gathered)(report, output_view)
     problems.print(None if interrupt.code is None else 1.0)

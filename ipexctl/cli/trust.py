@@ -59,5 +59,5 @@ def trust_command(
     if output.json:
         show_json(report)
     else:
-        show(report, quiet=output.quiet, options=host_options(targets, home))
+        show(report, quiet=output.quiet, no_color=output.no_color, options=host_options(targets, home))
     raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)

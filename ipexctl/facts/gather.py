@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.facts.parse import parse
 from ipexctl.facts.probe import probe_command
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.outcome import HostError, HostResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,16 +35,10 @@ def skew(clock: float, sent: float, received: float) -> Skew:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(HostResult):
     """One host's facts, or the reason why they are missing or incomplete."""
 
-    host: Host
-    status: Status
-    seconds: float
-    """From the start of the command until the result."""
     facts: Facts | None = None
-    reason: str = ""
-    fix: str = ""
     sent: float | None = None
     """The control machine's clock when the probe was sent, in seconds since 1970."""
     received: float | None = None
@@ -109,16 +103,15 @@ def gather(
                 status, reason = "failed", f"the probe printed nothing ({ended})"
         on_step(host, "probed", time.monotonic() - probed_at)
         facts = parse(output.text) if output.pieces else None
-        return HostFacts(
-            host, status, time.monotonic() - started, facts, reason, fix, sent=sent, received=output.received
-        )
+        seconds = time.monotonic() - started
+        return HostFacts(host, status, reason, fix, seconds, facts, sent=sent, received=output.received)
 
     for outcome in pool.each(hosts, work):
         if outcome.result is not None:
             yield outcome.result
         elif outcome.error is not None:
             error = outcome.error
-            yield HostFacts(outcome.host, error.status, time.monotonic() - started, reason=error.reason, fix=error.fix)
+            yield HostFacts(outcome.host, error.status, error.reason, error.fix, time.monotonic() - started)
 
 
 def names_of(host: Host) -> tuple[str, ...]:

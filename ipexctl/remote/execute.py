@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.outcome import HostError, exit_code
+from ipexctl.remote.outcome import HostError, HostResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -16,32 +16,14 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
-    from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Ended, Stream
 
 
 @dataclass(frozen=True, slots=True)
-class HostExec:
+class ExecResult(HostResult):
     """The command's result on one host."""
 
-    host: Host
-    status: Status
-    rc: int | None
-    seconds: float
-    reason: str = ""
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ExecReport:
-    """The results of all hosts, in the order of the hostfile."""
-
-    hosts: tuple[HostExec, ...]
-    seconds: float
-
-    @property
-    def exit_code(self) -> int:
-        return exit_code([host.status for host in self.hosts])
+    rc: int | None = None
 
 
 def _ignore_step(host: Host, step: str, seconds: float) -> None:
@@ -59,19 +41,19 @@ def execute(
     timeout: float | None = None,
     stdin_for: Callable[[], BinaryIO] | None = None,
     on_step: Callable[[Host, str, float], None] = _ignore_step,
-) -> Iterator[HostExec]:
+) -> Iterator[ExecResult]:
     """Run the command on every host and yield results as they come. `timeout` limits the whole step on one host."""
 
-    def work(host: Host) -> HostExec:
+    def work(host: Host) -> ExecResult:
         started = time.monotonic()
         try:
             ended = run_on(host)
         except HostError as error:
-            return HostExec(host, error.status, None, time.monotonic() - started, error.reason, error.fix)
+            return ExecResult(host, error.status, error.reason, error.fix, time.monotonic() - started)
         seconds = time.monotonic() - started
         if ended.ok:
-            return HostExec(host, "ok", ended.code, seconds)
-        return HostExec(host, "failed", ended.code, seconds, str(ended), command.hint(ended.code))
+            return ExecResult(host, "ok", seconds=seconds, rc=ended.code)
+        return ExecResult(host, "failed", str(ended), command.hint(ended.code), seconds, ended.code)
 
     def run_on(host: Host) -> Ended:
         connecting_at = time.monotonic()
@@ -90,4 +72,4 @@ def execute(
         if outcome.result is not None:
             yield outcome.result
         elif outcome.error is not None:
-            yield HostExec(outcome.host, outcome.error.status, None, 0.0, outcome.error.reason, outcome.error.fix)
+            yield ExecResult(outcome.host, outcome.error.status, outcome.error.reason, outcome.error.fix)

@@ -1,8 +1,14 @@
-"""Outcomes of hosts: statuses, errors and the exit code. Errors become values in the fan-out."""
+"""The result of a host, the report of a call, and the errors of a host, which the fan-out turns into results."""
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.hosts.host import Host
 
 Status = Literal["ok", "changed", "failed", "unreachable"]
 
@@ -41,7 +47,34 @@ class Cancelled(HostError):
     """The command was cancelled; its processes on the host were ended."""
 
 
-def exit_code(statuses: list[Status]) -> int:
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """The result of a command on one host. A command with more to report adds its fields in a subclass."""
+
+    host: Host
+    status: Status
+    reason: str = ""
+    """Why it failed, or a remark; a sentence without the host's name."""
+    fix: str = ""
+    seconds: float = 0.0
+
+
+AnyResult = TypeVar("AnyResult", bound=HostResult, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Generic[AnyResult]):
+    """The results of all hosts of a call, in the order of the hostfile."""
+
+    hosts: Sequence[AnyResult]
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code([result.status for result in self.hosts])
+
+
+def exit_code(statuses: Sequence[Status]) -> int:
     """The exit code for the statuses of all hosts: unreachable (3) wins over failed (1)."""
     if "unreachable" in statuses:
         return 3

@@ -8,7 +8,7 @@ from ipexctl.facts.gather import gather
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.stack.lock.indexes import TORCH_CPU
 from ipexctl.stack.progress import Notice, Timed
-from ipexctl.stack.report import HostInstall, StackSummary
+from ipexctl.stack.report import InstallResult, StackSummary
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
@@ -34,7 +34,7 @@ def inspect_hosts(context: InstallContext) -> None:
             continue
         status = "failed" if answer.status == "ok" else answer.status
         reason = answer.reason or "it did not say where our directory would be"
-        context.done[answer.host.name] = HostInstall(answer.host, status, reason, answer.fix, seconds=answer.seconds)
+        context.done[answer.host.name] = InstallResult(answer.host, status, reason, answer.fix, seconds=answer.seconds)
 
 
 def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:

@@ -29,7 +29,7 @@ from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import uv_for_node
 from ipexctl.stack.lock.pipeline import installer_of, lock_stack
 from ipexctl.stack.progress import Notice, unwatched
-from ipexctl.stack.report import HostInstall, StackSummary
+from ipexctl.stack.report import InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.plan import Refusal
@@ -91,8 +91,8 @@ def _begin(context: InstallContext, decided: LockedStack) -> InstallReport:
             if wrong := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
                 context.end(host, HostError(*wrong))
             else:
-                context.done[host.name] = HostInstall(
-                    host, "changed", "", "", name, lock.packages, seconds=context.seconds
+                context.done[host.name] = InstallResult(
+                    host, "changed", seconds=context.seconds, env=name, packages=lock.packages
                 )
         return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.wishes.name}")
     setup = EnvSpec(
@@ -235,9 +235,9 @@ def _name_where_missing(context: InstallContext, setup: EnvSpec, hosts: Sequence
 
 def _host_install(
     context: InstallContext, setup: EnvSpec, host: Host, status: Status, verify: Mapping[str, Any] | None = None
-) -> HostInstall:
+) -> InstallResult:
     packages = setup.lock.packages
-    return HostInstall(host, status, "", "", setup.name, packages, verify or {}, context.seconds)
+    return InstallResult(host, status, seconds=context.seconds, env=setup.name, packages=packages, verify=verify or {})
 
 
 def _recorded_installer(record: EnvRecord) -> Wheel | None:

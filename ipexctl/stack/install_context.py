@@ -17,7 +17,7 @@ from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.env.names import DEFAULT
 from ipexctl.stack.env.preflight import takes_wheels
 from ipexctl.stack.progress import Timed
-from ipexctl.stack.report import HostInstall, InstallReport
+from ipexctl.stack.report import InstallReport, InstallResult
 from ipexctl.stack.resolve.compatibility import usable_pythons
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class InstallContext:
         self.here = ControlMachine.find()
         self.notes: list[str] = []
         self.facts: dict[str, Facts] = {}
-        self.done: dict[str, HostInstall] = {}
+        self.done: dict[str, InstallResult] = {}
         self.uplink = 0
         self.downloaded = 0
         self._left_out: set[str] = set()
@@ -123,7 +123,7 @@ class InstallContext:
         return found[0].path if found else "python3"
 
     def end(self, host: Host, error: HostError, env: str | None = None) -> None:
-        self.done[host.name] = HostInstall(host, error.status, error.reason, error.fix, env=env, seconds=self.seconds)
+        self.done[host.name] = InstallResult(host, error.status, error.reason, error.fix, env=env, seconds=self.seconds)
 
     def leave_out(self, host: Host) -> None:
         """Nothing is done to that host: it was looked at, and that is all."""
@@ -143,7 +143,7 @@ class InstallContext:
                     continue
                 named = not refusal.hosts or host.name in refusal.hosts
                 reason = refusal.reason if named else "nothing was begun: all hosts get one stack, or none"
-                self.done[host.name] = HostInstall(
+                self.done[host.name] = InstallResult(
                     host, "failed", reason, refusal.fix if named else "", seconds=self.seconds
                 )
         return InstallReport(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.remote.outcome import exit_code
+from ipexctl.remote.outcome import HostResult, Report, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.outcome import Status
     from ipexctl.stack.lock.lock import Lock
     from ipexctl.stack.resolve.plan import Refusal
 
@@ -33,23 +31,16 @@ class StackSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class HostInstall:
+class InstallResult(HostResult):
     """One host: what was done there, and whether its environment works."""
 
-    host: Host
-    status: Status
-    reason: str = ""
-    fix: str = ""
     env: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class InstallReport:
-    hosts: tuple[HostInstall, ...]
-    seconds: float
+class InstallReport(Report[InstallResult]):
     stack: StackSummary | None = None
     refusal: Refusal | None = None
     """Why nothing was done."""

@@ -6,13 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.remote.outcome import exit_code
+from ipexctl.remote.outcome import HostResult, Report
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.outcome import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +47,9 @@ def unwatched(event: Event) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncResult(HostResult):
     """One host: where the tree is there, and what was done to it."""
 
-    host: Host
-    status: Status
-    reason: str = ""
-    fix: str = ""
     path: str | None = None
     """The directory of the tree, absolute."""
     generation: int | None = None
@@ -65,7 +58,6 @@ class Synced:
     files_sent: int = 0
     """Files, and links, that were put in place."""
     files_deleted: int = 0
-    seconds: float = 0.0
     kept: tuple[str, ...] = ()
     """Put there once, written to since on the host, and left so."""
     blocked: tuple[str, ...] = ()
@@ -77,9 +69,7 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncReport:
-    hosts: tuple[Synced, ...]
-    seconds: float
+class SyncReport(Report[SyncResult]):
     root: Path
     project: str
     """The tree's name on the nodes."""
@@ -93,7 +83,3 @@ class SyncReport:
     dry_run: bool = False
     left_out: tuple[str, ...] = ()
     """Paths that may hold credentials; a directory has a slash behind it."""
-
-    @property
-    def exit_code(self) -> int:
-        return exit_code([host.status for host in self.hosts])

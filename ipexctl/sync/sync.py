@@ -13,7 +13,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import remember, sent_before
-from ipexctl.sync.report import Notice, Stepped, Synced, SyncReport, unwatched
+from ipexctl.sync.report import Notice, Stepped, SyncReport, SyncResult, unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +90,7 @@ class _Sync:
         self.order, self.project, self.hosts, self.pool = order, order.project, tuple(hosts), pool
         self.facts = dict(facts or {})
         self.iface, self.watch, self.timeout, self.dry_run = iface, watch, timeout, dry_run
-        self.done: dict[str, Synced] = {}
+        self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreeState] = {}
         self.notes = list(self.project.notes)
         self._began = time.monotonic()
@@ -141,8 +141,8 @@ class _Sync:
         found = self.answers[host.name].generation(number)
         if found is None or not found.whole:
             return False
-        self.done[host.name] = Synced(
-            host, "changed" if reason else "ok", reason, "", found.path, number, seconds=self._seconds, kept=found.kept
+        self.done[host.name] = SyncResult(
+            host, "changed" if reason else "ok", reason, "", self._seconds, found.path, number, kept=found.kept
         )
         return True
 
@@ -231,7 +231,7 @@ class _Sync:
 
     def _to_one(
         self, host: Host, session: Session, decision: SyncPlan, need: set[str], bringer: Uploader | None
-    ) -> Synced:
+    ) -> SyncResult:
         began, sent = time.monotonic(), 0
         blobs = bringer.bring(host, session) if bringer is not None and need else []
         sent += bringer.sent.get(host.name, 0) if bringer is not None else 0
@@ -254,28 +254,26 @@ class _Sync:
         self.watch(Stepped(host.name, "sent", time.monotonic() - began))
         return self._synced(host, said, decision.generation, 0 if self.dry_run else sent)
 
-    def _synced(self, host: Host, said: Mapping[str, Any], number: int, sent: int) -> Synced:
+    def _synced(self, host: Host, said: Mapping[str, Any], number: int, sent: int) -> SyncResult:
         if "busy" in said:
             runs = ", ".join(said["busy"])
             raise HostError(f"the run {runs} has begun to use the tree meanwhile", "run it again")
         if "need" in said:
             raise HostError("files don't arrive there", "run it again")
-        return Synced(
+        return SyncResult(
             host,
             "changed" if said["changed"] else "ok",
-            "",
-            "",
-            said["path"],
-            number,
-            sent,
-            said["placed"],
-            said["deleted"],
-            self._seconds,
-            tuple(said["kept"]),
-            tuple(said["blocked"]),
-            tuple(said["aside"]),
-            tuple(said.get("place", ())),
-            tuple(said.get("delete", ())),
+            seconds=self._seconds,
+            path=said["path"],
+            generation=number,
+            sent_bytes=sent,
+            files_sent=said["placed"],
+            files_deleted=said["deleted"],
+            kept=tuple(said["kept"]),
+            blocked=tuple(said["blocked"]),
+            aside=tuple(said["aside"]),
+            would_send=tuple(said.get("place", ())),
+            would_delete=tuple(said.get("delete", ())),
         )
 
     def _contents(self, need: set[str]) -> list[bytes | Entry]:
@@ -307,7 +305,7 @@ class _Sync:
         return time.monotonic() - self._began
 
     def _fail(self, host: Host, error: HostError) -> None:
-        self.done[host.name] = Synced(host, error.status, error.reason, error.fix, seconds=self._seconds)
+        self.done[host.name] = SyncResult(host, error.status, error.reason, error.fix, seconds=self._seconds)
 
     def _report(self, generation: int | None) -> SyncReport:
         hosts = tuple(self.done[host.name] for host in self.hosts if host.name in self.done)

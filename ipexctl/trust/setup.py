@@ -22,7 +22,7 @@ from ipexctl.trust.plan import (
     ssh_names_for,
     stores,
 )
-from ipexctl.trust.report import HostTrust, TrustReport
+from ipexctl.trust.report import TrustReport, TrustResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,14 +77,14 @@ class _TrustContext:
         seconds = time.monotonic() - self._started
         return TrustReport(hosts, seconds, by, config, self.revoke, self.dry_run, tuple(self.notes))
 
-    def _host_result(self, host: Host) -> HostTrust:
+    def _host_result(self, host: Host) -> TrustResult:
         name = host.name
         error, changes = self.pool.errors.get(name), self.changes[name]
         status = error.status if error else "changed" if changes else "ok"
         reason = error.reason if error else "; ".join(changes) or self.notes_by_host.get(name, "")
         fix = error.fix if error else ""
         seconds = self.pool.seconds[name]
-        return HostTrust(host, status, reason, fix, self.internal.get(name), self.ssh_names.get(name), seconds)
+        return TrustResult(host, status, reason, fix, seconds, self.internal.get(name), self.ssh_names.get(name))
 
 
 def trust(

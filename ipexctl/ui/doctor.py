@@ -15,8 +15,8 @@ from ipexctl.doctor.cluster_rules import merge_findings
 from ipexctl.doctor.finding import LEVELS
 from ipexctl.facts.facts import to_json
 from ipexctl.text import printable
-from ipexctl.ui.exec import fold_names
 from ipexctl.ui.messages import wants_color
+from ipexctl.ui.results import fold_names
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _paragraph(
 ) -> list[str]:
     """Level, hosts and id, then message and fix; a `brief` finding takes one line."""
     width, indent = _width(), " " * 6
-    title = " ".join(part for part in (fold_names(list(hosts)), f"[{id_}]" if id_ else "") if part)
+    title = " ".join(part for part in (fold_names(hosts), f"[{id_}]" if id_ else "") if part)
     first = f"{level:<5} {title}"
     if brief:
         first = textwrap.shorten(f"{first}: {printable(message)}", width - 1, placeholder=" ...")

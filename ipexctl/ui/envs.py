@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,63 +10,52 @@ from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
 from ipexctl.ui.install import verified_text
 from ipexctl.ui.messages import print_message
+from ipexctl.ui.results import host_json, print_json, show_results, summary_json
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
     from ipexctl.stack.env.environment import EnvEntry
-    from ipexctl.stack.env.envs import EnvsReport, HostEnvs
-
-_STATUSES = ("ok", "changed", "failed", "unreachable")
+    from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 
 
 def as_json(report: EnvsReport) -> dict[str, Any]:
     return {
         "schema": "ipexctl.envs/1",
-        "hosts": [_host(done) for done in report.hosts],
-        "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
+        "hosts": [_host_json(result) for result in report.hosts],
+        "summary": summary_json(report.hosts),
         "seconds": round(report.seconds, 3),
     }
 
 
-def _host(done: HostEnvs) -> dict[str, Any]:
-    listing = done.listing
+def _host_json(result: EnvsResult) -> dict[str, Any]:
+    listing = result.listing
     return {
-        "name": done.host.name,
-        "address": done.host.address,
-        "status": done.status,
-        "reason": printable(done.reason),
-        "fix": printable(done.fix),
-        "home": done.home,
+        **host_json(result),
+        "home": result.home,
         "envs": [] if listing is None else [asdict(env) for env in listing.envs],
         "wheels": None if listing is None else {"count": listing.wheels, "bytes": listing.wheel_bytes},
         "leftovers": None if listing is None else {"count": listing.leftovers, "bytes": listing.leftover_bytes},
-        "removed": list(done.removed),
-        "verify": dict(done.verify),
+        "removed": list(result.removed),
+        "verify": dict(result.verify),
     }
 
 
 def show_json(report: EnvsReport) -> None:
-    sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_json(as_json(report))
 
 
 def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
     """Print the report; `options` are the command line options that select the same hosts."""
-    if report.verb == "list":
+    is_list = report.verb == "list"
+    if is_list:
         _show_list(report, quiet=quiet, no_color=no_color, options=options)
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for done in report.hosts:
-        changes = verified_text(done.verify) or (f"removed {', '.join(done.removed)}" if done.removed else "")
-        groups.setdefault((done.status, done.reason, done.fix, changes), []).append(done.host.name)
-    for (status, reason, fix, changes), names in groups.items():
-        if status in ("failed", "unreachable"):
-            print_message(
-                f"{printable(fold(names))}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else "")
-            )
-        elif report.verb != "list" and not quiet:
-            parts = "; ".join(part for part in (changes, reason) if part) or "nothing to take away"
-            sys.stdout.write(f"{printable(fold(names))}: {status}: {printable(parts)}\n")
-    sys.stdout.flush()
+    show_results(report.hosts, _describe, quiet=quiet or is_list, no_color=no_color)
+
+
+def _describe(result: EnvsResult) -> str:
+    removed = f"removed {', '.join(result.removed)}" if result.removed else ""
+    changes = verified_text(result.verify) or removed
+    return "; ".join(filter(None, (changes, result.reason))) or "nothing to remove"
 
 
 def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -9,10 +10,13 @@ import re
 import sys
 import tempfile
 import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message, wants_color
+from ipexctl.ui.messages import wants_color
+from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
 from ipexctl.ui.safe_output import Pipe
 
 if TYPE_CHECKING:
@@ -20,7 +24,8 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.execute import ExecReport, HostExec
+    from ipexctl.remote.execute import ExecResult
+    from ipexctl.remote.outcome import Report
     from ipexctl.remote.session import Stream
 
 LONGEST_LINE = 1 << 20
@@ -121,21 +126,36 @@ def neutralise(lines: bytes) -> bytes:
 _CONTROL_CHARACTERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
 
-class CollectedOutput:
-    """Keeps all output until the end, for folding and JSON: in memory while it is small, else on disk."""
+@dataclass(slots=True)
+class _Output:
+    """Where one stream of a host is in the file, and its hash."""
 
-    _IN_MEMORY = 1 << 20
+    segments: list[tuple[int, int]] = field(default_factory=list)
+    digest: hashlib.blake2b = field(default_factory=hashlib.blake2b)
+
+
+class CollectedOutput:
+    """Keeps all output until the end, for folding and JSON, in one file: in memory while it is small, else on disk."""
+
+    _IN_MEMORY = 8 << 20
+    _PIECE = 1 << 18
 
     def __init__(self) -> None:
-        self._outputs: dict[tuple[Host, Stream], _OutputFile] = {}
+        self._outputs: dict[tuple[Host, Stream], _Output] = defaultdict(_Output)
+        self._file = tempfile.SpooledTemporaryFile(max_size=self._IN_MEMORY)  # noqa: SIM115  # lives as long as this
+        self._size = 0
+        self._lock = threading.Lock()
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        files: dict[Stream, _OutputFile] = {
-            "stdout": _OutputFile(self._IN_MEMORY),
-            "stderr": _OutputFile(self._IN_MEMORY),
-        }
-        self._outputs[host, "stdout"], self._outputs[host, "stderr"] = files["stdout"], files["stderr"]
-        return lambda stream, data: files[stream].add(data)
+        def sink(stream: Stream, data: bytes) -> None:
+            with self._lock:
+                output = self._outputs[host, stream]
+                output.digest.update(data)
+                output.segments.append((self._size, len(data)))
+                self._file.write(data)
+                self._size += len(data)
+
+        return sink
 
     def finish(self, host: Host) -> None:
         """Does nothing: output is shown at the end."""
@@ -143,48 +163,31 @@ class CollectedOutput:
     def digest(self, host: Host, stream: Stream) -> bytes | None:
         """Hash of the output; None if there was none."""
         output = self._outputs.get((host, stream))
-        return output.digest if output else None
+        return output.digest.digest() if output else None
 
     def pieces(self, host: Host, stream: Stream) -> Iterator[bytes]:
         output = self._outputs.get((host, stream))
-        return output.pieces() if output else iter(())
+        for start, size in output.segments if output else ():
+            self._file.seek(start)
+            for rest in range(size, 0, -self._PIECE):
+                yield self._file.read(min(rest, self._PIECE))
 
-    def text(self, host: Host, stream: Stream) -> str:
-        return b"".join(self.pieces(host, stream)).decode(errors="replace")
-
-
-class _OutputFile:
-    def __init__(self, in_memory: int) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115  # lives as long as the report
-        self._hash = hashlib.blake2b()
-        self._empty = True
-
-    def add(self, data: bytes) -> None:
-        self._empty = False
-        self._file.write(data)
-        self._hash.update(data)
-
-    @property
-    def digest(self) -> bytes | None:
-        return None if self._empty else self._hash.digest()
-
-    def pieces(self) -> Iterator[bytes]:
-        self._file.seek(0)
-        while piece := self._file.read(1 << 18):
-            yield piece
+    def text(self, host: Host, stream: Stream) -> Iterator[str]:
+        """The output as text, in pieces; bytes that are no UTF-8 are replaced."""
+        return codecs.iterdecode(self.pieces(host, stream), "utf-8", "replace")
 
 
-def show_gathered(report: ExecReport, output: CollectedOutput) -> None:
+def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
     """Print identical output once, under a heading with its hosts."""
     streams: tuple[tuple[Stream, TextIO], ...] = (("stdout", sys.stdout), ("stderr", sys.stderr))
     for stream, target in streams:
         groups: dict[bytes, list[Host]] = {}
-        for done in report.hosts:
-            if digest := output.digest(done.host, stream):
-                groups.setdefault(digest, []).append(done.host)
+        for result in report.hosts:
+            if digest := output.digest(result.host, stream):
+                groups.setdefault(digest, []).append(result.host)
         for hosts in groups.values():
             count = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
-            target.buffer.write(f"{fold_names([host.name for host in hosts])} ({count}):\n".encode())
+            target.buffer.write(f"{fold_names(host.name for host in hosts)} ({count}):\n".encode())
             last = b""
             for piece in output.pieces(hosts[0], stream):
                 target.buffer.write(neutralise(piece) if target.isatty() else piece)
@@ -193,28 +196,25 @@ def show_gathered(report: ExecReport, output: CollectedOutput) -> None:
         target.buffer.flush()
 
 
-def show_json(report: ExecReport, output: CollectedOutput) -> None:
-    """Print one document in UTF-8, whatever the locale; written host by host, so it is never in memory completely."""
+def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
+    """Print one document in UTF-8, whatever the locale; written in pieces, so it is never in memory completely."""
 
     def write(text: str) -> None:
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
 
     write('{\n  "schema": "ipexctl.exec/1",\n  "hosts": [')
-    for index, done in enumerate(report.hosts):
-        host = {
-            "name": done.host.name,
-            "address": done.host.address,
-            "status": done.status,
-            "rc": done.rc,
-            "stdout": output.text(done.host, "stdout"),
-            "stderr": output.text(done.host, "stderr"),
-            "seconds": round(done.seconds, 3),
-            "reason": done.reason,
-            "fix": done.fix,
-        }
-        write(("," if index else "") + "\n    " + json.dumps(host, ensure_ascii=False))
-    counts = {status: sum(done.status == status for done in report.hosts) for status in ("ok", "failed", "unreachable")}
-    write(f'\n  ],\n  "summary": {json.dumps(counts)},\n  "seconds": {round(report.seconds, 3)}\n}}\n')
+    for index, result in enumerate(report.hosts):
+        fields = json.dumps({**host_json(result), "rc": result.rc}, ensure_ascii=False)
+        write(("," if index else "") + "\n    " + fields.removesuffix("}"))
+        streams: tuple[Stream, ...] = ("stdout", "stderr")
+        for stream in streams:
+            write(f', "{stream}": "')
+            for text in output.text(result.host, stream):
+                write(json.dumps(text, ensure_ascii=False)[1:-1])
+            write('"')
+        write("}")
+    summary = summary_json(report.hosts, ("ok", "failed", "unreachable"))
+    write(f'\n  ],\n  "summary": {json.dumps(summary)},\n  "seconds": {round(report.seconds, 3)}\n}}\n')
     sys.stdout.buffer.flush()
 
 
@@ -227,10 +227,10 @@ class FailureReport:
     def __init__(self, delay: float = 1.0) -> None:
         self._delay = delay
         self._lock = threading.Lock()
-        self._waiting: list[HostExec] = []
+        self._waiting: list[ExecResult] = []
         self._timer: threading.Timer | None = None
 
-    def add(self, done: HostExec) -> None:
+    def add(self, done: ExecResult) -> None:
         if done.status == "ok":
             return
         with self._lock:
@@ -247,19 +247,4 @@ class FailureReport:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-        reasons: dict[tuple[str, str, str], list[str]] = {}
-        for done in waiting:
-            reasons.setdefault((done.status, done.reason, done.fix), []).append(done.host.name)
-        for (status, reason, fix), names in reasons.items():
-            print_message(
-                f"{fold_names(names)}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""),
-                patience,
-            )
-
-
-def fold_names(names: list[str]) -> str:
-    if len(names) == 1:
-        return printable(names[0])
-    from ipexctl.hosts.nodeset import fold
-
-    return printable(fold(names))
+        show_failures(waiting, patience)

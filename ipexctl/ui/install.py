@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message, print_refusal, wants_color
+from ipexctl.ui.messages import print_message, print_refusal
+from ipexctl.ui.results import host_json, print_json, show_results, summary_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.stack.report import HostInstall, InstallReport
-
-_STATUSES = ("changed", "ok", "failed", "unreachable")
-_COLORS = {"changed": "33", "ok": "32", "failed": "31", "unreachable": "31"}
+    from ipexctl.stack.report import InstallReport, InstallResult
 
 
 def as_json(report: InstallReport) -> dict[str, Any]:
@@ -47,19 +43,14 @@ def as_json(report: InstallReport) -> dict[str, Any]:
         },
         "hosts": [
             {
-                "name": done.host.name,
-                "address": done.host.address,
-                "status": done.status,
-                "reason": printable(done.reason),
-                "fix": printable(done.fix),
-                "env": done.env,
-                "packages": dict(done.packages),
-                "verify": dict(done.verify),
-                "seconds": round(done.seconds, 3),
+                **host_json(result),
+                "env": result.env,
+                "packages": dict(result.packages),
+                "verify": dict(result.verify),
             }
-            for done in report.hosts
+            for result in report.hosts
         ],
-        "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
+        "summary": summary_json(report.hosts),
         "path": report.path,
         "wheels": [] if report.lock is None else [wheel.to_json() for wheel in report.lock.wheels],
         "bytes": {
@@ -74,38 +65,26 @@ def as_json(report: InstallReport) -> dict[str, Any]:
 
 
 def show_json(report: InstallReport) -> None:
-    sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_json(as_json(report))
 
 
 def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
     """Print results to stdout; failures, notes and the next command to stderr."""
+    results = report.hosts
     if report.refusal is not None:
         print_refusal(report.refusal.reason, report.refusal.fix, no_color=no_color)
+        results = [result for result in results if result.status != "failed"]
     if not quiet:
         _show_stack(report)
-    groups: dict[tuple[str, ...], list[HostInstall]] = {}
-    for done in report.hosts:
-        if report.refusal is not None and done.status == "failed":
-            continue
-        groups.setdefault((done.status, done.reason, done.fix, verified_text(done.verify)), []).append(done)
-    colors = wants_color(sys.stdout, os.environ, no_color=no_color)
-    for (status, reason, fix, verified), nodes in groups.items():
-        names = _fold([done.host.name for done in nodes])
-        shown = _status(status, report)
-        if status in ("failed", "unreachable"):
-            print_message(f"{names}: {shown}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
-        elif not quiet:
-            color, reset = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
-            parts = [part for part in (reason, verified) if part]
-            sys.stdout.write(
-                f"{names}: {color}{shown}{reset}" + printable(f": {'; '.join(parts)}" if parts else "") + "\n"
-            )
-    sys.stdout.flush()
+    show_results(results, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
         print_message(f"note: {printable(note)}")
     if not quiet:
         _print_next_step(report)
+
+
+def _describe(result: InstallResult) -> str:
+    return "; ".join(filter(None, (result.reason, verified_text(result.verify))))
 
 
 def _show_stack(report: InstallReport) -> None:
@@ -124,10 +103,6 @@ def _show_stack(report: InstallReport) -> None:
             sys.stdout.write(f"  {size:>8}  {printable(wheel.filename)}\n")
 
 
-def _status(status: str, report: InstallReport) -> str:
-    return "would change" if report.dry_run and status == "changed" else status
-
-
 def verified_text(verify: Mapping[str, Any]) -> str:
     """The verified features as text; without times, so that equal hosts share one line."""
     if not verify.get("ok"):
@@ -141,7 +116,7 @@ def verified_text(verify: Mapping[str, Any]) -> str:
 
 
 def _print_next_step(report: InstallReport) -> None:
-    statuses = {done.status for done in report.hosts}
+    statuses = {result.status for result in report.hosts}
     if report.dry_run:
         print_message("nothing was installed (--dry-run)")
     elif not report.hosts and report.path is not None and report.lock is not None:
@@ -154,11 +129,3 @@ def _print_next_step(report: InstallReport) -> None:
         print_message("when that is mended, the same command goes on from here")
     elif report.path is not None and report.hosts and report.refusal is None:
         print_message(f"on each host: {printable(report.path)}/bin/python")
-
-
-def _fold(names: list[str]) -> str:
-    if len(names) == 1:
-        return printable(names[0])
-    from ipexctl.hosts.nodeset import fold
-
-    return printable(fold(names))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.hosts.nodeset import fold
 from ipexctl.sync.report import Notice, Stepped
 from ipexctl.text import printable, readable
-from ipexctl.ui.messages import print_message, wants_color
+from ipexctl.ui.messages import print_message
+from ipexctl.ui.results import fold_equal, host_json, print_json, show_results, summary_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.sync.report import BytesMoved, Event, Synced, SyncReport
+    from ipexctl.sync.report import BytesMoved, Event, SyncReport, SyncResult
 
-_STATUSES: Final = ("changed", "ok", "failed", "unreachable")
-_COLORS: Final = {"changed": "33", "ok": "32"}
 _PROGRESS_SECONDS: Final = 2.0
 _LISTED: Final = 5
 
@@ -63,8 +61,8 @@ def as_json(report: SyncReport) -> dict[str, Any]:
         "digest": report.digest,
         "files": report.files,
         "bytes": report.size,
-        "hosts": [_host(done) for done in report.hosts],
-        "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
+        "hosts": [_host_json(result) for result in report.hosts],
+        "summary": summary_json(report.hosts),
         "notes": [printable(note) for note in report.notes],
         "left_out": [printable(path) for path in report.left_out],
         "dry_run": report.dry_run,
@@ -72,45 +70,27 @@ def as_json(report: SyncReport) -> dict[str, Any]:
     }
 
 
-def _host(done: Synced) -> dict[str, Any]:
+def _host_json(result: SyncResult) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "name": done.host.name,
-        "address": done.host.address,
-        "status": done.status,
-        "reason": printable(done.reason),
-        "fix": printable(done.fix),
-        "path": done.path,
-        "generation": done.generation,
-        "sent_bytes": done.sent_bytes,
-        "files_sent": done.files_sent,
-        "files_deleted": done.files_deleted,
-        "seconds": round(done.seconds, 3),
+        **host_json(result),
+        "path": result.path,
+        "generation": result.generation,
+        "sent_bytes": result.sent_bytes,
+        "files_sent": result.files_sent,
+        "files_deleted": result.files_deleted,
     }
     for name in ("kept", "blocked", "aside", "would_send", "would_delete"):
-        document[name] = [printable(path) for path in getattr(done, name)]
+        document[name] = [printable(path) for path in getattr(result, name)]
     return document
 
 
 def show_json(report: SyncReport) -> None:
-    sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_json(as_json(report))
 
 
 def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> None:
     """Print results to stdout; failures, warnings and notes to stderr."""
-    groups: dict[tuple[str, ...], list[Synced]] = {}
-    for done in report.hosts:
-        groups.setdefault((done.status, done.reason, done.fix, _changes(done)), []).append(done)
-    colors = wants_color(sys.stdout, os.environ, no_color=no_color)
-    for (status, reason, fix, changes), nodes in groups.items():
-        names = printable(fold([done.host.name for done in nodes]))
-        if status in ("failed", "unreachable"):
-            print_message(f"{names}: {status}: {printable(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
-        elif not quiet:
-            color, reset = (f"\x1b[{_COLORS[status]}m", "\x1b[0m") if colors else ("", "")
-            shown = "would change" if report.dry_run and status == "changed" else status
-            parts = "; ".join(part for part in (changes, reason) if part)
-            sys.stdout.write(f"{names}: {color}{shown}{reset}" + printable(f": {parts}" if parts else "") + "\n")
+    show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_paths(report)
     sys.stdout.flush()
@@ -121,23 +101,22 @@ def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> 
         _print_next_step(report)
 
 
-def _changes(done: Synced) -> str:
-    if done.status != "changed":
-        return ""
-    parts = [f"{done.files_sent} {'file' if done.files_sent == 1 else 'files'} put there"] if done.files_sent else []
-    parts += [f"{done.files_deleted} deleted"] if done.files_deleted else []
-    return ", ".join(parts) or ("" if done.reason else "directories and modes")
+def _describe(result: SyncResult) -> str:
+    if result.status != "changed":
+        return result.reason
+    count = result.files_sent
+    parts = [f"{count} {'file' if count == 1 else 'files'} put there"] if count else []
+    parts += [f"{result.files_deleted} deleted"] if result.files_deleted else []
+    return "; ".join(filter(None, (", ".join(parts), result.reason))) or "directories and modes"
 
 
 def _show_paths(report: SyncReport) -> None:
     """Print files to send and delete, once for hosts with equal lists."""
-    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for done in report.hosts:
-        if done.would_send or done.would_delete:
-            groups.setdefault((done.would_send, done.would_delete), []).append(done.host.name)
+    listed = [result for result in report.hosts if result.would_send or result.would_delete]
+    groups = fold_equal(listed, lambda result: (result.would_send, result.would_delete))
     for (send, delete), names in groups.items():
         if len(groups) > 1:
-            sys.stdout.write(f"{printable(fold(names))}:\n")
+            sys.stdout.write(f"{names}:\n")
         sys.stdout.write("".join(f"  send    {printable(path)}\n" for path in send))
         sys.stdout.write("".join(f"  delete  {printable(path)}\n" for path in delete))
 
@@ -151,13 +130,10 @@ def _print_kept(report: SyncReport) -> None:
         "NAME.node-1",
     }
     for name, explanation in explanations.items():
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for done in report.hosts:
-            if paths := getattr(done, name):
-                groups.setdefault(paths, []).append(done.host.name)
-        for paths, names in groups.items():
+        paths_of = attrgetter(name)
+        for paths, names in fold_equal(filter(paths_of, report.hosts), paths_of).items():
             level = "warning" if name != "kept" else "note"
-            print_message(f"{level}: {printable(fold(names))}: {_shortened(paths)} {explanation}")
+            print_message(f"{level}: {names}: {_shortened(paths)} {explanation}")
 
 
 def _shortened(paths: Sequence[str]) -> str:
@@ -166,7 +142,7 @@ def _shortened(paths: Sequence[str]) -> str:
 
 
 def _print_next_step(report: SyncReport) -> None:
-    statuses = {done.status for done in report.hosts}
+    statuses = {result.status for result in report.hosts}
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
+from ipexctl.ui.results import host_json, print_json, show_results, summary_json
 
 if TYPE_CHECKING:
     from ipexctl.trust.report import TrustReport
-
-_STATUSES = ("ok", "changed", "failed", "unreachable")
 
 
 def as_json(report: TrustReport) -> dict[str, Any]:
@@ -21,19 +18,9 @@ def as_json(report: TrustReport) -> dict[str, Any]:
         "schema": "ipexctl.trust/1",
         "node0": report.node0.name,
         "hosts": [
-            {
-                "name": done.host.name,
-                "address": done.host.address,
-                "internal": done.internal,
-                "ssh_name": done.ssh_name,
-                "status": done.status,
-                "reason": printable(done.reason),
-                "fix": printable(done.fix),
-                "seconds": round(done.seconds, 3),
-            }
-            for done in report.hosts
+            {**host_json(result), "internal": result.internal, "ssh_name": result.ssh_name} for result in report.hosts
         ],
-        "summary": {status: sum(done.status == status for done in report.hosts) for status in _STATUSES},
+        "summary": summary_json(report.hosts),
         "config": None if report.config is None else printable(report.config),
         "by": report.by,
         "revoke": report.revoke,
@@ -44,34 +31,20 @@ def as_json(report: TrustReport) -> dict[str, Any]:
 
 
 def show_json(report: TrustReport) -> None:
-    sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_json(as_json(report))
 
 
-def show(report: TrustReport, *, quiet: bool = False, options: str = "") -> None:
+def show(report: TrustReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
     """Print results to stdout; failures and the next command to stderr."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for done in report.hosts:
-        groups.setdefault((done.status, done.reason, done.fix), []).append(done.host.name)
-    for (status, reason, fix), names in groups.items():
-        line = f"{_fold(names)}: {_status(status, report)}" + (f": {printable(reason)}" if reason else "")
-        if status in ("failed", "unreachable"):
-            print_message(line + (f"\n  {printable(fix)}" if fix else ""))
-        elif not quiet:
-            sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    show_results(report.hosts, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
         print_message(f"note: {printable(note)}")
     if not quiet:
         _print_next_step(report, options)
 
 
-def _status(status: str, report: TrustReport) -> str:
-    return "would change" if report.dry_run and status == "changed" else status
-
-
 def _print_next_step(report: TrustReport, options: str) -> None:
-    statuses = {done.status for done in report.hosts}
+    statuses = {result.status for result in report.hosts}
     failed = statuses & {"failed", "unreachable"}
     if report.dry_run:
         print_message("nothing was changed (--dry-run)")
@@ -95,11 +68,3 @@ def _print_next_step(report: TrustReport, options: str) -> None:
         print_message(f"node0 ({printable(report.node0.name)}) already reaches every node by ssh; nothing changed")
     elif failed:
         print_message(f"when that is mended: ipexctl trust{options}")
-
-
-def _fold(names: list[str]) -> str:
-    if len(names) == 1:
-        return printable(names[0])
-    from ipexctl.hosts.nodeset import fold
-
-    return printable(fold(names))

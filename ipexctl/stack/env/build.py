@@ -18,7 +18,7 @@ from ipexctl.stack.env.preflight import home_obstacle
 from ipexctl.stack.env.staging import WheelDelivery, blob_of, stage_wheels
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.progress import BytesMoved, Ended, Stepped
-from ipexctl.stack.report import HostInstall
+from ipexctl.stack.report import InstallResult
 from ipexctl.trust.node0_config import config_for
 from ipexctl.trust.plan import ssh_names_for
 
@@ -348,12 +348,12 @@ def _prove(
     wrong = explain(result, env=setup.name)
     seconds = context.seconds
     if wrong is not None:
-        context.done[host.name] = HostInstall(
-            host, "failed", wrong[0], wrong[1], setup.name, setup.lock.packages, result.to_json(), seconds
+        context.done[host.name] = InstallResult(
+            host, "failed", wrong[0], wrong[1], seconds, setup.name, setup.lock.packages, result.to_json()
         )
     else:
         reason = "shares the home of another host" if shares else ""
-        context.done[host.name] = HostInstall(
-            host, "changed" if changed else "ok", reason, "", setup.name, setup.lock.packages, result.to_json(), seconds
+        context.done[host.name] = InstallResult(
+            host, "changed" if changed else "ok", reason, "", seconds, setup.name, setup.lock.packages, result.to_json()
         )
     context.watch(Ended(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=wrong is None))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import gather
-from ipexctl.remote.outcome import HostError, exit_code
+from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.stack.env import environment
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.stack.env.verify_errors import explain
@@ -25,13 +25,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class HostEnvs:
+class EnvsResult(HostResult):
     """One host: what is there, what was taken away, or what was proved."""
 
-    host: Host
-    status: Status
-    reason: str = ""
-    fix: str = ""
     listing: EnvListing | None = None
     removed: tuple[str, ...] = ()
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -40,14 +36,8 @@ class HostEnvs:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvsReport:
-    hosts: tuple[HostEnvs, ...]
-    seconds: float
+class EnvsReport(Report[EnvsResult]):
     verb: str = "list"
-
-    @property
-    def exit_code(self) -> int:
-        return exit_code([host.status for host in self.hosts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +52,7 @@ class _There:
 
 
 def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
-    def look(there: _There) -> HostEnvs:
+    def look(there: _There) -> EnvsResult:
         found = environment.listing(there.session, there.python, home=there.home, cancel=pool.cancel)
         return _of(there, "ok", listing=found)
 
@@ -74,7 +64,7 @@ def remove_envs(
 ) -> EnvsReport:
     """Take environments away, by their own names or those that point at them; a second time there is nothing to do."""
 
-    def take(there: _There) -> HostEnvs:
+    def take(there: _There) -> EnvsResult:
         known = {word for env in there.facts.software.envs for word in (env.name, *env.names)}
         gone = environment.remove(
             there.session,
@@ -96,7 +86,7 @@ def remove_envs(
 def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
     """Take away wheels, leftovers, and environments no name points at."""
 
-    def take(there: _There) -> HostEnvs:
+    def take(there: _There) -> EnvsResult:
         gone = environment.prune(there.session, there.python, home=there.home, cancel=pool.cancel)
         if gone.failed:
             name, why = next(iter(gone.failed.items()))
@@ -121,7 +111,7 @@ def verify_envs(
 ) -> EnvsReport:
     """Use it on every host, and say whether it works. Nothing in it is changed."""
 
-    def prove(there: _There) -> HostEnvs:
+    def prove(there: _There) -> EnvsResult:
         if subject.python is not None:
             result = environment.verify(
                 there.session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel
@@ -148,15 +138,15 @@ def verify_envs(
     return _on_each(hosts, pool, prove, home=home, timeout=timeout, verb="verify")
 
 
-def _of(there: _There, status: Status, reason: str = "", fix: str = "", **found: Any) -> HostEnvs:
+def _of(there: _There, status: Status, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
     store = there.facts.home.store if there.facts.home else None
-    return HostEnvs(there.host, status, reason, fix, home=there.home, store=store, **found)
+    return EnvsResult(there.host, status, reason, fix, home=there.home, store=store, **found)
 
 
 def _on_each(
     hosts: Sequence[Host],
     pool: SessionPool,
-    work: Callable[[_There], HostEnvs],
+    work: Callable[[_There], EnvsResult],
     *,
     home: str,
     timeout: float | None,
@@ -171,7 +161,7 @@ def _on_each(
 def _once_a_store(
     hosts: Sequence[Host],
     pool: SessionPool,
-    work: Callable[[_There], HostEnvs],
+    work: Callable[[_There], EnvsResult],
     *,
     home: str,
     timeout: float | None,
@@ -190,7 +180,7 @@ def _once_a_store(
         if name not in done:
             leader = firsts[_store(each)]
             ended = done[leader.name]
-            done[name] = HostEnvs(
+            done[name] = EnvsResult(
                 each.host, ended.status, ended.reason or f"shares the home of {leader.name}", ended.fix
             )
     return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
@@ -212,35 +202,41 @@ class _Found:
 
 def _look(
     hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None
-) -> tuple[dict[str, HostEnvs], dict[str, _Found]]:
-    done: dict[str, HostEnvs] = {}
+) -> tuple[dict[str, EnvsResult], dict[str, _Found]]:
+    done: dict[str, EnvsResult] = {}
     there: dict[str, _Found] = {}
     for answer in gather(hosts, pool, home=home, timeout=timeout):
         host, facts = answer.host, answer.facts
         if facts is None or answer.status != "ok" or facts.home is None:
             status: Status = "failed" if answer.status == "ok" else answer.status
-            done[host.name] = HostEnvs(
-                host, status, answer.reason or "it did not say where our directory is", answer.fix
+            done[host.name] = EnvsResult(
+                host, status, answer.reason or "it did not say where our directory is", answer.fix, answer.seconds
             )
             continue
         pythons = usable_pythons(facts)
         if not pythons:
-            done[host.name] = HostEnvs(host, "failed", "there is no Python 3.8 or newer", "ipexctl doctor says more")
+            done[host.name] = EnvsResult(host, "failed", "there is no Python 3.8 or newer", "ipexctl doctor says more")
             continue
         there[host.name] = _Found(host, facts, facts.home.path, pythons[0].path)
     return done, there
 
 
-def _fan_out(pool: SessionPool, there: Mapping[str, _Found], work: Callable[[_There], HostEnvs]) -> dict[str, HostEnvs]:
-    def on_one(host: Host, session: Session) -> HostEnvs:
+def _fan_out(
+    pool: SessionPool, there: Mapping[str, _Found], work: Callable[[_There], EnvsResult]
+) -> dict[str, EnvsResult]:
+    began = time.monotonic()
+
+    def on_one(host: Host, session: Session) -> EnvsResult:
         found = there[host.name]
         return work(_There(host, session, found.facts, found.home, found.python))
 
-    done: dict[str, HostEnvs] = {}
+    done: dict[str, EnvsResult] = {}
     for ended in pool.each([found.host for found in there.values()], on_one):
         if ended.result is not None:
-            done[ended.host.name] = ended.result
+            done[ended.host.name] = replace(ended.result, seconds=time.monotonic() - began)
         elif ended.error is not None:
             error = ended.error
-            done[ended.host.name] = HostEnvs(ended.host, error.status, error.reason, error.fix)
+            done[ended.host.name] = EnvsResult(
+                ended.host, error.status, error.reason, error.fix, time.monotonic() - began
+            )
     return done

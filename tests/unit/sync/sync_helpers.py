@@ -16,7 +16,7 @@ from ipexctl.sync.sync import sync_project
 
 if TYPE_CHECKING:
     from ipexctl.remote.command import Command
-    from ipexctl.sync.report import Synced, SyncReport
+    from ipexctl.sync.report import SyncReport, SyncResult
 
 HERE = Host("here", "localhost")
 
@@ -59,7 +59,7 @@ class Place:
             project = read_project(self.root, home=str(self.home), **reading)
             return sync_project(project, hosts, pool, home=str(self.home), **more)
 
-    def synced(self, **more: Any) -> Synced:
+    def synced(self, **more: Any) -> SyncResult:
         """The one host's end, which is well."""
         (done,) = self.sync(**more).hosts
         assert done.status in ("ok", "changed"), done.reason

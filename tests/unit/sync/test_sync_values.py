@@ -20,7 +20,7 @@ from ipexctl.sync.manifest import Entry, Manifest, decode, encode, unpacked
 from ipexctl.sync.node_calls import Generation, TreeState
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import data_patterns
-from ipexctl.sync.report import Synced, SyncReport
+from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.sync.root import root_for, tree_name
 from ipexctl.sync.scan import leads_out
 from ipexctl.sync.size_limits import heaviest
@@ -202,7 +202,7 @@ def test_homes_at_two_paths_are_refused() -> None:
 
 
 def test_the_json_is_as_promised() -> None:
-    done = Synced(A, "changed", "", "", "/h/code/p-1", 1, 10, 2, 1, 0.5, ("ck\udcff",))
+    done = SyncResult(A, "changed", "", "", 0.5, "/h/code/p-1", 1, 10, 2, 1, ("ck\udcff",))
     report = SyncReport((done,), 0.5, Path("/p"), "p-1", "d", 3, 30, "/h/code/p-1", 1)
     data = json.loads(json.dumps(as_json(report), ensure_ascii=False).encode("utf-8"))
     assert data["schema"] == "ipexctl.sync/1"

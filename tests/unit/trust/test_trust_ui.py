@@ -12,7 +12,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.host import Host
-from ipexctl.trust.report import HostTrust, TrustReport
+from ipexctl.trust.report import TrustReport, TrustResult
 from ipexctl.ui.trust import as_json, show, show_json
 from message_data import missing
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import Status
 
 
-def done(name: str, status: Status = "ok", reason: str = "", fix: str = "") -> HostTrust:
-    return HostTrust(Host(name, f"{name}.net"), status, reason, fix, f"in-{name}", name, 0.1234)
+def done(name: str, status: Status = "ok", reason: str = "", fix: str = "") -> TrustResult:
+    return TrustResult(Host(name, f"{name}.net"), status, reason, fix, 0.1234, f"in-{name}", name)
 
 
 ADDED = tuple(done(f"node{n}", "changed", "a line added") for n in range(1, 5))

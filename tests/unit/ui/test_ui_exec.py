@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.execute import ExecReport, HostExec
+from ipexctl.remote.execute import ExecResult
+from ipexctl.remote.outcome import Report
 from ipexctl.ui.exec import LONGEST_LINE, CollectedOutput, FailureReport, Prefixer, neutralise, show_gathered, show_json
 from ipexctl.ui.messages import excerpt, wants_color
 
@@ -43,10 +44,10 @@ def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
 
 
 def test_hosts_with_the_same_reason_share_a_paragraph(capsys: pytest.CaptureFixture[str]) -> None:
-    def failed(name: str, reason: str) -> HostExec:
-        return HostExec(Host(name, name), "failed", 1, 0.1, reason, "do this")
+    def failed(name: str, reason: str) -> ExecResult:
+        return ExecResult(Host(name, name), "failed", reason, "do this", 0.1, 1)
 
-    ok = HostExec(Host("n9", "n9"), "ok", 0, 0.1)
+    ok = ExecResult(Host("n9", "n9"), "ok", rc=0)
     problems = FailureReport(delay=60)
     for done in (failed("n1", "exit code 1"), ok, failed("n2", "exit code 1"), failed("n3", "other \x1b[31m")):
         problems.add(done)
@@ -83,7 +84,7 @@ def test_the_caret_stands_under_the_place_in_one_line(text: str, column: int) ->
 
 def test_a_problem_is_said_while_the_others_still_work(capsys: pytest.CaptureFixture[str]) -> None:
     problems = FailureReport(delay=0.05)
-    problems.add(HostExec(Host("n1", "n1"), "unreachable", None, 0.1, "gone", "look"))
+    problems.add(ExecResult(Host("n1", "n1"), "unreachable", "gone", "look"))
     time.sleep(0.5)
     assert capsys.readouterr().err == "n1: unreachable: gone\n  look\n"
     problems.print()
@@ -96,15 +97,15 @@ def test_a_hosts_colours_reach_the_terminal_and_nothing_that_drives_it() -> None
     assert neutralise("ünïcode".encode()) == "ünïcode".encode()
 
 
-def report_of(*outputs: tuple[str, bytes]) -> tuple[ExecReport, CollectedOutput]:
+def report_of(*outputs: tuple[str, bytes]) -> tuple[Report[ExecResult], CollectedOutput]:
     held, ended = CollectedOutput(), []
     for name, output in outputs:
         host = Host(name, name)
         sink = held.sink_for(host)
         for start in range(0, len(output), 700_000):
             sink("stdout", output[start : start + 700_000])
-        ended.append(HostExec(host, "ok", 0, 0.1))
-    return ExecReport(tuple(ended), 0.2), held
+        ended.append(ExecResult(host, "ok", rc=0))
+    return Report(tuple(ended), 0.2), held
 
 
 def test_gather_folds_equal_output_also_where_it_is_long(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.progress import BytesMoved, Ended, Notice, Stepped
-from ipexctl.stack.report import HostInstall, InstallReport, StackSummary
+from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.plan import Refusal
 from ipexctl.ui.install import as_json, show
 from ipexctl.ui.install_view import InstallView
@@ -20,11 +20,11 @@ STACK = StackSummary("ipex-2.8", "2.8.0", "2.8.0", None, "2021.15.0", "3.11", "g
 PROOF = {"ok": True, "capability": "AVX512", "bf16": "training", "allreduce_ms": [0.4, 7], "backend": "gloo"}
 
 
-def host(name: str, status: str = "changed", reason: str = "", **more: object) -> HostInstall:
-    return HostInstall(Host(name, name), status, reason, env="ipex-2.8-12345678", **more)  # type: ignore[arg-type]
+def host(name: str, status: str = "changed", reason: str = "", **more: object) -> InstallResult:
+    return InstallResult(Host(name, name), status, reason, env="ipex-2.8-12345678", **more)  # type: ignore[arg-type]
 
 
-def report(*hosts: HostInstall, **more: object) -> InstallReport:
+def report(*hosts: InstallResult, **more: object) -> InstallReport:
     return InstallReport(hosts, 1.5, stack=STACK, lock=LOCK, path="/h/envs/default", **more)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,92 @@
+"""Results of hosts, for every command that reports one per host: equal results folded into one line, or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.text import printable
+from ipexctl.ui.messages import print_message, wants_color
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ipexctl.remote.outcome import HostResult, Status
+
+Result = TypeVar("Result", bound="HostResult")
+Value = TypeVar("Value")
+_COLORS: Final = {"changed": "33", "ok": "32"}
+_FAILED: Final = ("failed", "unreachable")
+_STATUSES: Final[tuple[Status, ...]] = ("changed", "ok", *_FAILED)
+
+
+def host_json(result: HostResult) -> dict[str, Any]:
+    """The fields that every command reports about a host."""
+    return {
+        "name": result.host.name,
+        "address": result.host.address,
+        "status": result.status,
+        "reason": printable(result.reason),
+        "fix": printable(result.fix),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def summary_json(results: Sequence[HostResult], statuses: Sequence[Status] = _STATUSES) -> dict[str, int]:
+    return {status: sum(result.status == status for result in results) for status in statuses}
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def fold_names(names: Iterable[str]) -> str:
+    return printable(fold(names))
+
+
+def fold_equal(results: Iterable[Result], value_of: Callable[[Result], Value]) -> dict[Value, str]:
+    """Each value, with the folded names of the hosts that have it."""
+    names: dict[Value, list[str]] = {}
+    for result in results:
+        names.setdefault(value_of(result), []).append(result.host.name)
+    return {value: fold_names(hosts) for value, hosts in names.items()}
+
+
+def show_results(
+    results: Iterable[Result],
+    describe: Callable[[Result], str] = lambda result: result.reason,
+    *,
+    quiet: bool = False,
+    no_color: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Print equal results once: successes with their description to stdout, failures with their fix to stderr."""
+    has_color = wants_color(sys.stdout, os.environ, no_color=no_color)
+
+    def line_of(result: Result) -> tuple[Status, str, str]:
+        return result.status, result.reason if result.status in _FAILED else describe(result), result.fix
+
+    for (status, text, fix), names in fold_equal(results, line_of).items():
+        if status in _FAILED:
+            _print_failure(names, status, text, fix)
+        elif not quiet:
+            word = "would change" if dry_run and status == "changed" else status
+            shown = f"\x1b[{_COLORS[status]}m{word}\x1b[0m" if has_color else word
+            sys.stdout.write(f"{names}: {shown}" + printable(f": {text}" if text else "") + "\n")
+    sys.stdout.flush()
+
+
+def show_failures(results: Iterable[HostResult], patience: float | None = None) -> None:
+    """Print equal failures once to stderr; a blocked stderr is waited for at most `patience` seconds."""
+    failures = [result for result in results if result.status in _FAILED]
+    for (status, reason, fix), names in fold_equal(failures, lambda r: (r.status, r.reason, r.fix)).items():
+        _print_failure(names, status, reason, fix, patience)
+
+
+def _print_failure(names: str, status: Status, reason: str, fix: str, patience: float | None = None) -> None:
+    line = f"{names}: {status}" + (f": {printable(reason)}" if reason else "")
+    print_message(line + (f"\n  {printable(fix)}" if fix else ""), patience)
