@@ -127,13 +127,11 @@ def _from_copy(
 
 def _lines_only(watch: Watch, stderr: bool, follow: bool) -> Watch:
     """Send the lines of --stderr to stdout, and drop the end of the run unless the logs are followed."""
-    from dataclasses import replace
-
     from ipexctl.jobs.events import Chunk, RunEnded
 
     def watched(event: Event) -> None:
         if isinstance(event, Chunk) and stderr:
-            event = replace(event, stream="stdout")
+            event = event._replace(stream="stdout")
         if follow or not isinstance(event, RunEnded):
             watch(event)
 

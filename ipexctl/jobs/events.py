@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
+from ipexctl.node.common.frames import Chunk, Stream
 from ipexctl.node.common.records import (
     FINAL,
     Failure,
@@ -38,19 +38,6 @@ __all__ = (
     "Watch",
     "read_status",
 )
-
-Stream = Literal["stdout", "stderr"]
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of one rank's stream; pieces of one stream come in order and without a gap."""
-
-    rank: int
-    stream: Stream
-    data: bytes
-    offset: int = 0
-    """Where in the stream it begins, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,14 @@ The run doesn't know who follows; leaving changes nothing for it.
 
 from __future__ import annotations
 
-import base64
-import json
 import time
-import zlib
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from ipexctl.jobs.events import Chunk, RunEnded, RunNotice, read_status
-from ipexctl.jobs.local_copy import SHORT
+from ipexctl.jobs.events import RunEnded, RunNotice, read_status
 from ipexctl.jobs.stall_report import silence_lines
+from ipexctl.node.common.frames import SUFFIXES, FrameError, decode_chunk, decode_json
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.outcome import Cancelled, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +20,11 @@ if TYPE_CHECKING:
     from ipexctl.jobs.events import RunStatus, Stream, Watch
     from ipexctl.jobs.local_copy import LocalCopy
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.frames import Chunk, Frame
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
-_LONG: Final[Mapping[str, Stream]] = {"out": "stdout", "err": "stderr"}
 _WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
-_MOST: Final = 64 << 20
-"""Characters that one packed piece may hold."""
 
 
 class Follower:
@@ -61,14 +56,13 @@ class Follower:
         self._watch = watch
         self._cancel = cancel
         self._ranks = None if ranks is None else list(ranks)
-        self._streams = [SHORT[stream] for stream in streams]
+        self._streams = [SUFFIXES[stream] for stream in streams]
         self._begin = begin
         self._copy = copy
         self._figures = figures
         self._heard = False
         self._silent: float | None = None
         """Since when, of the silence that has been told."""
-        self._unpacker = zlib.decompressobj()
 
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
         """Until the run has ended, or for all it has said so far; the last event is returned and was watched.
@@ -113,7 +107,6 @@ class Follower:
                 "follow": to_the_end,
                 "figures": self._figures,
             }
-            self._unpacker = zlib.decompressobj()
             last = call(
                 session,
                 "run.follow",
@@ -121,7 +114,7 @@ class Follower:
                 request,
                 python=self._record.python,
                 label="follow the run",
-                on_event=self._hear,
+                on_frame=self._on_frame,
                 cancel=self._cancel,
             )
         finally:
@@ -131,27 +124,22 @@ class Follower:
             self._watch(RunNotice(tail, True))
         return RunEnded(run_exit_code(status), status)
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         self._heard = True
-        if event["event"] != "packed":
-            return
-        try:
-            text = self._unpacker.decompress(base64.b64decode(event["data"]), _MOST)
-            said = [json.loads(line) for line in text.splitlines()]
-        except (ValueError, zlib.error) as error:
-            raise HostError(f"what came from there can't be read: {error}") from None
-        for each in said:
-            if each["event"] == "chunk":
-                self._take(int(each["rank"]), str(each["stream"]), int(each["offset"]), each["data"].encode("latin-1"))
-            elif each["event"] == "status":
-                self._watch(self._take_in(each["status"]))
+        kind, payload = frame
+        if kind != b"J":
+            self._on_chunk(decode_chunk(kind, payload))
+        elif "status" in (message := decode_json(payload)):
+            self._watch(self._take_in(message["status"]))
 
-    def _take(self, rank: int, name: str, offset: int, data: bytes) -> None:
-        self.offsets[f"{rank}.{name}"] = offset + len(data)
+    def _on_chunk(self, chunk: Chunk) -> None:
+        if 0 < self._record.world_size <= chunk.rank:
+            raise FrameError(f"output of rank {chunk.rank}, which this run doesn't have")
+        self.offsets[f"{chunk.rank}.{SUFFIXES[chunk.stream]}"] = chunk.end
         if self._copy is not None:
-            self._copy.take(rank, _LONG[name], offset, data)
+            self._copy.take(chunk)
             self._look_at_copy()
-        self._watch(Chunk(rank, _LONG[name], data, offset))
+        self._watch(chunk)
 
     def _take_in(self, document: dict[str, Any]) -> RunStatus:
         self.document = document

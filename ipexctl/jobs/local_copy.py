@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.events import FINAL, Chunk, read_status
+from ipexctl.node.common.frames import SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.events import RunStatus, Stream
 
-SHORT: Final[Mapping[str, str]] = {"stdout": "out", "stderr": "err"}
 _NOTED_EVERY: Final = 5.0
 _OPEN_AT_ONCE: Final = 256
 _PIECE: Final = 1 << 18
@@ -41,11 +41,12 @@ class LocalCopy:
         self._state = ""
         self._noted = 0.0
 
-    def take(self, rank: int, stream: Stream, offset: int, data: bytes) -> None:
+    def take(self, chunk: Chunk) -> None:
         """A piece of a rank's output. Pieces of one stream come in order, the first at its beginning."""
         if self.broken is not None:
             return
-        name = f"{rank:04}.{SHORT[stream]}"
+        name = f"{chunk.rank:04}.{SUFFIXES[chunk.stream]}"
+        data, offset = chunk.data, chunk.offset
         try:
             number = self._opened(name)
             if offset > self._sizes[name]:
@@ -130,7 +131,8 @@ class ReadCopy:
 
     def _read(self, rank: int, stream: Stream) -> Iterator[Chunk]:
         offset = 0
-        with contextlib.suppress(OSError), (self.directory / "ranks" / f"{rank:04}.{SHORT[stream]}").open("rb") as file:
+        path = self.directory / "ranks" / f"{rank:04}.{SUFFIXES[stream]}"
+        with contextlib.suppress(OSError), path.open("rb") as file:
             while data := file.read(_PIECE):
                 yield Chunk(rank, stream, data, offset)
                 offset += len(data)

@@ -1,7 +1,8 @@
 """Calls to the agent, the package `ipexctl.node`: sent to a host as a zip on stdin and run by a Python found there.
 
 Stdin carries the zip and the request, one line of JSON. Stdout carries events, one per line of JSON; the `event` of the
-last one is `done`, or `failed` with `reason` and `fix`. A call itself writes nothing on the host.
+last one is `done`, or `failed` with `reason` and `fix`. Output of ranks comes as frames after the event `frames`, up to
+their end. A call itself writes nothing on the host.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import zipfile
 from importlib import resources
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from importlib.abc import Traversable
 
+    from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session, Stream
 
@@ -132,12 +135,14 @@ def call(
     label: str = "",
     stdin: BinaryIO | None = None,
     on_event: Callable[[dict[str, Any]], None] = _ignore,
+    on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> dict[str, Any]:
     """Run a command of the agent and return its last event; raises HostError unless that is `done`.
 
-    `command` is the module below `ipexctl.node`, such as `env.build`. `stdin` is sent after the request.
+    `command` is the module below `ipexctl.node`, such as `env.build`. `stdin` is sent after the request. Frames are
+    received where `on_frame` is given; it may raise a FrameError.
     """
     line = agent_command(command, action, python=python, home=home, label=label)
     return call_line(
@@ -147,6 +152,7 @@ def call(
         request,
         stdin=stdin,
         on_event=on_event,
+        on_frame=on_frame,
         timeout=timeout,
         cancel=cancel,
     )
@@ -160,11 +166,12 @@ def call_line(
     *,
     stdin: BinaryIO | None = None,
     on_event: Callable[[dict[str, Any]], None] = _ignore,
+    on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> dict[str, Any]:
     """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
-    reply = _Reply(on_event)
+    reply = _Reply(on_event, on_frame)
     head = first + json.dumps(request).encode() + b"\n"
     feed = io.BytesIO(head) if stdin is None else cast("BinaryIO", PrefixedStream(head, stdin))
     ended = session.run(line, reply.sink, stdin=feed, timeout=timeout, cancel=cancel)
@@ -178,11 +185,13 @@ def call_line(
 
 
 class _Reply:
-    """Splits stdout into events, forwards all but the last, and keeps the end of stderr."""
+    """Splits stdout into events and frames, forwards all but the last event, and keeps the end of stderr."""
 
-    def __init__(self, on_event: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, on_event: Callable[[dict[str, Any]], None], on_frame: Callable[[Frame], None] | None) -> None:
         self.last: dict[str, Any] | None = None
         self._on_event = on_event
+        self._on_frame = on_frame
+        self._frames: CompressedFrameReader | None = None
         self._buffer = bytearray()
         self._stderr = b""
 
@@ -190,6 +199,23 @@ class _Reply:
         if stream == "stderr":
             self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
             return
+        while data:
+            data = self._read_lines(data) if self._frames is None else self._read_frames(data, self._frames)
+
+    def _read_frames(self, data: bytes, frames: CompressedFrameReader) -> bytes:
+        """Returns what follows the end of the frames."""
+        assert self._on_frame is not None
+        try:
+            for frame in frames.feed(data):
+                self._on_frame(frame)
+        except FrameError as error:
+            raise HostError(f"its output can't be read: {error}") from None
+        if frames.is_over:
+            self._frames = None
+        return frames.rest
+
+    def _read_lines(self, data: bytes) -> bytes:
+        """Returns what follows the line after which frames begin."""
         searched = len(self._buffer)
         self._buffer += data
         while (end := self._buffer.find(b"\n", searched)) >= 0:
@@ -197,8 +223,13 @@ class _Reply:
             del self._buffer[: end + 1]
             searched = 0
             self._on_line(line)
+            if self._frames is not None:
+                rest = bytes(self._buffer)
+                self._buffer.clear()
+                return rest
         if len(self._buffer) > _LONGEST_LINE:
             raise HostError("it sends a line without an end")
+        return b""
 
     def _on_line(self, line: bytes) -> None:
         try:
@@ -209,6 +240,8 @@ class _Reply:
             return
         if event.get("event") in ("done", "failed"):
             self.last = event
+        elif event.get("event") == "frames" and self._on_frame is not None:
+            self._frames = CompressedFrameReader()
         else:
             self._on_event(event)
 

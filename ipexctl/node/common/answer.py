@@ -1,12 +1,19 @@
-"""Input and output of an agent command: a request as one line of JSON on stdin, events as lines of JSON on stdout."""
+"""Input and output of an agent command: a request as one line of JSON on stdin, events as lines of JSON on stdout.
+
+Output of ranks is not JSON: between two events, a command may send frames (`frames.py`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
-from typing import Any, BinaryIO, Callable, Dict
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.frames import CompressedFrameWriter
 
 Json = Dict[str, Any]
 Action = Callable[[Json, BinaryIO], Json]
@@ -24,10 +31,26 @@ class AgentError(Exception):
 
 def emit(event: str, **fields: Any) -> None:
     """Write one event to stdout; raises an OSError when the control machine has closed it."""
-    line = json.dumps({"event": event, **fields}).encode() + b"\n"
+    _write(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+
+def _write(data: bytes) -> None:
     with _write_lock:
-        while line:
-            line = line[os.write(1, line) :]
+        while data:
+            data = data[os.write(1, data) :]
+
+
+@contextlib.contextmanager
+def emit_frames() -> Iterator[CompressedFrameWriter]:
+    """The event `frames`, then a stream of frames; lines of JSON follow its end."""
+    from ipexctl.node.common.frames import CompressedFrameWriter
+
+    emit("frames")
+    writer = CompressedFrameWriter(_write)
+    try:
+        yield writer
+    finally:
+        writer.close()
 
 
 def answer(action: Action, *, private: bool = True) -> int:

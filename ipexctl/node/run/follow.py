@@ -1,10 +1,8 @@
-"""Follows a run until it has ended: its output by offset and its status, as lines of JSON.
+"""Follows a run until it has ended: its output by offset and its status.
 
     follow  {home, id, offsets: {"0.out": N, …} or null, from: "start" | "end", ranks: [N, …] or null, streams, follow,
              figures: seconds between two statuses where only figures change}
-        → {"event": "packed", "data": base64 of the next chunk of one zlib stream of JSON lines, which are
-            {"event": "chunk", "rank", "stream", "offset", "data": its bytes as latin-1}
-            {"event": "status", "status"}, {"event": "tick"}
+        → frames: chunks of output, and the messages {"status"} and {}, which only shows that the run is still followed
         → {"event": "done", "status"}
 
 It only reads the run's directory: the run does not know its followers.
@@ -12,19 +10,18 @@ It only reads the run's directory: the run does not know its followers.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import resource
 import time
-import zlib
 from typing import TYPE_CHECKING, Any, Dict, Iterator
 
-from ipexctl.node.common.answer import AgentError, answer, emit
+from ipexctl.node.common.answer import AgentError, answer, emit_frames
+from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk, encode_json
 from ipexctl.node.run.status_file import read_status_file
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.frames import CompressedFrameWriter, Stream
     from ipexctl.node.run.status_file import StoredStatus
 
 READ_INTERVAL = 0.03
@@ -36,20 +33,18 @@ MAX_CHUNKS = 16
 """Chunks of one file before the other files are read."""
 STATUS_INTERVAL = 2.0
 """Seconds between two checks that the supervisor lives."""
-PACK_SIZE = 1 << 18
-"""Characters that are compressed together."""
 Json = Dict[str, Any]
 
 
 class FollowedFile:
     """One stream of one rank."""
 
-    def __init__(self, path: str, rank: int, stream: str, offset: int) -> None:
-        self.rank, self.stream, self.offset = rank, stream, offset
+    def __init__(self, path: str, rank: int, stream: Stream, offset: int) -> None:
+        self._rank, self._stream, self._offset = rank, stream, offset
         self._path = path
         self._number = -1
 
-    def chunks(self, limit: int) -> Iterator[bytes]:
+    def chunks(self, limit: int) -> Iterator[Chunk]:
         """New output, in chunks."""
         if self._number < 0:
             try:
@@ -58,35 +53,13 @@ class FollowedFile:
                 return
             except OSError as error:
                 raise AgentError(f"{self._path} can't be read: {error.strerror}") from None
-        while limit > 0 and os.fstat(self._number).st_size > self.offset:
+        while limit > 0 and os.fstat(self._number).st_size > self._offset:
             limit -= 1
-            data = os.pread(self._number, CHUNK_SIZE, self.offset)
+            data = os.pread(self._number, CHUNK_SIZE, self._offset)
             if not data:
                 return
-            yield data
-            self.offset += len(data)
-
-
-class Packer:
-    """Compresses many events together: lines of ranks are alike, and the link to the follower may be slow."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.compressobj(1)
-        self._lines: list[str] = []
-        self._size = 0
-
-    def emit(self, **fields: Any) -> None:
-        line = json.dumps(fields) + "\n"
-        self._lines.append(line)
-        self._size += len(line)
-        if self._size >= PACK_SIZE:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._lines:
-            data = self._zlib.compress("".join(self._lines).encode()) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
-            self._lines, self._size = [], 0
-            emit("packed", data=base64.b64encode(data).decode())
+            yield Chunk(self._rank, self._stream, data, self._offset)
+            self._offset += len(data)
 
 
 def files_of(request: Json, rundir: str, world_size: int) -> list[FollowedFile]:
@@ -94,9 +67,11 @@ def files_of(request: Json, rundir: str, world_size: int) -> list[FollowedFile]:
     ranks = request.get("ranks")
     output_files = []
     for rank in range(world_size) if ranks is None else ranks:
-        for stream in request.get("streams") or ("out", "err"):
-            path = os.path.join(rundir, "ranks", f"{rank:04}.{stream}")
-            offset = offsets.get(f"{rank}.{stream}")
+        for stream, suffix in SUFFIXES.items():
+            if suffix not in (request.get("streams") or SUFFIXES.values()):
+                continue
+            path = os.path.join(rundir, "ranks", f"{rank:04}.{suffix}")
+            offset = offsets.get(f"{rank}.{suffix}")
             if offset is None:
                 offset = 0
                 if request.get("from") == "end" and os.path.exists(path):
@@ -105,13 +80,11 @@ def files_of(request: Json, rundir: str, world_size: int) -> list[FollowedFile]:
     return output_files
 
 
-def forward(files: list[FollowedFile], packer: Packer, limit: int = 1 << 60) -> bool:
+def forward(files: list[FollowedFile], writer: CompressedFrameWriter, limit: int = 1 << 60) -> bool:
     has_output = False
     for file in files:
-        for data in file.chunks(limit):
-            packer.emit(
-                event="chunk", rank=file.rank, stream=file.stream, offset=file.offset, data=data.decode("latin-1")
-            )
+        for chunk in file.chunks(limit):
+            writer.send(encode_chunk(chunk))
             has_output = True
     return has_output
 
@@ -150,36 +123,39 @@ class StatusWatcher:
 def follow(request: Json, _: object = None) -> Json:
     allow_many_files()
     rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])
+    files = files_of(request, rundir, read_status_file(rundir).status.world_size)
     statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
-    packer = Packer()
-    files: list[FollowedFile] | None = None
+    with emit_frames() as writer:
+        return {"status": forward_run(files, statuses, writer, to_the_end=request.get("follow", True))}
+
+
+def forward_run(
+    files: list[FollowedFile], statuses: StatusWatcher, writer: CompressedFrameWriter, *, to_the_end: bool
+) -> Json:
+    """Send output and status, until the run has ended or once; returns the last status."""
     parent, sent_at = os.getppid(), time.monotonic()
     while True:
         now = time.monotonic()
         # The status is read before the files, so that with a final status all output is in the files.
         (status, document), is_changed = statuses.poll(now)
         if is_changed:
-            packer.emit(event="status", status=document)
-        if files is None:
-            files = files_of(request, rundir, status.world_size)
-        if not request.get("follow", True):
-            forward(files, packer)
-            packer.flush()
-            return {"status": document}
-        has_output = forward(files, packer, MAX_CHUNKS)
+            writer.send(encode_json({"status": document}))
+        if not to_the_end:
+            forward(files, writer)
+            return document
+        has_output = forward(files, writer, MAX_CHUNKS)
         if status.is_over:
-            while forward(files, packer, MAX_CHUNKS):
-                packer.flush()
-            packer.flush()
-            return {"status": document}
+            while forward(files, writer, MAX_CHUNKS):
+                writer.flush()
+            return document
         if has_output:
             sent_at = now
         elif now - sent_at > TICK_INTERVAL:
             sent_at = now
-            packer.emit(event="tick")  # only a write shows that the follower is gone
-        packer.flush()
+            writer.send(encode_json({}))  # only a write shows that the caller has exited
+        writer.flush()
         if os.getppid() != parent:
-            raise AgentError("who followed is gone")
+            raise AgentError("the caller has exited")
         time.sleep(READ_INTERVAL if has_output or status.state == "starting" else IDLE_INTERVAL)
 
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 import os
 import struct
 from collections import deque
-from typing import BinaryIO, Iterator, Tuple
+from typing import TYPE_CHECKING, BinaryIO, Iterator
+
+from ipexctl.node.common.frames import HEAD, Chunk, FrameError, decode_chunk, encode_chunk
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.frames import Stream
 
 MEMORY = 4 << 20
 MAX_UNACKNOWLEDGED = 2 << 20
@@ -17,19 +22,17 @@ MAX_UNACKNOWLEDGED = 2 << 20
 CHUNK_SIZE = 1 << 16
 _CHUNK_OVERHEAD = 128
 """Bytes of overhead for each chunk."""
-_RECORD = struct.Struct("!QI")
-Chunk = Tuple[int, bytes]
 
 
 class OutputBuffer:
     """One stream. `end` is the offset after the last byte received."""
 
-    def __init__(self, spill: str, start: int = 0, memory: int = MEMORY) -> None:
+    def __init__(self, spill: str, rank: int, stream: Stream, start: int = 0) -> None:
+        self.rank, self.stream = rank, stream
         self.end = start
         self.lost = 0
         """Bytes for which there was no space. Their offsets are skipped."""
         self._spill = spill
-        self._memory = memory
         self._memory_used = 0
         self._unacknowledged_size = 0
         self._unacknowledged: deque[Chunk] = deque()
@@ -47,12 +50,12 @@ class OutputBuffer:
         return self._write_at > self._read_at
 
     def put(self, data: bytes) -> None:
-        offset = self.end
+        chunk = Chunk(self.rank, self.stream, data, self.end)
         self.end += len(data)
-        if self._spilled or self._memory_used + len(data) > self._memory:
-            self._to_disk(offset, data)
+        if self._spilled or self._memory_used + len(data) > MEMORY:
+            self._to_disk(chunk)
         else:
-            self._to_memory(offset, data)
+            self._to_memory(chunk)
 
     def take(self) -> Iterator[Chunk]:
         """The chunks that may be sent now, each once."""
@@ -63,11 +66,11 @@ class OutputBuffer:
                 return
             chunk = self._waiting.popleft()
             self._unacknowledged.append(chunk)
-            self._unacknowledged_size += len(chunk[1])
+            self._unacknowledged_size += len(chunk.data)
             yield chunk
 
     def acknowledge(self, end: int) -> None:
-        while self._unacknowledged and self._unacknowledged[0][0] + len(self._unacknowledged[0][1]) <= end:
+        while self._unacknowledged and self._unacknowledged[0].end <= end:
             self._drop(self._unacknowledged.popleft())
 
     def rewind(self, start: int) -> None:
@@ -75,13 +78,13 @@ class OutputBuffer:
         self._waiting.extendleft(reversed(self._unacknowledged))
         self._unacknowledged.clear()
         self._unacknowledged_size = 0
-        while self._waiting and self._waiting[0][0] < start:
-            offset, data = self._waiting.popleft()
-            self._memory_used -= len(data) + _CHUNK_OVERHEAD
-            if offset + len(data) > start:
-                rest = data[start - offset :]
-                self._waiting.appendleft((start, rest))
-                self._memory_used += len(rest) + _CHUNK_OVERHEAD
+        while self._waiting and self._waiting[0].offset < start:
+            chunk = self._waiting.popleft()
+            self._memory_used -= len(chunk.data) + _CHUNK_OVERHEAD
+            if chunk.end > start:
+                rest = chunk._replace(data=chunk.data[start - chunk.offset :], offset=start)
+                self._waiting.appendleft(rest)
+                self._memory_used += len(rest.data) + _CHUNK_OVERHEAD
 
     def close(self) -> None:
         if self._file is not None:
@@ -92,51 +95,52 @@ class OutputBuffer:
             except OSError:
                 return
 
-    def _to_memory(self, offset: int, data: bytes) -> None:
+    def _to_memory(self, chunk: Chunk) -> None:
         if self._waiting:
-            last, before = self._waiting[-1]
-            if last + len(before) == offset and len(before) + len(data) <= CHUNK_SIZE:
-                self._waiting[-1] = (last, before + data)
-                self._memory_used += len(data)
+            last = self._waiting[-1]
+            if last.end == chunk.offset and len(last.data) + len(chunk.data) <= CHUNK_SIZE:
+                self._waiting[-1] = last._replace(data=last.data + chunk.data)
+                self._memory_used += len(chunk.data)
                 return
-        self._waiting.append((offset, data))
-        self._memory_used += len(data) + _CHUNK_OVERHEAD
+        self._waiting.append(chunk)
+        self._memory_used += len(chunk.data) + _CHUNK_OVERHEAD
 
     def _drop(self, chunk: Chunk) -> None:
-        self._unacknowledged_size -= len(chunk[1])
-        self._memory_used -= len(chunk[1]) + _CHUNK_OVERHEAD
+        self._unacknowledged_size -= len(chunk.data)
+        self._memory_used -= len(chunk.data) + _CHUNK_OVERHEAD
 
-    def _to_disk(self, offset: int, data: bytes) -> None:
+    def _to_disk(self, chunk: Chunk) -> None:
         """Append to the spill file; when the disk is full too, training continues and the gap is counted."""
-        record = _RECORD.pack(offset, len(data)) + data
+        frame = encode_chunk(chunk)
         try:
             if self._file is None:
                 os.makedirs(os.path.dirname(self._spill), mode=0o700, exist_ok=True)
                 self._file = open(self._spill, "w+b", buffering=0)  # noqa: SIM115
-            written = os.pwrite(self._file.fileno(), record, self._write_at)
+            written = os.pwrite(self._file.fileno(), frame, self._write_at)
         except OSError:
             written = 0
-        if written < len(record):
-            self.lost += len(data)
+        if written < len(frame):
+            self.lost += len(chunk.data)
             return
-        self._write_at += len(record)
+        self._write_at += len(frame)
 
     def _from_disk(self) -> None:
         if self._file is None:
             return
         number = self._file.fileno()
-        while self._spilled and self._memory_used < self._memory // 2:
+        while self._spilled and self._memory_used < MEMORY // 2:
             try:
-                offset, size = _RECORD.unpack(os.pread(number, _RECORD.size, self._read_at))
-                data = os.pread(number, size, self._read_at + _RECORD.size)
-            except (OSError, struct.error):
-                data, size = b"", -1
-            if len(data) != size:  # the disk returns less than was written
+                size, kind = HEAD.unpack(os.pread(number, HEAD.size, self._read_at))
+                payload = os.pread(number, size, self._read_at + HEAD.size)
+                if len(payload) != size:
+                    raise FrameError("the disk returns less than was written")
+                chunk = decode_chunk(kind, payload)
+            except (OSError, struct.error, FrameError):
                 self.lost += self._write_at - self._read_at
                 self._read_at = self._write_at
                 break
-            self._read_at += _RECORD.size + size
-            self._to_memory(offset, data)
+            self._read_at += HEAD.size + size
+            self._to_memory(chunk)
         if not self._spilled and self._write_at:
             self._read_at = self._write_at = 0
             try:

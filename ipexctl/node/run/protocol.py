@@ -1,35 +1,33 @@
 """The protocol between ranks and supervisor: frames over a socket, and the proof that both have the run's token.
 
-A frame is the payload's length (4 bytes, big-endian), one byte for its kind, the payload. Kinds: `J`, a JSON object
-whose `t` is the message type; `O` and `E`, a chunk of stdout or stderr: its offset in the stream (8 bytes), then the
-bytes unchanged. The supervisor begins with `challenge {nonce}`, the rank replies `hello {rank, nonce, proof, …}`, the
-supervisor `welcome {proof, …}`. A proof can neither be made nor replayed without the token.
+A message is a JSON frame whose `t` is its type. The supervisor begins with `challenge {nonce}`, the rank replies
+`hello {rank, nonce, proof, …}`, the supervisor `welcome {proof, …}`. A proof can neither be made nor replayed without
+the token.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import select
 import shlex
 import socket
-import struct
 import subprocess
 import time
 from collections import deque
-from typing import Any, Dict, Iterator
+from typing import TYPE_CHECKING, Any, Dict, Iterator
+
+from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.frames import Frame
 
 PROTOCOL = "ipexctl.run/1"
-MAX_FRAME = 2 << 20
-"""Maximum bytes of a frame."""
 MAX_UNAUTHENTICATED_FRAME = 4096
 READ_SIZE = 1 << 18
 SOURCED = 90.0
 """Seconds for a setup file: one that waits for input would block the run without a message."""
-_HEAD = struct.Struct("!Ic")
-_OFFSET = struct.Struct("!Q")
 Json = Dict[str, Any]
 
 
@@ -47,27 +45,13 @@ def is_proof(given: object, expected: str) -> bool:
 
 
 def message(t: str, **fields: Any) -> bytes:
-    payload = json.dumps({"t": t, **fields}).encode()
-    return _HEAD.pack(len(payload), b"J") + payload
-
-
-def chunk(kind: bytes, offset: int, data: bytes) -> bytes:
-    return _HEAD.pack(len(data) + _OFFSET.size, kind) + _OFFSET.pack(offset) + data
-
-
-def read_chunk(payload: bytes) -> tuple[int, bytes]:
-    if len(payload) < _OFFSET.size:
-        raise ConnectionBroken("a piece of output without its offset")
-    return _OFFSET.unpack_from(payload)[0], payload[_OFFSET.size :]
+    return encode_json({"t": t, **fields})
 
 
 def read_message(payload: bytes) -> Json:
-    try:
-        document = json.loads(payload.decode())
-    except (ValueError, RecursionError):
-        raise ConnectionBroken("a message that is no JSON") from None
-    if not isinstance(document, dict) or not isinstance(document.get("t"), str):
-        raise ConnectionBroken("a message of another shape")
+    document = decode_json(payload)
+    if not isinstance(document.get("t"), str):
+        raise FrameError("a message of another shape")
     return document
 
 
@@ -77,11 +61,10 @@ class Link:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self.max_frame = MAX_UNAUTHENTICATED_FRAME
+        self.reader = FrameReader(MAX_UNAUTHENTICATED_FRAME)
         self.pending = 0
         """Bytes not yet sent to the socket."""
         self.began = self.last_received = time.monotonic()
-        self._in = bytearray()
         self._out: deque[memoryview] = deque()
 
     def fileno(self) -> int:
@@ -106,8 +89,8 @@ class Link:
                 return
             self._out.popleft()
 
-    def receive(self) -> Iterator[tuple[bytes, bytes]]:
-        """Received frames, as kind and payload; raises ConnectionBroken when the connection is closed or corrupt."""
+    def receive(self) -> Iterator[Frame]:
+        """Received frames; raises ConnectionBroken when the connection is closed, FrameError when it is corrupt."""
         try:
             data = self.sock.recv(READ_SIZE)
         except (BlockingIOError, InterruptedError):
@@ -117,21 +100,7 @@ class Link:
         if not data:
             raise ConnectionBroken("the other side hung up")
         self.last_received = time.monotonic()
-        self._in += data
-        start = 0
-        try:
-            while len(self._in) - start >= _HEAD.size:
-                size, kind = _HEAD.unpack_from(self._in, start)
-                if size > self.max_frame:
-                    raise ConnectionBroken(f"a frame of {size} bytes")
-                end = start + _HEAD.size + size
-                if len(self._in) < end:
-                    break
-                payload = bytes(self._in[start + _HEAD.size : end])
-                start = end
-                yield kind, payload
-        finally:
-            del self._in[:start]
+        yield from self.reader.feed(data)
 
     def close(self) -> None:
         self.sock.close()

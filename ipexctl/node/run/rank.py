@@ -24,8 +24,9 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict
+from typing import IO, Any, Dict
 
+from ipexctl.node.common import frames
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemory
 
@@ -118,10 +119,7 @@ class Rank:
 
     def start_command(self) -> None:
         """Start the command. If that fails, the reason goes to the rank's stderr, where users look for it."""
-        buffers = {}
-        for name in ("out", "err"):
-            spill = os.path.join(self.job["rundir"], "spill", f"{self.rank:04}.{name}")
-            buffers[name] = output_buffer.OutputBuffer(spill, int(self.welcome.get(name) or 0))
+        out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         code, why = 127, ""
         try:
             master, attempt = self.welcome.get("master") or self.job["master"], int(self.identity["attempt"] or 0)
@@ -153,16 +151,19 @@ class Rank:
             self.oom = OutOfMemory(self.child.pid)
             assert self.child.stdout is not None
             assert self.child.stderr is not None
-            self.streams = [
-                supervisor_client.Stream(b"O", self.child.stdout, buffers["out"]),
-                supervisor_client.Stream(b"E", self.child.stderr, buffers["err"]),
-            ]
+            pipes: list[IO[bytes]] = [self.child.stdout, self.child.stderr]
         else:
-            buffers["err"].put(f"ipexctl: {self.plan['host']}: {why}\n".encode())
-            self.streams = [supervisor_client.Stream(b"O", open(os.devnull, "rb"), buffers["out"])]  # noqa: SIM115
-            self.streams.append(supervisor_client.Stream(b"E", open(os.devnull, "rb"), buffers["err"]))  # noqa: SIM115
+            err.put(f"ipexctl: {self.plan['host']}: {why}\n".encode())
+            pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
+        self.streams = [supervisor_client.Stream(pipe, buffer) for pipe, buffer in zip(pipes, (out, err))]
+        if self.child is None:
             self.on_exit(code, None)
         self.resume({})
+
+    def output_buffer(self, stream: frames.Stream) -> output_buffer.OutputBuffer:
+        name = frames.SUFFIXES[stream]
+        spill = os.path.join(self.job["rundir"], "spill", f"{self.rank:04}.{name}")
+        return output_buffer.OutputBuffer(spill, self.rank, stream, int(self.welcome.get(name) or 0))
 
     def resume(self, welcome: Json) -> None:
         """After a reconnect: repeat all state messages, and send output from where the supervisor has it."""
@@ -173,7 +174,7 @@ class Rank:
             self.welcome = welcome
             self.identity["attempt"] = welcome.get("attempt", 0)
             for stream in self.streams:
-                stream.buffer.rewind(int(welcome.get("out" if stream.kind == b"O" else "err") or 0))
+                stream.buffer.rewind(int(welcome.get(stream.name) or 0))
         self.end_sent = False
         if self.child is not None:
             self.client.send_message("start", pid=self.child.pid)
@@ -214,17 +215,17 @@ class Rank:
 
     def forward_output(self) -> None:
         for stream in self.streams:
-            pieces = stream.buffer.take()
+            chunks = stream.buffer.take()
             while self.client.room > 0:
-                piece = next(pieces, None)
-                if piece is None:
+                chunk = next(chunks, None)
+                if chunk is None:
                     break
-                self.client.send(protocol.chunk(stream.kind, *piece))
+                self.client.send(frames.encode_chunk(chunk))
         is_complete = self.is_cleaned_up and not any(
             stream.open or not stream.buffer.is_empty for stream in self.streams
         )
         if is_complete and self.client.is_up and not self.end_sent:
-            ends = {("out" if s.kind == b"O" else "err"): s.buffer.end for s in self.streams}
+            ends = {stream.name: stream.buffer.end for stream in self.streams}
             self.client.send_message("end", **ends)
             self.end_sent = True
         self.client.exchange([], [])
@@ -234,7 +235,7 @@ class Rank:
             self.beat_at = now + BEAT_INTERVAL
             cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
             lost = sum(stream.buffer.lost for stream in self.streams)
-            ends = {("out" if s.kind == b"O" else "err"): s.buffer.end for s in self.streams}
+            ends = {stream.name: stream.buffer.end for stream in self.streams}
             state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
             self.client.send_message("beat", cpu=round(cpu, 1), rss=rss, lost=lost, process=state, waits=waits, **ends)
             if self.oom is not None:
@@ -303,11 +304,11 @@ class Rank:
         kind = message["t"]
         if kind == "ack":
             for stream in self.streams:
-                stream.buffer.acknowledge(int(message.get("out" if stream.kind == b"O" else "err") or 0))
+                stream.buffer.acknowledge(int(message.get(stream.name) or 0))
         elif kind == "rewind":
             self.client.send_message("rewound")
             for stream in self.streams:
-                stream.buffer.rewind(int(message.get("out" if stream.kind == b"O" else "err") or 0))
+                stream.buffer.rewind(int(message.get(stream.name) or 0))
         elif kind == "stop":
             self.grace = float(message.get("grace", GRACE))
             self.stop(int(message.get("signal", signal.SIGTERM)))

@@ -11,10 +11,12 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
+from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_chunk
 from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run import protocol
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.frames import Chunk
     from ipexctl.node.run.protocol import Link
     from ipexctl.node.run.recorder import OutputFile
 
@@ -221,7 +223,7 @@ class RankConnections:
     def _drop_on_error(self, link: Link, action: Callable[[Link], None]) -> None:
         try:
             action(link)
-        except (protocol.ConnectionBroken, ValueError, KeyError, TypeError) as broken:
+        except (protocol.ConnectionBroken, FrameError, ValueError, KeyError, TypeError) as broken:
             self._drop(link, closed_by_peer=str(broken) in CLOSED_BY_PEER)
 
     def _read(self, link: Link) -> None:
@@ -234,16 +236,16 @@ class RankConnections:
                 if message["t"] == "rewound":
                     self._accept_output(peer)
                 self._on_message(peer, message)
-            elif kind in (b"O", b"E"):
-                self._write_output(peer, "out" if kind == b"O" else "err", payload)
+            else:
+                self._write_output(peer, decode_chunk(kind, payload))
             if link not in self._peers and link not in self._unauthenticated:
                 return
 
-    def _write_output(self, peer: RankConnection, name: str, payload: bytes) -> None:
-        offset, data = protocol.read_chunk(payload)
+    def _write_output(self, peer: RankConnection, chunk: Chunk) -> None:
+        name = SUFFIXES[chunk.stream]
         was_full = peer.sinks[name].full
         peer.printed_at[name] = time.monotonic()
-        if peer.sinks[name].take(offset, data):
+        if peer.sinks[name].take(chunk.offset, chunk.data):
             self._with_new_output[peer.rank] = peer
         elif not was_full:
             self.disk_full = True
@@ -257,7 +259,7 @@ class RankConnections:
             raise protocol.ConnectionBroken("a stranger")
         is_late = message.get("attempt") not in (None, self.attempt)
         if is_late or (peer.instance not in (None, message["life"]) and (peer.link is not None or peer.is_done)):
-            link.max_frame = protocol.MAX_FRAME
+            link.reader.max_frame = MAX_FRAME
             self._welcome(link, peer, nonces, stop=True)
             link.flush()
             raise protocol.ConnectionBroken("another has its place")
@@ -267,7 +269,7 @@ class RankConnections:
         peer.is_released = False
         del self._unauthenticated[link]
         self._peers[link] = peer
-        link.max_frame = protocol.MAX_FRAME
+        link.reader.max_frame = MAX_FRAME
         peer.link, peer.disconnected_at, peer.closed_by_peer, peer.instance = link, None, False, message["life"]
         peer.status = peer.status._replace(wrapper=message.get("pid"))
         for sink in peer.sinks.values():

@@ -11,6 +11,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
+from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError
 from ipexctl.node.run import protocol
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class SupervisorClient:
                     self._on_message(link, protocol.read_message(payload) if kind == b"J" else {"t": ""}, messages)
             if not self._connecting:
                 link.flush()
-        except protocol.ConnectionBroken as broken:
+        except (protocol.ConnectionBroken, FrameError) as broken:
             self._drop(str(broken))
         return messages
 
@@ -143,7 +144,7 @@ class SupervisorClient:
             proof = protocol.proof(self._token, "rank", *nonces)
             link.send(protocol.message("hello", nonce=own_nonce, proof=proof, **self._identity))
         elif message["t"] == "welcome" and protocol.is_proof(message.get("proof"), self._expected):
-            link.max_frame = protocol.MAX_FRAME
+            link.reader.max_frame = MAX_FRAME
             self._expected = ""
             self.is_up = True
             self.last_received = time.monotonic()
@@ -155,8 +156,8 @@ class SupervisorClient:
 class Stream:
     """One of the command's two output streams: its pipe, until it ends, and its buffer."""
 
-    def __init__(self, kind: bytes, pipe: IO[bytes], buffer: OutputBuffer) -> None:
-        self.kind = kind
+    def __init__(self, pipe: IO[bytes], buffer: OutputBuffer) -> None:
+        self.name = SUFFIXES[buffer.stream]
         self.number: int = pipe.fileno()
         self.buffer = buffer
         self.open = True

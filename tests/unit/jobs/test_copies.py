@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from ipexctl.jobs.events import Chunk, RunEnded, RunNotice
 from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.local_copy import LocalCopy, read_copy, remove_copy, size_of_copy
 from ipexctl.jobs.registry import RunRecord
+from ipexctl.node.common.frames import CompressedFrameWriter, encode_chunk, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 
@@ -42,9 +42,9 @@ def kept(directory: Path, rank: int = 0) -> bytes:
 def test_two_who_follow_at_once_write_every_byte_once(tmp_path: Path) -> None:
     one, other = LocalCopy(tmp_path / "r1"), LocalCopy(tmp_path / "r1")
     for start in range(0, len(TEXT), 700):
-        one.take(0, "stdout", start, TEXT[start : start + 700])
+        one.take(Chunk(0, "stdout", TEXT[start : start + 700], start))
     for start in range(0, len(TEXT), 333):
-        other.take(0, "stdout", start, TEXT[start : start + 333])
+        other.take(Chunk(0, "stdout", TEXT[start : start + 333], start))
         if start == 333 * 4:
             one.finish(document("ok"))
     other.finish(document("ok"))
@@ -57,7 +57,7 @@ def test_who_comes_back_goes_on_where_the_copy_ends(tmp_path: Path) -> None:
         copy = LocalCopy(tmp_path / "r1")
         copy.note(document("running"))
         for start in range(0, upto, 100):
-            copy.take(0, "stdout", start, TEXT[start : min(upto, start + 100)])
+            copy.take(Chunk(0, "stdout", TEXT[start : min(upto, start + 100)], start))
         copy.close()
         assert copy.broken is None
     assert kept(tmp_path / "r1") == TEXT
@@ -80,7 +80,7 @@ def test_a_copy_is_whole_once_the_end_of_the_run_was_told_and_all_before_it(tmp_
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     copy = LocalCopy(tmp_path / "runs" / "r1")
-    copy.take(0, "stderr", 0, b"x")
+    copy.take(Chunk(0, "stderr", b"x", 0))
     copy.finish(document("ok"))
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "runs").rglob("*")}
     assert modes == {"r1": 0o700, "ranks": 0o700, "0000.err": 0o600, "status.json": 0o600}
@@ -88,7 +88,7 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
 
 def test_a_rank_that_said_nothing_has_no_file_and_is_read_as_silent(tmp_path: Path) -> None:
     copy = LocalCopy(tmp_path / "r1")
-    copy.take(1, "stdout", 0, b"hello\n")
+    copy.take(Chunk(1, "stdout", b"hello\n", 0))
     copy.finish(document("ok"))
     read = read_copy(tmp_path / "r1")
     assert read is not None
@@ -99,7 +99,7 @@ def test_more_streams_than_files_may_be_open_are_all_written(tmp_path: Path) -> 
     copy = LocalCopy(tmp_path / "r1")
     for offset in range(3):
         for rank in range(400):
-            copy.take(rank, "stdout", offset, b"abc"[offset : offset + 1])
+            copy.take(Chunk(rank, "stdout", b"abc"[offset : offset + 1], offset))
     copy.finish(document("ok", 400))
     assert all(kept(tmp_path / "r1", rank) == b"abc" for rank in range(400))
 
@@ -107,7 +107,7 @@ def test_more_streams_than_files_may_be_open_are_all_written(tmp_path: Path) -> 
 def test_a_removed_copy_is_gone_and_no_other_is(tmp_path: Path) -> None:
     for run in ("r1", "r2"):
         copy = LocalCopy(tmp_path / run)
-        copy.take(0, "stdout", 0, b"x" * 5000)
+        copy.take(Chunk(0, "stdout", b"x" * 5000, 0))
         copy.finish(document("ok"))
     assert size_of_copy(tmp_path, "r1") >= 5000
     remove_copy(tmp_path, "r1")
@@ -116,25 +116,29 @@ def test_a_removed_copy_is_gone_and_no_other_is(tmp_path: Path) -> None:
     assert kept(tmp_path / "r2") == b"x" * 5000
 
 
-def following(tmp_path: Path, *events: dict[str, Any], last: dict[str, Any]) -> tuple[list[Event], Follower]:
-    packer = zlib.compressobj()
-    lines = []
-    for event in events:
-        data = packer.compress(json.dumps(event).encode() + b"\n") + packer.flush(zlib.Z_SYNC_FLUSH)
-        lines.append({"event": "packed", "data": base64.b64encode(data).decode()})
-    said = b"".join(json.dumps(line).encode() + b"\n" for line in [*lines, last])
+def following(tmp_path: Path, *frames: bytes, last: dict[str, Any]) -> tuple[list[Event], Follower]:
+    said = bytearray(b'{"event": "frames"}\n')
+    writer = CompressedFrameWriter(said.extend)
+    for frame in frames:
+        writer.send(frame)
+        writer.flush()
+    writer.close()
+    return followed(tmp_path, bytes(said) + json.dumps(last).encode() + b"\n")
+
+
+def followed(tmp_path: Path, output: bytes) -> tuple[list[Event], Follower]:
     watched: list[Event] = []
     record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
     copy = LocalCopy(tmp_path / "r1")
-    return watched, Follower(record, lambda _: FakeSession(HOST, said), watched.append, Cancel(), copy=copy)
+    return watched, Follower(record, lambda _: FakeSession(HOST, output), watched.append, Cancel(), copy=copy)
 
 
-def chunk(offset: int, data: bytes) -> dict[str, Any]:
-    return {"event": "chunk", "rank": 0, "stream": "out", "offset": offset, "data": data.decode("latin-1")}
+def chunk(offset: int, data: bytes) -> bytes:
+    return encode_chunk(Chunk(0, "stdout", data, offset))
 
 
 def test_what_is_followed_is_kept_as_it_came(tmp_path: Path) -> None:
-    status = {"event": "status", "status": document("running")}
+    status = encode_json({"status": document("running")})
     pieces = [chunk(start, TEXT[start : start + 900]) for start in range(0, len(TEXT), 900)]
     watched, follower = following(tmp_path, status, *pieces, last={"event": "done", "status": document("ok")})
     assert follower.follow() == watched[-1]
@@ -157,7 +161,19 @@ def test_a_full_disk_here_is_said_once_and_the_run_is_followed_on(tmp_path: Path
     assert read_copy(tmp_path / "r1") is None
 
 
-def test_what_comes_damaged_is_the_hosts_failure_and_no_traceback(tmp_path: Path) -> None:
-    _, follower = following(tmp_path, last={"event": "packed", "data": "AAAA"})
+@pytest.mark.parametrize(
+    "output",
+    [
+        b"not compressed",
+        zlib.compress(b"\xff" * 100),
+        zlib.compress(b"\0\0\0\1Jx"),
+        zlib.compress(b"\0\0\0\1O\0"),
+        zlib.compress(b"\0\0\0\0X"),
+        zlib.compress(encode_chunk(Chunk(2, "stdout", b"of no rank"))),
+    ],
+)
+def test_what_comes_damaged_is_the_hosts_failure_and_no_traceback(tmp_path: Path, output: bytes) -> None:
+    watched, follower = followed(tmp_path, b'{"event": "frames"}\n' + output)
     with pytest.raises(HostError, match="can't be read"):
         follower.follow()
+    assert watched == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import resource
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +16,7 @@ from node_store_helpers import other_pythons
 from run_helpers import Run, runs_in
 
 from agent_helpers import agent_argv
+from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameReader, decode_chunk, decode_json
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.run.status_file import UNHEARD, read_status_file
 
@@ -38,7 +37,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 class Follow:
     def __init__(self, run: Run, python: str = sys.executable, **more: Any) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Chunk | dict[str, Any]] = []
         self.process = subprocess.Popen(
             agent_argv(python, "run.follow", "follow"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -50,12 +49,8 @@ class Follow:
     def hear(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
         """Until the last word, or until that is true; then it is cut off as a lost connection would."""
         assert self.process.stdout is not None
-        unpacker = zlib.decompressobj()
-        for line in self.process.stdout:
-            event = json.loads(line)
-            packed = event["event"] == "packed"
-            lines = unpacker.decompress(base64.b64decode(event["data"])).splitlines() if packed else [line]
-            self.events += [json.loads(each) for each in lines]
+        for event in events_of(self.process.stdout.fileno()):
+            self.events.append(event)
             if until(self):
                 self.process.kill()
                 break
@@ -63,26 +58,46 @@ class Follow:
         self.process.wait(20)
         return self
 
-    def output(self, rank: int = 0, stream: str = "out") -> bytes:
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [event for event in self.events if isinstance(event, Chunk)]
+
+    def output(self, rank: int = 0, stream: str = "stdout") -> bytes:
         data, end = b"", None
-        for event in self.events:
-            if event["event"] == "chunk" and (event["rank"], event["stream"]) == (rank, stream):
-                assert end in (None, event["offset"])
-                piece = event["data"].encode("latin-1")
-                data, end = data + piece, event["offset"] + len(piece)
+        for chunk in self.chunks:
+            if (chunk.rank, chunk.stream) == (rank, stream):
+                assert end in (None, chunk.offset)
+                data, end = data + chunk.data, chunk.end
         return data
 
     @property
     def offsets(self) -> dict[str, int]:
-        return {
-            f"{event['rank']}.{event['stream']}": event["offset"] + len(event["data"])
-            for event in self.events
-            if event["event"] == "chunk"
-        }
+        return {f"{chunk.rank}.{SUFFIXES[chunk.stream]}": chunk.end for chunk in self.chunks}
 
     @property
     def last(self) -> dict[str, Any]:
-        return self.events[-1]
+        last = self.events[-1]
+        assert isinstance(last, dict)
+        return last
+
+
+def events_of(number: int) -> Iterator[Chunk | dict[str, Any]]:
+    """Chunks and messages as they come, then the last line."""
+    line = b""
+    while not line.endswith(b"\n") and (more := os.read(number, 1)):
+        line += more
+    if line != b'{"event": "frames"}\n':
+        yield json.loads(line)
+        return
+    frames = CompressedFrameReader()
+    while not frames.is_over and (data := os.read(number, 65536)):
+        for kind, payload in frames.feed(data):
+            yield decode_json(payload) if kind == b"J" else decode_chunk(kind, payload)
+    rest = frames.rest
+    while data := os.read(number, 65536):
+        rest += data
+    if rest:
+        yield json.loads(rest)
 
 
 @pytest.mark.parametrize("python", other_pythons())
@@ -90,7 +105,7 @@ def test_a_run_is_followed_from_its_first_line_to_its_end(make: Callable[..., Ru
     run = make("import sys\nprint('out')\nprint('err', file=sys.stderr)", 2).start()
     heard = Follow(run, python).hear()
     assert [heard.output(rank) for rank in (0, 1)] == [b"out\n", b"out\n"]
-    assert heard.output(1, "err") == b"err\n"
+    assert heard.output(1, "stderr") == b"err\n"
     assert heard.last["event"] == "done"
     assert heard.last["status"]["state"] == "ok"
 
@@ -121,7 +136,7 @@ def test_only_the_asked_ranks_and_streams_are_told_and_without_follow_it_ends_at
     for rank in range(3):
         run.wait_for(b"here", rank)
     heard = Follow(run, ranks=[1], streams=["out"], follow=False).hear()
-    assert [event["rank"] for event in heard.events if event["event"] == "chunk"] == [1]
+    assert [(chunk.rank, chunk.stream) for chunk in heard.chunks] == [(1, "stdout")]
     assert heard.last["status"]["state"] == "running"
 
 
@@ -131,9 +146,9 @@ def test_a_line_is_told_when_it_is_printed_and_not_with_the_next_ones(make: Call
     delays: list[float] = []
 
     def note(so_far: Follow) -> bool:
-        event = so_far.last
-        if event["event"] == "chunk":
-            delays.extend(time.time() - float(line) for line in event["data"].split())
+        event = so_far.events[-1]
+        if isinstance(event, Chunk):
+            delays.extend(time.time() - float(line) for line in event.data.split())
         return False
 
     follow.hear(note)
@@ -236,26 +251,26 @@ def ended_run(tmp_path: Path, size: int) -> Path:
 def followed_with(tmp_path: Path, soft: int, hard: int) -> tuple[set[tuple[int, str]], dict[str, Any]]:
     """Which streams were handed on where so many files may be open, and the last word."""
     request = {"home": str(tmp_path), "id": "r1", "from": "start", "follow": True}
-    done = subprocess.run(
+    with subprocess.Popen(
         agent_argv(sys.executable, "run.follow", "follow"),
-        input=json.dumps(request).encode() + b"\n",
-        capture_output=True,
-        check=False,
-        timeout=30,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
-    )
-    *packed, last = map(json.loads, done.stdout.splitlines())
-    unpacker = zlib.decompressobj()
-    text = b"".join(unpacker.decompress(base64.b64decode(each["data"])) for each in packed)
-    said = [json.loads(line) for line in text.splitlines()]
-    return {(each["rank"], each["stream"]) for each in said if each["event"] == "chunk"}, last
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.close()
+        *events, last = events_of(process.stdout.fileno())
+    assert isinstance(last, dict)
+    return {(event.rank, event.stream) for event in events if isinstance(event, Chunk)}, last
 
 
 def test_more_ranks_than_files_may_be_open_are_all_heard(tmp_path: Path) -> None:
     ended_run(tmp_path, 40)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     heard, last = followed_with(tmp_path, 32, hard)
-    assert heard == {(rank, stream) for rank in range(40) for stream in ("out", "err")}
+    assert heard == {(rank, stream) for rank in range(40) for stream in ("stdout", "stderr")}
     assert last["event"] == "done"
 
 

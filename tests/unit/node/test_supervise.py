@@ -97,8 +97,8 @@ def test_a_rank_that_heeds_no_term_is_killed_after_the_grace(make: Callable[...,
 def test_term_stops_the_run_and_a_rank_may_save_first(make: Callable[..., Run]) -> None:
     code = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
     run = make(code + "print('here', flush=True)\ntime.sleep(600)").start()
-    run.wait_for(b"here", 0)
-    run.wait_for(b"here", 1)
+    run.wait_for(b"here\n", 0)
+    run.wait_for(b"here\n", 1)
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     status = run.wait()
     assert (status["state"], status["exit_code"], status["first_failure"]) == ("stopped", 143, None)

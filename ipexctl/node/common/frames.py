@@ -1,0 +1,154 @@
+"""Frames: the encoding of a rank's output and messages, between rank and supervisor, and from node0 to a follower.
+
+A frame is the payload's length (4 bytes, big-endian), one byte for its kind, the payload. Kinds: `J`, a JSON object;
+`O` and `E`, a chunk of stdout or stderr: the rank (4 bytes), the chunk's offset in the stream (8 bytes), then the bytes
+unchanged. Frames are read from other hosts: their size is bounded, and every payload is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import Any, Callable, Dict, Iterator, Literal, NamedTuple, Tuple
+
+MAX_FRAME = 2 << 20
+"""Maximum bytes of a payload."""
+HEAD = struct.Struct("!Ic")
+_CHUNK_HEAD = struct.Struct("!IQ")
+_INFLATED = 1 << 20
+"""Bytes that are decompressed at once, however far they were compressed."""
+_COMPRESSED_TOGETHER = 1 << 18
+Json = Dict[str, Any]
+Frame = Tuple[bytes, bytes]
+"""Kind and payload."""
+Stream = Literal["stdout", "stderr"]
+SUFFIXES: dict[Stream, str] = {"stdout": "out", "stderr": "err"}
+"""Stream → the suffix of its file, and its name in messages."""
+_KINDS: dict[Stream, bytes] = {"stdout": b"O", "stderr": b"E"}
+_STREAMS: dict[bytes, Stream] = {b"O": "stdout", b"E": "stderr"}
+
+
+class FrameError(ValueError):
+    """The received bytes are no frames; the text is the reason."""
+
+
+class Chunk(NamedTuple):
+    """A part of one rank's output, as bytes: a line may begin in one chunk and end in the next."""
+
+    rank: int
+    stream: Stream
+    data: bytes
+    offset: int = 0
+    """The position of its first byte in the stream."""
+
+    @property
+    def end(self) -> int:
+        """The position after its last byte."""
+        return self.offset + len(self.data)
+
+
+def encode_json(document: Json) -> bytes:
+    payload = json.dumps(document).encode()
+    return HEAD.pack(len(payload), b"J") + payload
+
+
+def decode_json(payload: bytes) -> Json:
+    try:
+        document = json.loads(payload.decode())
+    except (ValueError, RecursionError):
+        raise FrameError("a message that is no JSON") from None
+    if not isinstance(document, dict):
+        raise FrameError("a message of another shape")
+    return document
+
+
+def encode_chunk(chunk: Chunk) -> bytes:
+    head = HEAD.pack(_CHUNK_HEAD.size + len(chunk.data), _KINDS[chunk.stream])
+    return head + _CHUNK_HEAD.pack(chunk.rank, chunk.offset) + chunk.data
+
+
+def decode_chunk(kind: bytes, payload: bytes) -> Chunk:
+    stream = _STREAMS.get(kind)
+    if stream is None or len(payload) < _CHUNK_HEAD.size:
+        raise FrameError("a frame of another kind")
+    rank, offset = _CHUNK_HEAD.unpack_from(payload)
+    return Chunk(rank, stream, payload[_CHUNK_HEAD.size :], offset)
+
+
+class FrameReader:
+    """Splits received bytes into frames."""
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self.max_frame = max_frame
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        self._data += data
+        start = 0
+        try:
+            while len(self._data) - start >= HEAD.size:
+                size, kind = HEAD.unpack_from(self._data, start)
+                if size > self.max_frame:
+                    raise FrameError(f"a frame of {size} bytes")
+                end = start + HEAD.size + size
+                if len(self._data) < end:
+                    break
+                payload = bytes(self._data[start + HEAD.size : end])
+                start = end
+                yield kind, payload
+        finally:
+            del self._data[:start]
+
+
+class CompressedFrameReader:
+    """Splits one zlib stream of frames. `rest` is what follows its end."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj()
+        self._frames = FrameReader()
+
+    @property
+    def is_over(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def rest(self) -> bytes:
+        return self._zlib.unused_data
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        try:
+            while True:
+                inflated = self._zlib.decompress(data, _INFLATED)
+                yield from self._frames.feed(inflated)
+                data = self._zlib.unconsumed_tail
+                if not data and len(inflated) < _INFLATED:
+                    return
+        except zlib.error:
+            raise FrameError("damaged data") from None
+
+
+class CompressedFrameWriter:
+    """Writes frames as one zlib stream: output of ranks is alike, and the link to the reader may be slow."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._zlib = zlib.compressobj(1)
+        self._frames: list[bytes] = []
+        self._size = 0
+
+    def send(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self._size += len(frame)
+        if self._size >= _COMPRESSED_TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._frames:
+            frames, self._frames, self._size = b"".join(self._frames), [], 0
+            self._write(self._zlib.compress(frames) + self._zlib.flush(zlib.Z_SYNC_FLUSH))
+
+    def close(self) -> None:
+        """Nothing follows in this stream."""
+        self.flush()
+        self._write(self._zlib.flush())
