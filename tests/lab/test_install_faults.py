@@ -139,7 +139,7 @@ def test_the_first_host_fetches_by_itself_where_it_can(cluster: Cluster, wheelho
         assert report["bytes"]["downloaded"] >= wheels
 
 
-def test_after_trust_wheels_go_from_host_to_host_over_ssh(cluster: Cluster, wheelhouse: Path) -> None:
+def test_after_trust_wheels_go_from_host_to_host(cluster: Cluster, wheelhouse: Path) -> None:
     trusted = ipexctl("trust", "-H", cluster.lab.hostfile, "--home", cluster.home)
     assert trusted.rc == 0, trusted.err
     try:

@@ -1,4 +1,4 @@
-"""Files get from one host's store to every other's by whatever way there is, whole, and nothing stays behind."""
+"""The transfer of files from one host's store to all others: complete by every route, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.uplink import capped, crossed
 from cli_helpers import ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
@@ -126,12 +127,50 @@ def test_without_trust_the_files_get_everywhere_and_are_not_sent_twice(context: 
     assert set(context.spread().values()) == {"there"}
 
 
-def test_with_trust_they_travel_over_ssh_also_where_every_shell_talks(context: Scene) -> None:
+def test_with_trust_the_files_go_from_host_to_host_also_where_every_shell_talks(context: Scene) -> None:
     with trusted(context.lab):
         break_host(context.lab.hosts[1], "noisy-rc")
-        assert list(context.spread(ssh=True).values()) == ["there", "ssh", "ssh", "ssh"]
+        assert "here" not in context.spread(ssh=True).values()
     assert all(context.lacks(host) == () for host in context.hosts)
     assert processes_with(context.lab, OURS) == []
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_with_only_port_22_open_between_hosts_the_files_arrive(context: Scene, trust: bool) -> None:
+    with trusted(context.lab) if trust else nullcontext():
+        for node in context.lab.hosts:
+            break_host(node, "firewall")
+        began = time.monotonic()
+        context.spread(ssh=trust)
+        assert time.monotonic() - began < 30
+        assert all(context.lacks(host) == () for host in context.hosts)
+    assert processes_with(context.lab, OURS) == []
+
+
+def test_without_trust_one_copy_crosses_the_uplink_for_eight_hosts(
+    make_lab: Callable[[LabSpec], Lab], tmp_path: Path
+) -> None:
+    lab = make_lab(LabSpec(hosts=8))
+    files = []
+    for index in range(3):
+        path = tmp_path / f"w{index}.whl"
+        path.write_bytes(os.urandom(10_000_000))
+        files.append((StoredFile(hashlib.sha256(path.read_bytes()).hexdigest(), path.name, 10_000_000), path))
+    blobs = [blob for blob, _ in files]
+    with (
+        Connector(ConnectOptions()) as connector,
+        SessionPool(connector, Cancel(), forks=8) as pool,
+        capped(lab, 20),
+    ):
+        context = Scene(lab, pool)
+        source = context.place(context.hosts[0])
+        before = crossed(lab)
+        push(pool.session(context.hosts[0]), source, files)
+        with Distributor(pool, source, blobs) as distributor:
+            list(pool.each(context.hosts, lambda host, session: distributor.bring(context.place(host), session)))
+        moved = crossed(lab) - before
+        assert all(missing(pool.session(host), context.place(host), blobs) == () for host in context.hosts)
+    assert moved <= 1.2 * 30_000_000
 
 
 def test_a_config_that_gets_nobody_in_is_no_obstacle(context: Scene) -> None:
