@@ -21,8 +21,6 @@ from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 from ipexctl.sync.manifest import encode
 from ipexctl.sync.node_calls import END, frame
 from ipexctl.sync.report import BytesMoved, Notice
-from ipexctl.trust.node0_config import config_for
-from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,9 +74,8 @@ class Uploader:
             self._places = self._make_places()
             source = self._places[self._cluster.hosts[0].name]
             self._push(source)
-            config = self._ssh_config()
             self._spreader = self._ends.enter_context(
-                Distributor(self._crew, source, self._blobs, ssh_config=config, on_progress=self._moved)
+                Distributor(self._crew, source, self._blobs, on_progress=self._moved)
             )
         except BaseException:
             self._ends.close()
@@ -149,21 +146,12 @@ class Uploader:
         if isinstance(internal, NoCommonNetwork):
             self._watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
             internal = {}
-        words = ssh_names_for(hosts, internal)
         return {
             host.name: StoreLocation(
                 host,
                 answers[host.name].python,
                 f"{answers[host.name].home}/{STORE}",
                 internal.get(host.name),
-                words.get(host.name),
             )
             for host in hosts
         }
-
-    def _ssh_config(self) -> str | None:
-        """The config by which the first host reaches the others, where `trust` has been there for all of them."""
-        first = self._cluster.hosts[0]
-        others = [host.name for host in self._cluster.hosts[1:]]
-        home = self._cluster.answers[first.name].home
-        return config_for(self._crew.session(first), home, others, cancel=self._crew.cancel)

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 
-def config_for(session: Session, home: str, names: Iterable[str], *, cancel: Cancel | None = None) -> str | None:
-    """The config's path on node0 if it has all of these hosts; raises HostError if node0 is lost."""
-    return config_in(home, read_config(session, home, cancel=cancel), names)
-
-
 def read_config(session: Session, home: str, *, cancel: Cancel | None = None) -> str:
     """Its text, or empty if there is no file; `home` may begin with `~/`."""
     directory = home[2:] if home.startswith("~/") else home

@@ -30,7 +30,6 @@ from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from ipexctl.lab import Lab, LabHost
 
@@ -70,19 +69,12 @@ class Scene:
 
     def place(self, host: Host, *, address: bool = True) -> StoreLocation:
         node = self.node(host)
-        return StoreLocation(
-            host, "python3", f"{node.home}/.ipexctl/wheels", node.peer_address if address else None, host.name
-        )
+        return StoreLocation(host, "python3", f"{node.home}/.ipexctl/wheels", node.peer_address if address else None)
 
-    @property
-    def config(self) -> str:
-        return f"{self.lab.hosts[0].home}/.ipexctl/ssh/config"
-
-    def spread(self, *, ssh: bool = False, address: bool = True) -> dict[str, str]:
+    def spread(self, *, address: bool = True) -> dict[str, str]:
         """How the files came to each host, or why they didn't."""
-        config = self.config if ssh else None
         source = self.place(self.hosts[0], address=address)
-        with Distributor(self.pool, source, BLOBS, ssh_config=config, on_progress=self._note) as spreader:
+        with Distributor(self.pool, source, BLOBS, on_progress=self._note) as spreader:
             ends = {
                 done.host.name: done.result or str(done.error)
                 for done in self.pool.each(self.hosts, lambda host, session: spreader.bring(self.place(host), session))
@@ -130,7 +122,7 @@ def test_without_trust_the_files_get_everywhere_and_are_not_sent_twice(context: 
 def test_with_trust_the_files_go_from_host_to_host_also_where_every_shell_talks(context: Scene) -> None:
     with trusted(context.lab):
         break_host(context.lab.hosts[1], "noisy-rc")
-        assert "here" not in context.spread(ssh=True).values()
+        assert set(context.spread().values()) == {"there", "server"}
     assert all(context.lacks(host) == () for host in context.hosts)
     assert processes_with(context.lab, OURS) == []
 
@@ -141,7 +133,7 @@ def test_with_only_port_22_open_between_hosts_the_files_arrive(context: Scene, t
         for node in context.lab.hosts:
             break_host(node, "firewall")
         began = time.monotonic()
-        context.spread(ssh=trust)
+        context.spread()
         assert time.monotonic() - began < 30
         assert all(context.lacks(host) == () for host in context.hosts)
     assert processes_with(context.lab, OURS) == []
@@ -171,10 +163,6 @@ def test_without_trust_one_copy_crosses_the_uplink_for_eight_hosts(
         moved = crossed(lab) - before
         assert all(missing(pool.session(host), context.place(host), blobs) == () for host in context.hosts)
     assert moved <= 1.2 * 30_000_000
-
-
-def test_a_config_that_gets_nobody_in_is_no_obstacle(context: Scene) -> None:
-    assert set(context.spread(ssh=True).values()) == {"there", "server"}
 
 
 def test_behind_a_firewall_they_come_through_this_machine(context: Scene) -> None:
@@ -236,25 +224,21 @@ def test_when_the_source_is_lost_the_reason_names_it(context: Scene) -> None:
     assert caught.value.status == "failed"
 
 
-@pytest.mark.parametrize("way", ["ssh", "server", "here"])
+@pytest.mark.parametrize("way", ["server", "here"])
 def test_stopped_in_the_middle_nothing_stays(lab: Lab, tmp_path: Path, way: str) -> None:
     large = tmp_path / "large.whl"
     large.write_bytes(os.urandom(150_000_000))
     blob = StoredFile(hashlib.sha256(large.read_bytes()).hexdigest(), large.name, large.stat().st_size)
     cancel = Cancel()
-    trust: AbstractContextManager[None] = trusted(lab) if way == "ssh" else nullcontext()
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=8) as pool:
         context = Scene(lab, pool)
         source = context.place(context.hosts[0], address=way == "server")
         push(pool.session(context.hosts[0]), source, [(blob, large)])
         pool.cancel = cancel
-        with trust, pytest.raises(Cancelled):
-            config = context.config if way == "ssh" else None
+        with pytest.raises(Cancelled):
             target = context.place(context.hosts[1])
             session = pool.session(context.hosts[1])
-            with Distributor(
-                pool, source, [blob], ssh_config=config, on_progress=lambda *_: cancel.throw()
-            ) as spreader:
+            with Distributor(pool, source, [blob], on_progress=lambda *_: cancel.throw()) as spreader:
                 spreader.bring(target, session)
         for _ in range(30):
             if not (left := processes_with(lab, OURS)):

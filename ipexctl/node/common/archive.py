@@ -1,4 +1,4 @@
-"""The running agent's own archive, to start another command or to send it to another host."""
+"""Starts another command of the running agent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,3 @@ def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = 
     Without `isolated`, PYTHONPATH and similar variables apply, as for a user's script.
     """
     return [python, "-I" if isolated else "-s", sys.path[0], command, *([action] if action else [])]
-
-
-def own_archive() -> bytes:
-    """The zip from which this agent was started, to be sent to another host."""
-    with open(sys.path[0], "rb") as file:  # noqa: PTH123
-        return file.read()

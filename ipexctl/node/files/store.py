@@ -1,7 +1,7 @@
 """Content store: a file STORE/<sha256>/<name> is always complete and has that hash.
 
 Files are transferred as frames: a line of JSON with sha256, name and size, then the bytes; after the last file, a line
-`{"end": true}`. `peer_transfer` moves frames over TCP; `remote/transfer/distribute.py` over ssh.
+`{"end": true}`. `peer_transfer` moves frames from host to host; `remote/transfer/relay.py` through the control machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, answer, emit
-from ipexctl.node.common.archive import own_archive
 from ipexctl.node.common.files import explain_full_disk, explain_os_error, format_size, free_space
 
 if TYPE_CHECKING:
@@ -260,15 +259,16 @@ def receive(request: Json, stream: BinaryIO, report: Report = emit_or_end) -> Js
     clear(store)
     report("ready")
     for header in _headers(stream):
-        file = header if expected is None else expected.get(header.get("sha256"))
+        # Each is accepted once: a sender can't keep the receiver busy with the same file.
+        file = header if expected is None else expected.pop(str(header.get("sha256")), None)
         if file is None:
-            raise AgentError("a file was sent that nobody asked for")
+            raise AgentError("the sender sent a file that was not requested")
         if "error" in header:
             failed.append({"sha256": file["sha256"], "reason": str(header["error"])})
             continue
-        size = header.get("size")
-        if not isinstance(size, int) or not 0 <= size <= (file.get("size") or size):
-            raise AgentError(f"{file.get('name')} is said to have {size} bytes, not {file.get('size')}")
+        size, known_size = header.get("size"), file.get("size")
+        if not isinstance(size, int) or size < 0 or (known_size is not None and size > known_size):
+            raise AgentError(f"{file.get('name')}: the sender announces {size} bytes, expected are {known_size}")
         try:
             with PartialFile(store, {"sha256": file["sha256"], "name": file["name"], "size": size}) as part:
                 _write_body(part, size, stream, progress)
@@ -326,7 +326,7 @@ def send(request: Json, write: Callable[[bytes], Any], send_body: Callable[[Bina
 
 
 def _send_to_stdout(request: Json) -> int:
-    """Write frames to stdout, and errors to stderr. With `to`, the agent and that request come before the frames."""
+    """Write frames to stdout, and errors to stderr."""
     out = sys.stdout.buffer
 
     def send_body(file: BinaryIO, size: int) -> None:
@@ -335,9 +335,6 @@ def _send_to_stdout(request: Json) -> int:
             raise AgentError(f"{file.name} changed while it was read")
 
     try:
-        if "to" in request:
-            out.write(own_archive())
-            out.write(json.dumps(request["to"]).encode() + b"\n")
         send(request, out.write, send_body)
         out.flush()
     except (AgentError, OSError) as error:

@@ -5,31 +5,34 @@ Each server is one channel of its host's ssh connection and ends with it. Both e
 
 from __future__ import annotations
 
-import io
 import secrets
 import threading
+from concurrent import futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.stdin_queue import StdinQueue
 from ipexctl.remote.transfer.store_client import Damaged, TransferEvents, refuse_damaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
+    from ipexctl.remote.transfer.store_client import Delivery, StoredFile, StoreLocation
 
 _MAX_CLIENTS: Final = 2
 """Clients of one server at once: few, so that the first finish soon and can serve others."""
 
-GIVE_UP: Final = 2
-"""Unreachable targets in a row before a route is no longer tried."""
+_GIVE_UP: Final = 2
+"""Targets in a row that could not connect to the source, before no other target tries."""
 
 _IDLE_TIMEOUT: Final = 900.0
 _START_TIMEOUT: Final = 20.0
+_END_TIMEOUT: Final = 10.0
 
 
 class PeerUnreachable(HostError):
@@ -39,93 +42,101 @@ class PeerUnreachable(HostError):
 class Server:
     """One host's server, started when first needed."""
 
-    def __init__(self, location: StoreLocation, session: Session, blobs: Sequence[StoredFile], cancel: Cancel) -> None:
-        self.location = location
-        self.token = secrets.token_hex(32)
+    def __init__(self, location: StoreLocation, session: Session, files: Sequence[StoredFile], cancel: Cancel) -> None:
         self.clients = 0
         self.failed = False
+        self._location = location
         self._session = session
-        self._blobs = blobs
+        self._files = files
         self._cancel = cancel
-        self._stdin = _OpenStdin()
-        self._started = threading.Event()
+        self._token = secrets.token_hex(32)
+        self._stdin = StdinQueue()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._port = 0
-        self._error: HostError | None = None
+        self._serving: futures.Future[None] | None = None
+        self._port: futures.Future[int] = futures.Future()
 
-    def port(self) -> int:
-        """The port it listens on; raises HostError if it could not start."""
+    def send(self, delivery: Delivery) -> None:
+        """Let the target fetch the files it lacks from this server."""
+        events = TransferEvents(delivery.on_bytes)
+        request = {
+            "store": delivery.target.store,
+            "files": [file.to_json() for file in delivery.need],
+            "address": self._location.address,
+            "token": self._token,
+        }
+        try:
+            response = call(
+                delivery.session,
+                "files.peer_transfer",
+                "connect",
+                {**request, "port": self._start()},
+                python=delivery.target.python,
+                on_event=events,
+                timeout=delivery.timeout,
+                cancel=self._cancel,
+            )
+        except (Cancelled, TimedOut, Unreachable):
+            raise
+        except HostError as error:
+            if events.is_ready:
+                raise
+            raise PeerUnreachable(error.reason, error.fix) from error
+        refuse_damaged(response, f"{self._location.host.name}'s copy is damaged")
+
+    def close(self) -> futures.Future[None] | None:
+        """Tell the server to end; the future is done when it has."""
+        self._stdin.end()
+        return self._serving
+
+    def _start(self) -> int:
+        """The port it listens on; raises HostError if it can't be started."""
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="server", daemon=True)
-                self._thread.start()
-        if not self._started.wait(_START_TIMEOUT):
-            raise HostError(f"no server has started within {_START_TIMEOUT:g} s")
-        if self._error is not None:
-            raise HostError(self._error.reason, self._error.fix) from self._error
-        return self._port
+            if self._serving is None:
+                self._serving = run_in_background(self._serve, "server")
+        try:
+            return self._port.result(_START_TIMEOUT)
+        except futures.TimeoutError:
+            raise HostError(f"no server has started within {_START_TIMEOUT:g} s") from None
+        except HostError as error:
+            # Not as Unreachable: it is the server's host that is lost, not the target.
+            raise HostError(error.reason, error.fix) from error
 
     def _serve(self) -> None:
         request = {
-            "store": self.location.store,
-            "files": [blob.to_json() for blob in self._blobs],
-            "bind": self.location.address,
-            "token": self.token,
+            "store": self._location.store,
+            "files": [file.to_json() for file in self._files],
+            "bind": self._location.address,
+            "token": self._token,
             "idle": _IDLE_TIMEOUT,
         }
+        error = HostError("its server has ended")
         try:
             call(
                 self._session,
                 "files.peer_transfer",
                 "serve",
                 request,
-                python=self.location.python,
+                python=self._location.python,
                 stdin=cast("BinaryIO", self._stdin),
                 on_event=self._on_event,
                 cancel=self._cancel,
             )
-            self._error = HostError("its server has ended")
-        except HostError as error:
-            self._error = error
+        except HostError as caught:
+            error = caught
         finally:
-            self._error = self._error or HostError("its server broke off")
-            self._started.set()
+            if not self._port.done():
+                self._port.set_exception(error)
 
     def _on_event(self, event: dict[str, Any]) -> None:
-        if event.get("event") == "serving":
-            self._port = int(event["port"])
-            self._started.set()
-
-    def close(self) -> None:
-        self._stdin.close_input()
-        if self._thread is not None:
-            self._thread.join(10)
-
-
-class _OpenStdin(io.RawIOBase):
-    """A stdin without data that stays open until `close_input`."""
-
-    def __init__(self) -> None:
-        self._end_event = threading.Event()
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        del size
-        self._end_event.wait()
-        return b""
-
-    def close_input(self) -> None:
-        self._end_event.set()
+        if event.get("event") == "serving" and not self._port.done():
+            self._port.set_result(int(event["port"]))
 
 
 class Servers:
-    """The servers of hosts that have all blobs. The first is the source; the others are preferred to relieve it."""
+    """The servers of hosts that have all files. The first is the source; the others are preferred to relieve it."""
 
-    def __init__(self, blobs: Sequence[StoredFile], cancel: Cancel) -> None:
-        self._blobs = blobs
+    def __init__(self, files: Sequence[StoredFile], cancel: Cancel) -> None:
+        self._files = files
         self._cancel = cancel
         self._servers: list[Server] = []
         self._changed = threading.Condition()
@@ -135,25 +146,22 @@ class Servers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        closing = [threading.Thread(target=server.close, daemon=True) for server in self._servers]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
+        ending = [serving for server in self._servers if (serving := server.close()) is not None]
+        futures.wait(ending, _END_TIMEOUT)
 
     def add(self, location: StoreLocation, session: Session) -> None:
         with self._changed:
-            self._servers.append(Server(location, session, self._blobs, self._cancel))
+            self._servers.append(Server(location, session, self._files, self._cancel))
             self._changed.notify_all()
 
-    def serve(self, transfer: Callable[[Server], None]) -> None:
-        """Call `transfer` with a free server. If another than the source fails, try the source."""
+    def send(self, delivery: Delivery) -> None:
+        """Send from a free server. If another than the source fails, try the source."""
         only_source = False
         while True:
             with self._acquire(only_source) as server:
                 is_source = server is self._servers[0]
                 try:
-                    transfer(server)
+                    server.send(delivery)
                 except (Cancelled, TimedOut, Unreachable):
                     raise
                 except HostError as error:
@@ -174,7 +182,7 @@ class Servers:
                 if self._cancel.thrown:
                     raise Cancelled("stopped")
                 others = [] if only_source else [server for server in self._servers[1:] if not server.failed]
-                if not others and self._failures >= GIVE_UP:
+                if not others and self._failures >= _GIVE_UP:
                     raise HostError("other hosts didn't reach it either")
                 # Among the servers with the fewest clients, the latest one: the source is used last.
                 server = min([*reversed(others), self._servers[0]], key=lambda server: server.clients)
@@ -190,46 +198,3 @@ class Servers:
             with self._changed:
                 server.clients -= 1
                 self._changed.notify_all()
-
-
-def connect(
-    server: Server,
-    session: Session,
-    target: StoreLocation,
-    need: Sequence[StoredFile],
-    *,
-    on_bytes: Callable[[int], None],
-    timeout: float | None,
-    cancel: Cancel,
-) -> None:
-    """Let the target fetch the blobs it needs from that server."""
-    events = TransferEvents(on_bytes)
-    try:
-        port = server.port()
-    except HostError as error:
-        raise PeerUnreachable(error.reason, error.fix) from error
-    request = {
-        "store": target.store,
-        "files": [blob.to_json() for blob in need],
-        "address": server.location.address,
-        "port": port,
-        "token": server.token,
-    }
-    try:
-        response = call(
-            session,
-            "files.peer_transfer",
-            "connect",
-            request,
-            python=target.python,
-            on_event=events,
-            timeout=timeout,
-            cancel=cancel,
-        )
-    except (Cancelled, TimedOut, Unreachable):
-        raise
-    except HostError as error:
-        if events.is_ready:
-            raise
-        raise PeerUnreachable(error.reason, error.fix) from error
-    refuse_damaged(response, f"{server.location.host.name}'s copy is damaged")

@@ -1,4 +1,4 @@
-"""Files of the source read once to the control machine, for targets that can't get them from a host."""
+"""Files read once to the control machine, for targets that can't get them from a host."""
 
 from __future__ import annotations
 
@@ -7,146 +7,158 @@ import json
 import os
 import tempfile
 import threading
+from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.store import receive
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.transfer.store_client import refuse_damaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
+    from ipexctl.node.common.answer import Json
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session, Stream
     from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 
 _BUFFER: Final = 1 << 16
+_STDERR_KEPT: Final = 1000
+
+
+class ArrivingFiles:
+    """Files that arrive one by one in a store of the control machine, while other threads send them on."""
+
+    def __init__(self, store: str, cancel: Cancel) -> None:
+        self._store = store
+        self._cancel = cancel
+        self._changed = threading.Condition()
+        self._arrived: set[str] = set()
+        self._errors: dict[str, HostError] = {}
+
+    def add(self, sha256: str) -> None:
+        with self._changed:
+            self._arrived.add(sha256)
+            self._changed.notify_all()
+
+    def end(self, files: Iterable[StoredFile], error: HostError) -> None:
+        """No more of these files will arrive: raise the error in the threads that wait for one."""
+        with self._changed:
+            self._errors.update((file.sha256, error) for file in files)
+            self._changed.notify_all()
+
+    def files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
+        """Yield each of these files with its local path as soon as it has arrived."""
+        left = {file.sha256: file for file in files}
+        while left:
+            for sha256 in self._wait(left):
+                file = left.pop(sha256)
+                yield file, Path(self._store, sha256, file.name)
+
+    def _wait(self, wanted: Iterable[str]) -> list[str]:
+        with self._changed:
+            while not (arrived := [sha256 for sha256 in wanted if sha256 in self._arrived]):
+                if self._cancel.thrown:
+                    raise Cancelled("stopped")
+                error = next((self._errors[sha256] for sha256 in wanted if sha256 in self._errors), None)
+                if error is not None:
+                    raise type(error)(error.reason, error.advice, option=error.option) from error
+                self._changed.wait(0.5)
+            return arrived
 
 
 class Relay:
-    """A temporary store. Files are read when requested, and sent on one by one while the next ones are read."""
+    """A temporary store on the control machine, filled from the source with the files that targets request."""
 
     def __init__(
-        self, source: StoreLocation, channel: Callable[[], AbstractContextManager[Session]], cancel: Cancel
+        self, source: StoreLocation, session: Callable[[], AbstractContextManager[Session]], cancel: Cancel
     ) -> None:
         self._source = source
-        self._channel = channel
+        self._session = session
         self._cancel = cancel
-        self._changed = threading.Condition()
-        self._errors: dict[str, HostError | None] = {}
-        self._arrived: set[str] = set()
-        self._readers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._requested: set[str] = set()
+        self._readers: list[Future[None]] = []
 
     def __enter__(self) -> Relay:
         try:
             self._directory = tempfile.TemporaryDirectory(prefix="ipexctl-")
         except OSError as error:
             raise HostError(
-                f"no directory for it here: {error.strerror or error}", "name one with room: TMPDIR=DIR"
+                f"no temporary directory can be made on this machine: {error.strerror or error}",
+                "name a directory with free space: TMPDIR=DIR",
             ) from None
+        self._arriving = ArrivingFiles(self._directory.name, self._cancel)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for reader in self._readers:
-            reader.join()
+        futures.wait(self._readers)
         self._directory.cleanup()
 
-    def files(self, blobs: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
-        """Yield each file with its local path as soon as it has arrived."""
-        self._request(blobs)
-        for blob in blobs:
-            yield blob, self._wait_for(blob)
-
-    def _request(self, blobs: Sequence[StoredFile]) -> None:
-        with self._changed:
-            new = [blob for blob in blobs if blob.sha256 not in self._errors]
-            self._errors.update((blob.sha256, None) for blob in new)
+    def files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
+        """Yield each file with its local path as soon as it has arrived. It is read from the source once."""
+        with self._lock:
+            new = [file for file in files if file.sha256 not in self._requested]
+            self._requested.update(file.sha256 for file in new)
             if new:
-                reader = threading.Thread(target=self._read, args=(new,), name="relay", daemon=True)
-                self._readers.append(reader)
-                reader.start()
+                self._readers.append(run_in_background(lambda: self._read(new), "relay"))
+        return self._arriving.files(files)
 
-    def _wait_for(self, blob: StoredFile) -> Path:
-        with self._changed:
-            while blob.sha256 not in self._arrived:
-                error = self._errors[blob.sha256]
-                if error is not None:
-                    raise type(error)(error.reason, error.advice, option=error.option) from error
-                if self._cancel.thrown:
-                    raise Cancelled("stopped")
-                self._changed.wait(0.5)
-        return Path(self._directory.name, blob.sha256, blob.name)
-
-    def _read(self, blobs: Sequence[StoredFile]) -> None:
-        """Read the files; errors are raised in the threads that wait for them."""
-        error = HostError("reading it broke off")
+    def _read(self, files: Sequence[StoredFile]) -> None:
+        error = HostError(f"{self._source.host.name} did not send all files")
         try:
-            with self._channel() as session:
-                self._pipe(session, blobs)
+            with self._session() as session:
+                self._pipe(session, files)
         except HostError as caught:
             error = caught
         except OSError as caught:
-            error = HostError(f"no pipe on this machine: {caught.strerror or caught}")
+            error = HostError(f"on this machine: {caught.strerror or caught}")
         finally:
-            with self._changed:
-                for blob in blobs:
-                    self._errors[blob.sha256] = error
-                self._changed.notify_all()
+            self._arriving.end(files, error)
 
-    def _pipe(self, session: Session, blobs: Sequence[StoredFile]) -> None:
+    def _pipe(self, session: Session, files: Sequence[StoredFile]) -> None:
         """Pipe the source's frames into the local store, which checks every hash and reports complete files."""
-        files = [blob.to_json() for blob in blobs]
+        request = {"store": self._source.store, "files": [file.to_json() for file in files]}
         read_end, write_end = os.pipe()
-        received: list[dict[str, Any] | HostError] = []
-
-        def take_frames() -> None:
-            try:
-                with os.fdopen(read_end, "rb", buffering=_BUFFER) as stream:
-                    received.append(receive({"store": self._directory.name, "files": files}, stream, self._on_event))
-            except AgentError as error:
-                received.append(HostError(error.reason, error.fix))
-
-        receiver = threading.Thread(target=take_frames, name="relay-receive", daemon=True)
-        receiver.start()
+        received = run_in_background(lambda: self._receive(request, read_end), "relay-receive")
         stderr = b""
 
         def sink(stream: Stream, data: bytes) -> None:
             nonlocal stderr
             if stream == "stderr":
-                stderr = (stderr + data)[-1000:]
+                stderr = (stderr + data)[-_STDERR_KEPT:]
                 return
             left = memoryview(data)
             while left:
                 left = left[os.write(write_end, left) :]
 
-        request = {"store": self._source.store, "files": files}
         command = agent_command("files.store", "send", python=self._source.python)
+        stdin = io.BytesIO(agent_zip("files") + json.dumps(request).encode() + b"\n")
+        name = self._source.host.name
         try:
-            stdin = io.BytesIO(agent_zip("files") + json.dumps(request).encode() + b"\n")
             ended = session.run(command, sink, stdin=stdin, cancel=self._cancel)
+            if stderr.strip() and not ended.ok:
+                raise HostError(f"{name}: {stderr.decode(errors='replace').strip().splitlines()[-1]}")
         except BrokenPipeError:
-            ended = None
+            pass  # the receiver ended early; its error follows
         finally:
             os.close(write_end)
-            receiver.join()
-        self._check(received[0] if received else None, stderr if ended is not None and not ended.ok else b"")
+            futures.wait([received])
+        refuse_damaged(received.result(), f"{name}'s copy is damaged")
 
-    def _check(self, received: dict[str, Any] | HostError | None, stderr: bytes) -> None:
-        name = self._source.host.name
-        if stderr:
-            raise HostError(f"{name}: {stderr.decode(errors='replace').strip().splitlines()[-1]}")
-        if received is None or isinstance(received, HostError):
-            raise HostError(
-                f"on this machine: {received.reason if received else 'it broke off'}", "another directory: TMPDIR=DIR"
-            )
-        refuse_damaged(received, f"{name}'s copy is damaged")
+    def _receive(self, request: Json, read_end: int) -> Json:
+        try:
+            with os.fdopen(read_end, "rb", buffering=_BUFFER) as stream:
+                return receive({**request, "store": self._directory.name}, stream, self._on_event)
+        except AgentError as error:
+            raise HostError(f"on this machine: {error.reason}", "use another directory: TMPDIR=DIR") from None
 
     def _on_event(self, event: str, **fields: Any) -> None:
         if event == "got":
-            with self._changed:
-                self._arrived.add(str(fields["sha256"]))
-                self._changed.notify_all()
+            self._arriving.add(str(fields["sha256"]))

@@ -41,8 +41,6 @@ class StoreLocation:
     """An absolute path on the host."""
     address: str | None = None
     """The address by which the other hosts reach it."""
-    ssh_name: str | None = None
-    """Its name in node0's ssh config, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +191,51 @@ def drop(
     """Remove the files from the store; missing ones are no error."""
     request = {"store": location.store, "files": [blob.to_json() for blob in blobs]}
     call(session, "files.store", "drop", request, python=location.python, cancel=cancel)
+
+
+class Delivery:
+    """The files one target still lacks, and the progress of their transfer."""
+
+    def __init__(
+        self,
+        target: StoreLocation,
+        session: Session,
+        timeout: float | None,
+        cancel: Cancel,
+        on_progress: Callable[[Host, int, int | None], None],
+    ) -> None:
+        self.target = target
+        self.session = session
+        self.timeout = timeout
+        self.need: tuple[StoredFile, ...] = ()
+        self._cancel = cancel
+        self._on_progress = on_progress
+        self._total: int | None = None
+        self._bytes_before = 0
+        self._reported = 0
+        self._is_first = True
+
+    def find_missing(self, files: Sequence[StoredFile]) -> None:
+        self.need = missing(self.session, self.target, files, cancel=self._cancel)
+        left = _size(self.need)
+        if self._is_first:
+            self._total, self._is_first = left, False
+        elif left is not None and self._total is not None:
+            self._bytes_before = self._total - left
+
+    def on_bytes(self, done: int) -> None:
+        # A route that failed may have stopped in the middle of a file, which the next route begins again.
+        self._reported = max(self._reported, self._bytes_before + done)
+        self._on_progress(self.target.host, self._reported, self._total)
+
+    def finish(self) -> None:
+        if self._total is not None:
+            self._on_progress(self.target.host, self._total, self._total)
+
+
+def _size(files: Sequence[StoredFile]) -> int | None:
+    sizes = [file.size for file in files if file.size is not None]
+    return sum(sizes) if len(sizes) == len(files) else None
 
 
 class NotInStore(HostError):

@@ -19,8 +19,6 @@ from ipexctl.stack.env.staging import WheelDelivery, blob_of, stage_wheels
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.progress import BytesMoved, Ended, Stepped
 from ipexctl.stack.report import InstallResult
-from ipexctl.trust.node0_config import config_for
-from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,14 +66,13 @@ def build_everywhere(context: InstallContext, setup: EnvSpec, hosts: Sequence[Ho
     if source is None:
         return
     leaders = _leaders(context, well)
-    config = _ssh_config(context, places) if source.host == context.first else None
 
     def moved(host: Host, done: int, total: int | None) -> None:
         context.watch(BytesMoved(host.name, "receiving", done, total))
 
     blobs = [blob_of(wheel) for wheel in _files(setup)]
     built: dict[str, BuildResult] = {}
-    with Distributor(context.pool, source, blobs, ssh_config=config, on_progress=moved) as spreader:
+    with Distributor(context.pool, source, blobs, on_progress=moved) as spreader:
 
         def make(host: Host, session: Session) -> BuildResult:
             if lacks(context, setup, host):
@@ -247,7 +244,6 @@ def _places(context: InstallContext, setup: EnvSpec) -> dict[str, StoreLocation]
         if len(hosts) > 1:
             context.notes.append(f"wheels go through this machine: {internal.reason}. {internal.fix}")
         internal = {}
-    words = ssh_names_for(hosts, internal)
     store = f"{context.home}/wheels"
     return {
         host.name: StoreLocation(
@@ -255,7 +251,6 @@ def _places(context: InstallContext, setup: EnvSpec) -> dict[str, StoreLocation]
             context.python(host, setup.interpreters.get(host.name)),
             store,
             internal.get(host.name),
-            words.get(host.name),
         )
         for host in hosts
     }
@@ -267,17 +262,6 @@ def _files(setup: EnvSpec) -> tuple[Wheel, ...]:
 
 def _delivery(setup: EnvSpec) -> WheelDelivery:
     return WheelDelivery(_files(setup), setup.asked, setup.by_node0)
-
-
-def _ssh_config(context: InstallContext, places: Mapping[str, StoreLocation]) -> str | None:
-    """The config by which node0 reaches the others, where `trust` has been there for all of these hosts."""
-    if len(places) < 2:
-        return None
-    others = set(places) - {context.first.name}
-    try:
-        return config_for(context.pool.session(context.first), context.home, others, cancel=context.pool.cancel)
-    except HostError:
-        return None  # whoever is lost, or stopped, says so in its own step
 
 
 def _build(context: InstallContext, setup: EnvSpec, host: Host, session: Session, *, drop: bool = False) -> BuildResult:

@@ -53,10 +53,9 @@ def test_every_python_sends_what_every_python_receives(tmp_path: Path, python: s
     here, there = tmp_path / "here", tmp_path / "there"
     run("store", "receive", {"store": str(here)}, frame(ONE) + frame(TWO, "b.whl") + END, python=python)
     files = [file_of(ONE), file_of(TWO, "b.whl")]
-    request = {"store": str(here), "files": files, "to": {"store": str(there), "files": files}}
-    sent = in_shell("send", python, agent_zip("files") + first_line("store", request))
-    assert sent.stdout.startswith(agent_zip("files"))
-    received = in_shell("receive", python, sent.stdout)
+    sent = in_shell("send", python, agent_zip("files") + first_line("store", {"store": str(here), "files": files}))
+    request = first_line("store", {"store": str(there), "files": files})
+    received = in_shell("receive", python, agent_zip("files") + request + sent.stdout)
     assert received.returncode == 0, received.stderr
     assert content_of(there) == content_of(here)
 
@@ -86,9 +85,18 @@ def test_a_stream_that_breaks_off_leaves_what_was_whole(tmp_path: Path) -> None:
 
 def test_only_what_was_asked_for_is_taken_in(tmp_path: Path) -> None:
     request = {"store": str(tmp_path), "files": [file_of(ONE)]}
-    assert "nobody asked" in run("store", "receive", request, frame(TWO) + END).reason
+    assert "not requested" in run("store", "receive", request, frame(TWO) + END).reason
+    assert "not requested" in run("store", "receive", request, frame(TWO, sha256=[sha(ONE)]) + END).reason
     assert "bytes" in run("store", "receive", request, frame(TWO, sha256=sha(ONE), size=1 << 40)).reason
+    empty = {"store": str(tmp_path), "files": [file_of(b"")]}
+    assert "bytes" in run("store", "receive", empty, frame(TWO, sha256=sha(b"")) + END).reason
     assert content_of(tmp_path) == {}
+
+
+def test_a_sender_that_repeats_a_file_is_refused(tmp_path: Path) -> None:
+    request = {"store": str(tmp_path), "files": [file_of(TWO)]}
+    assert "not requested" in run("store", "receive", request, frame(TWO) * 2 + END).reason
+    assert list(content_of(tmp_path).values()) == [TWO]
 
 
 @pytest.mark.parametrize("stream", [b"", b"\n", b"[]\n", b"null\n", b"x" * 100_000, b'{"size": -1}\n'])

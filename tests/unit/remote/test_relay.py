@@ -1,0 +1,109 @@
+"""The relay on the control machine: complete files only, whatever the source sends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import FakeSession
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import Ended
+from ipexctl.remote.transfer.relay import Relay
+from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ipexctl.remote.session import Session
+
+ONE, TWO = b"the first file", b"the second"
+HOST = Host("node1", "node1")
+END = b'{"end": true}\n'
+
+
+def file_of(content: bytes, size: int | None = -1) -> StoredFile:
+    return StoredFile(hashlib.sha256(content).hexdigest(), f"f{len(content)}.whl", len(content) if size == -1 else size)
+
+
+def frame(content: bytes, **changed: Any) -> bytes:
+    header = {**file_of(content).to_json(), **changed}
+    return json.dumps(header).encode() + b"\n" + content
+
+
+def relayed(session: FakeSession, files: list[StoredFile]) -> dict[str, bytes]:
+    """The files that arrive, by name."""
+
+    @contextmanager
+    def opened() -> Iterator[Session]:
+        yield session
+
+    with Relay(StoreLocation(HOST, "python3", "/home/me/wheels"), opened, Cancel()) as relay:
+        return {file.name: path.read_bytes() for file, path in relay.files(files)}
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_each_file_is_read_once_and_nothing_stays(directory: Path) -> None:
+    session = FakeSession(HOST, frame(ONE) + frame(TWO) + END)
+
+    @contextmanager
+    def opened() -> Iterator[Session]:
+        yield session
+
+    with Relay(StoreLocation(HOST, "python3", "/store"), opened, Cancel()) as relay:
+        for _ in range(3):
+            files = {file.name: path.read_bytes() for file, path in relay.files([file_of(TWO), file_of(ONE)])}
+            assert files == {"f14.whl": ONE, "f10.whl": TWO}
+    assert len(session.commands) == 1
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(END, id="ends at once"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(frame(TWO) + END, id="another file"),
+        pytest.param(frame(ONE)[:-1], id="cut off"),
+        pytest.param(frame(ONE, size=1 << 50), id="larger than announced by the index"),
+        pytest.param(frame(ONE, size=-1), id="a negative size"),
+        pytest.param(b'{"sha256": ["x"]}\n', id="a hash that is no text"),
+        pytest.param(b"[" * 10_000 + b"\n", id="nested without end"),
+        pytest.param(json.dumps({"sha256": file_of(ONE).sha256, "error": "gone"}).encode() + b"\n" + END, id="error"),
+    ],
+)
+def test_a_source_that_does_not_send_the_file_is_an_error_of_the_transfer(directory: Path, stream: bytes) -> None:
+    with pytest.raises(HostError):
+        relayed(FakeSession(HOST, stream), [file_of(ONE)])
+    assert list(directory.iterdir()) == []
+
+
+def test_a_file_with_another_content_is_damaged(directory: Path) -> None:
+    with pytest.raises(Damaged):
+        relayed(FakeSession(HOST, frame(ONE[::-1], sha256=file_of(ONE).sha256) + END), [file_of(ONE)])
+    assert list(directory.iterdir()) == []
+
+
+def test_a_name_that_the_source_chooses_is_not_used(directory: Path) -> None:
+    stream = frame(ONE, name="../../../escaped") + END
+    assert relayed(FakeSession(HOST, stream), [file_of(ONE)]) == {"f14.whl": ONE}
+    assert list(directory.iterdir()) == []
+
+
+def test_an_error_on_the_source_is_reported_with_its_name() -> None:
+    session = FakeSession(HOST, b"", b"Traceback\nOSError: broken disk\n", Ended(1))
+    with pytest.raises(HostError) as caught:
+        relayed(session, [file_of(ONE)])
+    assert caught.value.reason == "node1: OSError: broken disk"
