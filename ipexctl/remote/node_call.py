@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,7 +121,7 @@ def agent_command(command: str, action: str = "", *, python: str = "", home: str
     return Command(text, label or f"{command} {action}".strip())
 
 
-def _ignore(event: dict[str, Any]) -> None:
+def _ignore(event: Reply) -> None:
     """The default of `on_event`."""
 
 
@@ -134,11 +135,11 @@ def call(
     home: str = "",
     label: str = "",
     stdin: BinaryIO | None = None,
-    on_event: Callable[[dict[str, Any]], None] = _ignore,
+    on_event: Callable[[Reply], None] = _ignore,
     on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
-) -> dict[str, Any]:
+) -> Reply:
     """Run a command of the agent and return its last event; raises HostError unless that is `done`.
 
     `command` is the module below `ipexctl.node`, such as `env.build`. `stdin` is sent after the request. Frames are
@@ -165,11 +166,11 @@ def call_line(
     request: Mapping[str, Any],
     *,
     stdin: BinaryIO | None = None,
-    on_event: Callable[[dict[str, Any]], None] = _ignore,
+    on_event: Callable[[Reply], None] = _ignore,
     on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
-) -> dict[str, Any]:
+) -> Reply:
     """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
     reply = _Reply(on_event, on_frame)
     head = first + json.dumps(request).encode() + b"\n"
@@ -187,8 +188,8 @@ def call_line(
 class _Reply:
     """Splits stdout into events and frames, forwards all but the last event, and keeps the end of stderr."""
 
-    def __init__(self, on_event: Callable[[dict[str, Any]], None], on_frame: Callable[[Frame], None] | None) -> None:
-        self.last: dict[str, Any] | None = None
+    def __init__(self, on_event: Callable[[Reply], None], on_frame: Callable[[Frame], None] | None) -> None:
+        self.last: Reply | None = None
         self._on_event = on_event
         self._on_frame = on_frame
         self._frames: CompressedFrameReader | None = None
@@ -234,10 +235,11 @@ class _Reply:
     def _on_line(self, line: bytes) -> None:
         try:
             event = json.loads(line)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError):  # not of the agent: a login script printed it
             return
         if not isinstance(event, dict):
             return
+        event = Reply(event)
         if event.get("event") in ("done", "failed"):
             self.last = event
         elif event.get("event") == "frames" and self._on_frame is not None:

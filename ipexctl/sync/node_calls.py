@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.sync.manifest import Entry
     from ipexctl.sync.project import Project
@@ -96,21 +97,21 @@ def query_tree(
         cancel=cancel,
     )
     return TreeState(
-        said["home"],
-        said["store"],
-        said["python"],
+        said.text("home"),
+        said.text_or_none("store"),
+        said.text("python"),
         tuple(
             Generation(
-                each["generation"],
-                each["path"],
-                each["digest"],
-                each["whole"],
-                tuple(each["held"]),
-                tuple(each["ended"]),
-                tuple(each["staged"]),
-                tuple(each.get("kept", ())),
+                entry.integer("generation"),
+                entry.text("path"),
+                entry.text_or_none("digest"),
+                entry.flag("whole"),
+                entry.texts("held"),
+                entry.texts("ended"),
+                entry.texts("staged"),
+                entry.optional_texts("kept"),
             )
-            for each in said["generations"]
+            for entry in said.records("generations")
         ),
     )
 
@@ -125,7 +126,7 @@ def put_tree(
     dry_run: bool = False,
     timeout: float | None = None,
     cancel: Cancel | None = None,
-) -> tuple[dict[str, Any], int]:
+) -> tuple[Reply, int]:
     """Make that generation what the project is; what the host says, and how many bytes went there.
 
     `contents` are frames that are made already, and files to be read on the way. `blobs` lie on the host.

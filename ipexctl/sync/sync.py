@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import MalformedReply
 from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import remember, sent_before
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.manifest import Entry
@@ -250,30 +253,33 @@ class _Sync:
             sent += count
             if "need" not in said:
                 break
-            blobs, contents = [], self._contents(set(said["need"]))
+            needed = set(said.texts("need"))
+            if not needed <= set(self.project.manifest.files):
+                raise MalformedReply("it needs files that are not in the project", json.dumps(said))
+            blobs, contents = [], self._contents(needed)
         self.watch(Stepped(host.name, "sent", time.monotonic() - began))
         return self._synced(host, said, decision.generation, 0 if self.dry_run else sent)
 
-    def _synced(self, host: Host, said: Mapping[str, Any], number: int, sent: int) -> SyncResult:
+    def _synced(self, host: Host, said: Reply, number: int, sent: int) -> SyncResult:
         if "busy" in said:
-            runs = ", ".join(said["busy"])
+            runs = ", ".join(said.texts("busy"))
             raise HostError(f"the run {runs} has begun to use the tree meanwhile", "run it again")
         if "need" in said:
             raise HostError("files don't arrive there", "run it again")
         return SyncResult(
             host,
-            "changed" if said["changed"] else "ok",
+            "changed" if said.flag("changed") else "ok",
             seconds=self._seconds,
-            path=said["path"],
+            path=said.text("path"),
             generation=number,
             sent_bytes=sent,
-            files_sent=said["placed"],
-            files_deleted=said["deleted"],
-            kept=tuple(said["kept"]),
-            blocked=tuple(said["blocked"]),
-            aside=tuple(said["aside"]),
-            would_send=tuple(said.get("place", ())),
-            would_delete=tuple(said.get("delete", ())),
+            files_sent=said.integer("placed"),
+            files_deleted=said.integer("deleted"),
+            kept=said.texts("kept"),
+            blocked=said.texts("blocked"),
+            aside=said.texts("aside"),
+            would_send=said.optional_texts("place"),
+            would_delete=said.optional_texts("delete"),
         )
 
     def _contents(self, need: set[str]) -> list[bytes | Entry]:

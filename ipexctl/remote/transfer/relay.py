@@ -16,6 +16,7 @@ from ipexctl.node.files.store import receive
 from ipexctl.remote.background import run_in_background
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.reply import Reply
 from ipexctl.remote.transfer.store_client import refuse_damaged
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Relay:
         finally:
             os.close(write_end)
             futures.wait([received])
-        refuse_damaged(received.result(), f"{name}'s copy is damaged")
+        refuse_damaged(Reply(received.result()), f"{name}'s copy is damaged")
 
     def _receive(self, request: Json, read_end: int) -> Json:
         try:

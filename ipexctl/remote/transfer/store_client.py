@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 
@@ -85,12 +86,12 @@ class TransferEvents:
         self._on_bytes = on_bytes
         self._on_got = on_got
 
-    def __call__(self, event: dict[str, Any]) -> None:
+    def __call__(self, event: Reply) -> None:
         kind = event.get("event")
         if kind == "progress":
-            self._on_bytes(int(event["done"]))
+            self._on_bytes(event.integer("done"))
         elif kind == "got":
-            self._on_got(str(event["sha256"]))
+            self._on_got(event.text("sha256"))
         elif kind == "ready":
             self.is_ready = True
 
@@ -109,7 +110,7 @@ def missing(
         return ()
     request = {"store": location.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
     response = call(session, "files.store", "have", request, python=location.python, timeout=timeout, cancel=cancel)
-    present = set(response["have"])
+    present = set(response.texts("have"))
     return tuple(blob for blob in blobs if blob.sha256 not in present)
 
 
@@ -147,7 +148,9 @@ def fetch(
         timeout=timeout,
         cancel=cancel,
     )
-    return DownloadResult(tuple(response["got"]), {item["sha256"]: str(item["reason"]) for item in response["failed"]})
+    return DownloadResult(
+        response.texts("got"), {item.text("sha256"): item.text("reason") for item in response.records("failed")}
+    )
 
 
 def push(
@@ -182,7 +185,7 @@ def push(
             raise frames.error from error
         raise
     refuse_damaged(response, "the copy on this machine is damaged")
-    return tuple(response["got"])
+    return response.texts("got")
 
 
 def drop(
@@ -246,13 +249,13 @@ class Damaged(HostError):
     """A file that was sent doesn't match its hash."""
 
 
-def refuse_damaged(response: Mapping[str, Any], subject: str) -> None:
+def refuse_damaged(response: Reply, subject: str) -> None:
     """Raise unless the receiver accepted every file of a transfer."""
-    failed = response["failed"]
+    failed = response.records("failed")
     if any(item.get("kind") == "hash" for item in failed):
-        raise Damaged(f"{subject}: {failed[0]['reason']}")
+        raise Damaged(f"{subject}: {failed[0].text('reason')}")
     if failed:
-        raise HostError(str(failed[0]["reason"]))
+        raise HostError(failed[0].text("reason"))
 
 
 class _Frames(io.RawIOBase):

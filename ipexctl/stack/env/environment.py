@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipexctl.remote.node_call import call
+from ipexctl.remote.reply import MalformedReply, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,8 @@ def _ignore(event: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    state: Literal["built", "there"]
+    state: str
+    """built, or there: nothing was to be done."""
     path: str
     """The environment's directory on the host."""
     seconds: float
@@ -189,7 +191,7 @@ def build(
     done = call(
         session, "env.build", "build", request, python=python, on_event=on_event, timeout=timeout, cancel=cancel
     )
-    return BuildResult(done["state"], done["path"], done["seconds"])
+    return BuildResult(done.text("state"), done.text("path"), done.number("seconds"))
 
 
 def check(
@@ -206,7 +208,13 @@ def check(
     request = {"home": home, "name": name, "digest": digest}
     done = call(session, "env.environments", "check", request, python=python, timeout=timeout, cancel=cancel)
     return CheckResult(
-        done["ok"], tuple(done["wrong"]), done["there"], done["name"], done["build"], done["record"], done["verified"]
+        done.flag("ok"),
+        done.texts("wrong"),
+        done.flag("there"),
+        done.text("name"),
+        done.text_or_none("build"),
+        done.record("record"),
+        done.record("verified"),
     )
 
 
@@ -282,30 +290,42 @@ def verify_env(
     )
 
 
-def verify_result(said: Mapping[str, Any]) -> VerifyResult:
-    """The value of what the script says."""
+def verify_result(reply: Reply) -> VerifyResult:
+    """The value of a reply."""
     return VerifyResult(
-        ok=said["ok"],
-        phases=tuple(Phase(**phase) for phase in said["phases"]),
-        seconds=said["seconds"],
-        torch=said["torch"],
-        ipex=said["ipex"],
-        oneccl=said["oneccl"],
-        python=said["python"],
-        capability=said["capability"],
-        bf16=said["bf16"],
-        bf16_why=said.get("bf16_why", ""),
-        backend=said["backend"],
-        launcher=said["launcher"],
-        allreduce_ms=tuple(said.get("allreduce_ms", ())),
+        ok=reply.flag("ok"),
+        phases=tuple(_phase(phase) for phase in reply.records("phases")),
+        seconds=reply.number("seconds"),
+        torch=reply.text_or_none("torch"),
+        ipex=reply.text_or_none("ipex"),
+        oneccl=reply.text_or_none("oneccl"),
+        python=reply.text_or_none("python"),
+        capability=reply.text_or_none("capability"),
+        bf16=reply.text_or_none("bf16"),
+        bf16_why=reply.text_or_none("bf16_why") or "",
+        backend=reply.text_or_none("backend"),
+        launcher=reply.text_or_none("launcher"),
+        allreduce_ms=reply.numbers("allreduce_ms") if "allreduce_ms" in reply else (),
+    )
+
+
+def _phase(reply: Reply) -> Phase:
+    return Phase(
+        reply.text("name"),
+        reply.flag("ok"),
+        reply.number("seconds"),
+        reply.integer_or_none("rc"),
+        reply.integer_or_none("signal"),
+        reply.get("timed_out") is True,
+        reply.text_or_none("text") or "",
     )
 
 
 def noted(said: Mapping[str, Any] | None) -> VerifyResult | None:
     """A good result that was noted on the host; None where there is none, or it can't be read."""
     try:
-        result = verify_result(said or {})
-    except (KeyError, TypeError):
+        result = verify_result(Reply(said or {}))
+    except MalformedReply:
         return None
     return result if result.ok else None
 
@@ -314,12 +334,27 @@ def listing(session: Session, python: str, *, home: str, cancel: Cancel | None =
     """All environments of a home, with what they take on disk."""
     done = call(session, "env.environments", "list", {"home": home}, python=python, timeout=_LOOK_TIME, cancel=cancel)
     return EnvListing(
-        tuple(EnvEntry(**{**env, "names": tuple(env["names"])}) for env in done["envs"]),
-        tuple(done["dangling"]),
-        done["leftovers"]["count"],
-        done["leftovers"]["bytes"],
-        done["wheels"]["count"],
-        done["wheels"]["bytes"],
+        tuple(_env_entry(env) for env in done.records("envs")),
+        done.texts("dangling"),
+        done.record("leftovers").integer("count"),
+        done.record("leftovers").integer("bytes"),
+        done.record("wheels").integer("count"),
+        done.record("wheels").integer("bytes"),
+    )
+
+
+def _env_entry(reply: Reply) -> EnvEntry:
+    return EnvEntry(
+        name=reply.text("name"),
+        names=reply.texts("names"),
+        path=reply.text("path"),
+        row=reply.text_or_none("row"),
+        python=reply.text_or_none("python"),
+        backend=reply.text_or_none("backend"),
+        created=reply.text_or_none("created"),
+        packages=reply.texts_by_name("packages"),
+        bytes=reply.integer("bytes"),
+        complete=reply.flag("complete"),
     )
 
 
@@ -327,7 +362,7 @@ def remove(session: Session, python: str, *, home: str, names: Sequence[str], ca
     """Remove environments, by their own names or by those that point at them. One in use stays, and says so."""
     request = {"home": home, "names": list(names)}
     done = call(session, "env.environments", "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
-    return Removed(tuple(done["removed"]), done["failed"])
+    return Removed(done.texts("removed"), done.texts_by_name("failed"))
 
 
 def prune(
@@ -342,7 +377,7 @@ def prune(
     """Remove leftovers, wheels, and environments no name points at."""
     request = {"home": home, "unnamed": unnamed, "wheels": wheels}
     done = call(session, "env.environments", "prune", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
-    return Removed(tuple(done["removed"]), done["failed"], done["bytes"])
+    return Removed(done.texts("removed"), done.texts_by_name("failed"), done.integer("bytes"))
 
 
 def link(

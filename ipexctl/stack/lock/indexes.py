@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.stack.resolve.request import Sources
 
@@ -104,15 +105,15 @@ def pip_settings(session: Session, python: str, *, timeout: float = 20, cancel: 
     """pip's settings of that machine; raises a HostError."""
     said = call(session, "env.pip_settings", "read", {}, python=python, timeout=timeout, cancel=cancel)
     return PipSettings(
-        index_url=said.get("index_url"),
-        extra_index_urls=tuple(said.get("extra_index_urls") or ()),
-        find_links=tuple(said.get("find_links") or ()),
+        index_url=said.text_or_none("index_url"),
+        extra_index_urls=said.optional_texts("extra_index_urls"),
+        find_links=said.optional_texts("find_links"),
         no_index=bool(said.get("no_index")),
-        trusted_hosts=tuple(said.get("trusted_hosts") or ()),
-        cert=said.get("cert"),
-        client_cert=said.get("client_cert"),
-        proxy=said.get("proxy"),
-        unread=tuple(f"{item['path']}: {item['reason']}" for item in said.get("unread") or ()),
+        trusted_hosts=said.optional_texts("trusted_hosts"),
+        cert=said.text_or_none("cert"),
+        client_cert=said.text_or_none("client_cert"),
+        proxy=said.text_or_none("proxy"),
+        unread=tuple(f"{item.text('path')}: {item.text('reason')}" for item in said.records("unread")),
     )
 
 
@@ -153,15 +154,15 @@ def ask(
         "timeout": timeout,
     }
     said = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
+    candidates = said.record("candidates")
     obtainable = Availability(
-        {project: tuple(_candidate(item) for item in items) for project, items in said["candidates"].items()},
-        tuple(said["answered"]),
-        tuple(Silent(item["source"], item["reason"]) for item in said["silent"]),
+        {project: tuple(map(_candidate, candidates.records(project))) for project in candidates},
+        said.texts("answered"),
+        tuple(Silent(item.text("source"), item.text("reason")) for item in said.records("silent")),
     )
-    answered = set(said["answered"])
-    return IndexAnswer(
-        obtainable, tuple(s for s in asked if s.label in answered), settings, dict(said.get("logins") or {})
-    )
+    answered = set(said.texts("answered"))
+    logins = said.texts_by_name("logins") if said.get("logins") else {}
+    return IndexAnswer(obtainable, tuple(s for s in asked if s.label in answered), settings, logins)
 
 
 def unasked(sources: Sources, settings: PipSettings, *, here: bool) -> IndexAnswer:
@@ -250,15 +251,15 @@ def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
     return tuple(found.values())
 
 
-def _candidate(item: Mapping[str, Any]) -> Candidate:
+def _candidate(item: Reply) -> Candidate:
     return Candidate(
-        project=item["project"],
-        version=item["version"],
-        filename=item["filename"],
-        source=item["source"],
-        size=item.get("size"),
+        project=item.text("project"),
+        version=item.text("version"),
+        filename=item.text("filename"),
+        source=item.text("source"),
+        size=item.integer_or_none("size"),
         yanked=bool(item.get("yanked")),
-        requires_python=item.get("requires_python"),
-        url=item.get("url"),
-        sha256=item.get("sha256"),
+        requires_python=item.text_or_none("requires_python"),
+        url=item.text_or_none("url"),
+        sha256=item.text_or_none("sha256"),
     )

@@ -17,6 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import pylock
 from ipexctl.stack.lock.lock import Lock
 from ipexctl.stack.lock.solver_errors import explain, no_index_error
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Wheel
@@ -135,6 +137,8 @@ def make_lock(
         wheels = pylock.read(said["pylock"], plan.python, plan.glibc, said.get("on_disk") or {})
     except pylock.NoWheel as package:
         raise HostError(f"there is no wheel of {package} for Python {plan.python} and glibc {plan.glibc}") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise MalformedReply(f"pylock.toml: {error}", str(said["pylock"])) from None
     if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
         raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index for it")
     return Lock(plan.python, sized(maker, wheels, asked, cancel))
@@ -149,8 +153,10 @@ def sized(
     urls = [wheel.url for wheel in wheels if wheel.size is None and wheel.url]
     if not urls:
         return wheels
-    found = _run(maker, "env.sizes", "read", {"urls": urls, "timeout": 5, **_transport(asked)}, cancel=cancel)["sizes"]
-    return tuple(replace(w, size=found.get(w.url)) if w.size is None else w for w in wheels)
+    found = _run(maker, "env.sizes", "read", {"urls": urls, "timeout": 5, **_transport(asked)}, cancel=cancel).record(
+        "sizes"
+    )
+    return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
 
 
 def _run(
@@ -161,7 +167,7 @@ def _run(
     *,
     cancel: Cancel | None = None,
     timeout: float | None = None,
-) -> dict[str, Any]:
+) -> Reply:
     return call(maker.session, command, action, request, python=maker.python, timeout=timeout, cancel=cancel)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from env_helpers import Home, other_pythons, said, session_of, start
+from ipexctl.remote.reply import Reply
 from ipexctl.stack.env.environment import verify_result
 from ipexctl.stack.env.verify_errors import explain
 from message_data import missing
@@ -54,7 +55,8 @@ def request(home: Home, *, variables: dict[str, str] | None = None, **more: Any)
 
 
 def verified(home: Home, **more: Any) -> VerifyResult:
-    return verify_result(said(start("env.verify", "verify", request(home, **more), python=f"{home.env}/bin/python")))
+    child = start("env.verify", "verify", request(home, **more), python=f"{home.env}/bin/python")
+    return verify_result(Reply(said(child)))
 
 
 def phases(result: VerifyResult) -> dict[str, bool]:
@@ -157,7 +159,7 @@ def test_without_mpirun_two_processes_do_and_it_says_so(gloo: Home) -> None:
             python=f"{gloo.env}/bin/python",
             env={"PATH": "/nowhere", "HOME": "/"},
         )
-        result = verify_result(said(child))
+        result = verify_result(Reply(said(child)))
     finally:
         hidden.with_name("hidden").rename(hidden)
     assert result.ok
@@ -217,7 +219,7 @@ def test_an_environment_of_the_users_is_verified_with_a_setup_file(ccl: Home, tm
     setup.write_text(f". {package}/env/setvars.sh\n")
     foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(setup), "timeout": 20}
     child = start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python")
-    result = verify_result(said(child))
+    result = verify_result(Reply(said(child)))
     assert result.ok
     assert result.backend == "ccl"
     setup.write_text("echo no such module >&2; false\n")
@@ -229,7 +231,7 @@ def test_the_bindings_own_setvars_can_be_the_setup_file(ccl: Home) -> None:
     setup = next(ccl.env.glob("lib/python*/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"))
     foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(setup), "timeout": 20}
     child = start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python")
-    result = verify_result(said(child))
+    result = verify_result(Reply(said(child)))
     assert (result.ok, result.backend) == (True, "ccl")
 
 
