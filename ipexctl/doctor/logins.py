@@ -1,7 +1,4 @@
-"""Whether node0 gets into the nodes as mpirun does: trust's questions over the doctor's sessions, and its answers told.
-
-How many hosts are asked, and for how long, is `network`.
-"""
+"""Logins from node0 to the nodes, as mpirun makes them, and findings about those that fail."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import TimedOut
 from ipexctl.trust.config import names_in
 from ipexctl.trust.host_state import HostState
-from ipexctl.trust.host_steps import TrustSteps as TrustCrew
+from ipexctl.trust.host_steps import TrustSteps
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, LoginDiagnosis
 
 if TYPE_CHECKING:
@@ -33,58 +30,59 @@ _ANSWER: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) ((?:[0-9a-f]{2})*)")
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
 
 
-def without_answer(login: LoginAttempt) -> bool:
-    """Whether it was the network that gave none."""
+def got_no_answer(login: LoginAttempt) -> bool:
+    """True if the network did not answer; a slow or refused login is none of that."""
     return login.code == 255 and bool(_NO_ANSWER.search(login.output))
 
 
-def why_not(
-    name: str, login: LoginAttempt, node0: HostState | None, there: HostState | None, address: str
+def diagnose_login(
+    name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None, address: str
 ) -> LoginDiagnosis | None:
-    """Where trust hasn't been, or not for this node, or is undone in part; None where trust has the better words."""
+    """The reason if trust was not set up for this node or was undone; None if trust explains it better."""
     if login.code == 124:
         return LoginDiagnosis(
-            f"a login from node0 to {address} is not through within the few seconds it had",
-            "how long does an ssh to it take by hand? look at the login shell's start-up files, and at sshd there",
+            f"a login from node0 to {address} took longer than the few seconds it had",
+            f"time a login by hand on node0 (time ssh {address} true); check the login shell's start-up files and sshd"
+            " on that host",
         )
     config = node0.config if node0 else ""
     if config and name not in names_in(config):
-        return LoginDiagnosis("node0's ssh config doesn't know it: it joined since the last ipexctl trust", _TRUST)
+        return LoginDiagnosis("node0's ssh config doesn't name it: it was added after the last ipexctl trust", _TRUST)
     refused = re.search(r"Permission denied|Too many authentication failures", login.output)
     if not config:
         if (
             re.search(r"Host key verification failed", login.output)
             and "IDENTIFICATION HAS CHANGED" not in login.output
         ):
-            return LoginDiagnosis("node0 has no login there yet: it doesn't know the host key", _TRUST)
+            return LoginDiagnosis("node0 can't log in yet: it doesn't know the host key", _TRUST)
         if refused:
-            return LoginDiagnosis("node0 has no login there yet: no key of node0's is accepted", _TRUST)
-    elif refused and there and node0 and node0.key and node0.key.split()[-1].encode() not in (there.keys or b""):
-        return LoginDiagnosis("node0's key isn't in ~/.ssh/authorized_keys there any more", _TRUST)
+            return LoginDiagnosis("node0 can't log in yet: no key of node0 is accepted", _TRUST)
+    elif refused and node and node0 and node0.key and node0.key.split()[-1].encode() not in (node.keys or b""):
+        return LoginDiagnosis("node0's key is no longer in ~/.ssh/authorized_keys on it", _TRUST)
     return None
 
 
-def login_findings(whys: Mapping[str, LoginDiagnosis]) -> tuple[Finding, ...]:
-    """One for all nodes, whatever keeps each out."""
-    if not whys:
+def login_findings(failed: Mapping[str, LoginDiagnosis]) -> tuple[Finding, ...]:
+    """One finding for all nodes."""
+    if not failed:
         return ()
     grouped: dict[str, list[str]] = defaultdict(list)
-    for name, why in whys.items():
+    for name, why in failed.items():
         grouped[why.reason].append(name)
     reasons = "; ".join(
         f"{fold(names)}: {reason}" if len(grouped) > 1 else reason for reason, names in list(grouped.items())[:6]
     )
     more = f"; and {len(grouped) - 6} other reasons" if len(grouped) > 6 else ""
     message = (
-        f"node0 can't log into it by ssh, and that is how mpirun starts the ranks there: {reasons}{more}. A run would"
-        " hang or fail at its start."
+        f"node0 can't log into it by ssh, as mpirun does to start ranks: {reasons}{more}. A run would hang or fail at"
+        " its start."
     )
-    fixes = "; ".join(dict.fromkeys(why.fix for why in whys.values() if why.fix))
-    return (Finding("network.login", "fail", message, fixes or _TRUST, tuple(whys)),)
+    fixes = "; ".join(dict.fromkeys(why.fix for why in failed.values() if why.fix))
+    return (Finding("network.login", "fail", message, fixes or _TRUST, tuple(failed)),)
 
 
-def unseen(host: Host) -> HostState:
-    """A node of which we know nothing but its line in the file."""
+def unknown_state(host: Host) -> HostState:
+    """The state of a node that was not probed: only its line of the hostfile is known."""
     return HostState(
         user=host.user or "this account",
         uid=-1,
@@ -102,48 +100,47 @@ def unseen(host: Host) -> HostState:
     )
 
 
-class _KeptSessions:
-    """For trust: what opens sessions. They are those the crew has."""
+class _PoolConnector:
+    """Gives trust the sessions of a pool where it would open its own."""
 
     def __init__(self, pool: SessionPool) -> None:
-        self._crew = pool
+        self._pool = pool
 
     def open(self, host: Host, cancel: Cancel) -> Session:  # noqa: ARG002
-        return self._crew.session(host)
+        return self._pool.session(host)
 
 
-def seen_there(pool: SessionPool, host: Host, home: str, *, timeout: float) -> HostState:
-    """What trust wants to know of a host, asked over the session the crew has."""
-    connector = cast("Connector", _KeptSessions(pool))
-    with_ours = TrustCrew([host], connector, pool.cancel, forks=1, timeout=timeout)
-    return with_ours.probe_host(host, home)
+def probe_host(pool: SessionPool, host: Host, home: str, *, timeout: float) -> HostState:
+    """What trust needs to know of a host, over the pool's session."""
+    connector = cast("Connector", _PoolConnector(pool))
+    return TrustSteps([host], connector, pool.cancel, forks=1, timeout=timeout).probe_host(host, home)
 
 
 def log_in(
-    session: Session, words: Mapping[str, str], config: str | None, *, seconds: float, cancel: Cancel
+    session: Session, ssh_names: Mapping[str, str], config: str | None, *, seconds: float, cancel: Cancel
 ) -> dict[str, LoginAttempt]:
-    """From node0 into every node at once. Whoever isn't heard of in time has answered nothing."""
-    names = list(words)
+    """Log in from node0 to all nodes at once; code 124 for a login without a result in time."""
+    names = list(ssh_names)
     connect = max(1, min(5, int(seconds) - 2))
     command = script(
-        "logins.sh", config or "", IDENTITY_COMMAND, str(connect), *words.values(), label="log into the nodes"
+        "logins.sh", config or "", IDENTITY_COMMAND, str(connect), *ssh_names.values(), label="log into the nodes"
     )
     logins = {name: LoginAttempt(124, "") for name in names}
-    heard = bytearray()
+    output = bytearray()
 
     def sink(stream: Stream, data: bytes) -> None:
         if stream == "stdout":
-            heard.extend(data)
+            output.extend(data)
 
     with contextlib.suppress(TimedOut):
         session.run(command, sink, timeout=seconds, cancel=cancel)
-    for line in heard.decode("ascii", "replace").splitlines():
-        if answer := read_login(line, len(names)):
-            logins[names[answer[0]]] = answer[1]
+    for line in output.decode("ascii", "replace").splitlines():
+        if login := parse_login(line, len(names)):
+            logins[names[login[0]]] = login[1]
     return logins
 
 
-def read_login(line: str, count: int) -> tuple[int, LoginAttempt] | None:
+def parse_login(line: str, count: int) -> tuple[int, LoginAttempt] | None:
     """`NUMBER CODE HEX`; None for any other line."""
     match = _ANSWER.fullmatch(line)
     if match is None or int(match[1]) >= count:

@@ -1,10 +1,11 @@
-"""The second phase of the examination: whether the hosts reach one another, as a run will want them to.
+"""Checks the network between the hosts: logins from node0 to every node, and a high port between every two hosts.
 
-It asks and collects, within a budget of time. What ports mean is `ports`', what ssh says is trust's to explain.
+It does the probing, within a time limit; `ports` and `logins` make findings of the results.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections import defaultdict
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.logins import log_in, login_findings, seen_there, unseen, why_not, without_answer
-from ipexctl.doctor.scripts import Concurrent, ScriptDialog, script, text_of
+from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_findings, probe_host, unknown_state
+from ipexctl.doctor.scripts import Concurrent, ScriptDialog
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.login_errors import explain
 from ipexctl.trust.plan import ssh_names_for
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.command import Command
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.trust.host_state import HostState
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 
 CONNECT: Final = 3.0
 """Seconds for one connection between two hosts."""
+_NO_ANSWER: Final = "it no longer answers"
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkReport:
-    """What was found between the hosts."""
+    """Findings about the network, and the results they follow from."""
 
     findings: tuple[Finding, ...] = ()
     logins: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -58,9 +60,9 @@ def check_network(
     home: str,
     budget: float = 8.0,
 ) -> NetworkReport:
-    """Log in from node0 everywhere, and try a high port between every two hosts, both at once.
+    """Log in from node0 to every node, and try a high port between every two hosts, both at once.
 
-    Whatever hangs, it is over after `budget` seconds; what hasn't answered by then is said to be so.
+    It ends within `budget` seconds; what has no result by then is reported as not tested.
     """
     started = time.monotonic()
     cancel = Cancel()
@@ -68,20 +70,20 @@ def check_network(
         with pool.cancel.waking(cancel.throw):
             return _NetworkCheck(pool, hosts, internal, facts, home, started, budget, cancel).report()
     finally:
-        # Whatever is still under way on a host is ended there, by threads that nobody waits for.
+        # Threads that nobody waits for end what still runs on a host.
         cancel.throw()
 
 
 @dataclass(slots=True)
-class _HostReached:
-    """A host that answered first of all."""
+class _ReachedHost:
+    """A host that still answers when the check begins."""
 
     session: Session
-    seen: HostState | None
+    state: HostState | None
 
 
 class _NetworkCheck:
-    """What is known in one look at the network."""
+    """The state of one check of the network."""
 
     def __init__(
         self,
@@ -97,201 +99,205 @@ class _NetworkCheck:
         self.pool, self.internal, self.facts, self.home, self.cancel = pool, internal, facts, home, cancel
         self.hosts = tuple(hosts)
         self.started, self.budget = started, budget
-        self.arrived: dict[str, _HostReached] = {}
-        self.gone: dict[str, HostError] = {}
+        self.reached: dict[str, _ReachedHost] = {}
+        self.lost: dict[str, HostError] = {}
         self.untested: dict[str, str] = {}
-        self.results: dict[ports.Pair, ports.Result] = {}
+        self.results: dict[ports.Pair, ports.ConnectionResult] = {}
 
     def at(self, share: float) -> float:
-        """The moment when that share of the budget is used up."""
+        """The time when that share of the budget is used up."""
         return self.started + self.budget * share
 
     def report(self) -> NetworkReport:
         if len(self.hosts) < 2:
             return NetworkReport(seconds=time.monotonic() - self.started)
-        self._arrive()
-        asked = Concurrent({"logins": self._log_in})
+        self._reach_hosts()
+        background = Concurrent({"logins": self._log_in})
         self._try_ports()
-        logins = asked.results(self.at(0.97))["logins"]
-        whys, silent = ({}, frozenset[str]()) if isinstance(logins, HostError) else self._judge(logins)
-        findings = [*_gone(self.gone)]
-        # What is gone altogether is said once.
-        findings += login_findings({name: why for name, why in whys.items() if name not in self.gone})
-        findings += ports.findings(self.results, self.untested, silent, self.internal, self.facts)
-        if isinstance(logins, HostError) and self.hosts[0].name not in self.gone:
-            findings.append(_no_logins(logins, self.hosts[0]))
+        logins = background.results(self.at(0.97))["logins"]
+        failed_logins: dict[str, LoginDiagnosis] = {}
+        silent = frozenset[str]()
+        if not isinstance(logins, HostError):
+            failed_logins, silent = self._diagnose_logins(logins)
+        findings = [*_lost_hosts(self.lost)]
+        # a lost host has its own finding, and no second one about its login
+        findings += login_findings({name: why for name, why in failed_logins.items() if name not in self.lost})
+        findings += ports.port_findings(self.results, self.untested, silent, self.internal, self.facts)
+        if isinstance(logins, HostError) and self.hosts[0].name not in self.lost:
+            findings.append(_logins_untested(logins, self.hosts[0]))
         planned = len(ports.pairs_to_try([host.name for host in self.hosts]))
-        tested = [result for result in self.results.values() if result.tells]
+        tested = [result for result in self.results.values() if result.is_conclusive]
+        reasons = {} if isinstance(logins, HostError) else dict.fromkeys(logins, "ok")
         return NetworkReport(
             findings=tuple(findings),
-            logins={} if isinstance(logins, HostError) else {n: whys[n].reason if n in whys else "ok" for n in logins},
+            logins=reasons | {name: why.reason for name, why in failed_logins.items()},
             pairs_tested=len(tested),
             pairs_failed=sum(result.kind != "ok" for result in tested),
             pairs_not_tested=planned - len(tested),
             seconds=time.monotonic() - self.started,
         )
 
-    def _arrive(self) -> None:
-        """A session to each, and what trust wants to know of it. It is where hosts that have died show."""
+    def _reach_hosts(self) -> None:
+        """Open a session to each host and probe what trust left there; hosts that died since the facts show here."""
         until = self.at(0.35)
 
-        def arrive(host: Host) -> _HostReached:
+        def reach(host: Host) -> _ReachedHost:
             session = self.pool.session(host)
-            seen: HostState | None
             try:
-                seen = seen_there(self.pool, host, self.home, timeout=max(0.1, until - time.monotonic()))
+                state = probe_host(self.pool, host, self.home, timeout=max(0.1, until - time.monotonic()))
             except HostError as error:
                 if error.status == "unreachable":
                     raise
-                seen = None
-            return _HostReached(session, seen)
+                return _ReachedHost(session, None)
+            return _ReachedHost(session, state)
 
-        for name, result in Concurrent(_each(self.hosts, arrive)).results(until).items():
+        for name, result in Concurrent(_for_each(self.hosts, reach)).results(until).items():
             if isinstance(result, HostError):
-                self.gone[name] = result
-                self.untested[name] = "it no longer answers"
+                self.lost[name] = result
+                self.untested[name] = _NO_ANSWER
             else:
-                self.arrived[name] = result
+                self.reached[name] = result
 
     def _log_in(self) -> dict[str, LoginAttempt]:
         node0, *others = self.hosts
-        if node0.name not in self.arrived:
-            raise self.gone[node0.name]
-        words = ssh_names_for(others, self.internal)
-        if not words:
+        if node0.name not in self.reached:
+            raise self.lost[node0.name]
+        ssh_names = ssh_names_for(others, self.internal)
+        if not ssh_names:
             return {}
-        seconds = self.at(0.9) - time.monotonic()
-        return log_in(self.arrived[node0.name].session, words, self._config(), seconds=seconds, cancel=self.cancel)
+        session, state = self.reached[node0.name].session, self.reached[node0.name].state
+        config = f"{state.ipexctl_home}/ssh/config" if state and state.config else None
+        return log_in(session, ssh_names, config, seconds=self.at(0.9) - time.monotonic(), cancel=self.cancel)
 
-    def _config(self) -> str | None:
-        """trust's ssh config on node0, where it has been there."""
-        seen = self.arrived[self.hosts[0].name].seen
-        return f"{seen.ipexctl_home}/ssh/config" if seen and seen.config else None
-
-    def _judge(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, LoginDiagnosis], frozenset[str]]:
-        """LoginDiagnosis each login failed that did, and the hosts of which the network itself gave no answer."""
+    def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, LoginDiagnosis], frozenset[str]]:
+        """The failed logins with their reasons, and the hosts whose network gave no answer."""
         node0 = self.hosts[0]
-        at_node0 = self.arrived[node0.name].seen
-        seen = {name: there.seen for name, there in self.arrived.items() if there.seen is not None}
+        at_node0 = self.reached[node0.name].state
+        states = {name: reached.state for name, reached in self.reached.items() if reached.state is not None}
         by_name = {host.name: host for host in self.hosts}
-        addresses = {name: there.addresses for name, there in seen.items()}
-        whys: dict[str, LoginDiagnosis] = {}
+        addresses = {name: state.addresses for name, state in states.items()}
+        failed: dict[str, LoginDiagnosis] = {}
         for name, login in logins.items():
-            there = seen.get(name)
-            if login.code == 0 and (there is None or login.reached(there)):
+            state = states.get(name)
+            if login.code == 0 and (state is None or login.reached(state)):
                 continue
-            why = why_not(name, login, at_node0, there, self.internal[name])
-            known = addresses if there else {}
-            whys[name] = why or explain(login, there or unseen(by_name[name]), self.internal[name], known)
-        silent = {name for name in whys if without_answer(logins[name])}
+            address = self.internal[name]
+            failed[name] = diagnose_login(name, login, at_node0, state, address) or explain(
+                login, state or unknown_state(by_name[name]), address, addresses if state else {}
+            )
+        silent = {name for name in failed if got_no_answer(logins[name])}
         if logins and len(silent) == len(logins):
             silent.add(node0.name)
-        return whys, frozenset(silent)
+        return failed, frozenset(silent)
 
     def _try_ports(self) -> None:
-        talk = ScriptDialog(self.cancel)
-        tokens = {name: secrets.token_hex(8) for name in self.arrived}
-        for name, there in self.arrived.items():
+        dialog = ScriptDialog(self.cancel)
+        tokens = {name: secrets.token_hex(8) for name in self.reached}
+        for name, reached in self.reached.items():
             if name not in self.internal:
-                self.untested[name] = "it has no address that the others could use"
+                self.untested[name] = "it has no address that the other hosts could use"
                 continue
-            command = _ports_command(self.internal[name], tokens[name], self.facts.get(name), self.budget)
-            talk.start(name, there.session, command, timeout=max(0.1, self.at(1) - time.monotonic()))
+            request = {"address": self.internal[name], "token": tokens[name], "life": round(self.budget) + 2}
+            facts = self.facts.get(name)
+            pythons = facts.software.pythons if facts else ()
+            dialog.start(
+                name,
+                reached.session,
+                agent_command(
+                    "network.ports",
+                    python=next((python.path for python in pythons if (python.minor or (0, 0)) >= (3, 8)), ""),
+                    home=self.home,
+                    label="try ports between the hosts",
+                ),
+                timeout=max(0.1, self.at(1) - time.monotonic()),
+                stdin=agent_zip("network") + json.dumps(request).encode() + b"\n",
+            )
         try:
-            stations = self._stations(talk)
-            self._connect(talk, stations, tokens)
+            self._connect(dialog, self._listeners(dialog), tokens)
         finally:
-            talk.end(min(self.at(0.97), time.monotonic() + 1))
+            dialog.end(min(self.at(0.97), time.monotonic() + 1))
 
-    def _stations(self, talk: ScriptDialog) -> dict[str, ports.PortListener]:
-        """Those that are ready, once all have said so or it has become too late."""
-        stations: dict[str, ports.PortListener] = {}
-        late = talk.present
-        while len(stations) < len(talk.present | stations.keys()):
-            heard = talk.hear(self.at(0.6))
-            if heard is None:
+    def _listeners(self, dialog: ScriptDialog) -> dict[str, ports.PortListener]:
+        """The hosts that are ready to connect, and the ports they listen on."""
+        listeners: dict[str, ports.PortListener] = {}
+        started = dialog.running
+        while len(listeners) < len(dialog.running | listeners.keys()):
+            received = dialog.receive(self.at(0.6))
+            if received is None:
                 break
-            name, said = heard
-            if not isinstance(said, str):
-                self._lost(name, said)
-                stations.pop(name, None)
-            elif station := ports.read_ready(said):
-                stations[name] = station
-                if station.port is None:
-                    self.untested[name] = station.why or "it can't listen there"
-        for name in late - stations.keys():
-            self.untested.setdefault(name, "it was too slow to begin with it")
-        return stations
+            name, line = received
+            if not isinstance(line, str):
+                self._mark_untested(name, line)
+                listeners.pop(name, None)
+            elif listener := ports.parse_listener(line):
+                listeners[name] = listener
+                if listener.port is None:
+                    self.untested[name] = listener.reason or "it can't listen on its address"
+        for name in started - listeners.keys():
+            self.untested.setdefault(name, "it was too slow to begin")
+        return listeners
 
     def _connect(
-        self, talk: ScriptDialog, stations: Mapping[str, ports.PortListener], tokens: Mapping[str, str]
+        self, dialog: ScriptDialog, listeners: Mapping[str, ports.PortListener], tokens: Mapping[str, str]
     ) -> None:
-        planned = ports.pairs_to_try([host.name for host in self.hosts])
         targets: dict[str, list[str]] = defaultdict(list)
-        for source, target in planned:
-            both = stations.get(source), stations.get(target)
-            if both[0] and both[0].connects and both[1] and both[1].port is not None and target in self.internal:
+        for source, target in ports.pairs_to_try([host.name for host in self.hosts]):
+            if source in listeners and target in listeners and listeners[target].port is not None:
                 targets[source].append(target)
         seconds = max(0.2, min(CONNECT, self.at(0.88) - time.monotonic()))
         for source, names in targets.items():
-            told = [(self.internal[name], tokens[name], stations[name]) for name in names]
-            talk.tell(source, ports.orders(told, seconds))
+            order = [(self.internal[name], tokens[name], listeners[name]) for name in names]
+            dialog.send(source, ports.connect_order(order, seconds))
         until = time.monotonic() + seconds + self.budget * 0.04
         waiting = {(source, target) for source, names in targets.items() for target in names}
-        lost: set[str] = set()
-        while waiting and (heard := talk.hear(until)) is not None:
-            name, said = heard
-            if not isinstance(said, str):
-                lost.add(name)
-                self._lost(name, said)
+        ended: set[str] = set()
+        while waiting and (received := dialog.receive(until)) is not None:
+            name, line = received
+            if not isinstance(line, str):
+                ended.add(name)
+                self._mark_untested(name, line)
                 waiting = {pair for pair in waiting if name not in pair}
-            elif (result := ports.read_result(said)) and result[0] < len(targets[name]):
+            elif (result := ports.parse_result(line)) and result[0] < len(targets[name]):
                 pair = (name, targets[name][result[0]])
                 self.results[pair] = result[1]
                 waiting.discard(pair)
         if not self.cancel.thrown:
-            # Plain sh doesn't tell of what hangs.
-            self.results.update(dict.fromkeys(waiting, ports.Result("timeout")))
-        self.results = {pair: result for pair, result in self.results.items() if not lost & set(pair)}
+            self.results.update(dict.fromkeys(waiting, ports.ConnectionResult("timeout")))
+        self.results = {pair: result for pair, result in self.results.items() if not ended & set(pair)}
 
-    def _lost(self, name: str, error: HostError | None) -> None:
+    def _mark_untested(self, name: str, error: HostError | None) -> None:
         if error is not None and error.status == "unreachable":
-            self.gone[name] = error
-            self.untested[name] = "it no longer answers"
+            self.lost[name] = error
+            self.untested[name] = _NO_ANSWER
         else:
-            self.untested[name] = error.reason if error else "what was to listen there ended too soon"
+            self.untested.setdefault(name, error.reason if error else "its port probe ended too soon")
 
 
-def _gone(gone: Mapping[str, HostError]) -> list[Finding]:
+def _lost_hosts(lost: Mapping[str, HostError]) -> list[Finding]:
     grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, error in gone.items():
+    for name, error in lost.items():
         grouped[error.reason, error.fix].append(name)
     return [
         Finding(
             "network.unreachable",
             "fail",
-            f"It answered a moment ago and doesn't any more: {reason}. A run with it would stop like this too.",
-            fix if fix and "--timeout" not in fix else "look at the machine and its cable, then run it again",
+            f"It answered a moment ago and no longer does: {reason}. A run with it would stop like this too.",
+            fix
+            if fix and "--timeout" not in fix
+            else "look at the machine and its cable, then run ipexctl doctor again",
             tuple(names),
         )
         for (reason, fix), names in grouped.items()
     ]
 
 
-def _no_logins(error: HostError, node0: Host) -> Finding:
-    message = f"Not tested whether node0 gets into the other hosts, as mpirun does: {error.reason}."
+def _logins_untested(error: HostError, node0: Host) -> Finding:
+    message = f"Logins from node0 to the other hosts, as mpirun needs them, were not checked: {error.reason}."
     return Finding("network.login_untested", "info", message, "", (node0.name,))
 
 
-def _each(hosts: Sequence[Host], work: Callable[[Host], _HostReached]) -> dict[str, Callable[[], _HostReached]]:
-    def bound(host: Host) -> Callable[[], _HostReached]:
-        return lambda: work(host)
+def _for_each(hosts: Sequence[Host], function: Callable[[Host], _ReachedHost]) -> dict[str, Callable[[], _ReachedHost]]:
+    def bind(host: Host) -> Callable[[], _ReachedHost]:
+        return lambda: function(host)
 
-    return {host.name: bound(host) for host in hosts}
-
-
-def _ports_command(address: str, token: str, facts: Facts | None, budget: float) -> Command:
-    pythons = facts.software.pythons if facts else ()
-    known = [python.path for python in pythons if python.minor and python.minor >= (3, 7)][:2]
-    words = [text_of("ports.py"), text_of("ports.pl"), address, token, str(round(budget) + 2), *known]
-    return script("ports.sh", *words, label="listen, and connect to the other hosts")
+    return {host.name: bind(host) for host in hosts}

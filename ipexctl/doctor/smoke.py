@@ -93,15 +93,15 @@ def measure(
     try:
         with pool.cancel.waking(cancel.throw):
             sessions, lost = _sessions(pool, hosts, started + budget * 0.25)
-            talk = ScriptDialog(cancel)
+            dialog = ScriptDialog(cancel)
             try:
                 tokens = {name: secrets.token_hex(8) for name in sessions}
                 if len(hosts) > 1:
-                    _serve(talk, hosts, sessions, internal, facts, tokens, budget)
+                    _serve(dialog, hosts, sessions, internal, facts, tokens, budget)
                 measured = _hosts(hosts, sessions, facts, cancel, started + budget * 0.65, lost)
-                links = _links(talk, hosts, internal, tokens, started + budget * 0.95)
+                links = _links(dialog, hosts, internal, tokens, started + budget * 0.95)
             finally:
-                talk.end(min(started + budget, time.monotonic() + 0.5))
+                dialog.end(min(started + budget, time.monotonic() + 0.5))
     finally:
         cancel.throw()
     return SmokeReport(findings(measured, links, facts), measured, links, time.monotonic() - started)
@@ -260,15 +260,15 @@ def _hosts(
     """What each host's own figures are, as far as they have come by then."""
     figures: dict[str, dict[What, Figure]] = {host.name: {} for host in hosts}
     missing: dict[str, list[str]] = {host.name: [lost[host.name]] if host.name in lost else [] for host in hosts}
-    talk = ScriptDialog(cancel)
+    dialog = ScriptDialog(cancel)
     left = max(0.2, until - time.monotonic())
     for name, session in sessions.items():
         there = facts.get(name)
         cores = (there.cpu.allowed if there else None) or 1
         words = (str(cores), f"{left * 0.8:.2f}")
         command = _python("smoke_host.py", *words, facts=there, label="measure memory and compute", with_torch=True)
-        talk.start(name, session, command, timeout=left)
-    while (heard := talk.hear(until)) is not None:
+        dialog.start(name, session, command, timeout=left)
+    while (heard := dialog.receive(until)) is not None:
         name, said = heard
         if isinstance(said, HostError):
             missing[name].append(f"the measurement didn't end: {said.reason}")
@@ -276,7 +276,7 @@ def _hosts(
             figures[name][figure[0]] = figure[1]
         elif isinstance(said, str) and said.startswith("none "):
             missing[name].append(printable(said[5:].strip()))
-    for name in talk.present:
+    for name in dialog.running:
         missing[name].append("the measurement took too long")
     for name, have in figures.items():
         if not have and not missing[name]:
@@ -285,7 +285,7 @@ def _hosts(
 
 
 def _serve(
-    talk: ScriptDialog,
+    dialog: ScriptDialog,
     hosts: Sequence[Host],
     sessions: Mapping[str, Session],
     internal: Mapping[str, str],
@@ -301,11 +301,11 @@ def _serve(
             continue
         words = ("ask", life) if host == hosts[0] else ("serve", internal[name], tokens[name], life)
         command = _python("smoke_link.py", *words, facts=facts.get(name), label="measure the network")
-        talk.start(name, sessions[name], command, timeout=budget)
+        dialog.start(name, sessions[name], command, timeout=budget)
 
 
 def _links(
-    talk: ScriptDialog,
+    dialog: ScriptDialog,
     hosts: Sequence[Host],
     internal: Mapping[str, str],
     tokens: Mapping[str, str],
@@ -315,8 +315,8 @@ def _links(
     found = {name: LinkSmoke(name, reason="it couldn't be asked") for name in others}
     found |= {name: LinkSmoke(name, reason="it has no address for it") for name in others if name not in internal}
     open_ports: dict[str, int] = {}
-    while len(open_ports) < len(talk.present - {node0}):
-        heard = talk.hear(min(until, time.monotonic() + 1))
+    while len(open_ports) < len(dialog.running - {node0}):
+        heard = dialog.receive(min(until, time.monotonic() + 1))
         if heard is None:
             break
         name, said = heard
@@ -327,17 +327,17 @@ def _links(
             found[name] = LinkSmoke(name, reason="no answer in time")
         elif isinstance(said, str) and said.startswith(("none ", "lost - ")):
             found[name] = LinkSmoke(name, reason=printable(said.removeprefix("none ").removeprefix("lost - ")))
-    names = [name for name in others if name in open_ports and name in talk.present]
-    _ask(talk, node0, names, internal, open_ports, tokens, until, found)
+    names = [name for name in others if name in open_ports and name in dialog.running]
+    _ask(dialog, node0, names, internal, open_ports, tokens, until, found)
     # A short stream may have met with something else on its way: who looks slow is asked once more.
     bits = {name: link.bits for name, link in found.items() if link.bits is not None}
     again = dict(found)
-    _ask(talk, node0, list(behind(bits, SLOW_LINK)), internal, open_ports, tokens, until, again)
+    _ask(dialog, node0, list(behind(bits, SLOW_LINK)), internal, open_ports, tokens, until, again)
     return tuple(max(found[name], again[name], key=lambda link: link.bits or 0.0) for name in others)
 
 
 def _ask(
-    talk: ScriptDialog,
+    dialog: ScriptDialog,
     node0: str,
     names: Sequence[str],
     internal: Mapping[str, str],
@@ -349,12 +349,12 @@ def _ask(
     """One round of node0's: each of these in turn."""
     # The last of them may take a moment more to be given up.
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
-    if not names or node0 not in talk.present or seconds <= 0.05:
+    if not names or node0 not in dialog.running or seconds <= 0.05:
         return
-    told = [f"to {n} {internal[name]} {open_ports[name]} {tokens[name]}\n" for n, name in enumerate(names)]
-    talk.tell(node0, "".join(told) + f"go {seconds:.2f}\n")
+    orders = [f"to {n} {internal[name]} {open_ports[name]} {tokens[name]}\n" for n, name in enumerate(names)]
+    dialog.send(node0, ("".join(orders) + f"go {seconds:.2f}\n").encode())
     waiting = set(names)
-    while waiting and (heard := talk.hear(until)) is not None:
+    while waiting and (heard := dialog.receive(until)) is not None:
         name, said = heard
         if name == node0 and not isinstance(said, str):
             return

@@ -33,6 +33,7 @@ _LONGEST_LINE: Final = 64 << 20
 """Bytes of one event; a host that sends more without a newline is cut off."""
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
 _TOO_OLD: Final = 97
+NO_PYTHON: Final = "there is no Python 3.8 or newer"
 
 _BOOT: Final = f"""\
 import os, sys
@@ -65,14 +66,14 @@ for python in {first} {pythons} {envs}; do
   code=$?
   [ $code -eq {too_old} ] || exit $code
 done
-printf '%s\\n' '{{"event": "failed", "reason": "there is no Python 3.8 or newer", "fix": "ipexctl doctor says more"}}'
+printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl doctor says more"}}'
 """
 """Finding a Python and running the agent is one round trip."""
 
 
 @functools.cache
 def agent_zip(folder: str) -> bytes:
-    """The agent as a zip: the modules all commands share, and one folder of it (`env`, `files`, `run`)."""
+    """The agent as a zip: the modules all commands share, and one folder of it (`env`, `files`, `network`, `run`)."""
     packed = io.BytesIO()
     package = resources.files("ipexctl.node")
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -117,8 +118,15 @@ def agent_command(command: str, action: str = "", *, python: str = "", home: str
         boot=shlex.quote(_BOOT),
         arguments=shlex.join(arguments),
         too_old=_TOO_OLD,
+        no_python=NO_PYTHON,
     )
     return Command(text, label or f"{command} {action}".strip())
+
+
+def agent_command_of(python: str, command: str) -> Command:
+    """Like `agent_command`, for this Python and no other."""
+    arguments = [python, "-I", "-c", _BOOT, str(len(agent_zip(command.partition(".")[0]))), command]
+    return Command(f"exec {shlex.join(arguments)}", command)
 
 
 def _ignore(event: Reply) -> None:

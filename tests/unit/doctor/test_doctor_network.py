@@ -1,14 +1,14 @@
-"""What the doctor makes of logins and ports: which pairs, which story, which words; and the scripts, run here."""
+"""Diagnosis of logins and ports, the findings, and the port probe itself, run here."""
 
 from __future__ import annotations
 
 import ast
-import os
+import json
 import re
 import secrets
-import shutil
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -21,25 +21,34 @@ from hypothesis import strategies as st
 
 from fakes import FakeSession
 from ipexctl.doctor import ports
-from ipexctl.doctor.logins import log_in, login_findings, read_login, unseen, why_not, without_answer
+from ipexctl.doctor.logins import (
+    diagnose_login,
+    got_no_answer,
+    log_in,
+    login_findings,
+    parse_login,
+    unknown_state,
+)
 from ipexctl.doctor.network_check import check_network
 from ipexctl.doctor.ports import (
+    ConnectionResult,
     Diagnosis,
     PortListener,
-    Result,
+    connect_order,
     diagnose,
-    orders,
     pairs_to_try,
-    read_ready,
-    read_result,
+    parse_listener,
+    parse_result,
+    port_findings,
 )
-from ipexctl.doctor.scripts import Concurrent, script, text_of
+from ipexctl.doctor.scripts import Concurrent
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
-from ipexctl.facts.system import Security
+from ipexctl.facts.system import Security, System
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.node_call import NO_PYTHON, agent_command, agent_zip
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
@@ -50,10 +59,10 @@ if TYPE_CHECKING:
     from ipexctl.doctor.ports import Pair
     from ipexctl.trust.host_state import HostState
 
-OK, REFUSED, SILENT = Result("ok"), Result("refused"), Result("timeout")
+OK, REFUSED, SILENT = ConnectionResult("ok"), ConnectionResult("refused"), ConnectionResult("timeout")
 
 
-def outcome(names: Sequence[str], blocked: Callable[[str, str], bool]) -> dict[Pair, Result]:
+def outcome(names: Sequence[str], blocked: Callable[[str, str], bool]) -> dict[Pair, ConnectionResult]:
     return {(a, b): SILENT if blocked(a, b) else OK for a, b in pairs_to_try(names)}
 
 
@@ -83,37 +92,48 @@ def test_one_host_has_nobody_to_try(names: list[str]) -> None:
 # ── what scripts say ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_station_that_listens_and_one_that_cant() -> None:
-    assert read_ready("ready 43211 0 1 python3") == PortListener(43211, False, True, "python3")
-    assert read_ready("ready 23571 1 1 openbsd") == PortListener(23571, True, True, "openbsd")
-    told = read_ready("ready - 1 0 sh REASON, in words")
-    assert told == PortListener(None, True, False, "sh", "REASON, in words")
+def test_a_host_that_listens_and_one_that_cant() -> None:
+    assert parse_listener('{"event": "ready", "port": 43211, "reason": "", "missing": []}') == PortListener(43211)
+    assert parse_listener('{"event": "ready", "port": null, "reason": "REASON"}') == PortListener(None, "REASON")
+    assert parse_listener('{"event": "failed", "reason": "REASON", "fix": ""}') == PortListener(None, "REASON")
+    for port in ("true", "0", "65536", '"22"', "1e3"):
+        assert parse_listener(f'{{"event": "ready", "port": {port}}}') == PortListener(None)
 
 
 def test_results() -> None:
-    assert read_result("result 3 ok") == (3, OK)
-    assert read_result("result 0 noroute No route to host") == (0, Result("noroute", "No route to host"))
-    assert read_result("result 0 splendid") is None
+    assert parse_result('{"event": "result", "number": 3, "kind": "ok", "text": ""}') == (3, OK)
+    no_route = '{"event": "result", "number": 0, "kind": "noroute", "text": "No route to host"}'
+    assert parse_result(no_route) == (0, ConnectionResult("noroute", "No route to host"))
+    assert parse_result('{"event": "result", "number": 0, "kind": "splendid"}') is None
 
 
 @given(st.text())
 def test_no_line_is_too_strange_to_be_passed_over(line: str) -> None:
-    for text in (line, f"ready {line}", f"result {line}", f"result 1 ok {line}", f"1 255 {line}"):
-        station, result, login = read_ready(text), read_result(text), read_login(text, 3)
-        assert station is None or station.port is None or 0 <= station.port <= 99999
-        assert result is None or result[0] >= 0
+    quoted = json.dumps(line)
+    events = [
+        f'{{"event": {event}, "port": {quoted}, "number": {quoted}}}' for event in ('"ready"', '"result"', quoted)
+    ]
+    for text in (line, quoted, *events, f"1 255 {line}"):
+        listener, result, login = parse_listener(text), parse_result(text), parse_login(text, 3)
+        assert listener is None or listener.port is None
+        assert result is None
         assert login is None or login[0] < 3
 
 
 @given(st.integers(0, 2), st.integers(0, 255), st.text())
 def test_a_login_comes_back_as_it_was_said(number: int, code: int, said: str) -> None:
     told = said.encode("utf-8", "replace")
-    assert read_login(f"{number} {code} {told.hex()}", 3) == (number, LoginAttempt(code, told.decode(errors="replace")))
+    assert parse_login(f"{number} {code} {told.hex()}", 3) == (
+        number,
+        LoginAttempt(code, told.decode(errors="replace")),
+    )
 
 
-def test_orders_name_each_target_then_the_time() -> None:
-    text = orders([("10.0.0.2", "ab", PortListener(4000)), ("fd00::3", "cd", PortListener(4001, gaps=True))], 3)
-    assert text == "to 0 10.0.0.2 4000 ab 0\nto 1 fd00::3 4001 cd 1\ngo 3.0\n"
+def test_an_order_has_each_target_and_the_time() -> None:
+    line = connect_order([("10.0.0.2", "ab", PortListener(4000)), ("fd00::3", "cd", PortListener(4001))], 3)
+    targets = [["10.0.0.2", 4000, "ab"], ["fd00::3", 4001, "cd"]]
+    assert json.loads(line) == {"targets": targets, "seconds": 3}
+    assert line.endswith(b"\n")
 
 
 # ── which story ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +167,7 @@ def test_two_racks_with_a_wall_between_are_ways_not_hosts() -> None:
     found = diagnose(outcome("abcd", lambda a, b: (a in "ab") != (b in "ab")))
     assert not found.closed_in
     assert not found.closed_out
-    assert len(found.ways) == 8
+    assert len(found.pairs) == 8
 
 
 def test_everything_closed_is_everybodys_firewall() -> None:
@@ -155,11 +175,11 @@ def test_everything_closed_is_everybodys_firewall() -> None:
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), st.sampled_from([OK, SILENT])))
-def test_a_story_explains_every_blocked_way_and_blames_no_open_one(results: dict[Pair, Result]) -> None:
+def test_a_story_explains_every_blocked_way_and_blames_no_open_one(results: dict[Pair, ConnectionResult]) -> None:
     found = diagnose(results)
     for (a, b), result in results.items():
-        explained = b in found.closed_in or a in found.closed_out or (a, b) in found.ways
-        assert explained == result.blocked or (not result.blocked and not explained)
+        explained = b in found.closed_in or a in found.closed_out or (a, b) in found.pairs
+        assert explained == result.is_blocked or (not result.is_blocked and not explained)
 
 
 # ── which words ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,7 +201,7 @@ def test_a_firewall_is_told_in_its_own_words() -> None:
         "iptables": "sudo iptables -I INPUT -p tcp -s 10.1.0.0/24 --dport 32768:60999 -j ACCEPT",
     }.items():
         facts = {"b": facts_with("10.1.0.2", 24, kind)}
-        (found,) = ports.findings(results, {}, (), INTERNAL, facts)
+        (found,) = port_findings(results, {}, (), INTERNAL, facts)
         assert (found.id, found.level, found.hosts) == ("network.port_closed", "fail", ("b",))
         assert words in found.fix
         assert "I_MPI_PORT_RANGE" in found.fix
@@ -193,26 +213,33 @@ def test_ipv6_and_a_kernel_with_other_ports() -> None:
 
 
 def test_a_host_that_ssh_doesnt_reach_either_is_on_another_network() -> None:
-    (found,) = ports.findings(outcome("abc", lambda a, b: b == "b"), {}, {"b"}, INTERNAL, {})
+    (found,) = port_findings(outcome("abc", lambda a, b: b == "b"), {}, {"b"}, INTERNAL, {})
     assert (found.id, found.hosts) == ("network.unreachable", ("b",))
     assert "10.1.0.2" in found.message
     assert "--iface" in found.fix
 
 
 def test_somebody_else_at_the_address() -> None:
-    results = outcome("abc", lambda a, b: False) | {("a", "b"): Result("wrong", "'SSH-2.0'")}
-    (found,) = ports.findings(results, {}, (), INTERNAL, {})
+    results = outcome("abc", lambda a, b: False) | {("a", "b"): ConnectionResult("wrong", "'SSH-2.0'")}
+    (found,) = port_findings(results, {}, (), INTERNAL, {})
     assert (found.id, found.level, found.hosts) == ("network.wrong_host", "fail", ("b",))
 
 
 def test_what_wasnt_tested_is_said_and_is_no_failure() -> None:
-    (found,) = ports.findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {})
+    (found,) = port_findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {})
     assert "REASON" in found.message
     assert (found.id, found.level, found.hosts) == ("network.port_untested", "info", ("a", "c"))
-    (mute,) = ports.findings({("a", "b"): Result("mute")}, {}, (), INTERNAL, {})
+    (mute,) = port_findings({("a", "b"): ConnectionResult("mute")}, {}, (), INTERNAL, {})
     assert (mute.level, mute.hosts) == ("info", ("b",))
-    (unable,) = ports.findings({("a", "b"): Result("error", "Too many open files")}, {}, (), INTERNAL, {})
+    (unable,) = port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, (), INTERNAL, {})
     assert (unable.level, unable.hosts) == ("info", ("a",))
+    rocky = Facts(system=System(distro_id="rocky", distro_version="9.4"))
+    without = port_findings({}, {"a": NO_PYTHON, "b": NO_PYTHON}, (), INTERNAL, {"a": rocky})
+    assert [(f.id, f.level, f.hosts) for f in without] == [
+        ("network.port_untested", "info", ("a",)),
+        ("network.port_untested", "info", ("b",)),
+    ]
+    assert "dnf install -y python3" in without[0].fix
 
 
 def test_logins_make_one_finding_whatever_the_reasons() -> None:
@@ -229,11 +256,11 @@ def test_logins_make_one_finding_whatever_the_reasons() -> None:
 
 
 def a_host(**changes: object) -> HostState:
-    return replace(unseen(Host("x", "x")), **changes)  # type: ignore[arg-type]
+    return replace(unknown_state(Host("x", "x")), **changes)  # type: ignore[arg-type]
 
 
 def fix(login: LoginAttempt, node0: HostState | None, there: HostState | None = None) -> str:
-    why = why_not("b", login, node0, there, "10.1.0.2")
+    why = diagnose_login("b", login, node0, there, "10.1.0.2")
     return "" if why is None else why.fix
 
 
@@ -253,10 +280,10 @@ def test_after_trust_the_difference_is_told() -> None:
 
 
 def test_silence_of_the_network_is_told_from_a_slow_login() -> None:
-    assert without_answer(LoginAttempt(255, "ssh: connect to host 10.1.0.2 port 22: Connection timed out"))
-    assert without_answer(LoginAttempt(255, "ssh: connect to host b port 22: No route to host"))
-    assert not without_answer(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"))
-    assert not without_answer(LoginAttempt(124, ""))
+    assert got_no_answer(LoginAttempt(255, "ssh: connect to host 10.1.0.2 port 22: Connection timed out"))
+    assert got_no_answer(LoginAttempt(255, "ssh: connect to host b port 22: No route to host"))
+    assert not got_no_answer(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"))
+    assert not got_no_answer(LoginAttempt(124, ""))
     assert "sshd" in fix(LoginAttempt(124, ""), None)
 
 
@@ -302,10 +329,9 @@ def test_logins_cut_short_are_those_heard_of() -> None:
     assert found == {"b": LoginAttempt(124, ""), "c": LoginAttempt(0, "ok"), "d": LoginAttempt(255, "")}
 
 
-# ── the scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the programs on hosts ────────────────────────────────────────────────────────────────────────────────────────────
 
 SHIPPED = sorted((Path(ports.__file__).parent / "scripts").glob("*.py"))
-SH_NEEDS = ("awk", "cat", "cut", "grep", "sleep", "sh", "timeout", "tr")
 
 
 @pytest.mark.parametrize("file", [file for file in SHIPPED if file.name != "__init__.py"], ids=lambda file: file.name)
@@ -316,110 +342,92 @@ def test_python_for_hosts_is_that_of_3_8_and_imports_nothing_of_ours(file: Path)
     assert not [name for name in modules if name.startswith("ipexctl")]
 
 
-class Host_:  # noqa: N801
-    """A machine with these programs and no others: the script, started as a host would."""
+class PortProbe:
+    """The port probe of one host, started as doctor starts it."""
 
-    def __init__(self, address: str, tools: Sequence[str], directory: Path) -> None:
-        directory.mkdir()
-        for tool in tools:
-            found = shutil.which(tool, path="/usr/bin:/bin")
-            if found is None:
-                pytest.skip(f"no {tool} on this machine")
-            (directory / tool).symlink_to(os.path.realpath(found) if tool == "python3" else found)
+    def __init__(self, address: str) -> None:
         self.address, self.token = address, secrets.token_hex(8)
-        command = script(
-            "ports.sh", text_of("ports.py"), text_of("ports.pl"), address, self.token, "20", label="a test"
-        )
+        command = agent_command("network.ports", python=sys.executable)
         self.process = subprocess.Popen(
-            ["/bin/sh", "-c", command.script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env={"PATH": str(directory)},
-            start_new_session=True,
+            ["/bin/sh", "-c", command.script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        station = read_ready(self._line())
-        assert station is not None
-        self.station = station
+        request = {"address": address, "token": self.token, "life": 20}
+        self._send(agent_zip("network") + json.dumps(request).encode() + b"\n")
+        listener = parse_listener(self._line())
+        assert listener is not None
+        self.listener = listener
+
+    @property
+    def target(self) -> tuple[str, str, PortListener]:
+        return self.address, self.token, self.listener
+
+    def _send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
 
     def _line(self) -> str:
         assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
+        return self.process.stdout.readline().decode()
 
-    def tries(self, targets: Sequence[tuple[str, str, PortListener]], seconds: float = 2) -> list[str]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(orders(targets, seconds))
+    def connect(self, targets: Sequence[tuple[str, str, PortListener]], seconds: float = 2) -> list[str]:
+        self._send(connect_order(targets, seconds))
         found: dict[int, str] = {}
         for _ in targets:
-            number, result = read_result(self._line()) or (-1, OK)
+            number, result = parse_result(self._line()) or (-1, OK)
             found[number] = result.kind
         return [found[number] for number in range(len(targets))]
 
     def end(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
+        assert json.loads(self._line()) == {"event": "done"}
         assert self.process.wait(timeout=5) == 0
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[str, Sequence[str]], Host_]]:
-    made: list[Host_] = []
+def probe() -> Iterator[Callable[[str], PortProbe]]:
+    started: list[PortProbe] = []
 
-    def with_tools(address: str, tools: Sequence[str]) -> Host_:
-        made.append(Host_(address, tools, tmp_path / str(len(made))))
-        return made[-1]
+    def start(address: str) -> PortProbe:
+        started.append(PortProbe(address))
+        return started[-1]
 
-    yield with_tools
-    for host in made:
-        host.end()
+    yield start
+    for one in started:
+        one.end()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_python_and_perl_speak_alike(make: Callable[[str, Sequence[str]], Host_], address: str) -> None:
+def test_probes_connect_and_tell_a_wrong_and_a_closed_port(probe: Callable[[str], PortProbe], address: str) -> None:
     if address == "::1" and not _has_ipv6():
         pytest.skip("no IPv6 here")
-    hosts = [make(address, ["python3"]), make(address, ["perl"])]
-    assert [host.station.tool for host in hosts] == ["python3", "perl"]
-    free = PortListener(_free_port())
-    targets = [(address, host.token, host.station) for host in hosts]
-    targets += [(address, "another", hosts[0].station), (address, "x", free), (address, "x", replace(free, gaps=True))]
-    for host in hosts:
-        assert host.tries(targets, 1) == ["ok", "ok", "wrong", "refused", "refused"]
+    first, second = probe(address), probe(address)
+    closed = (address, "x", PortListener(_free_port()))
+    targets = [first.target, second.target, (address, "another", first.listener), closed]
+    for host in (first, second):
+        assert host.connect(targets, 1) == ["ok", "ok", "wrong", "refused"]
 
 
-def test_a_shell_alone_can_connect_and_says_why_it_doesnt_listen(
-    make: Callable[[str, Sequence[str]], Host_],
-) -> None:
-    other, poor = make("127.0.0.1", ["python3"]), make("127.0.0.1", [*SH_NEEDS, "bash"])
-    assert poor.station.port is None
-    assert poor.station.connects
-    assert {"python3", "perl"} <= set(re.findall(r"\w+", poor.station.why))
-    targets = [("127.0.0.1", other.token, other.station), ("127.0.0.1", "another", other.station)]
-    assert poor.tries([*targets, ("127.0.0.1", "x", PortListener(_free_port()))]) == ["ok", "wrong", "refused"]
-
-
-def test_with_nothing_at_all_it_neither_listens_nor_connects(make: Callable[[str, Sequence[str]], Host_]) -> None:
-    poor = make("127.0.0.1", SH_NEEDS)
-    assert (poor.station.port, poor.station.connects) == (None, False)
-
-
-def test_whom_nobody_answers_is_a_timeout_and_who_says_nothing_is_mute(
-    make: Callable[[str, Sequence[str]], Host_],
-) -> None:
+def test_a_listener_that_sends_nothing_is_mute(probe: Callable[[str], PortProbe]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        port = PortListener(mute.getsockname()[1])
-        for tool in ("python3", "perl"):
-            assert make("127.0.0.1", [tool]).tries([("127.0.0.1", "x", port)], 0.5) == ["mute"]
+        assert probe("127.0.0.1").connect([("127.0.0.1", "x", PortListener(mute.getsockname()[1]))], 0.5) == ["mute"]
 
 
-def test_an_address_that_isnt_the_hosts_own_is_why_it_doesnt_listen(
-    make: Callable[[str, Sequence[str]], Host_],
-) -> None:
-    for tool in ("python3", "perl"):
-        station = make("192.0.2.1", [tool]).station
-        assert station.port is None
-        assert "assign" in station.why
+def test_an_address_of_another_machine_is_why_it_doesnt_listen(probe: Callable[[str], PortProbe]) -> None:
+    listener = probe("192.0.2.1").listener
+    assert listener.port is None
+    assert "assign" in listener.reason
+
+
+def test_a_host_without_python_says_so() -> None:
+    command = agent_command("network.ports")
+    done = subprocess.run(
+        ["/bin/sh", "-c", command.script.replace("/usr/bin/python3", "")],
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert parse_listener(done.stdout) == PortListener(None, NO_PYTHON)
 
 
 def _free_port() -> int:

@@ -9,11 +9,11 @@ from test_doctor_network import INTERNAL, a_host, facts_with, outcome
 from test_doctor_smoke import cluster
 from test_doctor_smoke import facts as smoke_facts
 
-from ipexctl.doctor import ports
-from ipexctl.doctor.logins import login_findings, why_not
-from ipexctl.doctor.ports import Result
+from ipexctl.doctor.logins import diagnose_login, login_findings
+from ipexctl.doctor.ports import ConnectionResult, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke
 from ipexctl.doctor.smoke import findings as smoke_findings
+from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
 
@@ -36,17 +36,18 @@ def network() -> list[Case]:
         *(
             finding
             for kind in ("", "ufw", "firewalld", "iptables")
-            for finding in ports.findings(
+            for finding in port_findings(
                 blocked, {}, (), INTERNAL, {"b": facts_with("10.1.0.2", 24, *([kind] if kind else []))}
             )
         ),
-        *ports.findings(outcome("abc", lambda a, b: a == "c"), {}, (), INTERNAL, {}),
-        *ports.findings(racks, {}, (), four, {}),
-        *ports.findings(blocked, {}, {"b"}, INTERNAL, {}),
-        *ports.findings(open_ | {("a", "b"): Result("wrong", "'SSH-2.0'")}, {}, (), INTERNAL, {}),
-        *ports.findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {}),
-        *ports.findings({("a", "b"): Result("mute")}, {}, (), INTERNAL, {}),
-        *ports.findings({("a", "b"): Result("error", "Too many open files")}, {}, (), INTERNAL, {}),
+        *port_findings(outcome("abc", lambda a, b: a == "c"), {}, (), INTERNAL, {}),
+        *port_findings(racks, {}, (), four, {}),
+        *port_findings(blocked, {}, {"b"}, INTERNAL, {}),
+        *port_findings(open_ | {("a", "b"): ConnectionResult("wrong", "'SSH-2.0'")}, {}, (), INTERNAL, {}),
+        *port_findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {}),
+        *port_findings({}, {"a": NO_PYTHON}, (), INTERNAL, {}),
+        *port_findings({("a", "b"): ConnectionResult("mute")}, {}, (), INTERNAL, {}),
+        *port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, (), INTERNAL, {}),
         *login_findings({f"n{i}": LoginDiagnosis(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}),
     ]
     return finding_cases(found)
@@ -57,15 +58,15 @@ def logins() -> list[Case]:
     node0 = a_host(config=config, key="ssh-ed25519 AAAAkey")
     denied = LoginAttempt(255, "Permission denied (publickey).")
     reasons = {
-        "host key before trust": why_not(
+        "host key before trust": diagnose_login(
             "b", LoginAttempt(255, "Host key verification failed."), a_host(), None, "10.1.0.2"
         ),
-        "key before trust": why_not("b", denied, a_host(), None, "10.1.0.2"),
-        "the key is gone": why_not("b", denied, node0, a_host(keys=b"ssh-rsa other\n"), "10.1.0.2"),
-        "the host is new": why_not(
+        "key before trust": diagnose_login("b", denied, a_host(), None, "10.1.0.2"),
+        "the key is gone": diagnose_login("b", denied, node0, a_host(keys=b"ssh-rsa other\n"), "10.1.0.2"),
+        "the host is new": diagnose_login(
             "b", denied, a_host(config=config.replace("Host b\n", "Host c\n")), None, "10.1.0.2"
         ),
-        "a slow login": why_not("b", LoginAttempt(124, ""), None, None, "10.1.0.2"),
+        "a slow login": diagnose_login("b", LoginAttempt(124, ""), None, None, "10.1.0.2"),
     }
     assert all(reasons.values())
     return [Case(f"login: {name}", why.reason, why.fix) for name, why in reasons.items() if why]

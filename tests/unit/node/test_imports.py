@@ -18,7 +18,7 @@ def asked(script: dict[str, Any], **environ: str) -> dict[str, Any]:
     """As node0 is where it is the only one."""
     request = {"address": "", "python": sys.executable, "nodes": [], "script": {"name": "t.py", **script}}
     said = subprocess.run(
-        agent_argv(sys.executable, "run.connectivity", "try"),
+        agent_argv(sys.executable, "network.connectivity", "try"),
         input=json.dumps(request) + "\n",
         env={**os.environ, **environ},
         capture_output=True,
@@ -33,9 +33,9 @@ def test_what_is_not_to_be_found_is_lacking_and_nothing_is_imported(tmp_path: Pa
     (tmp_path / "added.py").write_text("raise SystemExit('it was run')")
     script = {"modules": ["os", "sys", "__main__", "pytest", "added", "no_such_module"], "source": None}
     ours = asked({**script, "own": True}, PYTHONPATH=str(tmp_path))
-    assert ours == {"event": "done", "ways": {}, "lacking": ["added", "no_such_module"], "fault": None}
+    assert ours == {"event": "done", "nodes": {}, "missing": ["added", "no_such_module"], "fault": None}
     theirs = asked({**script, "own": False}, PYTHONPATH=str(tmp_path))
-    assert theirs["lacking"] == ["no_such_module"]
+    assert theirs["missing"] == ["no_such_module"]
 
 
 def test_wrong_syntax_is_told_with_its_place() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.failure import PreflightFailure
 from ipexctl.jobs.submit.preflight.imports import check_imports, check_syntax
-from ipexctl.remote.node_call import call
+from ipexctl.remote.command import login_line
+from ipexctl.remote.node_call import agent_command_of, call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def check_connectivity(
         "address": known.internal.get(node0.name, ""),
         "python": env.python,
         "ssh": ["ssh", *how, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
+        "probe": login_line(agent_command_of(env.python, "network.ports"), secrets.token_hex(8)),
         "nodes": [{"word": word, "address": known.internal[name]} for word, name in words.items()],
         "seconds": _SECONDS,
         "script": needs.question() if needs is not None else None,
@@ -55,7 +58,7 @@ def check_connectivity(
     try:
         said = call(
             pool.session(node0),
-            "run.connectivity",
+            "network.connectivity",
             "try",
             request,
             python=env.python,
@@ -71,10 +74,10 @@ def check_connectivity(
         )
     if needs is not None:
         check_syntax(needs.script, said["fault"])
-    ways = {words[word]: way for word, way in said["ways"].items()}
+    ways = {words[word]: way for word, way in said["nodes"].items()}
     if refused := evaluate_connectivity(node0.name, known.internal, ways):
         return refused
-    lacking = {node0.name: said["lacking"], **{name: way["lacking"] for name, way in ways.items()}}
+    lacking = {node0.name: said["missing"], **{name: way["missing"] for name, way in ways.items()}}
     return check_imports(needs, lacking) if needs is not None else ""
 
 

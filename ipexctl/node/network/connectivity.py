@@ -1,0 +1,146 @@
+"""Checks from node0 that the nodes of a run can connect: ssh from node0 to each node, and TCP in both directions.
+
+All nodes are checked at once, as mpirun would connect to them.
+
+    {"address": node0's own, "python", "ssh": [word, …], "probe": the command line that starts `ports` on a node,
+     "nodes": [{"word", "address"}, …], "seconds",
+     "script": {"modules": [name, …], "own", "name", "source" or null}, or null}
+        → {"event": "done", "nodes": {word: {"kind": "ok" | "login" | "back" | "there", "text", "missing": [name, …]}},
+           "missing": [name, …] on node0, "fault": what is wrong with the script's syntax, or null}
+
+`login`: ssh from node0 fails. `back`: the node can't connect to a port of node0. `there`: node0 can't connect to a port
+of the node. Without nodes, only the script is checked, on node0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import shutil
+import subprocess
+import threading
+from typing import Any, Dict, Iterator, List, NamedTuple
+
+from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.archive import own_archive
+from ipexctl.node.network import imports, ports
+
+Json = Dict[str, Any]
+_PROBLEMS = {
+    "timeout": "no answer",
+    "refused": "connection refused",
+    "noroute": "no route to it",
+    "denied": "not permitted",
+    "wrong": "another program answers",
+    "mute": "connected, but nothing was sent",
+}
+
+
+class NodeResult(NamedTuple):
+    kind: str
+    text: str = ""
+    missing: List[str] = []  # noqa: UP006, RUF012
+
+
+class NodeCheck:
+    """The check of one node by the program that doctor uses too: `ports`, started there by ssh."""
+
+    def __init__(self, request: Json, node: Json, port: int, token: str) -> None:
+        self.request, self.node, self.port, self.token = request, node, port, token
+        self.result = NodeResult("login")
+
+    def run(self) -> None:
+        seconds = float(self.request["seconds"])
+        argv = [*self.request["ssh"], "--", self.node["word"], self.request["probe"]]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            timer = threading.Timer(3 * seconds, process.kill)
+            timer.start()
+            try:
+                self.result = self.exchange(process, seconds)
+            finally:
+                timer.cancel()
+                process.kill()
+
+    def exchange(self, process: subprocess.Popen[bytes], seconds: float) -> NodeResult:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        script = self.request["script"]
+        modules = {"modules": script["modules"], "own": script["own"]} if script else None
+        life = int(4 * seconds)
+        request = {"address": self.node["address"], "token": self.token, "life": life, "script": modules}
+        order = {"targets": [[self.request["address"], self.port, self.token]], "seconds": seconds}
+        lines = "".join(json.dumps(line) + "\n" for line in (request, order))
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(own_archive() + lines.encode())
+            process.stdin.flush()
+        events = {}
+        for event in read_events(process.stdout):
+            events[event["event"]] = event
+            if "ready" in events and "result" in events:
+                return self.classify(events["ready"], events["result"], seconds)
+        errors = process.stderr.read().decode(errors="replace").strip().splitlines()
+        return NodeResult("login", errors[-1] if errors else "ssh gave no reason")
+
+    def classify(self, ready: Json, back: Json, seconds: float) -> NodeResult:
+        """The connection back is known; test the one from node0, while the node still listens."""
+        kind, attempt, port = "back", ports.Attempt(back["kind"], back["text"]), self.port
+        # without a port its address is that of another machine, as behind NAT: nothing can be tested
+        if attempt.kind == "ok" and ready["port"]:
+            kind, port = "there", ready["port"]
+            attempt = ports.connect(self.node["address"], port, self.token, seconds)
+        if attempt.kind == "ok":
+            return NodeResult("ok", "", ready["missing"])
+        text = _PROBLEMS.get(attempt.kind) or attempt.text
+        return NodeResult(kind, f"{text} on port {port}", ready["missing"])
+
+
+def read_events(stdout: Any) -> Iterator[Json]:
+    """The events of the agent on a node; other output comes from its login shell."""
+    for line in stdout:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "event" in event:
+            yield event
+
+
+def check_script(request: Json) -> Json:
+    """Check the script with the Python of node0."""
+    script = request["script"]
+    if not script:
+        return {"missing": [], "fault": None}
+    fault = imports.find_syntax_error(script["source"], script["name"]) if script["source"] is not None else None
+    return {"missing": imports.missing_modules(script["modules"], script["own"]), "fault": fault}
+
+
+def check_nodes(request: Json) -> Json:
+    if not request["nodes"]:
+        return {**check_script(request), "nodes": {}}
+    token = secrets.token_hex(8)
+    port, reason = ports.listen(request["address"], token)
+    if port is None:
+        raise AgentError(f"can't listen on {request['address']}: {reason}")
+    checks = [NodeCheck(request, node, port, token) for node in request["nodes"]]
+    threads = [threading.Thread(target=check.run, daemon=True) for check in checks]
+    for thread in threads:
+        thread.start()
+    script_result = check_script(request)
+    for thread in threads:
+        thread.join()
+    return {**script_result, "nodes": {check.node["word"]: check.result._asdict() for check in checks}}
+
+
+def check_request(request: Json, _: object) -> Json:
+    if shutil.which(request["python"]) is None:  # another Python runs this, and would check the wrong one
+        raise AgentError(f"{request['python']} is not there")
+    if request["nodes"] and shutil.which(request["ssh"][0]) is None:
+        no_ssh = NodeResult("login", "there is no ssh on it")._asdict()
+        return {**check_script(request), "nodes": {node["word"]: no_ssh for node in request["nodes"]}}
+    return check_nodes(request)
+
+
+def main(action: str) -> int:
+    return answer({"try": check_request}[action])

@@ -1,0 +1,61 @@
+"""The check of connections from node0, with an ssh that runs the command on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from agent_helpers import agent_argv
+from ipexctl.remote.command import login_line
+from ipexctl.remote.node_call import agent_command_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SSH = """#!/bin/sh
+case $2 in
+refused) echo noise; echo 'ssh: connect to host refused port 22: Connection refused' >&2; exit 255 ;;
+esac
+echo "a login shell's greeting"
+exec sh -c "$3"
+"""
+
+
+def check(tmp_path: Path, **addresses: str) -> dict[str, Any]:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SSH)
+    ssh.chmod(0o700)
+    request = {
+        "address": "127.0.0.1",
+        "python": sys.executable,
+        "ssh": [str(ssh)],
+        "probe": login_line(agent_command_of(sys.executable, "network.ports"), "nonce"),
+        "nodes": [{"word": word, "address": address} for word, address in addresses.items()],
+        "seconds": 5,
+        "script": {"modules": ["os", "no_such_module"], "own": True, "name": "t.py", "source": None},
+    }
+    done = subprocess.run(
+        agent_argv(sys.executable, "network.connectivity", "try"),
+        input=json.dumps(request) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_open_connections_and_the_modules_of_each_node(tmp_path: Path) -> None:
+    result = check(tmp_path, node2="127.0.0.1", nat="192.0.2.1")
+    ok = {"kind": "ok", "text": "", "missing": ["no_such_module"]}
+    assert result["nodes"] == {"node2": ok, "nat": ok}
+    assert result["missing"] == ["no_such_module"]
+
+
+def test_a_login_that_fails_has_the_last_line_of_ssh(tmp_path: Path) -> None:
+    node = check(tmp_path, refused="127.0.0.1")["nodes"]["refused"]
+    assert node["kind"] == "login"
+    assert node["text"].endswith("Connection refused")
