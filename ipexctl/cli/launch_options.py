@@ -146,7 +146,8 @@ class LaunchOptionsGroup:
         typer.Option("--omp", metavar="N", help="OMP_NUM_THREADS of a rank (default: its cores, less oneCCL workers)."),
     ] = None
     ccl_workers: Annotated[
-        int | None, typer.Option("--ccl-workers", metavar="N", help="oneCCL worker threads per rank (default: 1).")
+        int | None,
+        typer.Option("--ccl-workers", metavar="N", help="oneCCL worker threads per rank; 0 for none (default: 1)."),
     ] = None
     master_port: Annotated[
         int | None, typer.Option("--master-port", metavar="P", help="MASTER_PORT of the ranks (default: a free port).")

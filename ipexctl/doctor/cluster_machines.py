@@ -8,8 +8,7 @@ from ipexctl.doctor.cluster_context import groups, odd_ones, span
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.host_context import few, quoted_output, size, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
-from ipexctl.launch.defaults import dtype
-from ipexctl.launch.topology import numa_nodes
+from ipexctl.launch.topology import dtype, numa_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -61,8 +61,10 @@ def parse_listener(line: str) -> PortListener | None:
     if event.get("event") not in ("ready", "failed"):
         return None
     port = event.get("port")
-    is_port = event["event"] == "ready" and type(port) is int and 0 < port < 65536
-    return PortListener(port if is_port else None, printable(str(event.get("reason") or "")))
+    reason = printable(str(event.get("reason") or ""))
+    if event["event"] != "ready" or not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
+        return PortListener(None, reason)
+    return PortListener(port, reason)
 
 
 def parse_result(line: str) -> tuple[int, ConnectionResult] | None:

@@ -1,11 +1,11 @@
-"""What the doctor would do with these hosts: stack, precision, ranks, threads, backend, interface. Pure."""
+"""The recommendation for these hosts: stack, precision, ranks, threads, backend, interface. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.launch.defaults import common_layout, dtype
+from ipexctl.launch.topology import dtype, recommended_layout
 from ipexctl.stack.resolve.plan import Refusal
 from ipexctl.stack.resolve.request import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.launch.defaults import Dtype
+    from ipexctl.launch.topology import Dtype
     from ipexctl.stack.catalog.table import StackSpec
 
 
@@ -35,18 +35,21 @@ class Recommendation:
 def recommend(
     hosts: Mapping[str, Facts], internal: Mapping[str, str], rows: Sequence[StackSpec] | None = None
 ) -> Recommendation | None:
-    """For the hosts that answered; None where none did. The stack is what install takes, by the table alone."""
+    """The recommendation for the hosts that answered; None if none did. The stack is the one install would take."""
     if not hosts:
         return None
     plan = resolve(StackRequest(), hosts, None, rows=rows)
     if isinstance(plan, Refusal):
         why = {"stack": f"{plan.reason}; {plan.fix}" if plan.fix else plan.reason}
         return Recommendation(None, None, None, None, None, None, _iface(hosts, internal), why)
-    backend = plan.backend
     why = {"stack": plan.why}
-    why["backend"] = f"the row has {'' if plan.oneccl else 'no '}oneCCL bindings"
-    if plan.oneccl:
-        why["backend"] += "; where their wheels can't be had, it is gloo"
+    layout, backend, why["backend"] = recommended_layout(
+        [facts.cpu for facts in hosts.values()], has_ccl=plan.oneccl is not None
+    )
+    if plan.oneccl is None:
+        why["backend"] = "the stack has no oneCCL bindings"
+    elif backend == "ccl":
+        why["backend"] = "the stack has oneCCL bindings; if their wheels can't be had, it is gloo"
     tiers = [facts.cpu.tier or "unsupported" for facts in hosts.values()]
     precision = dtype(tiers)
     why["dtype"] = (
@@ -54,15 +57,14 @@ def recommend(
         if precision == "bfloat16"
         else "not every host computes bfloat16 in hardware; there it is slower than float32"
     )
-    shared = common_layout([facts.cpu for facts in hosts.values()], backend)
-    why["ppn"] = "one rank a NUMA node, as many as the smallest host has"
-    why["omp_num_threads"] = shared.why
+    why["ppn"] = "one rank per NUMA node, as many as the smallest host has"
+    why["omp_num_threads"] = layout.why
     return Recommendation(
         plan.row.name,
         precision,
-        shared.ppn,
-        shared.omp_num_threads,
-        shared.ccl_worker_count,
+        layout.ppn,
+        layout.omp_num_threads,
+        layout.ccl_worker_count,
         backend,
         _iface(hosts, internal),
         why,
@@ -70,7 +72,7 @@ def recommend(
 
 
 def _iface(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> str | None:
-    """The interface that carries the internal addresses, where all hosts call it the same."""
+    """The interface with the internal addresses, if it has one name on all hosts."""
     names = {
         nic.name
         for name, facts in hosts.items()

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch.rank_env import RANK_NAMES
+from ipexctl.launch.plan import RANK_NAMES
 from ipexctl.text import printable, variable_in_sh
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""A configuration that `accelerate config` wrote, of any generation, as wishes of ours. Pure but for reading it.
+"""Reads a configuration of `accelerate config`, of any generation, and takes over its options.
 
-What a key becomes for the ranks is in `accelerate_words`.
+`accelerate_env` has the variables that follow from it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NESTED: Final[Mapping[str, tuple[str, ...]]] = {
         "dynamo_use_regional_compilation",
     ),
 }
-"""Section → what stands in it. Copied from a web page, a file often lacks the indentation of these."""
+"""Section → its keys. A file copied from a web page often lacks their indentation."""
 OLD_DYNAMO: Final = "dynamo_backend"
-"""It stood at the top before there was a section for it."""
+"""It was a key of the top level before there was a section for it."""
 USED: Final = (
     "compute_environment",
     "debug",
@@ -48,7 +48,7 @@ USED: Final = (
     "use_cpu",
     "fp16",
 )
-PASSED_OVER: Final = (
+IGNORED: Final = (
     "command_file",
     "commands",
     "deepspeed_config",
@@ -70,7 +70,7 @@ PASSED_OVER: Final = (
     "tpu_vm",
     "tpu_zone",
 )
-"""What means nothing on CPUs, or is answered by one command that starts all ranks."""
+"""Keys without a meaning on CPUs, or for one command that starts all ranks."""
 _YES: Final = ("true", "yes", "on", "y", "1")
 _NO: Final = ("false", "no", "off", "n", "0", "")
 PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
@@ -81,12 +81,12 @@ LARGEST: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class AccelerateConfig:
-    """What such a file asks for, as far as it concerns ranks on CPUs."""
+    """The keys of such a file that concern ranks on CPUs."""
 
     path: str
     hostfile: str | None = None
     hostfile_found: bool = False
-    """Whether accelerate's default configuration names it, which was found and not named by the user."""
+    """True if accelerate's default configuration names it, which the user did not name."""
     processes: int | None = None
     machines: int = 1
     main_ip: str | None = None
@@ -94,9 +94,9 @@ class AccelerateConfig:
     ccl_workers: int | None = None
     mixed_precision: str = "no"
     ipex: bool | None = None
-    """None: the file says nothing, and accelerate takes IPEX where it is installed."""
+    """None: not in the file, and accelerate uses IPEX if it is installed."""
     ipex_enabled: bool | None = None
-    """The word of accelerate 0.19 alone."""
+    """The key of accelerate 0.19 alone."""
     debug: bool = False
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""
@@ -104,7 +104,7 @@ class AccelerateConfig:
 
 
 def read_accelerate(text: str, path: str) -> AccelerateConfig:
-    """YAML or JSON. Raises a FileError that names the line, where it is none or asks for what isn't a CPU."""
+    """Read YAML or JSON. Raises a FileError with the line if it is neither or not for CPUs."""
     tree = YamlTree(text, path)
     if tree.root is None:
         raise UserError(f"{path} is empty", fix="accelerate config writes one")
@@ -112,14 +112,16 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
 
 
 def read_accelerate_file(path: Path) -> AccelerateConfig:
-    """What `accelerate config` wrote there."""
+    """Read the file that `accelerate config` wrote."""
     try:
         with path.expanduser().open("rb") as file:
             read = file.read(LARGEST + 1)
         text = read.decode()
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UserError(f"the accelerate config {path}: {said}", fix="the file that accelerate config wrote") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UserError(
+            f"the accelerate config {path}: {reason}", fix="the file that accelerate config wrote"
+        ) from None
     if len(read) > LARGEST:
         raise UserError(
             f"the accelerate config {path} has more than {LARGEST:,} bytes: it can't be one",
@@ -129,43 +131,45 @@ def read_accelerate_file(path: Path) -> AccelerateConfig:
 
 
 def options_of(config: AccelerateConfig | None, options: LaunchOptions, hosts: int) -> LaunchOptions:
-    """Ours, with what the file says wherever the command line says nothing."""
+    """Take the file's values for options that the command line does not set."""
     if config is None:
         return options
-    n, ppn, said = options.n, options.ppn, dict(options.said)
+    n, ppn, sources = options.n, options.ppn, dict(options.sources)
     if n is None and ppn is None and config.processes is not None:
         n = config.processes
-        said["ranks"] = f"{config.path}: num_processes {n}"
+        sources["ranks"] = f"{config.path}: num_processes {n}"
         if config.machines > 1:
             ppn = -(-n // min(config.machines, hosts))
-            said["ranks"] += f", num_machines {config.machines}"
+            sources["ranks"] += f", num_machines {config.machines}"
     if options.master_port is None and config.main_port is not None:
-        said["master_port"] = f"{config.path}: main_process_port"
-    return replace(options, n=n, ppn=ppn, master_port=options.master_port or config.main_port, said=said)
+        sources["master_port"] = f"{config.path}: main_process_port"
+    return replace(options, n=n, ppn=ppn, master_port=options.master_port or config.main_port, sources=sources)
 
 
 def default_file(environ: Mapping[str, str]) -> Path | None:
-    """What `accelerate launch` reads where nobody names a file, if it is there."""
+    """The default file of `accelerate launch`, if it exists."""
     cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     place = Path(environ.get("HF_HOME") or cache, "accelerate").expanduser()
     return next((file for name in DEFAULTS if (file := place / name).is_file()), None)
 
 
 def remarks(config: AccelerateConfig, hosts: int, node0: Collection[str]) -> tuple[str, ...]:
-    """What is to be said of the file beside these hosts. `node0`: all names and addresses the first of them has."""
-    said = list(config.notes)
+    """Notes about the file for these hosts. `node0`: all names and addresses of the first one."""
+    notes = list(config.notes)
     if config.machines > hosts:
-        said.append(f"{config.path} says num_machines: {config.machines}, and there are {hosts}: all ranks go there")
+        notes.append(
+            f"{config.path} has num_machines: {config.machines}, but there are {hosts} hosts: all ranks go there"
+        )
     if config.main_ip and config.main_ip not in node0:
-        said.append(
+        notes.append(
             f"main_process_ip {config.main_ip} of {config.path} is not the first host: rank 0 runs there, "
             "so MASTER_ADDR is its address"
         )
-    return tuple(said)
+    return tuple(notes)
 
 
 class _Reader:
-    """One file, key by key."""
+    """Reads one file, key by key."""
 
     def __init__(self, tree: YamlTree, path: str) -> None:
         self._tree, self._path = tree, path
@@ -177,14 +181,14 @@ class _Reader:
 
     def read(self) -> AccelerateConfig:
         self._refuse_other_machines()
-        self._name_unknown()
+        self._note_unknown()
         if "use_cpu" in self._top and not self._top_flag("use_cpu"):
             place = f"{self._path}:{_line(self._top['use_cpu'])}"
-            self._notes.append(f"{place}: use_cpu: false is passed over, ranks compute on CPUs here")
+            self._notes.append(f"{place}: use_cpu: false is ignored, ranks compute on CPUs")
         nested = self._nested
         precision = self._precision()
         if self._top.keys() & {"machine_rank"} and (self._whole(self._top["machine_rank"]) or 0) > 0:
-            self._notes.append("machine_rank is passed over: one command starts the ranks of all machines")
+            self._notes.append("machine_rank is ignored: one command starts the ranks of all machines")
         dynamo = {
             key.removeprefix("dynamo_"): self._tree.text(entry.value) for key, entry in nested["dynamo_config"].items()
         }
@@ -210,25 +214,27 @@ class _Reader:
         )
 
     def _section(self, name: str) -> dict[str, Entry]:
-        """What stands below that key, and what ought to and stands at the top."""
+        """The keys of a section, also those that are at the top level by mistake."""
         entry = self._top.get(name)
         found: dict[str, Entry] = {}
         if entry is not None and not is_null(entry.value):
-            found = {each.key: each for each in self._tree.entries(entry.value, name)}
+            found = {item.key: item for item in self._tree.entries(entry.value, name)}
         strays = [
             key for key in NESTED[name] if key in self._top and (name, key) != ("dynamo_config", "dynamo_backend")
         ]
         if strays:
             verb = "belongs" if len(strays) == 1 else "belong"
             place = f"{self._path}:{_line(self._top[strays[0]])}"
-            self._notes.append(f"{place}: {', '.join(strays)} {verb} below {name}, indented: read as if so")
+            self._notes.append(f"{place}: {', '.join(strays)} {verb} below {name}, indented: read as if it were")
         return {**{key: self._top[key] for key in strays}, **found}
 
     def _refuse_other_machines(self) -> None:
         environment = self._top.get("compute_environment")
         if environment is not None and (where := self._tree.text(environment.value)) != "LOCAL_MACHINE":
             raise self._tree.error(
-                environment.value, f"{quoted(where)} is not a machine one logs into", fix="LOCAL_MACHINE"
+                environment.value,
+                f"{quoted(where)} is not supported: ranks run on machines one logs into",
+                fix="LOCAL_MACHINE",
             )
         kind = self._top.get("distributed_type")
         if kind is None:
@@ -243,42 +249,42 @@ class _Reader:
                 fix="MULTI_CPU, and use_cpu: true; accelerate config asks for both",
             )
 
-    def _name_unknown(self) -> None:
-        self._name_strangers(
-            self._top, (*USED, *PASSED_OVER, *NESTED, *(key for keys in NESTED.values() for key in keys))
+    def _note_unknown(self) -> None:
+        self._note_unknown_keys(
+            self._top, (*USED, *IGNORED, *NESTED, *(key for keys in NESTED.values() for key in keys))
         )
         for section, keys in NESTED.items():
             short = (key.removeprefix("dynamo_") for key in keys)
-            self._name_strangers(self._nested[section], (*keys, *short))
+            self._note_unknown_keys(self._nested[section], (*keys, *short))
 
-    def _name_strangers(self, entries: Mapping[str, Entry], known: Collection[str]) -> None:
+    def _note_unknown_keys(self, entries: Mapping[str, Entry], known: Collection[str]) -> None:
         for key, entry in entries.items():
             if key not in known:
                 near = get_close_matches(key, known, n=1)
                 meant = f"; did you mean {near[0]}?" if near else ""
                 self._notes.append(
-                    f"{self._path}:{_line(entry)}: {quoted(key)} is no key of accelerate's: passed over{meant}"
+                    f"{self._path}:{_line(entry)}: {quoted(key)} is no key of accelerate: ignored{meant}"
                 )
 
     def _precision(self) -> str:
         entry = self._top.get("mixed_precision")
         if entry is None:
-            said = "fp16" if self._top_flag("fp16") else "no"
+            precision = "fp16" if self._top_flag("fp16") else "no"
         else:
-            said = self._tree.text(entry.value).lower()
-            said = "no" if said in (*_NO, "null") else said
-        if entry is not None and said not in PRECISIONS:
-            raise self._tree.error(entry.value, f"{quoted(said)} is no precision", fix=", ".join(PRECISIONS))
-        if said in ("fp16", "fp8"):
-            self._notes.append(f"mixed_precision {said} needs another kind of processor: on CPUs it is bf16, or no")
-        return said
+            precision = self._tree.text(entry.value).lower()
+            precision = "no" if precision in (*_NO, "null") else precision
+        if entry is not None and precision not in PRECISIONS:
+            raise self._tree.error(entry.value, f"{quoted(precision)} is no precision", fix=", ".join(PRECISIONS))
+        if precision in ("fp16", "fp8"):
+            self._notes.append(f"mixed_precision {precision} is not possible on CPUs: choose bf16, or no")
+        return precision
 
     def _text(self, key: str) -> str:
         entry = self._top.get(key)
         return self._tree.text(entry.value).strip() if entry is not None else ""
 
     def _port(self) -> int | None:
-        """0 means a free one, for accelerate as for us."""
+        """0 means a free port."""
         entry = self._top.get("main_process_port")
         port = self._whole(entry) if entry is not None else None
         if entry is not None and port is not None and port > 65535:
@@ -286,7 +292,7 @@ class _Reader:
         return port or None
 
     def _count(self, key: str) -> int | None:
-        """-1 is accelerate's word for: whoever calls says it."""
+        """-1 means that the command line sets it."""
         entry = self._top.get(key)
         number = self._whole(entry, least=-1) if entry is not None else None
         if entry is not None and number == 0:
@@ -294,15 +300,15 @@ class _Reader:
         return None if number == -1 else number
 
     def _whole(self, entry: Entry, least: int = 0) -> int | None:
-        said = self._tree.text(entry.value).strip()
-        if not said or said.lower() == "null":
+        text = self._tree.text(entry.value).strip()
+        if not text or text.lower() == "null":
             return None
         try:
-            number = int(said)
+            number = int(text)
         except ValueError:
             number = least - 1
         if not least <= number <= LARGEST:
-            raise self._tree.error(entry.value, f"{entry.key} is a whole number, not {quoted(said)}")
+            raise self._tree.error(entry.value, f"{entry.key} is a whole number, not {quoted(text)}")
         return number
 
     def _top_flag(self, key: str) -> bool:
@@ -310,12 +316,12 @@ class _Reader:
         return self._flag(entry) if entry is not None else False
 
     def _flag(self, entry: Entry) -> bool:
-        said = self._tree.text(entry.value).strip().lower()
-        if said in _YES:
+        text = self._tree.text(entry.value).strip().lower()
+        if text in _YES:
             return True
-        if said in _NO:
+        if text in _NO:
             return False
-        raise self._tree.error(entry.value, f"{entry.key} is true or false, not {quoted(said)}")
+        raise self._tree.error(entry.value, f"{entry.key} is true or false, not {quoted(text)}")
 
 
 def _line(entry: Entry) -> int:

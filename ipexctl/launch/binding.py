@@ -1,4 +1,4 @@
-"""Which cores each rank of a host gets, and oneCCL's workers beside it. Pure, and the same for every host."""
+"""The cores of each rank of a host, and those of its oneCCL workers. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ipexctl.launch.defaults import threads_of_rank
-from ipexctl.launch.topology import cpus
+from ipexctl.launch.topology import cpus, threads_of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankSlot:
-    """One rank's place on its host."""
+    """The cores and memory of one rank."""
 
     cores: tuple[int, ...] = ()
     workers: tuple[int, ...] = ()
@@ -27,47 +26,47 @@ class RankSlot:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """All ranks of one host, seated."""
+    """The cores of all ranks of one host."""
 
-    seats: tuple[RankSlot, ...]
+    slots: tuple[RankSlot, ...]
     threads: int
-    """OpenMP's, for each rank."""
+    """OpenMP threads per rank."""
     formula: str
     workers: int
-    """Of oneCCL, on cores of their own; 0 where a rank has no core to spare."""
+    """oneCCL workers per rank with cores of their own; 0 if a rank has no core to spare."""
     alone: bool
-    """Whether every rank has its cores to itself, so that its threads may be bound to them one by one."""
+    """True if no two ranks share a core, so that each thread may be bound to one."""
     crowded: bool = False
-    """Whether there are more ranks than cores."""
+    """True if there are more ranks than cores."""
 
 
 def bind(cores: Cores, ranks: int, workers: int, mode: Bind) -> Binding:
-    """Blocks of cores within one NUMA node, else within one socket, else as they lie."""
+    """Give each rank a block of cores within one NUMA node, else within one socket, else in order of number."""
     threads, formula = threads_of_rank(cores.count, ranks, workers)
-    apart = workers if cores.count // ranks > workers else 0
+    reserved = workers if cores.count // ranks > workers else 0
     crowded = ranks > cores.count
-    if mode == "none" or not cores.each:
-        return Binding((RankSlot(),) * ranks, threads, formula, apart, alone=False, crowded=crowded)
-    if ranks > len(cores.each):
-        # Pinned, two of three ranks on two cores would share one, and the third would wait: the kernel is fairer.
-        everything = RankSlot(cpus(cores.each))
-        return Binding((everything,) * ranks, threads, formula, 0, alone=False, crowded=True)
-    blocks = _blocks(cores.each, ranks)
-    # Under a quota others are on the same machine, and would choose the same first cores: workers stay free there.
-    split = apart and not cores.limited
-    workers_of = [block[-apart:] if split else () for block in blocks]
-    taken = {core for each in workers_of for core in each}
-    seats = []
-    for block, own in zip(blocks, workers_of, strict=True):
-        room = [core for core in _room(block, cores.each, mode) if core not in taken]
-        seats.append(RankSlot(cpus(room), cpus(own), _memory(room, cores)))
-    everyones = [number for slot in seats for number in slot.cores]
-    alone = not cores.limited and len(everyones) == len(set(everyones))
-    return Binding(tuple(seats), threads, formula, apart, alone, crowded)
+    if mode == "none" or not cores.cores:
+        return Binding((RankSlot(),) * ranks, threads, formula, reserved, alone=False, crowded=crowded)
+    if ranks > len(cores.cores):
+        # Bound, two of three ranks would share one of two cores: the kernel shares them more evenly.
+        all_cores = RankSlot(cpus(cores.cores))
+        return Binding((all_cores,) * ranks, threads, formula, 0, alone=False, crowded=True)
+    blocks = _blocks(cores.cores, ranks)
+    # Under a quota other containers may choose the same first cores, so workers are not bound.
+    split = reserved and not cores.limited
+    workers_of = [block[-reserved:] if split else () for block in blocks]
+    taken = {core for worker_cores in workers_of for core in worker_cores}
+    slots = []
+    for block, worker_cores in zip(blocks, workers_of, strict=True):
+        bound = [core for core in _bound_cores(block, cores.cores, mode) if core not in taken]
+        slots.append(RankSlot(cpus(bound), cpus(worker_cores), _memory(bound, cores)))
+    used = [number for slot in slots for number in slot.cores]
+    alone = not cores.limited and len(used) == len(set(used))
+    return Binding(tuple(slots), threads, formula, reserved, alone, crowded)
 
 
 def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
-    """As many cores for each, all blocks of one size: the slowest rank sets the pace."""
+    """Blocks of one size: the slowest rank sets the pace."""
     size = len(cores) // ranks
     for kind in ("node", "socket"):
         groups = [tuple(group) for _, group in groupby(cores, key=lambda core: (core.socket, getattr(core, kind)))]
@@ -85,22 +84,22 @@ def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
 
 
 def level(total: int, room: Sequence[int]) -> list[int]:
-    """So many shared out one by one, the first first, to those with room left; fewer where there is none."""
+    """Distribute `total` one by one, in order, to those with room left; less if there is no room for all."""
     counts = [0] * len(room)
     while total:
-        open_ones = [at for at, most in enumerate(room) if counts[at] < most]
-        if not open_ones:
+        with_room = [at for at, limit in enumerate(room) if counts[at] < limit]
+        if not with_room:
             break
         # Whole rounds at once: a hostfile may grant thousands.
-        rounds = max(1, min(total // len(open_ones), min(room[at] - counts[at] for at in open_ones)))
-        for at in open_ones[: total if total < len(open_ones) else None]:
+        rounds = max(1, min(total // len(with_room), min(room[at] - counts[at] for at in with_room)))
+        for at in with_room[: total if total < len(with_room) else None]:
             counts[at] += rounds
             total -= rounds
     return counts
 
 
-def _room(block: Sequence[Core], cores: Sequence[Core], mode: Bind) -> Sequence[Core]:
-    """What a rank is bound to: its block, or all of the NUMA nodes or sockets the block lies in."""
+def _bound_cores(block: Sequence[Core], cores: Sequence[Core], mode: Bind) -> Sequence[Core]:
+    """The cores a rank is bound to: its block, or all cores of the block's NUMA nodes or sockets."""
     if mode == "numa":
         nodes = {(core.socket, core.node) for core in block}
         return [core for core in cores if (core.socket, core.node) in nodes]
@@ -110,7 +109,7 @@ def _room(block: Sequence[Core], cores: Sequence[Core], mode: Bind) -> Sequence[
     return block
 
 
-def _memory(room: Sequence[Core], cores: Cores) -> tuple[int, ...]:
-    """The nodes the cores lie in; none where that is all there are."""
-    nodes = tuple(sorted({core.node for core in room if core.node is not None}))
+def _memory(bound: Sequence[Core], cores: Cores) -> tuple[int, ...]:
+    """The NUMA nodes of the cores; empty if these are all nodes."""
+    nodes = tuple(sorted({core.node for core in bound if core.node is not None}))
     return () if nodes == cores.nodes and len(nodes) > 1 else nodes

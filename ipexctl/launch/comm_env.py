@@ -1,23 +1,23 @@
-"""Variables of gloo, oneCCL, libfabric and the MPI library: how ranks reach one another. Pure."""
+"""Variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch.context import each_host
+from ipexctl.launch.context import setting_per_node
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.launch.context import LaunchContext, NodeLayout, Said
+    from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
 
 _OMNI_PATH: Final = "hfi1"
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    yield from _meeting(context)
+    yield from _rendezvous(context)
     if context.backend == "ccl":
         yield from _oneccl(context)
     if context.flavor == "intel" or context.backend == "ccl":
@@ -26,93 +26,108 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def iface_of(facts: Facts, address: str) -> str | None:
-    """The interface that carries the address; None where the address is another's, as behind NAT."""
+    """The interface with the address; None if the host does not have it, as behind NAT."""
     return next(
         (nic.name for nic in facts.network.nics if any(found.address == address for found in nic.addresses)), None
     )
 
 
 def common_iface(context: LaunchContext) -> str | None:
-    """The interface's name where every host calls it the same."""
+    """The interface's name if it is the same on every host."""
     names = {node.iface for node in context.nodes}
     return names.pop() if len(names) == 1 else None
 
 
 def over_mpi(context: LaunchContext) -> bool:
-    """Whether oneCCL talks through the MPI library: it is built for Intel's, and needs Intel's mpirun for it."""
+    """True if oneCCL uses the MPI library: it is built for Intel MPI, and needs its mpirun."""
     return context.backend == "ccl" and context.flavor == "intel"
 
 
-def _meeting(context: LaunchContext) -> Iterator[Setting]:
+def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
     port = context.request.options.master_port
     if context.alone:
         yield Setting("MASTER_ADDR", "127.0.0.1", "all ranks are on this one host")
     else:
         node0 = context.nodes[0]
         yield Setting(
-            "MASTER_ADDR", node0.address, f"where rank 0 is: {node0.name}'s address on the nodes' own network"
+            "MASTER_ADDR", node0.address, f"the host of rank 0: the address of {node0.name} on the network of the nodes"
         )
     if port is not None:
-        said = context.request.options.said.get("master_port", "you said so: --master-port")
-        yield Setting("MASTER_PORT", str(port), said)
+        reason = context.request.options.sources.get("master_port", "set by --master-port")
+        yield Setting("MASTER_PORT", str(port), reason)
 
-    def loopback_or_iface(node: NodeLayout) -> Said | None:
+    def loopback_or_iface(node: NodeLayout) -> Choice | None:
         if context.alone:
             return "lo", "all ranks are on this one host: nothing leaves it"
         if node.iface is None:
             return None
         return node.iface, (
-            "the interface by which the others reach this host; gloo by itself asks for the host's own name, "
+            "the interface by which the other hosts reach this one; gloo's own choice is the address of the host name, "
             "which is often 127.0.1.1"
         )
 
-    def rpc(node: NodeLayout) -> Said | None:
-        said = loopback_or_iface(node)
-        return (said[0], "the same for torch.distributed.rpc") if said else None
+    def rpc(node: NodeLayout) -> Choice | None:
+        choice = loopback_or_iface(node)
+        return (choice[0], "the same for torch.distributed.rpc") if choice else None
 
-    yield from each_host(context.nodes, "GLOO_SOCKET_IFNAME", loopback_or_iface)
-    yield from each_host(context.nodes, "TP_SOCKET_IFNAME", rpc)
+    yield from setting_per_node(context.nodes, "GLOO_SOCKET_IFNAME", loopback_or_iface)
+    yield from setting_per_node(context.nodes, "TP_SOCKET_IFNAME", rpc)
 
 
 def _oneccl(context: LaunchContext) -> Iterator[Setting]:
-    if context.request.options.ccl_workers is not None:
-        why = "you said so: --ccl-workers"
-    else:
-        why = "one thread beside compute keeps up with one network link; more take cores from compute"
-    yield Setting("CCL_WORKER_COUNT", str(context.workers), why)
+    why = "one thread beside compute keeps up with one network link; more take cores from compute"
+    if not context.workers:
+        why = "CCL_WORKER_OFFLOAD turns workers off; oneCCL and transformers refuse a count of 0"
+    elif context.request.options.ccl_workers is not None:
+        why = "set by --ccl-workers"
+    yield Setting("CCL_WORKER_COUNT", str(context.workers or 1), why)
 
-    def affinity(node: NodeLayout) -> Said | None:
-        cores = [core for slot in node.binding.seats for core in slot.workers]
-        if len(cores) != context.workers * node.count:
+    def affinity(node: NodeLayout) -> Choice | None:
+        cores = [core for slot in node.binding.slots for core in slot.workers]
+        if not context.workers or len(cores) != context.workers * node.count:
             return None
         listed = ",".join(map(str, cores))
-        return listed, "the last cores of each rank's block, kept free of compute: oneCCL wants one entry a worker"
+        return listed, "the last cores of each rank's block, kept free of compute: oneCCL wants one entry per worker"
 
-    def offload(node: NodeLayout) -> Said | None:
+    def offload(node: NodeLayout) -> Choice | None:
         if node.binding.workers:
             return None
+        if context.world_size == 1:
+            return "0", "a single rank has nothing to communicate: all cores compute"
+        if not context.workers:
+            return "0", "no oneCCL worker is wanted: communication runs in the rank's own thread"
         return "0", "a rank has no core to spare: communication runs in the rank's own thread rather than against it"
 
-    yield from each_host(context.nodes, "CCL_WORKER_AFFINITY", affinity)
-    yield from each_host(context.nodes, "CCL_WORKER_OFFLOAD", offload)
+    yield from setting_per_node(context.nodes, "CCL_WORKER_AFFINITY", affinity)
+    yield from setting_per_node(context.nodes, "CCL_WORKER_OFFLOAD", offload)
     if over_mpi(context):
-        yield Setting("CCL_ATL_TRANSPORT", "mpi", "ranks started by Intel MPI's mpirun: its library is the fastest way")
-        yield Setting("CCL_PROCESS_LAUNCHER", "hydra", "where oneCCL learns a rank's place on its host from")
+        yield Setting(
+            "CCL_ATL_TRANSPORT",
+            "mpi",
+            "ranks are started by Intel MPI's mpirun, and its library is the fastest transport",
+        )
+        yield Setting(
+            "CCL_PROCESS_LAUNCHER", "hydra", "oneCCL learns a rank's place on its host from Intel MPI's launcher"
+        )
         return
     why = "oneCCL is built for Intel MPI's library, and another mpirun starts these ranks: libfabric needs none"
     yield Setting("CCL_ATL_TRANSPORT", "ofi", why)
-    yield Setting("CCL_PROCESS_LAUNCHER", "none", "oneCCL is told each rank's place on its host rather than asking MPI")
-    yield from each_host(
-        context.nodes, "CCL_LOCAL_SIZE", lambda node: (str(node.count), "how many ranks this host has")
+    yield Setting(
+        "CCL_PROCESS_LAUNCHER", "none", "oneCCL gets each rank's place on its host from these variables, not from MPI"
+    )
+    yield from setting_per_node(
+        context.nodes, "CCL_LOCAL_SIZE", lambda node: (str(node.count), "the number of ranks on this host")
     )
     for node in context.nodes:
         for at in range(node.count):
-            yield Setting("CCL_LOCAL_RANK", str(at), "which of its host's ranks it is", node.name, node.first + at)
-    yield from each_host(
+            yield Setting(
+                "CCL_LOCAL_RANK", str(at), "its number among the ranks of its host", node.name, node.first + at
+            )
+    yield from setting_per_node(
         context.nodes,
         "CCL_KVS_IFACE",
         lambda node: (
-            (node.iface, "where ranks first meet; with several interfaces oneCCL may wait on a wrong one")
+            (node.iface, "the interface for the first contact of ranks; with several, oneCCL may wait on a wrong one")
             if node.iface and not context.alone
             else None
         ),
@@ -133,25 +148,25 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
     if _has_fast_network(context):
         return
     logins = {node.facts.environment.variables.get("FI_PROVIDER") for node in context.nodes}
-    if len(logins) == 1 and (theirs := next(iter(logins))):
-        yield Setting("FI_PROVIDER", theirs, "a login on every host sets it: whoever set up the network knows")
+    if len(logins) == 1 and (provider := next(iter(logins))):
+        yield Setting("FI_PROVIDER", provider, "a login on every host sets it, so the site has chosen it")
         return
-    asked = context.wanted.get("FI_PROVIDER")
-    if asked and "tcp" not in asked:
+    wanted = context.wanted.get("FI_PROVIDER")
+    if wanted and "tcp" not in wanted:
         return
-    yield Setting("FI_PROVIDER", "tcp", "plain Ethernet; left to itself, libfabric may pick one that hangs")
+    yield Setting("FI_PROVIDER", "tcp", "plain Ethernet; by default libfabric may choose a provider that hangs")
 
-    def interface(node: NodeLayout) -> Said | None:
+    def interface(node: NodeLayout) -> Choice | None:
         if context.alone:
             return "lo", "all ranks are on this one host"
         if node.iface is None:
             return None
         return (
             node.iface,
-            "the same interface: where there are docker's or other bridges, libfabric may wait on one for ever",
+            "the same interface: with bridges (docker's, say), libfabric may wait on one of them for ever",
         )
 
-    yield from each_host(context.nodes, "FI_TCP_IFACE", interface)
+    yield from setting_per_node(context.nodes, "FI_TCP_IFACE", interface)
 
 
 def _has_fast_network(context: LaunchContext) -> bool:
@@ -169,32 +184,32 @@ def has_fast_network(facts: Facts) -> bool:
 def notes(context: LaunchContext) -> Iterator[str]:
     if (context.flavor == "intel" or context.backend == "ccl") and _has_fast_network(context):
         yield (
-            "FI_PROVIDER is left alone: every host has InfiniBand or Omni-Path, and libfabric finds its provider; "
-            "-x FI_PROVIDER=tcp goes back to Ethernet"
+            "FI_PROVIDER is not set: every host has InfiniBand or Omni-Path, and libfabric finds its provider; "
+            "-x FI_PROVIDER=tcp uses Ethernet"
         )
     if not context.alone:
         for node in context.nodes:
             if node.iface is None:
                 yield (
-                    f"{node.name}: no interface there has {node.address}, so none is named to gloo and libfabric; "
+                    f"{node.name}: no interface has the address {node.address}, so gloo and libfabric choose one; "
                     "--iface NAME or CIDR chooses another network"
                 )
 
 
 def _yielding(context: LaunchContext) -> Iterator[Setting]:
-    """Whoever waits, spins; where there are more of them than cores, each must step aside."""
+    """Ranks that wait spin on their core; with more of them than cores, they have to yield it."""
     if context.backend == "gloo":
         return
 
-    def say(value: str) -> list[Setting]:
+    def settings_for(value: str) -> list[Setting]:
         name = "CCL_YIELD" if value == "sched_yield" else "I_MPI_THREAD_YIELD"
-        reason = "more ranks and workers than cores: those that wait give their core up instead of spinning on it"
-        return each_host(context.nodes, name, lambda node: (value, reason) if _outnumbered(node) else None)
+        reason = "more ranks and workers than cores: those that wait yield their core instead of spinning on it"
+        return setting_per_node(context.nodes, name, lambda node: (value, reason) if _outnumbered(node) else None)
 
     if context.backend == "ccl":
-        yield from say("sched_yield")
+        yield from settings_for("sched_yield")
     if context.flavor == "intel":
-        yield from say("2")
+        yield from settings_for("2")
 
 
 def _outnumbered(node: NodeLayout) -> bool:

@@ -1,4 +1,4 @@
-"""The run as far as it is decided when variables are chosen: who takes part, with how many ranks, seated where."""
+"""The decisions of a plan that its variables depend on: nodes, ranks and their cores, backend, MPI."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """One host with ranks."""
+    """A host with ranks."""
 
     name: str
     facts: Facts
     address: str
     word: str
+    """The name mpirun uses for it."""
     first: int
     """Its first rank."""
     cores: Cores
@@ -33,25 +34,26 @@ class NodeLayout:
 
     @property
     def count(self) -> int:
-        return len(self.binding.seats)
+        return len(self.binding.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """What every rule over variables looks at."""
+    """The input of every rule for a variable."""
 
     request: LaunchRequest
     nodes: tuple[NodeLayout, ...]
     backend: Backend
+    backend_reason: str
     flavor: Flavor
     workers: int
-    """oneCCL's, for each rank."""
+    """oneCCL's workers per rank."""
     wanted: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What the user set: rules that depend on such a value take it from here."""
+    """The user's own values: rules that depend on a variable take it from here."""
 
     @property
     def alone(self) -> bool:
-        """Whether one machine is the whole cluster."""
+        """True if all ranks are on one host."""
         return len(self.nodes) == 1
 
     @property
@@ -59,15 +61,17 @@ class LaunchContext:
         return sum(node.count for node in self.nodes)
 
 
-Said = tuple[str | None, str]
+Choice = tuple[str | None, str]
 """A value and its reason."""
 
 
-def each_host(nodes: tuple[NodeLayout, ...], name: str, say: Callable[[NodeLayout], Said | None]) -> list[Setting]:
-    """A variable chosen for each host by itself; said once where all agree, in value and in reason."""
-    said = {node.name: say(node) for node in nodes}
-    different = set(said.values())
+def setting_per_node(
+    nodes: tuple[NodeLayout, ...], name: str, choose: Callable[[NodeLayout], Choice | None]
+) -> list[Setting]:
+    """A variable chosen for each node; a single setting for all of them where value and reason are the same."""
+    choices = {node.name: choose(node) for node in nodes}
+    different = set(choices.values())
     if len(different) == 1:
-        only = different.pop()
-        return [] if only is None else [Setting(name, *only)]
-    return [Setting(name, *one, host=host) for host, one in said.items() if one is not None]
+        common = different.pop()
+        return [] if common is None else [Setting(name, *common)]
+    return [Setting(name, *choice, host=host) for host, choice in choices.items() if choice is not None]

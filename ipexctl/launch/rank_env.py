@@ -1,93 +1,93 @@
-"""The other variables of a rank: Python's, Hugging Face's, its environment's, and those taken away. Pure."""
+"""The other variables of a rank (Python, Hugging Face, its environment), and those that are removed. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch.context import each_host
+from ipexctl.launch.context import setting_per_node
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.launch.context import LaunchContext, NodeLayout, Said
+    from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
 
-RANK_NAMES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-"""What each rank is told of itself; nobody else may set them."""
 _STRAYS: Final = (
     "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_PROCID", "SLURM_LOCALID",
     "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
 )  # fmt: skip
-"""Left by another launcher, a script would take its rank from them."""
+"""Variables of other launchers: a script would take its rank from them."""
 _THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
 _PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
 _TUNING: Final = ("CCL_", "FI_", "I_MPI_", "OMPI_MCA_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_CONF")
-"""A site's own settings: good where all hosts have them, and a hang where one rank has another than the next."""
-_OF_LAUNCHERS: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_MCA_")
+"""A site's settings: kept if all hosts have the same; ranks with different ones hang."""
+_LAUNCHER_PREFIXES: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_MCA_")
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    """What goes first: all that other rules set stands against it."""
+    """The first settings of a plan; those of other rules override them."""
     yield from _own_rank(context)
     yield from _environment(context)
-    yield Setting("PYTHONUNBUFFERED", "1", "a line is seen when it is printed, not when a block is full")
-    yield Setting("PYTHONFAULTHANDLER", "1", "a rank that crashes in C code shows where in Python it was")
+    yield Setting("PYTHONUNBUFFERED", "1", "a line appears when it is printed, not when a block is full")
+    yield Setting("PYTHONFAULTHANDLER", "1", "a rank that crashes in C code prints its Python stack")
     yield Setting(
-        "TOKENIZERS_PARALLELISM", "false", "tokenizers' own threads would fight with OpenMP's, and warn at every fork"
+        "TOKENIZERS_PARALLELISM", "false", "threads of tokenizers compete with those of OpenMP, and warn at every fork"
     )
-    yield Setting("ACCELERATE_USE_CPU", "true", "a script that uses accelerate gets CPUs without `accelerate launch`")
-    yield Setting("IPEXCTL_BACKEND", context.backend, "for scripts that ask: init_process_group(os.environ[...])")
+    yield Setting(
+        "ACCELERATE_USE_CPU", "true", "a script that uses accelerate runs on CPUs without `accelerate launch`"
+    )
+    yield Setting("IPEXCTL_BACKEND", context.backend, "for scripts: init_process_group(os.environ['IPEXCTL_BACKEND'])")
 
 
 def strays(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
-    """What a login or another launcher left behind; `chosen` are set by a rule, or by the user, and stay."""
+    """Variables that a login or another launcher left behind; `chosen` are set by a rule or by the user, and stay."""
     for name in _STRAYS:
         if name not in chosen:
-            yield Setting(name, None, "another launcher's: a script that finds it would take it for its own rank")
+            yield Setting(name, None, "a variable of another launcher: a script would take it for its own rank")
     of_logins = sorted({name for node in context.nodes for name in node.facts.environment.variables} - chosen)
     for name in of_logins:
         values = {node.facts.environment.variables.get(name) for node in context.nodes}
         if name.startswith(_TUNING) and len(values) == 1:
-            yield Setting(name, values.pop(), "a login on every host sets it: whoever set up the hosts knows")
+            yield Setting(name, values.pop(), "a login on every host sets it, so the site has chosen it")
         elif name.startswith(_TUNING):
-            yield from _removed(context, name, "not every host's login does, and ranks must not differ in it")
+            yield from _removed(context, name, "not on every host alike, and ranks must not differ in it")
         elif name.startswith(_THREADS):
             yield from _removed(context, name, "not chosen for this run")
         elif name in _PYTHON and context.request.env.name:
-            why = "what lies there would hide the environment's own; -x with the name keeps it"
+            why = "modules there would hide those of the environment; -x with the name keeps it"
             yield from _removed(context, name, why)
 
 
 def _removed(context: LaunchContext, name: str, why: str) -> Iterator[Setting]:
-    def say(node: NodeLayout) -> Said | None:
+    def choose(node: NodeLayout) -> Choice | None:
         value = node.facts.environment.variables.get(name)
         return None if value is None else (None, f"a login sets it to {value[:40]}: {why}")
 
-    yield from each_host(context.nodes, name, say)
+    yield from setting_per_node(context.nodes, name, choose)
 
 
 def for_launcher(context: LaunchContext) -> Iterator[Setting]:
-    """What mpirun, too, has to know of the user's and the site's settings, such as its range of ports."""
+    """Settings of the user and the site that mpirun needs as well, such as its range of ports."""
     exported = {export.name for export in context.request.options.exports}
     ports = "I_MPI_PORT_RANGE"
     node0 = context.nodes[0]
     if context.flavor == "intel" and ports not in exported and (value := node0.facts.environment.variables.get(ports)):
-        yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps for a firewall's sake")
+        yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps because of a firewall")
     for export in context.request.options.exports:
-        if export.name.startswith(_OF_LAUNCHERS) and not export.secret:
-            yield Setting(export.name, export.value, f"you said so: {export.said}")
+        if export.name.startswith(_LAUNCHER_PREFIXES) and not export.secret:
+            yield Setting(export.name, export.value, f"set by {export.source}")
 
 
 def _own_rank(context: LaunchContext) -> Iterator[Setting]:
-    yield Setting("WORLD_SIZE", str(context.world_size), "how many ranks there are in all")
-    yield from each_host(
-        context.nodes, "LOCAL_WORLD_SIZE", lambda node: (str(node.count), "how many of them this host has")
+    yield Setting("WORLD_SIZE", str(context.world_size), "the number of ranks of the run")
+    yield from setting_per_node(
+        context.nodes, "LOCAL_WORLD_SIZE", lambda node: (str(node.count), "the number of ranks on this host")
     )
     for node in context.nodes:
         for at in range(node.count):
             rank = node.first + at
-            yield Setting("RANK", str(rank), "which it is: torch and accelerate read it", node.name, rank)
-            yield Setting("LOCAL_RANK", str(at), "which it is on its host", node.name, rank)
+            yield Setting("RANK", str(rank), "the number of this rank; torch and accelerate read it", node.name, rank)
+            yield Setting("LOCAL_RANK", str(at), "its number among the ranks of its host", node.name, rank)
 
 
 def _environment(context: LaunchContext) -> Iterator[Setting]:
@@ -95,5 +95,5 @@ def _environment(context: LaunchContext) -> Iterator[Setting]:
     place = f"the environment {env.name}" if env.name else "the environment"
     for name, value in env.variables.items():
         in_front = name in env.prepended
-        reason = f"what lies in {place} is found first" if in_front else f"{place} says so in its env.json"
+        reason = f"files of {place} are found first" if in_front else f"env.json of {place} sets it"
         yield Setting(name, value, reason, prepend=in_front)

@@ -1,4 +1,4 @@
-"""What a plan is made from: the hosts as they are, the environment, and the user's wishes. Values only."""
+"""The input of a plan: facts of the hosts, the environment, and the user's options. Values only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CommandKind = Literal["script", "module", "command"]
 
 
 class Record(Protocol):
-    """What an environment of ours says of itself in its env.json."""
+    """An environment that ipexctl installed, as its env.json has it."""
 
     @property
     def name(self) -> str: ...
@@ -40,20 +40,20 @@ class RankEnv:
 
     python: str
     prefix: str | None = None
-    """Its directory; None where only an interpreter is known."""
+    """Its directory; None if only the interpreter is known."""
     name: str | None = None
-    """Its name among ours; None for one of the user's."""
+    """Its name if ipexctl installed it; None for an environment of the user."""
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     prepended: tuple[str, ...] = ()
     ccl: bool = False
-    """Whether it has oneCCL bindings."""
+    """True if it has oneCCL bindings."""
     mpi_backend: bool | None = False
-    """Whether its torch was built with MPI; no wheel is. None: nobody has looked."""
+    """True if its torch was built with MPI; no wheel is. None: not known."""
 
     @classmethod
     def of(cls, record: Record, prefix: str) -> RankEnv:
-        """An environment of ours, at that path."""
+        """An environment that ipexctl installed, at that path."""
         return cls(
             python=f"{prefix}/bin/python",
             prefix=prefix,
@@ -67,18 +67,18 @@ class RankEnv:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A variable the user hands to the ranks. Its value is never shown where it was kept off the command line."""
+    """A variable the user sets for the ranks. The value of a secret is never shown."""
 
     name: str
     value: str = field(repr=False)
     secret: bool = False
-    said: str = "-x"
-    """Where: `-x`, `--env-file secrets.env`."""
+    source: str = "-x"
+    """The option that sets it: `-x`, `--env-file secrets.env`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What the user asked for, beside the defaults."""
+    """The user's options for a launch."""
 
     n: int | None = None
     ppn: int | None = None
@@ -92,20 +92,20 @@ class LaunchOptions:
     time_limit: float | None = None
     exports: tuple[Export, ...] = ()
     given: tuple[Setting, ...] = ()
-    """What a configuration of the user's says (accelerate's): it wins over our defaults, `exports` win over it."""
-    said: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """`ranks`, `omp`, `master_port` → who asked for it, where it wasn't the option of ours."""
+    """Settings of a configuration file (accelerate's): they override planned ones, and `exports` override them."""
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """`ranks`, `omp`, `master_port` → what set it, if it wasn't the option of `ipexctl run`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """Everything `plan_launch` looks at."""
+    """The input of `plan_launch`."""
 
     hosts: tuple[Host, ...]
-    """In the order of the file; the first is node0."""
+    """In the order of the hostfile; the first is node0."""
     facts: Mapping[str, Facts] = field(hash=False)
     internal: Mapping[str, str] = field(hash=False)
-    """Host → the address the others reach it by."""
+    """Host → the address that other hosts reach it by."""
     env: RankEnv
     command: tuple[str, ...]
     """The script, the module, or the command, and its arguments."""
@@ -114,12 +114,12 @@ class LaunchRequest:
     rundir: str
     """The run's directory, the same on every host."""
     words: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Host → what node0 calls it when it hands it to ssh; else its name."""
+    """Host → the name node0 uses for it with ssh; without an entry its own name."""
     ssh_config: str | None = None
-    """On node0, as `trust` made it; None: node0's own ssh finds the way."""
+    """The ssh config of `trust` on node0; None: that of the account."""
     options: LaunchOptions = field(default_factory=LaunchOptions)
     mpi_seen: Mpi | None = None
-    """What `--mpi PATH` said of itself, where facts don't have it."""
+    """The MPI at `--mpi PATH`, if the facts don't have it."""
 
     @property
     def node0(self) -> Host:

@@ -1,4 +1,4 @@
-"""Variables of OpenMP, the allocator and the instruction sets: what a rank computes with. Pure."""
+"""Variables of OpenMP, the allocator and the instruction sets, each with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import TIERS
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.context import each_host
+from ipexctl.launch.context import setting_per_node
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.launch.context import LaunchContext, NodeLayout, Said
+    from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
 
 _IPEX: Final = "intel-extension-for-pytorch"
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
     yield from _threads(context)
-    yield from each_host(context.nodes, "LD_PRELOAD", lambda node: _preload(context, node))
+    yield from setting_per_node(context.nodes, "LD_PRELOAD", lambda node: _preload(context, node))
     yield from _runtime(context)
     yield from _instructions(context)
 
 
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
-    """Intel's OpenMP on that host: the environment's own first, it is the one the packages were made with."""
+    """The path of Intel's OpenMP on that host: that of the environment before one of the system."""
     env = context.request.env
     if "intel-openmp" in env.packages and env.prefix:
         return f"{env.prefix}/lib/libiomp5.so"
@@ -33,27 +33,27 @@ def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
 
 
 def has_iomp(context: LaunchContext, node: NodeLayout) -> bool:
-    """Whether libiomp5 comes first there, as it will be, the user's word included."""
+    """True if libiomp5 will be preloaded there, with the user's own LD_PRELOAD taken into account."""
     if "LD_PRELOAD" in context.wanted:
         return "libiomp5" in context.wanted["LD_PRELOAD"]
     return openmp_library(context, node) is not None
 
 
 def _threads(context: LaunchContext) -> Iterator[Setting]:
-    asked = context.request.options.omp
+    omp = context.request.options.omp
 
-    def say(node: NodeLayout) -> Said:
-        if asked is not None:
-            return str(asked), context.request.options.said.get("omp", "you said so: --omp")
-        own = f"physical cores this account may use: {node.binding.formula}"
+    def choose(node: NodeLayout) -> Choice:
+        if omp is not None:
+            return str(omp), context.request.options.sources.get("omp", "set by --omp")
+        reason = f"physical cores this account may use: {node.binding.formula}"
         if node.facts.cpu.quota is not None:
-            own += f"; the cgroup grants the time of {node.facts.cpu.quota:g} CPUs"
-        return str(node.binding.threads), f"{own}; a second thread on a core only slows down matrix work"
+            reason += f"; the cgroup allows the time of {node.facts.cpu.quota:g} CPUs"
+        return str(node.binding.threads), f"{reason}; a second thread on a core only slows down matrix work"
 
-    yield from each_host(context.nodes, "OMP_NUM_THREADS", say)
+    yield from setting_per_node(context.nodes, "OMP_NUM_THREADS", choose)
 
 
-def _preload(context: LaunchContext, node: NodeLayout) -> Said | None:
+def _preload(context: LaunchContext, node: NodeLayout) -> Choice | None:
     parts = []
     why = []
     if library := openmp_library(context, node):
@@ -62,49 +62,54 @@ def _preload(context: LaunchContext, node: NodeLayout) -> Said | None:
     if allocators := node.facts.software.libraries.get("libtcmalloc", ()):
         full = [path for path in allocators if "minimal" not in path]
         parts.append((full or list(allocators))[0])
-        why.append("tcmalloc keeps freed memory at hand, where malloc gives it back and faults it in at every step")
+        why.append("tcmalloc keeps freed memory; malloc returns it to the kernel and faults it in again at every step")
     if not parts:
         return None
     return ":".join(parts), "; ".join(why)
 
 
 def _runtime(context: LaunchContext) -> Iterator[Setting]:
-    def affinity(node: NodeLayout) -> Said | None:
+    def affinity(node: NodeLayout) -> Choice | None:
         if has_iomp(context, node) and node.binding.alone:
             return "granularity=fine,compact,1,0", "one thread stays on each of the rank's own cores"
         if has_iomp(context, node):
             return (
                 None,
-                "the ranks here have no cores to themselves: their threads, bound, would all pick the same ones",
+                "ranks share cores here: bound threads of all of them would choose the same ones",
             )
-        return None, "it is for Intel's OpenMP, which this host doesn't have"
+        return None, "it is for Intel's OpenMP, which is not on this host"
 
-    def blocktime(node: NodeLayout) -> Said | None:
+    def blocktime(node: NodeLayout) -> Choice | None:
         if has_iomp(context, node):
-            return "1", "a thread without work sleeps after 1 ms, not 200: the core is free for oneCCL and data loading"
+            return (
+                "1",
+                "an idle thread sleeps after 1 ms, not 200, so that its core is free for oneCCL and data loading",
+            )
         return None
 
-    def proc_bind(node: NodeLayout) -> Said | None:
+    def proc_bind(node: NodeLayout) -> Choice | None:
         if has_iomp(context, node):
-            return None, "Intel's OpenMP is told by KMP_AFFINITY, and must not be told twice"
+            return None, "KMP_AFFINITY sets it for Intel's OpenMP, and both would conflict"
         return None, (
             "the rank is bound to its cores already; libgomp would bind the main thread to one of them, "
             "and data loaders inherit that"
         )
 
-    def schedule(node: NodeLayout) -> Said | None:
+    def schedule(node: NodeLayout) -> Choice | None:
         return (
-            None if has_iomp(context, node) else ("STATIC", "equal pieces for equal threads: libgomp's own is dynamic")
+            None
+            if has_iomp(context, node)
+            else ("STATIC", "equal parts for equal threads; libgomp's default is dynamic")
         )
 
-    yield from each_host(context.nodes, "KMP_AFFINITY", affinity)
-    yield from each_host(context.nodes, "KMP_BLOCKTIME", blocktime)
-    yield from each_host(context.nodes, "OMP_PROC_BIND", proc_bind)
-    yield from each_host(context.nodes, "OMP_SCHEDULE", schedule)
+    yield from setting_per_node(context.nodes, "KMP_AFFINITY", affinity)
+    yield from setting_per_node(context.nodes, "KMP_BLOCKTIME", blocktime)
+    yield from setting_per_node(context.nodes, "OMP_PROC_BIND", proc_bind)
+    yield from setting_per_node(context.nodes, "OMP_SCHEDULE", schedule)
 
 
 def _instructions(context: LaunchContext) -> Iterator[Setting]:
-    """Ranks on unlike CPUs compute with what all have, so that their results differ less."""
+    """Ranks on different CPUs use the instructions that all have, so that their results differ less."""
     tiers = {node.name: node.facts.cpu.tier for node in context.nodes}
     known = [TIERS.index(tier) for tier in tiers.values() if tier]
     if len(known) < len(tiers) or len(set(known)) == 1 or min(known) == 0:
@@ -117,7 +122,7 @@ def _instructions(context: LaunchContext) -> Iterator[Setting]:
         "avx512": ("avx512", "AVX512_CORE_VNNI" if vnni else "AVX512_CORE"),
         "avx512_bf16": ("avx512_bf16", "AVX512_CORE_BF16"),
     }[lowest]
-    reason = f"the CPUs are mixed: all compute with what {weakest} has, else ranks round differently"
+    reason = f"the CPUs differ: all ranks use the instructions of {weakest}, else they round differently"
     if lowest == "avx2" or _IPEX in context.request.env.packages:
         yield Setting("ATEN_CPU_CAPABILITY", aten, reason)
-    yield Setting("ONEDNN_MAX_CPU_ISA", onednn, f"{reason} (oneDNN's own name for it)")
+    yield Setting("ONEDNN_MAX_CPU_ISA", onednn, f"{reason} (oneDNN's name for it)")

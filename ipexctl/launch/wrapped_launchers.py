@@ -1,7 +1,6 @@
-"""Another launcher in front of the script: `torchrun X`, `accelerate launch X`. One launch is enough, and it is ours.
+"""Removes another launcher before the script (`torchrun X`, `accelerate launch X`) and takes over its options.
 
-What their words ask for is read, and what they would have started is what the ranks execute. Pure but for accelerate's
-own file.
+Pure, except that it reads accelerate's own file.
 """
 
 from __future__ import annotations
@@ -12,7 +11,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.launch.accelerate_config import AccelerateConfig, default_file, read_accelerate, read_accelerate_file
+from ipexctl.launch.accelerate_config import (
+    NESTED,
+    AccelerateConfig,
+    default_file,
+    read_accelerate,
+    read_accelerate_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import CommandKind, LaunchOptions
 
 Launcher = Literal["torchrun", "accelerate launch"]
-BEGINNINGS: Final[Mapping[tuple[str, ...], Launcher]] = {
+COMMANDS: Final[Mapping[tuple[str, ...], Launcher]] = {
     ("torchrun",): "torchrun",
     ("torch.distributed.run",): "torchrun",
     ("torch.distributed.launch",): "torchrun",
@@ -28,7 +33,7 @@ BEGINNINGS: Final[Mapping[tuple[str, ...], Launcher]] = {
     ("accelerate-launch",): "accelerate launch",
     ("accelerate.commands.launch",): "accelerate launch",
 }
-"""How they are called: by name, or as a module behind `python -m`."""
+"""By name, or as a module after `python -m`."""
 FLAGS: Final[Mapping[Launcher, frozenset[str]]] = {
     "torchrun": frozenset({"standalone", "m", "module", "no_python", "run_path", "virtual_local_rank", "use_env"}),
     "accelerate launch": frozenset(
@@ -41,76 +46,71 @@ FLAGS: Final[Mapping[Launcher, frozenset[str]]] = {
         }
     ),
 }
-"""Options that take no value; every other one does."""
+"""Options without a value; every other one has one."""
 NOT_FOR_CPUS: Final = (
     *("multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "use_parallelism_config", "use_tp"),
 )
-IN_FILE: Final = (
-    "debug",
-    "dynamo_backend",
-    "dynamo_mode",
-    "dynamo_use_dynamic",
-    "dynamo_use_fullgraph",
-    "dynamo_use_regional_compilation",
-    "ipex",
-    "ipex_enabled",
-    "main_process_ip",
-    "main_process_port",
-    "mixed_precision",
-    "mpirun_ccl",
-    "mpirun_hostfile",
-    "num_machines",
-    "num_processes",
-)
-"""What accelerate takes on its command line as it does in its file."""
+FIELDS: Final = {
+    "debug": "debug",
+    "ipex": "ipex",
+    "ipex_enabled": "ipex_enabled",
+    "main_process_ip": "main_ip",
+    "main_process_port": "main_port",
+    "mixed_precision": "mixed_precision",
+    "mpirun_ccl": "ccl_workers",
+    "mpirun_hostfile": "hostfile",
+    "num_machines": "machines",
+    "num_processes": "processes",
+}
+"""Options of accelerate that its file has too, and their fields in `AccelerateConfig`; so are those of dynamo."""
 THREADS: Final = "num_cpu_threads_per_process"
 
 
 @dataclass(frozen=True, slots=True)
 class UnwrappedCommand:
-    """What a launcher was asked to start, and how."""
+    """The command a launcher was to start, and its options."""
 
     launcher: Launcher
     kind: CommandKind
     words: tuple[str, ...]
-    asked: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Option → value, `true` for a flag; with underscores, as both write them."""
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Option → value, `true` for a flag; names with underscores."""
 
     @property
     def config_file(self) -> str | None:
-        return self.asked.get("config_file")
+        return self.options.get("config_file")
 
 
 def unwrap(words: Sequence[str]) -> UnwrappedCommand | None:
-    """None where no other launcher is in front. Raises a UserError where there is nothing behind it."""
-    at, launcher = _beginning(words)
+    """None without another launcher. Raises a UserError if it has no script."""
+    at, launcher = _find_launcher(words)
     if launcher is None:
         return None
-    asked: dict[str, str] = {}
+    options: dict[str, str] = {}
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
         name, equals, value = words[at].lstrip("-").partition("=")
         name = name.replace("-", "_")
         at += 1
         if name in FLAGS[launcher]:
-            asked[name] = "true"
+            options[name] = "true"
         elif equals:
-            asked[name] = value
+            options[name] = value
         elif at < len(words):
-            asked[name] = words[at]
+            options[name] = words[at]
             at += 1
     rest = tuple(words[at + 1 :] if at < len(words) and words[at] == "--" else words[at:])
     if not rest:
         raise UserError(f"{launcher} what?", fix=f"-- {launcher} SCRIPT.py [ARGS…], or SCRIPT.py without {launcher}")
     kind: CommandKind = "script"
-    if "m" in asked or "module" in asked:
+    if "m" in options or "module" in options:
         kind = "module"
-    elif "no_python" in asked:
+    elif "no_python" in options:
         kind = "command"
-    return UnwrappedCommand(launcher, kind, rest, asked)
+    return UnwrappedCommand(launcher, kind, rest, options)
 
 
-def _beginning(words: Sequence[str]) -> tuple[int, Launcher | None]:
-    """Where the launcher's own options begin."""
+def _find_launcher(words: Sequence[str]) -> tuple[int, Launcher | None]:
+    """The launcher, and the position of its first option."""
     if not words:
         return 0, None
     start = 0
@@ -121,38 +121,27 @@ def _beginning(words: Sequence[str]) -> tuple[int, Launcher | None]:
             return 0, None
         start += 2
     first = (PurePosixPath(words[start]).name, *words[start + 1 : start + 2])
-    for spec, launcher in BEGINNINGS.items():
+    for spec, launcher in COMMANDS.items():
         if first[: len(spec)] == spec:
             return start + len(spec), launcher
     return 0, None
 
 
 def config_of(found: UnwrappedCommand, config: AccelerateConfig | None) -> AccelerateConfig:
-    """The file, and accelerate's options over it, read as the file would be."""
-    wrong = next((name for name in NOT_FOR_CPUS if name in found.asked), None)
+    """The configuration of the file, with accelerate's options over it."""
+    wrong = next((name for name in NOT_FOR_CPUS if name in found.options), None)
     if wrong is not None:
         raise UserError(f"accelerate launch --{wrong} is not for CPUs", fix="leave it out")
-    lines = [f"{name}: {quoted_yaml(value)}" for name, value in found.asked.items() if name in IN_FILE]
+    keys = (*FIELDS, *NESTED["dynamo_config"])
+    lines = [f"{name}: {quoted_yaml(value)}" for name, value in found.options.items() if name in keys]
     base = config if config is not None else AccelerateConfig("accelerate launch")
     if not lines:
         return base
-    said = read_accelerate("\n".join(lines), "accelerate launch")
-    names = {
-        "processes": "num_processes",
-        "machines": "num_machines",
-        "main_ip": "main_process_ip",
-        "main_port": "main_process_port",
-        "ccl_workers": "mpirun_ccl",
-        "hostfile": "mpirun_hostfile",
-        "mixed_precision": "mixed_precision",
-        "ipex": "ipex",
-        "ipex_enabled": "ipex_enabled",
-        "debug": "debug",
-    }
-    changes = {ours: getattr(said, ours) for ours, theirs in names.items() if theirs in found.asked}
+    given = read_accelerate("\n".join(lines), "accelerate launch")
+    changes = {field: getattr(given, field) for option, field in FIELDS.items() if option in found.options}
     if "hostfile" in changes:
         changes["hostfile_found"] = False
-    return replace(base, **changes, dynamo={**base.dynamo, **said.dynamo})
+    return replace(base, **changes, dynamo={**base.dynamo, **given.dynamo})
 
 
 def quoted_yaml(value: str) -> str:
@@ -160,34 +149,34 @@ def quoted_yaml(value: str) -> str:
 
 
 def of_torchrun(found: UnwrappedCommand, options: LaunchOptions) -> LaunchOptions:
-    """Its ranks a node and its port, where our own options say nothing."""
-    each, port = found.asked.get("nproc_per_node", ""), found.asked.get("master_port", "")
-    for name, text in (("nproc_per_node", each), ("master_port", port)):
+    """Take ranks per node and port from torchrun, unless an option of `ipexctl run` sets them."""
+    ranks, port = found.options.get("nproc_per_node", ""), found.options.get("master_port", "")
+    for name, text in (("nproc_per_node", ranks), ("master_port", port)):
         if text and not text.isdigit() and text not in ("auto", "cpu", "gpu"):
             raise UserError(f"torchrun --{name} {quoted(text)} is no number", fix="a number, or leave it out")
-    ppn, said = options.ppn, dict(options.said)
-    if ppn is None and options.n is None and each.isdigit():
-        ppn = int(each)
-        said["ranks"] = f"torchrun --nproc_per_node {each}"
+    ppn, sources = options.ppn, dict(options.sources)
+    if ppn is None and options.n is None and ranks.isdigit():
+        ppn = int(ranks)
+        sources["ranks"] = f"torchrun --nproc_per_node {ranks}"
     if options.master_port is None and port.isdigit():
-        said["master_port"] = f"torchrun --master_port {port}"
+        sources["master_port"] = f"torchrun --master_port {port}"
     found_port = options.master_port or (int(port) if port.isdigit() else None)
-    return replace(options, ppn=ppn, master_port=found_port, said=said)
+    return replace(options, ppn=ppn, master_port=found_port, sources=sources)
 
 
 def threads_of_accelerate(found: UnwrappedCommand, options: LaunchOptions) -> LaunchOptions:
-    """Its threads a rank, where our own option says nothing."""
-    text = found.asked.get(THREADS)
+    """Take threads per rank from accelerate, unless --omp sets them."""
+    text = found.options.get(THREADS)
     if text is None or options.omp is not None:
         return options
     if not text.isdecimal():
         raise UserError(f"accelerate launch --{THREADS} {quoted(text)} is no number", fix="a number, or leave it out")
-    return replace(options, omp=int(text), said={**options.said, "omp": f"accelerate launch --{THREADS}"})
+    return replace(options, omp=int(text), sources={**options.sources, "omp": f"accelerate launch --{THREADS}"})
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherArguments:
-    """What a call of run asks for, with no other launcher in it any more."""
+    """The arguments of run without another launcher."""
 
     kind: CommandKind
     words: tuple[str, ...]
@@ -203,15 +192,15 @@ def without_launcher(
     config: AccelerateConfig | None,
     environ: Mapping[str, str],
 ) -> LauncherArguments:
-    """`-- accelerate launch X` and `-- torchrun X` are X, with what those were told."""
+    """`-- accelerate launch X` and `-- torchrun X` become X, with their options."""
     found = unwrap(words) if kind == "command" else None
     if found is None:
         return LauncherArguments(kind, words, options, config)
-    note = f"{found.launcher} is left out, for it would launch a second time: every rank executes {found.words[0]}"
+    note = f"{found.launcher} is left out, as it would launch a second time: every rank runs {found.words[0]}"
     if found.launcher == "torchrun":
         return LauncherArguments(found.kind, found.words, of_torchrun(found, options), config, note)
     if config is None:
-        own = None if "cpu" in found.asked else default_file(environ)
+        own = None if "cpu" in found.options else default_file(environ)
         if found.config_file is not None:
             config = read_accelerate_file(Path(found.config_file))
         elif own is not None:

@@ -25,8 +25,7 @@ from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.paths import check_data, check_paths
 from ipexctl.jobs.submit.preflight.requirements import command_of, completed
 from ipexctl.jobs.submit.project import files_in_other_generations
-from ipexctl.launch.job import job_of
-from ipexctl.launch.plan import LaunchRefusal, to_json
+from ipexctl.launch.plan import LaunchRefusal, job_of, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.remote.background import run_in_background

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK
-from ipexctl.launch.overrides import impossible
+from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import Export
@@ -67,7 +67,7 @@ class RunRequest:
 
 def check_request(wishes: RunRequest) -> None:
     """Refuse what can't be, before any host is touched."""
-    if (refusal := impossible(wishes.options)) is not None:
+    if (refusal := check_options(wishes.options)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
     for option, path in (("--python", wishes.python), ("--setup", wishes.setup)):
         if path is not None and not path.startswith("/"):
@@ -97,7 +97,7 @@ def read_exports(words: Iterable[str], files: Sequence[Path], environ: Mapping[s
     found: dict[str, Export] = {}
     for file in files:
         for name, value in _read_env_file(file).items():
-            found[name] = Export(name, value, secret=True, said=f"--env-file {file.name}")
+            found[name] = Export(name, value, secret=True, source=f"--env-file {file.name}")
     for word in words:
         name, equals, value = word.partition("=")
         if not is_variable_name(name):
@@ -105,9 +105,9 @@ def read_exports(words: Iterable[str], files: Sequence[Path], environ: Mapping[s
                 f"-x {quoted(word)}: {quoted(name)} is no name of a variable", fix="-x NAME=VALUE, or -x NAME"
             )
         if equals:
-            found[name] = Export(name, value, said="-x")
+            found[name] = Export(name, value, source="-x")
         elif name in environ:
-            found[name] = Export(name, environ[name], secret=True, said="-x")
+            found[name] = Export(name, environ[name], secret=True, source="-x")
         else:
             raise UserError(f"-x {name}: it isn't set here", fix=f"export {name}=…, or -x {name}=VALUE")
     exports = tuple(found.values())

@@ -67,7 +67,7 @@ class LaunchSpec:
     argv: Sequence[str]
     launcher_env: Mapping[str, str | None] = field(hash=False)
     jobs: Mapping[str, Mapping[str, Any]] = field(hash=False, repr=False)
-    """Host name → `launch.job.job_of`, secrets and all. The first is node0."""
+    """Host name → `launch.plan.job_of`, secrets and all. The first is node0."""
     stores: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     """Host name → its home's token: hosts that share a home share a job file."""
     files: Sequence[File] = ()

@@ -97,7 +97,7 @@ def _run_request(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str
         command = args["cmd"]
         kind, argv = "command", tuple(["/bin/sh", "-c", command] if isinstance(command, str) else command)
     launch: Any = {name: args[name] for name in ("n", "ppn", "backend", "mpi", "bind", "omp", "ccl_workers")}
-    exports = tuple(Export(name, value, secret=True, said="environment") for name, value in call.environment.items())
+    exports = tuple(Export(name, value, secret=True, source="environment") for name, value in call.environment.items())
     request = RunRequest(
         kind=kind,
         words=argv,

@@ -96,7 +96,7 @@ def test_the_file_for_several_machines_with_mpirun() -> None:
     assert config.dynamo == {"backend": "INDUCTOR"}
     options = options_of(config, LaunchOptions(), hosts=4)
     assert (options.n, options.ppn, options.master_port) == (16, 4, 29511)
-    assert options.said == {
+    assert options.sources == {
         "ranks": "default_config.yaml: num_processes 16, num_machines 4",
         "master_port": "default_config.yaml: main_process_port",
     }
@@ -106,7 +106,7 @@ def test_the_file_for_several_machines_with_mpirun() -> None:
 def test_the_command_line_wins_over_the_file() -> None:
     options = options_of(read(SPREAD), LaunchOptions(n=2, master_port=4000), hosts=4)
     assert (options.n, options.ppn, options.master_port) == (2, None, 4000)
-    assert options.said == {}
+    assert options.sources == {}
     assert options_of(read(SPREAD), LaunchOptions(ppn=1), hosts=4).n is None
 
 

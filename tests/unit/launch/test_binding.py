@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launch_helpers import IPEX, cpu, machine, plan
+from launch_helpers import IPEX, STOCK, cpu, machine, plan
 
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.cpulist import CpuList
 from ipexctl.launch.binding import bind
-from ipexctl.launch.defaults import layout
-from ipexctl.launch.topology import cores_of
+from ipexctl.launch.topology import cores_of, recommended_layout
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def bound(machine: Cpu, ranks: int, workers: int = 0, mode: str = "auto") -> Bin
 
 
 def cores(binding: Binding) -> list[str]:
-    return [str(CpuList.of(slot.cores)) for slot in binding.seats]
+    return [str(CpuList.of(slot.cores)) for slot in binding.slots]
 
 
 def test_each_rank_gets_a_numa_node_and_no_second_threads() -> None:
@@ -93,7 +92,7 @@ def test_oneccl_gets_the_last_cores_of_each_block() -> None:
 
 def test_workers_that_would_leave_no_core_for_compute_get_none() -> None:
     found = bound(cpu(4, 1), 2, workers=2)
-    assert [slot.workers for slot in found.seats] == [(), ()]
+    assert [slot.workers for slot in found.slots] == [(), ()]
     assert (found.threads, found.workers) == (2, 0)
 
 
@@ -102,7 +101,7 @@ def test_a_quota_lowers_threads_and_leaves_blocks_whole() -> None:
     assert cores(found) == ["0-31", "32-63"]
     assert found.threads == 3
     assert not found.alone
-    assert all(slot.workers == () for slot in found.seats)
+    assert all(slot.workers == () for slot in found.slots)
     assert plan(machine(cpu(64, 2, quota=8.0))).notes != plan(machine(cpu(64, 2))).notes
 
 
@@ -118,8 +117,8 @@ def test_bind_numa_and_socket_widen_and_none_binds_nothing() -> None:
     assert cores(bound(two, 4, mode="numa")) == ["0-7", "8-15", "16-23", "24-31"]
     assert cores(bound(two, 8, mode="numa"))[:3] == ["0-7", "0-7", "8-15"]
     assert cores(bound(two, 4, mode="socket")) == ["0-15", "0-15", "16-31", "16-31"]
-    assert bound(two, 4, workers=1, mode="socket").seats[0].workers == (7,)
-    assert 7 not in bound(two, 4, workers=1, mode="socket").seats[1].cores
+    assert bound(two, 4, workers=1, mode="socket").slots[0].workers == (7,)
+    assert 7 not in bound(two, 4, workers=1, mode="socket").slots[1].cores
     assert cores(bound(two, 4, mode="none")) == [""] * 4
     assert bound(two, 4, mode="none").threads == 8
     assert any("--bind socket" in note for note in plan(machine(two), bind="socket").notes)
@@ -145,13 +144,13 @@ def test_nothing_known_of_a_cpu_binds_nothing() -> None:
     assert (rank.cores, rank.omp) == ((), 1)
 
 
-@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+@pytest.mark.parametrize("has_ccl", [True, False])
 @pytest.mark.parametrize("name", ["lab-sapphirerapids", "lab-graniterapids", "lab-cooperlake", "centos7-nfs-slurm"])
-def test_doctor_and_run_count_threads_alike(name: str, backend: str) -> None:
+def test_doctor_and_run_count_threads_alike(name: str, has_ccl: bool) -> None:
     facts = machine(name)
-    found = plan(facts, env=IPEX, backend=backend)
-    told = layout(facts.cpu, backend)
-    assert (len(found.ranks), found.ranks[0].omp) == (told.ppn, told.omp_num_threads)
+    found = plan(facts, env=IPEX if has_ccl else STOCK)
+    advice, backend, _ = recommended_layout([facts.cpu], has_ccl=has_ccl)
+    assert (len(found.ranks), found.ranks[0].omp, found.backend) == (advice.ppn, advice.omp_num_threads, backend)
 
 
 @st.composite
@@ -171,7 +170,7 @@ def processors(draw: st.DrawFn) -> Cpu:
 @given(processors(), st.integers(1, 20), st.integers(0, 3), st.sampled_from(["auto", "cores"]))
 def test_ranks_never_share_a_core_unless_there_are_too_few(processor: Cpu, ranks: int, workers: int, mode: str) -> None:
     found = bound(processor, ranks, workers, mode)
-    everyones = [core for slot in found.seats for core in (*slot.cores, *slot.workers)]
+    everyones = [core for slot in found.slots for core in (*slot.cores, *slot.workers)]
     if ranks <= len(processor.allowed_cores):
         assert len(everyones) == len(set(everyones))
     else:
@@ -180,18 +179,18 @@ def test_ranks_never_share_a_core_unless_there_are_too_few(processor: Cpu, ranks
     assert set(everyones) <= set(processor.allowed_cpus)
     for core in processor.siblings:
         assert sum(number in everyones for number in core) <= 1, "a second thread of a core"
-    assert len({len(slot.cores) for slot in found.seats}) == 1, "ranks of unlike size"
-    assert all(slot.cores for slot in found.seats)
-    assert {len(slot.workers) for slot in found.seats} in ({0}, {workers})
-    assert 1 <= found.threads <= len(found.seats[0].cores)
+    assert len({len(slot.cores) for slot in found.slots}) == 1, "ranks of unlike size"
+    assert all(slot.cores for slot in found.slots)
+    assert {len(slot.workers) for slot in found.slots} in ({0}, {workers})
+    assert 1 <= found.threads <= len(found.slots[0].cores)
 
 
 @given(processors(), st.integers(1, 12))
 def test_a_block_within_one_numa_node_is_taken_where_one_fits(processor: Cpu, ranks: int) -> None:
     cores = cores_of(processor)
-    if ranks > len(cores.each):
+    if ranks > len(cores.cores):
         return
-    size = len(cores.each) // ranks
-    room = sum(sum(core.node == node for core in cores.each) // size for node in cores.nodes)
+    size = len(cores.cores) // ranks
+    room = sum(sum(core.node == node for core in cores.cores) // size for node in cores.nodes)
     if room >= ranks:
-        assert all(len(slot.memory) <= 1 for slot in bound(processor, ranks).seats)
+        assert all(len(slot.memory) <= 1 for slot in bound(processor, ranks).slots)

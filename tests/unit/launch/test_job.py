@@ -7,8 +7,7 @@ import json
 import pytest
 from launch_helpers import ENV, IPEX, cpu, machine, plan
 
-from ipexctl.launch.job import job_of
-from ipexctl.launch.plan import SCHEMA, to_json
+from ipexctl.launch.plan import SCHEMA, job_of, to_json
 from ipexctl.launch.request import Export
 
 HOSTS = (machine(cpu(64, 2), 1), machine(cpu(16), 2))

@@ -58,8 +58,8 @@ def test_torchruns_ranks_are_ours_where_we_are_not_told_otherwise() -> None:
     found = unwrapped("torchrun --nproc-per-node 3 --master-port 4444 t.py")
     port = {"master_port": "torchrun --master_port 4444"}
     said = {"ranks": "torchrun --nproc_per_node 3", **port}
-    assert of_torchrun(found, LaunchOptions()) == LaunchOptions(ppn=3, master_port=4444, said=said)
-    assert of_torchrun(found, LaunchOptions(n=5)) == LaunchOptions(n=5, master_port=4444, said=port)
+    assert of_torchrun(found, LaunchOptions()) == LaunchOptions(ppn=3, master_port=4444, sources=said)
+    assert of_torchrun(found, LaunchOptions(n=5)) == LaunchOptions(n=5, master_port=4444, sources=port)
     automatic = unwrapped("torchrun --nproc-per-node auto t.py")
     assert of_torchrun(automatic, LaunchOptions()) == LaunchOptions()
     wrong = unwrapped("torchrun --nproc-per-node many t.py")

@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.facts.cpu import Cpu, NumaNode
 from ipexctl.facts.cpulist import CpuList
-from ipexctl.launch.defaults import common_layout, dtype, layout
+from ipexctl.launch.topology import common_layout, dtype, layout
 from message_data import missing
 
 
@@ -48,21 +48,21 @@ def cpu(cores: int, nodes: int, *, threads: int = 2, allowed: range | None = Non
     ],
 )
 def test_one_rank_a_numa_node_and_a_core_for_the_worker(machine: Cpu, backend: str, ppn: int, threads: int) -> None:
-    found = layout(machine, backend)
+    found = layout(machine, 1 if backend == "ccl" else 0)
     assert (found.ppn, found.omp_num_threads) == (ppn, threads)
     assert found.ccl_worker_count == (1 if backend == "ccl" else 0)
 
 
 def test_mixed_hosts_get_what_the_smallest_carries() -> None:
-    found = common_layout([cpu(112, 8), cpu(24, 2)], "ccl")
+    found = common_layout([cpu(112, 8), cpu(24, 2)], 1)
     assert (found.ppn, found.omp_num_threads) == (2, 11)
-    found = common_layout([cpu(112, 8), cpu(128, 2)], "ccl")
+    found = common_layout([cpu(112, 8), cpu(128, 2)], 1)
     assert (found.ppn, found.omp_num_threads) == (2, 55)
     assert missing(found.why, "112 2 1 oneCCL") == []
 
 
 def test_the_formula_is_said() -> None:
-    assert missing(layout(cpu(64, 2), "ccl").why, "64 2 1 oneCCL") == []
+    assert missing(layout(cpu(64, 2), 1).why, "64 2 1 oneCCL") == []
 
 
 def test_bfloat16_only_where_every_host_has_it_in_hardware() -> None:

@@ -99,9 +99,9 @@ def test_a_host_without_ranks_is_no_part_of_the_plan() -> None:
     assert (found.master_addr, found.flavor, len(found.files)) == ("127.0.0.1", "intel", 1)
 
 
-@pytest.mark.parametrize("constraints", [{"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": 0}, {"master_port": 70000}])
-def test_impossible_numbers_are_refused(constraints: dict[str, int]) -> None:
-    assert refusal(machine(SMALL), **constraints).fix
+@pytest.mark.parametrize("options", [{"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": -1}, {"master_port": 70000}])
+def test_impossible_numbers_are_refused(options: dict[str, int]) -> None:
+    assert refusal(machine(SMALL), **options).fix
 
 
 slots = st.tuples(st.one_of(st.none(), st.integers(1, 9)), st.one_of(st.none(), st.integers(1, 9)))

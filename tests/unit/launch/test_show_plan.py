@@ -19,7 +19,7 @@ MIXED = plan(
     machine("lab-icelake-sp", 2, nics=(eth("ens3", "10.1.0.2"),)),
     env=IPEX,
     command=("train.py", "--name", "it's 5 o'clock"),
-    exports=(Export("TOKEN", "hunter2", secret=True, said="--env-file keys"), Export("TITLE", "a\x1b[31m\nb")),
+    exports=(Export("TOKEN", "hunter2", secret=True, source="--env-file keys"), Export("TITLE", "a\x1b[31m\nb")),
 )
 
 

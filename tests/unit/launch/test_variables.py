@@ -105,11 +105,11 @@ def test_oneccl_workers_are_listed_one_entry_each_for_every_host() -> None:
 
 
 def test_a_rank_with_one_core_communicates_itself() -> None:
-    found = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=2)
+    found = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=2, backend="ccl")
     assert value(found, "CCL_WORKER_OFFLOAD") == "0"
     assert setting(found, "CCL_WORKER_AFFINITY") is None
     assert setting(found, "CCL_YIELD") is None
-    crowd = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=3)
+    crowd = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=3, backend="ccl")
     assert (value(crowd, "CCL_YIELD"), value(crowd, "I_MPI_THREAD_YIELD")) == ("sched_yield", "2")
 
 
@@ -120,6 +120,56 @@ def test_the_number_of_workers_follows_the_users_own_variable() -> None:
     found = plan(machine(SPR), env=IPEX, given=(accelerate,))
     assert setting(found, "CCL_WORKER_COUNT") == accelerate
     assert value(found, "CCL_WORKER_AFFINITY") == "30,31,62,63"
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_ranks_with_a_single_core_each_get_gloo_and_backend_ccl_insists(hosts: int) -> None:
+    machines = [machine(cpu(2, threads=1), number) for number in range(1, hosts + 1)]
+    found = plan(*machines, env=IPEX, ppn=2)
+    assert found.backend == value(found, "IPEXCTL_BACKEND") == "gloo"
+    assert any(missing(note, "backend gloo core ccl 709 184 --backend") == [] for note in found.notes)
+    assert not [name for name in (one.name for one in found.settings) if name.startswith("CCL_")]
+    assert plan(*machines, env=IPEX, ppn=2, backend="ccl").backend == "ccl"
+    assert plan(*machines, env=IPEX, ppn=1, n=hosts).backend == ("ccl" if hosts == 2 else "gloo")
+
+
+def test_the_ranks_with_the_fewest_cores_decide_the_backend() -> None:
+    assert plan(machine(SPR, 1), machine(cpu(2, threads=1), 2), env=IPEX, ppn=2).backend == "gloo"
+
+
+def test_a_single_rank_communicates_with_nobody_and_computes_on_all_cores() -> None:
+    found = plan(machine(cpu(2, threads=1)), env=IPEX, n=1)
+    assert (found.backend, found.ranks[0].omp, found.ranks[0].cores) == ("gloo", 2, (0, 1))
+    assert not [one.name for one in found.settings if one.name.startswith("CCL_")]
+    insisted = plan(machine(cpu(2, threads=1)), env=IPEX, n=1, backend="ccl", ccl_workers=1)
+    assert (insisted.backend, insisted.ranks[0].omp, insisted.ranks[0].ccl_cores) == ("ccl", 2, ())
+    assert value(insisted, "CCL_WORKER_OFFLOAD") == "0"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ccl_workers": 0},
+        {"exports": (Export("CCL_WORKER_OFFLOAD", "0"),)},
+        {"given": (Setting("CCL_WORKER_OFFLOAD", "0", "a configuration"),)},
+        {"exports": (Export("CCL_WORKER_OFFLOAD", "0"),), "ccl_workers": 2},
+    ],
+)
+def test_without_a_worker_all_cores_compute(options: dict[str, Any]) -> None:
+    found = plan(machine(cpu(8), 1), machine(cpu(8), 2), env=IPEX, ppn=2, **options)
+    assert found.backend == "ccl"
+    assert {(rank.omp, len(rank.cores), rank.ccl_cores) for rank in found.ranks} == {(4, 4, ())}
+    assert value(found, "CCL_WORKER_OFFLOAD") == "0"
+    assert value(found, "CCL_WORKER_COUNT") == "1", "transformers refuses 0"
+    assert setting(found, "CCL_WORKER_AFFINITY") is None
+
+
+def test_offload_that_every_login_turns_off_leaves_no_worker() -> None:
+    off = variables(CCL_WORKER_OFFLOAD="0")
+    found = plan(machine(cpu(8), 1, environment=off), machine(cpu(8), 2, environment=off), env=IPEX, ppn=2)
+    assert {rank.omp for rank in found.ranks} == {4}
+    found = plan(machine(cpu(8), 1, environment=off), machine(cpu(8), 2), env=IPEX, ppn=2)
+    assert {rank.omp for rank in found.ranks} == {3}
 
 
 def test_gloo_sets_nothing_of_oneccl() -> None:
@@ -247,7 +297,7 @@ def test_what_the_user_exports_wins_and_is_marked_so() -> None:
 
 
 def test_a_secrets_value_is_nowhere_in_the_plan() -> None:
-    found = two(exports=(Export("WANDB_API_KEY", "hunter2", secret=True, said="--env-file keys.env"),))
+    found = two(exports=(Export("WANDB_API_KEY", "hunter2", secret=True, source="--env-file keys.env"),))
     one = setting(found, "WANDB_API_KEY")
     assert one is not None
     assert (one.value, one.secret) == ("", True)
