@@ -12,3 +12,9 @@ def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = 
     Without `isolated`, PYTHONPATH and similar variables apply, as for a user's script.
     """
     return [python, "-I" if isolated else "-s", sys.path[0], command, *([action] if action else [])]
+
+
+def own_archive() -> bytes:
+    """The zip from which this agent was started, to be sent to another host."""
+    with open(sys.path[0], "rb") as file:  # noqa: PTH123
+        return file.read()
