@@ -277,6 +277,7 @@ def submit_run(
         home=known.home,
         python=python,
         bind=plan.hosts[0].address,
+        addresses=[host.address for host in plan.hosts],
         argv=plan.argv,
         launcher_env={setting.name: setting.value for setting in plan.launcher_env},
         jobs=jobs,

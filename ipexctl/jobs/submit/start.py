@@ -85,6 +85,8 @@ class LaunchSpec:
     begin_within: float | None = None
     ports: tuple[int, int] | None = None
     """The supervisor's port is one of these, where a firewall has a range."""
+    addresses: Sequence[str] = ()
+    """The addresses of the planned hosts: their connections come before a stranger's."""
     logind: Logind | None = None
     """Node0's."""
     keep: RetentionLimits | None = None
@@ -222,6 +224,7 @@ def _go(hosts: Sequence[Host], spec: LaunchSpec) -> dict[str, Any]:
         "setup": spec.setup,
         "nodes": len({rank["host"] for rank in ranks}),
         "world_size": any_job["world_size"],
+        "addresses": list(spec.addresses),
         "ranks": sorted(ranks, key=lambda rank: int(str(rank["rank"]))),
         "master": dict(any_job["master"]),
         "script": spec.script,

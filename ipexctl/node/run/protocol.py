@@ -18,7 +18,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Dict, Iterator
 
-from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
+from ipexctl.node.common.frames import FrameReader, encode_json
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import Frame
@@ -48,18 +48,13 @@ def message(t: str, **fields: Any) -> bytes:
     return encode_json({"t": t, **fields})
 
 
-def read_message(payload: bytes) -> Json:
-    document = decode_json(payload)
-    if not isinstance(document.get("t"), str):
-        raise FrameError("a message of another shape")
-    return document
-
-
 class Link:
     """One end of a non-blocking connection: frames in, frames out, and the time of the last data received."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, address: str = "") -> None:
+        """`address` is that of the other side."""
         sock.setblocking(False)
+        self.address = address
         self.sock = sock
         self.reader = FrameReader(MAX_UNAUTHENTICATED_FRAME)
         self.pending = 0

@@ -301,7 +301,7 @@ class Rank:
         self.client.send_message("exit", **self.exit)
 
     def handle_message(self, message: Json) -> None:
-        kind = message["t"]
+        kind = message.get("t")
         if kind == "ack":
             for stream in self.streams:
                 stream.buffer.acknowledge(int(message.get(stream.name) or 0))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict
 
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_chunk
 from ipexctl.node.common.records import RankStatus
-from ipexctl.node.run import protocol
+from ipexctl.node.run import messages, protocol
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import Chunk
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 AUTHENTICATION_TIME = 5.0
 """Seconds for a new connection to prove that it is a rank."""
 MAX_UNAUTHENTICATED = 512
+"""Connections that have not proven yet that they are ranks."""
+MAX_OF_ONE_ADDRESS = 32
+"""The same from one address, beside one for each rank of the run."""
 SILENT = 25.0
 """Seconds without a message until a rank counts as lost: it sends one every two seconds."""
 RECONNECT_TIME = 3.0
@@ -57,9 +60,11 @@ class RankConnection:
         """A signal that its wrapper got, and that the supervisor did not send."""
         self.printed_at: dict[str, float] = {}
         """When each stream last had output."""
-        self.exit: Json | None = None
-        self.ends: dict[str, int] = {}
-        """Bytes printed per stream, as last reported."""
+        self.exit: messages.Exit | None = None
+        self.ends: messages.Ends = {}
+        """As last reported."""
+        self.malformed = 0
+        """Messages that could not be read."""
         self.is_over = False
         """Its exit is known, and all its output has arrived."""
         self.is_released = False
@@ -85,8 +90,12 @@ class RankConnection:
 class RankConnections:
     """All ranks of a run. `on_message(peer, message)` is called for each message of an authenticated rank."""
 
-    def __init__(self, token: str, listener: socket.socket, on_message: Callable[[RankConnection, Json], None]) -> None:
+    def __init__(
+        self, token: str, listener: socket.socket, on_message: Callable[[RankConnection, messages.Message], None]
+    ) -> None:
         self.all: dict[int, RankConnection] = {}
+        self.addresses: set[str] = set()
+        """The planned hosts have these addresses: their connections are kept longest when there are too many."""
         self.attempt = 0
         self.welcome: Callable[[], Json] = dict
         self.disk_full = False
@@ -208,32 +217,45 @@ class RankConnections:
     def _accept(self) -> None:
         for _ in range(64):
             try:
-                sock, _ = self._listener.accept()
+                sock, address = self._listener.accept()
             except OSError:
                 return
-            if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
-                sock.close()
-                continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = protocol.Link(sock)
+            link = protocol.Link(sock, address[0])
+            self._make_room(link.address)
             self._unauthenticated[link] = nonce = os.urandom(16).hex()
             link.send(protocol.message("challenge", nonce=nonce))
             self._drop_on_error(link, lambda link: link.flush())
 
+    def _make_room(self, address: str) -> None:
+        """Drop the oldest connection that has not authenticated, if there are too many of that address or in all."""
+        same_address = [link for link in self._unauthenticated if link.address == address]
+        if len(same_address) >= MAX_OF_ONE_ADDRESS + len(self.all):
+            self._drop(same_address[0])
+        elif len(self._unauthenticated) >= MAX_UNAUTHENTICATED + len(self.all):
+            strangers = [link for link in self._unauthenticated if link.address not in self.addresses]
+            self._drop((strangers or list(self._unauthenticated))[0])
+
     def _drop_on_error(self, link: Link, action: Callable[[Link], None]) -> None:
         try:
             action(link)
-        except (protocol.ConnectionBroken, FrameError, ValueError, KeyError, TypeError) as broken:
+        except protocol.ConnectionBroken as broken:
             self._drop(link, closed_by_peer=str(broken) in CLOSED_BY_PEER)
+        except FrameError as error:
+            peer = self._peers.get(link)
+            self._drop(link)
+            if peer is not None:
+                peer.malformed += 1
+                self._on_message(peer, messages.Malformed(str(error)))
 
     def _read(self, link: Link) -> None:
         for kind, payload in link.receive():
             peer = self._peers.get(link)
             if peer is None:
-                self._authenticate(link, protocol.read_message(payload) if kind == b"J" else {})
+                self._authenticate(link, messages.read_hello(payload))
             elif kind == b"J":
-                message = protocol.read_message(payload)
-                if message["t"] == "rewound":
+                message = messages.read_message(payload)
+                if isinstance(message, messages.Rewound):
                     self._accept_output(peer)
                 self._on_message(peer, message)
             else:
@@ -250,32 +272,31 @@ class RankConnections:
         elif not was_full:
             self.disk_full = True
 
-    def _authenticate(self, link: Link, message: Json) -> None:
+    def _authenticate(self, link: Link, hello: messages.Hello) -> None:
         """Authenticate a rank. It may replace its own broken connection, but not that of another wrapper."""
-        nonces = (message.get("rank"), self._unauthenticated[link], message.get("nonce"))
-        peer = self.all.get(message["rank"]) if isinstance(message.get("rank"), int) else None
-        expected = protocol.proof(self._token, "rank", *nonces)
-        if peer is None or not protocol.is_proof(message.get("proof"), expected):
+        nonces = (hello.rank, self._unauthenticated[link], hello.nonce)
+        peer = self.all.get(hello.rank)
+        if peer is None or not protocol.is_proof(hello.proof, protocol.proof(self._token, "rank", *nonces)):
             raise protocol.ConnectionBroken("a stranger")
-        is_late = message.get("attempt") not in (None, self.attempt)
-        if is_late or (peer.instance not in (None, message["life"]) and (peer.link is not None or peer.is_done)):
-            link.reader.max_frame = MAX_FRAME
+        self.addresses.add(link.address)
+        link.reader.max_frame = MAX_FRAME
+        is_late = hello.attempt not in (None, self.attempt)
+        if is_late or (peer.instance not in (None, hello.life) and (peer.link is not None or peer.is_done)):
             self._welcome(link, peer, nonces, stop=True)
             link.flush()
             raise protocol.ConnectionBroken("another has its place")
         if peer.link is not None:
             self._drop(peer.link)
-        is_new = peer.instance != message["life"]
+        is_new = peer.instance != hello.life
         peer.is_released = False
         del self._unauthenticated[link]
         self._peers[link] = peer
-        link.reader.max_frame = MAX_FRAME
-        peer.link, peer.disconnected_at, peer.closed_by_peer, peer.instance = link, None, False, message["life"]
-        peer.status = peer.status._replace(wrapper=message.get("pid"))
+        peer.link, peer.disconnected_at, peer.closed_by_peer, peer.instance = link, None, False, hello.life
+        peer.status = peer.status._replace(wrapper=hello.pid)
         for sink in peer.sinks.values():
             sink.full = sink.full and self.disk_full
         self._welcome(link, peer, nonces)
-        self._on_message(peer, {"t": "met" if is_new else "back", "node": message.get("host")})
+        self._on_message(peer, messages.Connected(hello.host, is_new))
 
     def _welcome(self, link: Link, peer: RankConnection, nonces: Any, **more: Any) -> None:
         fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict
 
 if TYPE_CHECKING:
+    from ipexctl.node.run.messages import Stacks
     from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 
 WAIT = 8.0
@@ -70,11 +71,11 @@ class StackDumps:
         self._open.append(dump)
         self.check_answers(time.monotonic())
 
-    def on_message(self, peer: RankConnection, message: Json) -> None:
+    def on_message(self, peer: RankConnection, message: Stacks) -> None:
         for dump in self._open:
-            if dump.id == message.get("id") and peer.rank in dump.waiting:
+            if dump.id == message.id and peer.rank in dump.waiting:
                 dump.waiting.remove(peer.rank)
-                dump.rows[peer.rank].update(processes=message.get("processes"), state=peer.status.state)
+                dump.rows[peer.rank].update(processes=message.processes, state=peer.status.state)
         self.check_answers(time.monotonic())
 
     def check_answers(self, now: float) -> None:

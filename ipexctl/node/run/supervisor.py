@@ -6,8 +6,9 @@ with one line, or with `{"event": "failed", "reason", "fix"}`:
     {"id", "rundir", "bind": address, "token", "host", "ports": [low, high] or null}
         → {"event": "listening", "port"}
     {"go": true, "argv": [word, …], "environ": {name: value or null}, "cwd", "setup": file or null, "nodes",
-     "world_size", "ranks": [{"rank", "host", "store"}, …], "master": {"addr", "port" or null}, "script", "env",
-     "time_limit": seconds or null, "grace", "begin_within", "restarts", "hang_after": seconds, 0 for never}
+     "world_size", "ranks": [{"rank", "host", "store"}, …], "addresses": [address of a planned host, …],
+     "master": {"addr", "port" or null}, "script", "env", "time_limit": seconds or null, "grace", "begin_within",
+     "restarts", "hang_after": seconds, 0 for never}
         → {"event": "done", "pid", "start", "mpirun", "master_port"}
 
 Between the two the caller writes the job files, which need the port. After that the supervisor runs in a session of
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Dict
 
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.records import FINAL, Master, Mpirun
-from ipexctl.node.run import daemonize, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run import daemonize, messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
 FLUSH = 30.0
 """Seconds for output to be written once every rank has ended, when the disk is full."""
+MAX_MALFORMED = 3
+"""Malformed messages of a rank until it counts as lost."""
+MAX_MISMATCHES = 64
 Json = Dict[str, Any]
 
 
@@ -76,18 +80,7 @@ class Supervisor:
         self.grace = float(go.get("grace") or GRACE)
         self.mpirun: Any = None
         self.signals: list[int] = []
-        self.handlers = {
-            "beat": self.on_beat,
-            "met": self.on_connected,
-            "back": self.on_connected,
-            "start": self.on_start,
-            "mismatch": self.on_mismatch,
-            "told": lambda peer, message: self.verdict.on_outside_signal(peer, int(message["signal"])),
-            "exit": self.on_exit,
-            "stuck": self.on_stuck,
-            "stacks": lambda peer, message: self.dumps.on_message(peer, message),
-            "end": self.on_end,
-        }
+        self.peers.addresses = set(go.get("addresses") or ())
         self.wake, wakeup = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wakeup, False)
@@ -149,60 +142,82 @@ class Supervisor:
                 time.sleep(rest)
         self.record.save(time.monotonic())
 
-    def on_message(self, peer: RankConnection, message: Json) -> None:
-        handler = self.handlers.get(message["t"])
-        if handler is not None:
-            handler(peer, message)
+    def on_message(self, peer: RankConnection, message: messages.Message) -> None:
+        if isinstance(message, messages.Beat):
+            self.on_beat(peer, message)
+        elif isinstance(message, messages.Connected):
+            self.on_connected(peer, message)
+        elif isinstance(message, messages.Started):
+            self.on_start(peer, message)
+        elif isinstance(message, messages.Mismatch):
+            self.on_mismatch(peer, message)
+        elif isinstance(message, messages.OutsideSignal):
+            self.verdict.on_outside_signal(peer, message.signal)
+        elif isinstance(message, messages.Exit):
+            self.on_exit(peer, message)
+        elif isinstance(message, messages.Stuck):
+            self.on_stuck(peer, message)
+        elif isinstance(message, messages.Stacks):
+            self.dumps.on_message(peer, message)
+        elif isinstance(message, messages.End):
+            self.on_end(peer, message.ends)
+        elif isinstance(message, messages.Malformed):
+            self.on_malformed(peer, message)
 
-    def on_beat(self, peer: RankConnection, message: Json) -> None:
-        cpu, rss = float(message["cpu"]), int(message["rss"])
+    def on_beat(self, peer: RankConnection, message: messages.Beat) -> None:
         peer.status = peer.status._replace(
-            cpu=cpu, rss=rss, process=message.get("process"), waits_in=message.get("waits")
+            cpu=message.cpu, rss=message.rss, process=message.process, waits_in=message.waits_in
         )
-        peer.ends = {name: int(message.get(name) or 0) for name in peer.sinks}
+        peer.ends = message.ends
         self.peers.send_message(peer, "ack", **peer.offsets())
         self.record.touch()
 
-    def on_connected(self, peer: RankConnection, message: Json) -> None:
-        self.record.event(
-            message["t"], rank=peer.rank, host=peer.host, node=message["node"], wrapper=peer.status.wrapper
-        )
+    def on_connected(self, peer: RankConnection, message: messages.Connected) -> None:
+        event = "met" if message.is_new else "back"
+        self.record.event(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=peer.status.wrapper)
         if not self.restarts_left() and self.is_job_file_read(peer.store):
             self.peers.send_message(peer, "forget")
         if self.verdict.ending is not None:
             self.stop_rank(peer)
 
-    def on_start(self, peer: RankConnection, message: Json) -> None:
+    def on_start(self, peer: RankConnection, message: messages.Started) -> None:
         if peer.status.state != "starting":
             return
-        peer.status = peer.status._replace(pid=int(message["pid"]), state="running")
+        peer.status = peer.status._replace(pid=message.pid, state="running")
         self.record.event("start", rank=peer.rank, host=peer.host, pid=peer.status.pid)
         if all(rank.status.state != "starting" for rank in self.ranks):
             self.record.status = self.record.status._replace(state="running")
 
-    def on_mismatch(self, peer: RankConnection, message: Json) -> None:
-        text = str(message["text"])
-        if text not in peer.status.mismatch:
-            peer.status = peer.status._replace(mismatch=(*peer.status.mismatch, text))
-            self.record.event("mismatch", rank=peer.rank, host=peer.host, text=text)
+    def on_mismatch(self, peer: RankConnection, message: messages.Mismatch) -> None:
+        known = peer.status.mismatch
+        if message.text not in known and len(known) < MAX_MISMATCHES:
+            peer.status = peer.status._replace(mismatch=(*known, message.text))
+            self.record.event("mismatch", rank=peer.rank, host=peer.host, text=message.text)
 
-    def on_exit(self, peer: RankConnection, message: Json) -> None:
+    def on_exit(self, peer: RankConnection, message: messages.Exit) -> None:
         if peer.exit is None and self.verdict.on_exit(peer, message):
             self.stop_all()
 
-    def on_stuck(self, peer: RankConnection, message: Json) -> None:
+    def on_stuck(self, peer: RankConnection, message: messages.Stuck) -> None:
         """A rank has printed and reported its exception, but its process has not exited."""
-        code, duration = int(message["code"]), f"its interpreter didn't end for {message['seconds']:g} s"
-        reason = f"rank {peer.rank} on {peer.host} {message['said']}, and {duration}"
+        code, duration = message.code, f"its interpreter didn't end for {message.seconds:g} s"
+        reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
         reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
         self.fail("stuck", reason, peers=[peer], code=code, exit_code=code)
 
-    def on_end(self, peer: RankConnection, message: Json) -> None:
+    def on_malformed(self, peer: RankConnection, message: messages.Malformed) -> None:
+        """Its connection was dropped. It reconnects; a rank that can't do better is lost."""
+        self.record.event("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
+        if peer.malformed >= MAX_MALFORMED:
+            reason = f"rank {peer.rank} on {peer.host} sends messages that can't be read: {message.reason}"
+            self.fail("lost", reason, peers=[peer])
+
+    def on_end(self, peer: RankConnection, ends: messages.Ends) -> None:
         """The rank has sent all its output; it may exit unless some of it is not written yet."""
         if any(sink.full for sink in peer.sinks.values()):
             return
         for name, sink in peer.sinks.items():
-            sink.end(int(message.get(name) or 0))
+            sink.end(ends.get(name, 0))
         peer.count()
         peer.is_over = True
         if not self.restarts_left() and self.verdict.ending is None:

@@ -11,7 +11,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
-from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError
+from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json
 from ipexctl.node.run import protocol
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class SupervisorClient:
                 self._connecting = False
             if link in readable:
                 for kind, payload in link.receive():
-                    self._on_message(link, protocol.read_message(payload) if kind == b"J" else {"t": ""}, messages)
+                    self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages)
             if not self._connecting:
                 link.flush()
         except (protocol.ConnectionBroken, FrameError) as broken:
@@ -135,7 +135,7 @@ class SupervisorClient:
             messages.append(message)
             return
         peer_nonce = message.get("nonce")
-        if message["t"] == "challenge" and isinstance(peer_nonce, str) and not self._expected:
+        if message.get("t") == "challenge" and isinstance(peer_nonce, str) and not self._expected:
             own_nonce = os.urandom(
                 16
             ).hex()  # of this connection alone, so that a proof of another one is not valid here
@@ -143,7 +143,7 @@ class SupervisorClient:
             self._expected = protocol.proof(self._token, "supervisor", *nonces)
             proof = protocol.proof(self._token, "rank", *nonces)
             link.send(protocol.message("hello", nonce=own_nonce, proof=proof, **self._identity))
-        elif message["t"] == "welcome" and protocol.is_proof(message.get("proof"), self._expected):
+        elif message.get("t") == "welcome" and protocol.is_proof(message.get("proof"), self._expected):
             link.reader.max_frame = MAX_FRAME
             self._expected = ""
             self.is_up = True

@@ -22,10 +22,11 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Dict, Sequence
 
-from ipexctl.node.common.records import Attempt, Failure, read_oom
+from ipexctl.node.common.records import Attempt, Failure
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import OutOfMemory, State
+    from ipexctl.node.run.messages import Exit
     from ipexctl.node.run.mpirun import MpirunProcess
     from ipexctl.node.run.rank_connections import RankConnection
     from ipexctl.node.run.recorder import Recorder
@@ -99,11 +100,11 @@ class Verdict:
             self._recorder.event("verdict", exit_code=code, reason=reason)
         return False
 
-    def on_exit(self, peer: RankConnection, message: Json) -> bool:
+    def on_exit(self, peer: RankConnection, message: Exit) -> bool:
         """Handle the end of a rank's command; true when that ends the run."""
-        code, by, oom = int(message["code"]), message.get("signal"), read_oom(message.get("oom"))
-        peer.exit = {"code": code, "signal": by}
-        is_own = bool(message.get("own", not peer.stop_sent))
+        code, by, oom = message.code, message.signal, message.oom
+        peer.exit = message
+        is_own = not peer.stop_sent if message.is_own is None else message.is_own
         is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
         was_stopped = not is_own and is_end
         state: State = "ok" if code == 0 else "stopped" if was_stopped or peer.outside_signal else "failed"

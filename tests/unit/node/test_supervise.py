@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -219,22 +217,6 @@ def test_token_and_secrets_are_in_no_command_line_and_gone_once_all_ranks_have_r
     assert b"s3cr3t-value" not in kept
     for path in (run.rundir / "ranks", *run.rundir.rglob("*.out"), run.rundir / "status.json"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
-
-
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\2J{}", b"\0\0\0\1Jx"])
-def test_strangers_are_dropped_and_the_run_goes_on(make: Callable[..., Run], said: bytes) -> None:
-    run = make(FOR_EVER).start()
-    run.wait_for(b"here", 1)
-    began = time.monotonic()
-    stranger = socket.create_connection(("127.0.0.1", run.port), timeout=10)
-    with stranger, contextlib.suppress(ConnectionError):
-        stranger.sendall(said)
-        while stranger.recv(4096):
-            pass
-    assert time.monotonic() - began < 7
-    assert run.status["state"] in ("starting", "running")
-    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
-    assert run.wait()["state"] == "stopped"
 
 
 def test_it_listens_on_the_given_address_alone(make: Callable[..., Run]) -> None:

@@ -1,0 +1,204 @@
+"""The supervisor's port: strangers keep no rank out, and a rank's malformed message costs only its connection."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from run_helpers import runs_in
+
+from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
+from ipexctl.node.run import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from run_helpers import Run
+
+FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+NO_RANKS = [sys.executable, "-c", "import time; time.sleep(600)"]
+"""Instead of mpirun: the test is the ranks."""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    with runs_in(tmp_path) as make_run:
+        yield make_run
+
+
+class Strangers:
+    """Hold as many connections as they can from one address, and replace those that are closed."""
+
+    def __init__(self, port: int, source: str, count: int) -> None:
+        self._over = threading.Event()
+        self._arguments = port, source, count
+        self._thread = threading.Thread(target=self._connect, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        time.sleep(1.0)
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _connect(self) -> None:
+        port, source, count = self._arguments
+        held: list[socket.socket] = []
+        while not self._over.is_set():
+            for _ in range(64):
+                with contextlib.suppress(OSError):
+                    held.append(socket.create_connection(("127.0.0.1", port), 1, (source, 0)))
+            for stranger in held[:-count]:
+                stranger.close()
+            held = held[-count:]
+            time.sleep(0.05)
+        for stranger in held:
+            stranger.close()
+
+
+@pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"])
+def test_a_stranger_with_more_sockets_than_are_kept_delays_no_rank(make: Callable[..., Run], source: str) -> None:
+    run = make(FOR_EVER, 4, go={"addresses": ["127.0.0.1"]})
+    run.listen()
+    run.write_job()
+    with Strangers(run.port, source, 700):
+        run.say_go()
+        began = time.monotonic()
+        for rank in range(4):
+            run.wait_for(b"here\n", rank)
+        assert time.monotonic() - began < 10  # a rank gives up after 20 s
+        os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+        assert run.wait()["state"] == "stopped"
+
+
+class FakeRank:
+    """A rank that has the run's token, and sends what a test wants."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", run.port), timeout=10)
+        self._reader = FrameReader()
+        self._received: list[dict[str, Any]] = []
+        nonce = os.urandom(16).hex()
+        proof = protocol.proof(run.token, "rank", rank, self.receive()["nonce"], nonce)
+        identity = {"rank": rank, "nonce": nonce, "proof": proof, "life": f"of {rank}", "pid": 1, "host": "here"}
+        self.send({"t": "hello", **identity, "attempt": None})
+        assert self.receive()["t"] == "welcome"
+
+    def send(self, *frames: dict[str, Any] | bytes) -> None:
+        self.socket.sendall(b"".join(frame if isinstance(frame, bytes) else encode_json(frame) for frame in frames))
+
+    def receive(self) -> dict[str, Any]:
+        while not self._received:
+            data = self.socket.recv(65536)
+            assert data, "the supervisor has closed the connection"
+            self._received += [decode_json(payload) for _, payload in self._reader.feed(data)]
+        return self._received.pop(0)
+
+    def is_dropped(self) -> bool:
+        with contextlib.suppress(ConnectionError):
+            while self.socket.recv(65536):
+                pass
+        return True
+
+    def end(self, code: int = 0) -> None:
+        self.send({"t": "exit", "code": code, "signal": None, "own": True, "oom": None}, {"t": "end", "out": 5})
+
+
+BEAT = {"t": "beat", "cpu": 1.0, "rss": 1, "lost": 0, "process": "S", "waits": None, "out": 0, "err": 0}
+EXIT = {"t": "exit", "code": 0, "signal": None, "own": True, "oom": None}
+STUCK = {"t": "stuck", "code": 1, "said": "x", "seconds": 10}
+
+
+def frame(kind: bytes, payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + kind + payload
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        frame(b"J", b"{"),
+        frame(b"J", b"[]"),
+        frame(b"J", b"[" * 4000),
+        frame(b"J", b"\xff"),
+        frame(b"X", b""),
+        frame(b"O", b"\0\0\0"),
+        frame(b"J", b'{"t": "start", "pid": 1' + b"0" * 5000 + b"}"),
+        b"\xff\xff\xff\xffJ",
+        {},
+        {"t": []},
+        {"t": "of another version"},
+        {"t": "start"},
+        {"t": "start", "pid": "1"},
+        {"t": "start", "pid": 1e400},
+        *({**BEAT, name: value} for name in ("cpu", "rss") for value in (None, "a lot", [1], float("nan"))),
+        {**BEAT, "out": -1},
+        {**BEAT, "err": {}},
+        {**BEAT, "waits": 5},
+        *({**EXIT, "code": value} for value in (None, "1", float("inf"), 10**30, -1, True)),
+        *({**EXIT, "signal": value} for value in ("9", 0, 65, [9])),
+        {**STUCK, "seconds": "long"},
+        {**STUCK, "said": None},
+        {"t": "told", "signal": None},
+        {"t": "mismatch"},
+        {"t": "stacks", "id": ["x"], "processes": []},
+        {"t": "stacks", "id": "x", "processes": [1]},
+        {"t": "end", "out": "all"},
+    ],
+    ids=lambda value: (json.dumps(value) if isinstance(value, dict) else repr(value))[:60],
+)
+def test_a_malformed_message_costs_its_connection_and_not_the_run(
+    make: Callable[..., Run], malformed: dict[str, Any] | bytes
+) -> None:
+    run = make("", launch=NO_RANKS).start()
+    zero, one = FakeRank(run, 0), FakeRank(run, 1)
+    for rank in (zero, one):
+        rank.send({"t": "start", "pid": 1})
+    one.send(encode_chunk(Chunk(1, "stdout", b"first")), malformed)
+    assert one.is_dropped()
+    again = FakeRank(run, 1)
+    zero.end(3)
+    again.end()
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("failed", 3)
+    assert (status["first_failure"]["rank"], status["first_failure"]["kind"]) == (0, "exit")
+    assert [event["rank"] for event in run.events("malformed")] == [1]
+    assert run.output(1) == b"first"
+    assert run.said("supervise.log") == ""
+
+
+def test_a_rank_that_sends_nothing_else_is_lost(make: Callable[..., Run]) -> None:
+    run = make("", launch=NO_RANKS).start()
+    zero = FakeRank(run, 0)
+    for _ in range(3):
+        one = FakeRank(run, 1)
+        one.send({"t": "start"})
+        assert one.is_dropped()
+    zero.end()
+    status = run.wait()
+    assert (status["state"], status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("failed", "lost", 1)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\2J{}", b"\0\0\0\1Jx"])
+def test_strangers_are_dropped_and_the_run_goes_on(make: Callable[..., Run], said: bytes) -> None:
+    run = make(FOR_EVER).start()
+    run.wait_for(b"here", 1)
+    began = time.monotonic()
+    stranger = socket.create_connection(("127.0.0.1", run.port), timeout=10)
+    with stranger, contextlib.suppress(ConnectionError):
+        stranger.sendall(said)
+        while stranger.recv(4096):
+            pass
+    assert time.monotonic() - began < 7
+    assert run.status["state"] in ("starting", "running")
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    assert run.wait()["state"] == "stopped"
