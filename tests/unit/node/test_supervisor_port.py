@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -53,17 +54,21 @@ class Strangers:
 
     def _connect(self) -> None:
         port, source, count = self._arguments
-        held: list[socket.socket] = []
-        while not self._over.is_set():
-            for _ in range(64):
-                with contextlib.suppress(OSError):
-                    held.append(socket.create_connection(("127.0.0.1", port), 1, (source, 0)))
-            for stranger in held[:-count]:
-                stranger.close()
-            held = held[-count:]
-            time.sleep(0.05)
-        for stranger in held:
-            stranger.close()
+        with contextlib.ExitStack() as stack, selectors.DefaultSelector() as held:
+            while not self._over.is_set():
+                while len(held.get_map()) < count and not self._over.is_set():
+                    try:
+                        stranger = socket.create_connection(("127.0.0.1", port), 0.2, (source, 0))
+                    except OSError:
+                        break
+                    held.register(stack.enter_context(stranger), selectors.EVENT_READ)
+                for key, _ in held.select(0.02):
+                    assert isinstance(key.fileobj, socket.socket)
+                    with contextlib.suppress(ConnectionError):
+                        if key.fileobj.recv(4096):
+                            continue
+                    held.unregister(key.fileobj)
+                    key.fileobj.close()
 
 
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"])
