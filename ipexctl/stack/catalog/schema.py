@@ -163,6 +163,7 @@ ROW: Final = Keys(
         ),
         "mpi": ByGlibc(_REQUIREMENT),
         "requires": ListOf(_REQUIREMENT),
+        "replaces": ListOf(_REQUIREMENT),
         "constraints": ListOf(_REQUIREMENT),
         "indexes": ListOf(
             Keys(

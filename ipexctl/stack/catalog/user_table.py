@@ -13,6 +13,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.stack.catalog.json_positions import NotJson, line_of, plain, read
 from ipexctl.stack.catalog.schema import ROW
 from ipexctl.stack.catalog.table import newest_first, packaged, row_from, rows
+from ipexctl.stack.lock.wheels import split_requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +92,8 @@ class _Reader:
         name = str(said["name"].value)
         if name in _KINDS:
             self._fail(f"{name!r} means the newest row of that kind", said["name"].at, "give the row another name")
-        data: dict[str, Any] = {**self._ours.get(name, {}), **{key: plain(value) for key, value in said.items()}}
+        packaged_row, own = self._ours.get(name, {}), {key: plain(value) for key, value in said.items()}
+        data: dict[str, Any] = {**packaged_row, **own, "requires": _requirements(packaged_row, own)}
         if name in self._ours and "torch" in said and "torch_patches" not in said:
             data["torch_patches"] = list(dict.fromkeys([*data["torch_patches"], data["torch"]]))
         for needed in ("torch", "torch_pythons"):
@@ -119,3 +121,11 @@ class _Reader:
     def _fail(self, what: str, at: int, fix: str = "") -> NoReturn:
         line, text, column = line_of(self._text, at)
         raise FileError(self._path, line, what, text=text, column=column, fix=fix)
+
+
+def _requirements(packaged_row: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+    """The user's `requires` adds to the packaged row, and wins for the same project; `replaces` replaces all of it."""
+    added = own.get("requires", [])
+    projects = {split_requirement(line)[0] for line in added}
+    base = own.get("replaces", packaged_row.get("requires", []))
+    return [*(line for line in base if split_requirement(line)[0] not in projects), *added]

@@ -58,6 +58,22 @@ def test_a_row_of_ours_is_changed_key_by_key() -> None:
     assert plan.row.note == "our own bindings"
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"requires": ["oneccl==2021.15.*"]}, ("intel-openmp==2024.1.2", "oneccl==2021.15.*")),
+        ({"requires": ["intel_openmp==2025.0.0"]}, ("intel_openmp==2025.0.0",)),
+        ({"replaces": ["oneccl==2021.15.*"]}, ("oneccl==2021.15.*",)),
+        ({"replaces": []}, ()),
+        ({"replaces": ["numpy"], "requires": ["peft"]}, ("numpy", "peft")),
+        ({}, ("intel-openmp==2024.1.2",)),
+    ],
+)
+def test_requires_adds_to_a_packaged_row_and_replaces_replaces(own: dict[str, Any], expected: tuple[str, ...]) -> None:
+    row = next(row for row in with_rows({"name": "ipex-2.8", **own}) if row.name == "ipex-2.8")
+    assert row.requires == expected
+
+
 def test_another_patch_of_torch_needs_no_more_than_its_name() -> None:
     table = with_rows({"name": "torch-2.15", "torch": "2.15.1"})
     assert table[0].torch == "2.15.1"
