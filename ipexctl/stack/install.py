@@ -18,6 +18,7 @@ from ipexctl.stack.env.build import (
     find_obstacle,
     is_named,
     machine_token,
+    name_env,
     prove_only,
 )
 from ipexctl.stack.env.names import env_directory
@@ -62,9 +63,11 @@ def install(
     users = [context.facts[host.name].account.user for host in context.there]
     if refusal := homes_differ(homes, users):
         return context.report(refusal=refusal)
-    known = None if wishes.upgrade else find_existing(wishes.env, wishes.name, context.facts)
-    if known is not None and (setup := _setup_again(context, known)) is not None:
-        return _go_on(context, known.record, setup)
+    known = None if wishes.upgrade else find_existing(wishes.to_json(), wishes.name, context.facts)
+    if known is not None and (report := _reuse(context, known)) is not None:
+        return report
+    if not context.there:
+        return context.report()
     try:
         decided = lock_stack(context)
     except Cancelled as error:
@@ -102,7 +105,7 @@ def _begin(context: InstallContext, decided: LockedStack) -> InstallReport:
         record=EnvFields(
             row=plan.row.name,
             python=plan.python,
-            requests=(context.wishes.env.to_json(),),
+            requests=(context.wishes.to_json(),),
             backend=plan.backend,
             module=plan.row.module if plan.oneccl else None,
             retired=plan.row.retired,
@@ -158,8 +161,19 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
     return lock if lock.digest == record.digest else None
 
 
-def _go_on(context: InstallContext, record: EnvRecord, setup: EnvSpec) -> InstallReport:
-    """The environment is known: what is whole stays, what is broken or missing is made from the same lock."""
+def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
+    """Keep the environment where it is whole, and make it from the same lock where it is damaged or missing.
+
+    None where it does not fit all hosts, or where it failed its verification wherever it is.
+    """
+    setup = _setup_again(context, known)
+    if setup is None:
+        return None
+    record = known.record
+    found = _check_all(context, setup)
+    present = _there(context, found)
+    if present and all(result.has_failed for _, result in present):
+        return None
     summary = StackSummary(
         name=record.row,
         torch=record.packages.get("torch", ""),
@@ -172,9 +186,8 @@ def _go_on(context: InstallContext, record: EnvRecord, setup: EnvSpec) -> Instal
         retired=bool(setup.record.get("retired")),
     )
     path = f"{context.home}/envs/{context.wishes.name}"
-    found = _check_all(context, setup)
-    whole = [host for host in context.there if host.name in found and found[host.name].ok]
-    broken = {host.name: result.build for host, result in _there(context, found) if not result.ok}
+    broken = {host.name: result.build for host, result in present if not result.ok or result.has_failed}
+    whole = [host for host, result in present if host.name not in broken]
     setup = replace(setup, broken=broken)
     rest = [host for host in context.there if host not in whole]
     if context.wishes.dry_run:
@@ -182,9 +195,10 @@ def _go_on(context: InstallContext, record: EnvRecord, setup: EnvSpec) -> Instal
             status: Status = "ok" if host in whole else "changed"
             context.done[host.name] = _host_install(context, setup, host, status)
         return context.report(stack=summary, lock=setup.lock, path=path)
-    for host, result in _there(context, found):
-        if not result.ok:
-            context.watch(Notice(f"{host.name}: made anew, for {result.wrong[0]}"))
+    for host, result in present:
+        if host.name in broken:
+            reason = result.wrong[0] if result.wrong else "its verification failed"
+            context.watch(Notice(f"{host.name}: building the environment again: {reason}"))
     unproved = []
     for host in whole:
         proof = environment.noted(found[host.name].verified.get(machine_token(context, host)))
@@ -193,7 +207,7 @@ def _go_on(context: InstallContext, record: EnvRecord, setup: EnvSpec) -> Instal
         else:
             context.done[host.name] = _host_install(context, setup, host, "ok", proof.to_json())
     prove_only(context, setup, unproved)
-    _name_where_missing(context, setup, whole)
+    _name_where_missing(context, setup, [host for host in whole if host not in unproved])
     if rest:  # only then: to know our own uv is to read all of it
         build_everywhere(context, replace(setup, installer=_recorded_installer(record)), rest)
     return context.report(stack=summary, lock=setup.lock, path=path)
@@ -220,17 +234,16 @@ def _there(context: InstallContext, found: Mapping[str, CheckResult]) -> list[tu
 
 def _name_where_missing(context: InstallContext, setup: EnvSpec, hosts: Sequence[Host]) -> None:
     """The environment may be there under another name only."""
-    name = context.wishes.name
 
     def give(host: Host, session: Session) -> None:
-        python = context.python(host, setup.interpreters[host.name])
-        environment.link(session, python, home=context.home, name=setup.name, links=(name,), cancel=context.pool.cancel)
+        name_env(context, setup, host, session)
 
     for done in context.pool.each([host for host in hosts if not is_named(context, setup, host)], give):
         if done.error is not None:
             context.end(done.host, done.error, setup.name)
         elif (before := context.done[done.host.name]).status == "ok":
-            context.done[done.host.name] = replace(before, status="changed", reason=f"called {name} now")
+            reason = f"is named {context.wishes.name} now"
+            context.done[done.host.name] = replace(before, status="changed", reason=reason)
 
 
 def _host_install(

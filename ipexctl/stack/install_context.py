@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
@@ -51,6 +52,12 @@ class InstallRequest:
     timeout: float | None = None
     dry_run: bool = False
     upgrade: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The request as env.json records it. A changed version table of the user is another request."""
+        own = [replace(row, origin="") for row in self.rows if row.origin]
+        table = {"rows": hashlib.sha256(repr(own).encode()).hexdigest()[:16]} if own else {}
+        return {**self.env.to_json(), **table}
 
 
 @dataclass(frozen=True, slots=True)

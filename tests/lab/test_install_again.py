@@ -13,7 +13,7 @@ from cli_helpers import IPEXCTL
 from install_helpers import PYTHON, statuses
 from ipexctl.lab import LabSpec, break_host, mend_host
 from simple_index import SimpleIndex
-from tiny_wheels import write_stack
+from tiny_wheels import write_ipex, write_stack, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,3 +167,42 @@ def test_a_record_or_a_note_edited_by_hand_is_mended(cluster: Cluster, wheelhous
     mended = cluster.report("--wheelhouse", wheelhouse, "--offline")
     assert statuses(mended) == {"node1": "changed", "node2": "ok"}
     assert mended["hosts"][1]["verify"]["torch"] == "2.8.0"
+
+
+def names_of(cluster: Cluster) -> dict[str, list[str]]:
+    """The names of each environment on the first host."""
+    return {env["name"]: env["names"] for env in cluster.report(verb="envs")["hosts"][0]["envs"]}
+
+
+def test_a_failed_environment_is_never_the_default_and_never_reused(cluster: Cluster, tmp_path: Path) -> None:
+    wrong, right = tmp_path / "wrong", tmp_path / "right"
+    write_stack(right, python=PYTHON)
+    write_stack(wrong, python=PYTHON)
+    write_ipex(wrong, torch="2.7.0", python=PYTHON)
+    failed = cluster.report("--wheelhouse", wrong, "--offline", rc=1)
+    assert set(statuses(failed).values()) == {"failed"}
+    assert names_of(cluster) == {failed["hosts"][0]["env"]: []}
+    again = cluster.report("--wheelhouse", right, "--offline")
+    assert statuses(again) == CHANGED
+    assert names_of(cluster) == {failed["hosts"][0]["env"]: [], again["hosts"][0]["env"]: ["default"]}
+
+
+def test_a_failed_environment_is_built_again_from_the_same_wheels(cluster: Cluster, wheelhouse: Path) -> None:
+    words = ("--wheelhouse", wheelhouse, "--offline")
+    cluster.report(*words)
+    for host in (0, 1):
+        cluster.on(host, "cd $HOME_OF_OURS/envs/default && touch marker && sed -i 's/: true/: false/' verified/*")
+    assert statuses(cluster.report(*words)) == CHANGED
+    assert "marker" not in cluster.on(0, "ls $HOME_OF_OURS/envs/default")
+    assert set(statuses(cluster.report(*words)).values()) == {"ok"}
+
+
+def test_a_changed_table_of_the_user_is_decided_anew(cluster: Cluster, wheelhouse: Path, tmp_path: Path) -> None:
+    words = ("--wheelhouse", wheelhouse, "--find-links", tmp_path, "--offline")
+    write_wheel(tmp_path, "extra", "1.0")
+    cluster.report(*words)
+    rows = tmp_path / "rows.json"
+    rows.write_text('[{"name": "ipex-2.8", "requires": ["extra==1.0"]}]')
+    changed = cluster.report(*words, env={"IPEXCTL_ROWS": str(rows)})
+    assert statuses(changed) == CHANGED
+    assert changed["hosts"][0]["packages"]["extra"] == "1.0"

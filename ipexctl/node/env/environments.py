@@ -316,6 +316,15 @@ def link(request: dict[str, Any]) -> dict[str, Any]:
     return {"links": request["links"]}
 
 
+def unlink(request: dict[str, Any]) -> dict[str, Any]:
+    """Take names away from an environment, which stays; a name that points at another one stays too."""
+    envs = home_of(request) / "envs"
+    for name in request["links"]:
+        if link_target(envs / name) == request["name"]:
+            (envs / name).unlink()
+    return {}
+
+
 def add_request(request: dict[str, Any]) -> dict[str, Any]:
     """Record that an environment also satisfies this request."""
     env = env_of(request)
@@ -338,6 +347,7 @@ ACTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "remove": remove,
     "prune": prune,
     "link": link,
+    "unlink": unlink,
     "note": add_request,
 }
 

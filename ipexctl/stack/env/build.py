@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
     from ipexctl.stack.env.environment import BuildResult, CheckResult
     from ipexctl.stack.install_context import InstallContext
@@ -85,8 +86,7 @@ def build_everywhere(context: InstallContext, setup: EnvSpec, hosts: Sequence[Ho
             built[host.name] = result
             if result.state == "there":
                 _note_request(context, setup, host, session)
-            named = is_named(context, setup, host)
-            _prove(context, setup, host, session, changed=result.state == "built" or not named)
+            _prove(context, setup, host, session, changed=result.state == "built")
             return result
 
         for done in context.pool.each(leaders, make):
@@ -98,12 +98,12 @@ def build_everywhere(context: InstallContext, setup: EnvSpec, hosts: Sequence[Ho
 
 
 def _with_damage(context: InstallContext, setup: EnvSpec, hosts: Sequence[Host]) -> EnvSpec:
-    """What is there by that name may be damaged, where nobody has looked at it yet: it is made anew."""
+    """An environment of that name that is damaged or failed its verification is made anew."""
     there = [host for host in hosts if not lacks(context, setup, host)]
     found = {
         done.host.name: done.result.build
         for done in context.pool.each(there, lambda host, session: check_env(context, setup, host, session))
-        if done.result is not None and not done.result.ok
+        if done.result is not None and (not done.result.ok or done.result.has_failed)
     }
     return replace(setup, broken={**setup.broken, **found})
 
@@ -278,7 +278,6 @@ def _build(context: InstallContext, setup: EnvSpec, host: Host, session: Session
         lock=setup.lock,
         record={**setup.record, "interpreter": interpreter},
         installer=setup.installer,
-        links=(context.wishes.name,),
         drop_wheels=drop,
         replace=None if drop else setup.broken.get(host.name),
         on_event=on_event,
@@ -294,7 +293,7 @@ def _note_request(context: InstallContext, setup: EnvSpec, host: Host, session: 
         context.python(host, setup.interpreters.get(host.name)),
         home=context.home,
         name=setup.name,
-        request=context.wishes.env.to_json(),
+        request=context.wishes.to_json(),
         cancel=context.pool.cancel,
     )
 
@@ -314,30 +313,55 @@ def check_env(context: InstallContext, setup: EnvSpec, host: Host, session: Sess
 def _prove(
     context: InstallContext, setup: EnvSpec, host: Host, session: Session, *, changed: bool, shares: bool = False
 ) -> None:
-    """Verify the environment as it is on this host now, and note the host's end."""
+    """Verify the environment on this host, and record the host's result; only a good environment gets the name."""
     began = time.monotonic()
     context.watch(Stepped(host.name, "verifying"))
     with context.timed(host.name, "checked the environment"):
         found = check_env(context, setup, host, session)
     if not found.ok:
-        raise HostError(f"the environment {setup.name} isn't whole: {found.wrong[0]}", "ipexctl install again")
+        raise HostError(f"the environment {setup.name} is damaged: {found.wrong[0]}", "run ipexctl install again")
+    machine = machine_token(context, host)
     result = environment.verify_env(
         session,
         path=f"{context.home}/envs/{setup.name}",
         record=found.record,
-        machine=machine_token(context, host),
+        machine=machine,
         timeout=context.wishes.timeout,
         cancel=context.pool.cancel,
     )
-    wrong = explain(result, env=setup.name)
-    seconds = context.seconds
-    if wrong is not None:
-        context.done[host.name] = InstallResult(
-            host, "failed", wrong[0], wrong[1], seconds, setup.name, setup.lock.packages, result.to_json()
-        )
-    else:
-        reason = "shares the home of another host" if shares else ""
-        context.done[host.name] = InstallResult(
-            host, "changed" if changed else "ok", reason, "", seconds, setup.name, setup.lock.packages, result.to_json()
-        )
+    wrong = explain(result, env=setup.name, record=found.record)
+    named = is_named(context, setup, host)
+    works_elsewhere = any(environment.noted(other) for name, other in found.verified.items() if name != machine)
+    if wrong is None and not named:
+        name_env(context, setup, host, session)
+    elif wrong is not None and named and not works_elsewhere:
+        _take_name(context, setup, host, session)
+    status: Status = "failed" if wrong is not None else "changed" if changed or not named else "ok"
+    reason, fix = wrong or ("shares the home of another host" if shares else "", "")
+    context.done[host.name] = InstallResult(
+        host, status, reason, fix, context.seconds, setup.name, setup.lock.packages, result.to_json()
+    )
     context.watch(Ended(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=wrong is None))
+
+
+def name_env(context: InstallContext, setup: EnvSpec, host: Host, session: Session) -> None:
+    """Make the name of this call point at the environment."""
+    environment.link(
+        session,
+        context.python(host, setup.interpreters[host.name]),
+        home=context.home,
+        name=setup.name,
+        links=(context.wishes.name,),
+        cancel=context.pool.cancel,
+    )
+
+
+def _take_name(context: InstallContext, setup: EnvSpec, host: Host, session: Session) -> None:
+    environment.unlink(
+        session,
+        context.python(host, setup.interpreters[host.name]),
+        home=context.home,
+        name=setup.name,
+        links=(context.wishes.name,),
+        cancel=context.pool.cancel,
+    )

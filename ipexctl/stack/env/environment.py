@@ -52,7 +52,13 @@ class CheckResult:
     record: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Its env.json."""
     verified: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Machine → what verifying found there, where it was noted."""
+    """Machine → how its verification there ended, where that was recorded."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was verified, and failed on every machine that verified it."""
+        records = [record for record in self.verified.values() if isinstance(record, dict)]
+        return bool(records) and all(record.get("ok") is False for record in records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +392,14 @@ def link(
     """Make names point at an environment."""
     request = {"home": home, "name": name, "links": list(links)}
     call(session, "env.environments", "link", request, python=python, timeout=_LOOK_TIME, cancel=cancel)
+
+
+def unlink(
+    session: Session, python: str, *, home: str, name: str, links: Sequence[str], cancel: Cancel | None = None
+) -> None:
+    """Take names away from an environment, which stays."""
+    request = {"home": home, "name": name, "links": list(links)}
+    call(session, "env.environments", "unlink", request, python=python, timeout=_LOOK_TIME, cancel=cancel)
 
 
 def note(

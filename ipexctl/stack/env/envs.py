@@ -116,7 +116,7 @@ def verify_envs(
             result = environment.verify(
                 there.session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel
             )
-            wrong = explain(result, env=subject.python, ours=False)
+            wrong = explain(result, env=subject.python)
         else:
             name = subject.name or "default"
             found = environment.check(
@@ -130,7 +130,7 @@ def verify_envs(
             result = environment.verify_env(
                 there.session, path=path, record=found.record, timeout=timeout, cancel=pool.cancel
             )
-            wrong = explain(result, env=name)
+            wrong = explain(result, env=found.name, record=found.record)
         if wrong is not None:
             return _of(there, "failed", wrong[0], wrong[1], verify=result.to_json())
         return _of(there, "ok", verify=result.to_json())

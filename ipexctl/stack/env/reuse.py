@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Env
-    from ipexctl.stack.resolve.request import EnvRequest
 
 SCHEMA: Final = "ipexctl.env/1"
 
@@ -103,15 +102,14 @@ def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
             yield env, record
 
 
-def find_existing(request: EnvRequest, name: str, hosts: Mapping[str, Facts]) -> Existing | None:
+def find_existing(request: Mapping[str, Any], name: str, hosts: Mapping[str, Facts]) -> Existing | None:
     """The environment made for this request that most hosts have; of equals the one that carries the name."""
-    asked = request.to_json()
     records: dict[str, EnvRecord] = {}
     having: dict[str, list[str]] = {}
     named: dict[str, list[str]] = {}
     for host, facts in hosts.items():
         for env, record in records_of(facts):
-            if asked not in record.requests:
+            if request not in record.requests:
                 continue
             records.setdefault(record.name, record)
             having.setdefault(record.name, []).append(host)

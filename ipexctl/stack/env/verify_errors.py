@@ -1,101 +1,115 @@
-"""What a failed verification means: what is wrong, in a sentence, and what to type next. Pure.
+"""Explains a failed verification: what is wrong, and what to type next. Pure.
 
-The texts are those real stacks print when they break. The first rule that knows a text speaks, so the telling ones
-come before the consequences they have on other ranks.
+The patterns are texts that real stacks print. The first rule that matches is used: causes come before their
+consequences on other ranks.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.stack.catalog.table import minor, rows, version_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.stack.env.environment import Phase, VerifyResult
 
-    _Rule = tuple[str, Callable[["_Seen", re.Match[str]], tuple[str, str]]]
+    _Explanation = tuple[str, str]
+    _Rule = tuple[str, Callable[["_Failure", re.Match[str]], _Explanation]]
 
-_OURS: Final = "make it anew: ipexctl envs --remove {env}, then ipexctl install"
-_THEIRS: Final = "mend that environment, or let ipexctl make one: ipexctl install"
+_INSTALL_AGAIN: Final = (
+    "run the same ipexctl install again, which builds the environment anew; if that fails too, choose another stack: "
+    "ipexctl versions"
+)
+_OWN_PYTHON: Final = "repair that environment, or let ipexctl make one: ipexctl install"
+_ONECCL_ON_PYPI: Final = "2021.14"
+"""The oldest version of the packages oneccl and impi-rt that belong together on PyPI (November 2026)."""
+_NEWEST_ONECCL: Final = "2021.15"
+"""The oneCCL of bindings that the version table does not know: torch-ccl 2.8 is built with 2021.15.2."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a rule sees: the phase, and the words its sentences may use."""
+class _Failure:
+    """The failed phase, and the words that sentences need."""
 
     phase: Phase
     env: str
-    ours: bool
-    verify: VerifyResult
+    backend: str | None
+    record: Mapping[str, Any] | None
 
     @property
-    def anew(self) -> str:
-        return _OURS.format(env=self.env) if self.ours else _THEIRS
+    def action(self) -> str:
+        return _ACTIONS[self.phase.name]
+
+    @property
+    def fix(self) -> str:
+        return _OWN_PYTHON if self.record is None else _INSTALL_AGAIN
 
 
-def explain(verify: VerifyResult, *, env: str, ours: bool = True) -> tuple[str, str] | None:
-    """Why the environment isn't good on this host, and what to do; None where it is.
+def explain(verify: VerifyResult, *, env: str, record: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
+    """The reason and the fix; None where the environment works.
 
-    `env` is its name, or the path of a Python that isn't ours (`ours` is False then).
+    `env` is its name and `record` its env.json; for a Python of the user `env` is the path, and there is no record.
     """
     phase = verify.failed
     if phase is None:
         return None
-    seen = _Seen(phase, env, ours, verify)
-    return _by_text(seen, _CAUSES) or _by_signal(seen) or _by_text(seen, _CONSEQUENCES) or _otherwise(seen)
+    failure = _Failure(phase, env, verify.backend, record)
+    return (
+        _by_text(failure, _CAUSES) or _by_signal(failure) or _by_text(failure, _CONSEQUENCES) or _by_last_line(failure)
+    )
 
 
-def _by_text(seen: _Seen, rules: Sequence[_Rule]) -> tuple[str, str] | None:
-    for pattern, say in rules:
-        found = re.search(pattern, seen.phase.text, re.MULTILINE)
+def _by_text(failure: _Failure, rules: Sequence[_Rule]) -> _Explanation | None:
+    for pattern, rule in rules:
+        found = re.search(pattern, failure.phase.text, re.MULTILINE)
         if found:
-            return say(seen, found)
+            return rule(failure, found)
     return None
 
 
-def _by_signal(seen: _Seen) -> tuple[str, str] | None:
-    phase, what = seen.phase, _DOING[seen.phase.name]
+def _by_signal(failure: _Failure) -> _Explanation | None:
+    phase, subject = failure.phase, f"{failure.action} in {failure.env}"
     if phase.timed_out:
         if phase.name == "allreduce":
             return (
-                f"{what} in {seen.env} did not end in {phase.seconds:.0f} s: the two ranks don't hear one another",
+                f"{subject} did not end in {phase.seconds:.0f} s: the two ranks do not reach each other",
                 "look for a firewall on lo and for FI_* or CCL_* variables in the file of --setup; then ipexctl doctor",
             )
         return (
-            f"{what} in {seen.env} did not end in {phase.seconds:.0f} s",
-            "the disk its home is on may be very slow: ipexctl doctor --smoke measures it; then ipexctl install again",
+            f"{subject} did not end in {phase.seconds:.0f} s",
+            "measure the disk of its home, which may be slow: ipexctl doctor --smoke; then run ipexctl install again",
         )
     number = phase.signal or (phase.rc - 128 if phase.rc is not None and 128 < phase.rc < 160 else None)
     if number == signal.SIGILL:
-        return (
-            f"{what} in {seen.env} needs instructions this CPU lacks (Illegal instruction)",
-            "ipexctl versions shows what each stack needs; choose one that fits with --stack",
-        )
+        return _illegal_instruction(failure)
     if number == signal.SIGBUS:
-        return _shm(seen)
+        return _bus_error(failure)
     if number == signal.SIGKILL:
         return (
-            f"{what} in {seen.env} was killed, as the kernel does where memory runs out",
-            "ipexctl doctor shows memory and limits; free some and run ipexctl install again",
+            f"{subject} was killed (SIGKILL); the kernel does this when memory runs out",
+            "free memory (ipexctl doctor shows memory and limits), then run ipexctl install again",
         )
-    if number == signal.SIGSEGV and phase.name == "allreduce" and seen.verify.backend == "ccl":
+    if number == signal.SIGSEGV and phase.name == "allreduce" and failure.backend == "ccl":
         return (
-            f"{seen.env} imports and crashes at the first collective (signal 11): oneCCL older than its bindings need",
-            seen.anew + "; where packages were added to it, leave oneccl and impi-rt as they were",
+            f"{failure.env} crashes at the first collective (SIGSEGV): its oneCCL is older than its bindings need",
+            "keep the versions of oneccl and impi-rt where you add packages; " + failure.fix,
         )
     if number:
-        return f"{what} in {seen.env} crashed ({_signal_name(number)})", seen.anew
+        return f"{subject} crashed ({_signal_name(number)})", failure.fix
     return None
 
 
-def _otherwise(seen: _Seen) -> tuple[str, str]:
-    lines = [line.strip() for line in seen.phase.text.splitlines() if line.strip()]
+def _by_last_line(failure: _Failure) -> _Explanation:
+    lines = [line.strip() for line in failure.phase.text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b", line)]
-    last = (errors or lines or [f"exit code {seen.phase.rc}"])[-1]
-    return f"{_DOING[seen.phase.name]} in {seen.env} failed: {last[:300]}", seen.anew
+    last = (errors or lines or [f"exit code {failure.phase.rc}"])[-1]
+    return f"{failure.action} in {failure.env} failed: {last[:300]}", failure.fix
 
 
 def _signal_name(number: int) -> str:
@@ -105,73 +119,107 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-_DOING: Final = {
+_ACTIONS: Final = {
     "torch": "torch",
     "ipex": "IPEX",
-    "bindings": "importing the oneCCL bindings",
+    "bindings": "the import of the oneCCL bindings",
     "allreduce": "an all-reduce of two ranks",
 }
 
 
-def _shm(seen: _Seen, _: re.Match[str] | None = None) -> tuple[str, str]:
+def _illegal_instruction(failure: _Failure, _: re.Match[str] | None = None) -> _Explanation:
     return (
-        f"{_DOING[seen.phase.name]} in {seen.env} ended by a bus error: /dev/shm is too small or full",
-        "ipexctl doctor shows its size; make room there, in a container start it with a larger --shm-size",
+        f"{failure.action} in {failure.env} uses instructions that this CPU lacks (Illegal instruction)",
+        "choose a stack for this CPU with --stack: ipexctl versions shows what each stack needs",
     )
 
 
-def _versions(seen: _Seen, found: re.Match[str]) -> tuple[str, str]:
-    return f"IPEX in {seen.env} is built for torch {found[1]}, and torch {found[2]} is there", seen.anew
+def _bus_error(failure: _Failure, _: re.Match[str] | None = None) -> _Explanation:
+    return (
+        f"{failure.action} in {failure.env} ended with a bus error: /dev/shm is too small or full",
+        "make room in /dev/shm (ipexctl doctor shows its size); start a container with a larger --shm-size",
+    )
 
 
-def _symbol(seen: _Seen, found: re.Match[str]) -> tuple[str, str]:
-    if "sycl" in found[1]:
-        return f"oneCCL in {seen.env} is newer than the one the bindings were built with ({found[1][:60]})", seen.anew
-    part = {"ipex": "IPEX", "bindings": "the oneCCL bindings"}.get(seen.phase.name, "a library")
-    built = f"{part} in {seen.env} was built for another torch"
-    if seen.phase.name in ("torch", "allreduce"):
-        built = f"libraries in {seen.env} don't belong together"
-    return f"{built} (undefined symbol {found[1][:60]})", seen.anew
+def _other_torch(failure: _Failure, found: re.Match[str]) -> _Explanation:
+    return f"IPEX in {failure.env} is built for torch {found[1]}, but torch {found[2]} is installed", failure.fix
 
 
-def _library(seen: _Seen, found: re.Match[str]) -> tuple[str, str]:
+def _undefined_symbol(failure: _Failure, found: re.Match[str]) -> _Explanation:
+    symbol = found[1][:60]
+    if "sycl" in symbol:
+        return f"oneCCL in {failure.env} is newer than the oneCCL its bindings were built with ({symbol})", failure.fix
+    parts = {"ipex": "IPEX in {} was", "bindings": "the oneCCL bindings in {} were"}
+    part = parts.get(failure.phase.name)
+    reason = f"{part} built for another torch" if part else "libraries in {} do not belong together"
+    return f"{reason.format(failure.env)} (undefined symbol {symbol})", failure.fix
+
+
+def _missing_library(failure: _Failure, found: re.Match[str]) -> _Explanation:
     name = found[1]
-    for start, (what, fix) in _LIBRARIES.items():
+    for start, (cause, fix) in _LIBRARIES.items():
         if name.startswith(start):
-            return f"{name} is not found in {seen.env}: {what}", (fix or seen.anew)
-    return f"{name} is not found for {seen.env}", f"install the package that has {name}; or {seen.anew}"
+            if fix == _SETVARS and failure.record is not None:
+                return _no_oneccl_inside(failure, name, failure.record)
+            return f"{name} is not found in {failure.env}: {cause}", fix or failure.fix
+    return f"{name} is not found in {failure.env}", f"install the package that has {name}; or {failure.fix}"
+
+
+def _no_oneccl_inside(failure: _Failure, library: str, record: Mapping[str, Any]) -> _Explanation:
+    """The bindings' wheel has neither oneCCL nor Intel MPI inside: a row of the version table adds both packages."""
+    packages: Mapping[str, str] = record["packages"]
+    bindings, row_name = str(packages.get("oneccl-bind-pt", "")), str(record.get("row"))
+    if not bindings or {"oneccl", "impi-rt"} <= set(packages):
+        return f"{library} is not found in {failure.env}", failure.fix
+    row = next((row for row in rows() if row.name == row_name), None)
+    built_with = [build.oneccl for build in row.oneccl_builds if bindings.startswith(build.version)] if row else []
+    version = minor(next(filter(None, built_with), _NEWEST_ONECCL))
+    reason = f"{library} is not found in {failure.env}: the wheel of oneccl_bind_pt {bindings} has no oneCCL inside"
+    if version_key(version) < version_key(_ONECCL_ON_PYPI):
+        return reason, "use a wheel of oneccl_bind_pt with oneCCL inside, such as Intel's: --wheelhouse DIR"
+    entry = json.dumps([{"name": row_name, "requires": [f"oneccl=={version}.*", f"impi-rt=={version}.*"]}])
+    return reason, (
+        f"add the packages oneccl and impi-rt to the stack: write {entry} to ~/.config/ipexctl/rows.json, then run "
+        "ipexctl install again"
+    )
 
 
 _SETVARS: Final = "source the setvars.sh of the bindings in the file given with --setup, in bash; or ipexctl install"
 _LIBRARIES: Final[dict[str, tuple[str, str]]] = {
     "libiomp5": (
-        "Intel's OpenMP is missing",
-        "ipexctl install --with intel-openmp, or for an own environment: pip install intel-openmp",
+        "Intel's OpenMP library is missing",
+        "ipexctl install --with intel-openmp, or for a Python of your own: pip install intel-openmp",
     ),
     "libccl": ("oneCCL is missing, or its setvars.sh was not sourced", _SETVARS),
     "libmpi": ("Intel MPI is missing, or its variables are not set", _SETVARS),
-    "libfabric": ("vars.sh was sourced where setvars.sh was needed", _SETVARS),
-    "libsycl": ("its oneCCL is newer than the one the bindings were built with", ""),
-    "libcu": ("torch's CUDA build has lost a part of itself", ""),
-    "libtorch": ("torch is broken, or another one than the package was built for", ""),
+    "libfabric": ("vars.sh was sourced instead of setvars.sh", _SETVARS),
+    "libsycl": ("its oneCCL is newer than the oneCCL its bindings were built with", ""),
+    "libcu": ("a part of torch's CUDA build is missing", ""),
+    "libtorch": ("torch is damaged, or another torch than the package was built for", ""),
 }
 
 
-def _plain(reason: str, fix: str = "") -> Callable[[_Seen, re.Match[str]], tuple[str, str]]:
-    """A sentence with the environment's name, and the groups of the pattern, in it."""
+def _plain(reason: str, fix: str = "") -> Callable[[_Failure, re.Match[str]], _Explanation]:
+    """A rule whose sentences have the environment's name and the groups of the pattern in them."""
 
-    def say(seen: _Seen, found: re.Match[str]) -> tuple[str, str]:
-        words = {"env": seen.env, "what": _DOING[seen.phase.name], "anew": seen.anew}
+    def rule(failure: _Failure, found: re.Match[str]) -> _Explanation:
+        values = {"env": failure.env, "action": failure.action, "fix": failure.fix}
         groups = [group or "" for group in found.groups()]
-        return reason.format(*groups, **words), (fix or "{anew}").format(*groups, **words)
+        return reason.format(*groups, **values), (fix or "{fix}").format(*groups, **values)
 
-    return say
+    return rule
 
 
-def _missing_module(seen: _Seen, found: re.Match[str]) -> tuple[str, str]:
+def _no_mpi(failure: _Failure, _: re.Match[str]) -> _Explanation:
+    if failure.record is not None:
+        return _no_oneccl_inside(failure, "libmpi.so", failure.record)
+    return f"oneCCL in {failure.env} finds no MPI: its setvars.sh was not sourced", _SETVARS
+
+
+def _missing_module(failure: _Failure, found: re.Match[str]) -> _Explanation:
     module = found[1].split(".")[0]
     name = _PACKAGES.get(module, module)
-    return f"{name} is not installed in {seen.env}", seen.anew
+    return f"{name} is not installed in {failure.env}", failure.fix
 
 
 _PACKAGES: Final = {
@@ -181,84 +229,84 @@ _PACKAGES: Final = {
 }
 
 _CAUSES: Final[Sequence[_Rule]] = (
-    (r"needs to work with PyTorch ([\d.]+)\.\*,? but PyTorch (\S+) is found", _versions),
+    (r"needs to work with PyTorch ([\d.]+)\.\*,? but PyTorch (\S+) is found", _other_torch),
     (
         r"module 'os' has no attribute 'exit'|name 'exit' is not defined",
-        _plain("IPEX in {env} is built for another torch than the one there"),
+        _plain("IPEX in {env} is built for another torch than the installed one"),
     ),
     (
         r"(?:No space left on device|os error 28|Errno 28)",
         _plain(
-            "{what} in {env} failed because a disk is full (its home, /tmp or /dev/shm)",
-            "make room: ipexctl doctor shows which; then ipexctl install again",
+            "{action} in {env} failed: a disk is full (its home, /tmp or /dev/shm)",
+            "make room (ipexctl doctor shows which disk), then run ipexctl install again",
         ),
     ),
     (
         r"Disk quota exceeded|Errno 122",
         _plain(
-            "{what} in {env} failed because the quota of this account is used up",
-            "make room: ipexctl envs shows what is ours; then ipexctl install again",
+            "{action} in {env} failed: the quota of this account is used up",
+            "make room (ipexctl envs lists environments), then run ipexctl install again",
         ),
     ),
     (
         r"version `(GLIBC_[\d.]+)' not found",
         _plain(
-            "{env} needs {0}, and the C library of this host is older",
-            "ipexctl versions shows the newest stack for it; choose it with --stack",
+            "{env} needs {0}, but the C library of this host is older",
+            "choose an older stack with --stack: ipexctl versions shows the newest for this host",
         ),
     ),
     (
         r"version `((?:GLIBCXX|CXXABI)_[\d.]+)' not found",
         _plain(
-            "{env} needs {0}, and the libstdc++ found on this host is older",
-            "take what has an old libstdc++ out of LD_LIBRARY_PATH (a module, a conda), or see ipexctl versions",
+            "{env} needs {0}, but the libstdc++ found on this host is older",
+            "remove the directory with the old libstdc++ (a module, conda) from LD_LIBRARY_PATH; or ipexctl versions",
         ),
     ),
     (
         r"failed to map segment from shared object",
         _plain(
-            "a library of {env} can't be loaded: its filesystem is mounted noexec",
-            "give --home a directory on a filesystem that lets programs run",
+            "a library of {env} cannot be loaded: its filesystem is mounted noexec",
+            "choose a directory on another filesystem: --home DIR",
         ),
     ),
     (
         r"cannot allocate memory in static TLS block",
         _plain(
             "a library of {env} was loaded too late (static TLS)",
-            "import torch before other libraries, or take LD_PRELOAD out of the file of --setup",
+            "import torch before other libraries, or remove LD_PRELOAD from the file of --setup",
         ),
     ),
-    (r"undefined symbol: (\S+)", _symbol),
+    (r"undefined symbol: (\S+)", _undefined_symbol),
     (
         r"could not open the library: libfabric\S*",
-        _plain("vars.sh was sourced for {env} where setvars.sh was needed: libfabric is not found", _SETVARS),
+        _plain("libfabric is not found in {env}: vars.sh was sourced instead of setvars.sh", _SETVARS),
     ),
     (
         r"check_impi_env: .* neither I_MPI_ROOT nor ONEAPI_ROOT is set",
-        _plain("I_MPI_ROOT is not set for {env}: only half of setvars.sh had effect", _SETVARS),
+        _plain("I_MPI_ROOT is not set for {env}: setvars.sh set only some of its variables", _SETVARS),
     ),
     (
         r"could not initialize any transport library|could not open the library: libmpi",
-        _plain("oneCCL in {env} finds no MPI: its setvars.sh was not sourced", _SETVARS),
+        _no_mpi,
     ),
     (
         r"prepend_path: not found",
-        _plain("setvars.sh of {env} was sourced by a shell that isn't bash, and set half of its variables", _SETVARS),
+        _plain("setvars.sh of {env} was sourced by another shell than bash, and set only some variables", _SETVARS),
     ),
-    (r"(?:ImportError|OSError): (?:.*/)?(lib[\w+.-]+\.so[\w.]*): cannot open shared object file", _library),
-    (r"error while loading shared libraries: (lib[\w+.-]+\.so[\w.]*)", _library),
-    (r"(lib[\w+.-]+\.so[\w.]*): cannot open shared object file", _library),
+    (r"(?:ImportError|OSError): (?:.*/)?(lib[\w+.-]+\.so[\w.]*): cannot open shared object file", _missing_library),
+    (r"error while loading shared libraries: (lib[\w+.-]+\.so[\w.]*)", _missing_library),
+    (r"(lib[\w+.-]+\.so[\w.]*): cannot open shared object file", _missing_library),
     (
         r"fi_getinfo\(\) failed|fi_getinfo error|can't create providers for name (\S+)",
         _plain(
-            "libfabric in {env} finds no way to send: FI_PROVIDER or FI_PROVIDER_PATH is wrong",
+            "libfabric in {env} finds no provider: FI_PROVIDER or FI_PROVIDER_PATH is wrong",
             "unset FI_PROVIDER and FI_PROVIDER_PATH, in the file of --setup too; or ipexctl install",
         ),
     ),
     (
         r"mpiexec\.hydra: not found|hydra_bstrap_proxy: No such file",
         _plain(
-            "mpirun of {env} doesn't find its own parts: PATH lacks their directory",
+            "mpirun of {env} does not find mpiexec.hydra: PATH lacks its directory",
             "put the bin directory of that MPI on PATH in the file of --setup, or ipexctl install",
         ),
     ),
@@ -266,20 +314,20 @@ _CAUSES: Final[Sequence[_Rule]] = (
         r"Unable to run bstrap_proxy on (\S+)",
         _plain(
             "mpirun of {env} could not start a process on {0}, this host itself",
-            "ipexctl doctor looks at this host's name and address; then ipexctl install again",
+            "check the name and address of this host with ipexctl doctor, then run ipexctl install again",
         ),
     ),
     (
         r"getaddrinfo returned error|unable to connect to server (\S+)|gai error",
         _plain(
-            "this host's own name does not resolve, and {what} in {env} needs it",
-            "put the name into /etc/hosts; ipexctl doctor shows it",
+            "the name of this host does not resolve, and {action} in {env} needs it",
+            "add the name to /etc/hosts (ipexctl doctor shows it), then run ipexctl install again",
         ),
     ),
     (
         r"EADDRINUSE|[Aa]ddress already in use",
         _plain(
-            "a port that was free a moment ago was taken by somebody else: {what} in {env} could not start",
+            "{action} in {env} could not start: another process took its port",
             "run ipexctl install again",
         ),
     ),
@@ -290,41 +338,38 @@ _CAUSES: Final[Sequence[_Rule]] = (
     (
         r"compiled using NumPy 1\.x|_ARRAY_API not found|numpy\.core\.multiarray failed",
         _plain(
-            "numpy in {env} is 2.x, and a package there was built for 1.x",
-            "ipexctl install --with 'numpy<2', or for an own environment: pip install 'numpy<2'",
+            "numpy in {env} is 2.x, but a package there was built for 1.x",
+            "ipexctl install --with 'numpy<2', or for a Python of your own: pip install 'numpy<2'",
         ),
     ),
-    (r"numpy\.dtype size changed", _plain("a package in {env} was built for another numpy than the one there")),
+    (r"numpy\.dtype size changed", _plain("a package in {env} was built for another numpy than the installed one")),
     (r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'", _missing_module),
     (
         r"ArithmeticError: (.+)",
-        _plain("{what} in {env} computes wrongly: {0}", "this may be the machine: ipexctl doctor --smoke; then {anew}"),
+        _plain("{action} in {env} has a wrong result: {0}", "test the machine: ipexctl doctor --smoke; then {fix}"),
     ),
     (
         r"Illegal instruction",
-        _plain(
-            "{what} in {env} needs instructions this CPU lacks (Illegal instruction)",
-            "ipexctl versions shows what each stack needs; choose one that fits with --stack",
-        ),
+        _illegal_instruction,
     ),
-    (r"KILLED BY SIGNAL: 7\b|Bus error", _shm),
+    (r"KILLED BY SIGNAL: 7\b|Bus error", _bus_error),
     (
         r"MemoryError|[Cc]annot allocate memory|can't allocate memory|bad_alloc",
         _plain(
-            "{what} in {env} got no memory",
-            "ipexctl doctor shows memory and limits; free some and run ipexctl install again",
+            "{action} in {env} got no memory from this host",
+            "free memory (ipexctl doctor shows memory and limits), then run ipexctl install again",
         ),
     ),
     (
         r"can't start new thread|Resource temporarily unavailable",
         _plain(
-            "{what} in {env} may not start more threads: the limit of processes of this account is met",
-            "raise ulimit -u, or end what else runs; then ipexctl install again",
+            "{action} in {env} cannot start more threads: this account has reached its limit of processes",
+            "raise ulimit -u, or end other processes, then run ipexctl install again",
         ),
     ),
     (
         r"Too many open files",
-        _plain("{what} in {env} may not open more files", "raise ulimit -n; then ipexctl install again"),
+        _plain("{action} in {env} cannot open more files", "raise ulimit -n, then run ipexctl install again"),
     ),
     (
         r"failed to initialize ATL|PMPI_Init_thread",
@@ -336,24 +381,27 @@ _CAUSES: Final[Sequence[_Rule]] = (
     (
         r"mpirun told this rank its number in none of",
         _plain(
-            "the mpirun used with {env} does not tell ranks their numbers",
-            "name another one with --mpi intel, openmpi, mpich or its path",
+            "the mpirun used with {env} does not set the rank numbers",
+            "choose another MPI: --mpi intel, openmpi, mpich or a path",
         ),
     ),
     (
         r"Permission denied: '([^']+)'|Read-only file system: '([^']+)'",
-        _plain("{what} in {env} may not write {0}{1}", "give --home a directory of yours that can be written to"),
+        _plain("{action} in {env} cannot write {0}{1}", "choose a directory that you can write to: --home DIR"),
     ),
 )
 
 _CONSEQUENCES: Final[Sequence[_Rule]] = (
-    (r"KILLED BY SIGNAL: 15", _plain("{what} in {env} was ended from outside", "run ipexctl install again")),
+    (
+        r"KILLED BY SIGNAL: 15",
+        _plain("{action} in {env} was ended with SIGTERM", "run ipexctl install again"),
+    ),
     (
         r"[Tt]imed out|client socket has timed out|Connection was likely closed|Connection closed by peer",
         _plain(
-            "the two ranks of {env} lost one another on this host",
-            "look for a firewall on lo; then ipexctl install again",
+            "the two ranks of {env} lost their connection on this host",
+            "look for a firewall on lo, then run ipexctl install again",
         ),
     ),
 )
-"""What a rank says when the other one is gone: a signal that ended that one tells more."""
+"""Messages of a rank whose peer is gone: the signal that ended the peer says more, so these come after it."""

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 def broken() -> list[Case]:
     cases = []
     for phase, text, more, *_ in test_explain.CASES:
-        told = explain(test_explain.broken(phase, text, **more), env="ipex-2.8")
+        told = explain(test_explain.broken(phase, text, **more), env="ipex-2.8", record=test_explain.RECORD)
         assert told is not None
         said = text.splitlines()[-1] if text else " ".join(f"{key}={value}" for key, value in more.items())
         cases.append(Case(f"verify, {phase}: {said}", *told))
-    told = explain(test_explain.broken("ipex", test_explain.IPEX_MISMATCH), env="/opt/venv/bin/python", ours=False)
-    assert told is not None
-    return [*cases, Case("verify, ipex: an environment of the user's", *told)]
+    for phase, text in (("ipex", test_explain.IPEX_MISMATCH), test_explain.NO_LIBRARY[0]):
+        told = explain(test_explain.broken(phase, text), env="/opt/venv/bin/python")
+        assert told is not None
+        cases.append(Case(f"verify, {phase}: a Python of the user", *told))
+    return cases
 
 
 def obstacles() -> list[Case]:

@@ -151,3 +151,10 @@ def test_a_name_moves_to_another_environment(home: Home) -> None:
     home.envs("link", name=home.name, links=["best"])
     assert os.readlink(home.path / "envs" / "best") == home.name
     assert home.envs("link", name=home.name, links=["../x"])["event"] == "failed"
+
+
+def test_a_name_is_taken_from_an_environment_only_where_it_points_at_it(home: Home) -> None:
+    home.envs("unlink", name="ipex-2.8-12345678", links=["default"])
+    assert os.readlink(home.path / "envs" / "default") == home.name
+    home.envs("unlink", name=home.name, links=["default", "none"])
+    assert sorted(os.listdir(home.path / "envs")) == [home.name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -94,7 +93,7 @@ def test_a_crash_is_of_the_step_it_happened_in(ccl: Home) -> None:
     assert phases(result)["bindings"], "what doesn't depend on it is tried anyway"
     told = explain(result, env="e")
     assert told is not None
-    assert "instructions this CPU lacks" in told[0]
+    assert missing(told[0], "IPEX CPU") == []
 
 
 def test_torch_that_crashes_is_all_there_is_to_say(gloo: Home) -> None:
@@ -110,7 +109,7 @@ def test_a_crash_in_the_first_collective_is_seen_through_mpirun(ccl: Home) -> No
     assert (result.failed.name, result.failed.signal) == ("allreduce", 11)
     told = explain(result, env="e")
     assert told is not None
-    assert "oneCCL older" in told[0]
+    assert missing(told[0], "oneCCL SIGSEGV") == []
 
 
 def test_ranks_that_hang_are_ended_at_the_time_limit(gloo: Home) -> None:
@@ -260,11 +259,10 @@ def test_ipex_that_has_to_be_there_and_isn_t(tmp_path: Path) -> None:
     assert missing(told[0], "IPEX intel-extension-for-pytorch") == []
 
 
-def test_a_good_result_is_noted_beside_the_environment(gloo: Home) -> None:
+def test_the_result_is_recorded_beside_the_environment(gloo: Home) -> None:
     note = gloo.env / "verified" / "m1.json"
     assert verified(gloo, keep=str(note)).ok
     assert json.loads(note.read_text())["torch"] == "2.8.0"
     assert gloo.envs("check", name=gloo.name)["verified"]["m1"]["ok"]
-    shutil.rmtree(note.parent)
     assert not verified(gloo, keep=str(note), variables={"TINY_WRONG_SUM": "1"}).ok
-    assert not note.exists()
+    assert gloo.envs("check", name=gloo.name)["verified"]["m1"]["ok"] is False

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from stack_helpers import planned
 
+from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.env.environment import Phase, VerifyResult
 from ipexctl.stack.env.verify_errors import explain
+from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
 
 IPEX_MISMATCH = """ERROR! Intel® Extension for PyTorch* \
@@ -15,7 +19,7 @@ AttributeError: module 'os' has no attribute 'exit'"""
 KILLED = "=   RANK 1 PID 8944 RUNNING AT 10.77.0.2\n=   KILLED BY SIGNAL: {}"
 
 CASES: list[tuple[str, str, dict[str, object], str, str]] = [
-    ("ipex", IPEX_MISMATCH, {}, "torch 2.8 2.13.0+cpu", "--remove ipex-2.8"),
+    ("ipex", IPEX_MISMATCH, {}, "torch 2.8 2.13.0+cpu", "ipexctl install"),
     ("ipex", "NameError: name 'exit' is not defined", {}, "torch", "ipexctl install"),
     (
         "bindings",
@@ -152,15 +156,46 @@ def test_a_failure_is_told_in_a_sentence_and_a_next_step(
     assert "{" not in told[0] + told[1]
 
 
+RECORD = {"row": "ipex-2.8", "packages": {"torch": "2.8.0", "oneccl-bind-pt": "2.8.0+cpu"}}
+NO_LIBRARY = (
+    ("bindings", "ImportError: libccl.so.1: cannot open shared object file: No such"),
+    ("bindings", "ImportError: libmpi.so.12: cannot open shared object file"),
+    ("allreduce", "EXCEPTION: could not initialize any transport library"),
+)
+
+
+@pytest.mark.parametrize(("phase", "text"), NO_LIBRARY)
+def test_bindings_without_oneccl_inside_get_a_row_that_resolves_to_both_packages(phase: str, text: str) -> None:
+    told = explain(broken(phase, text), env="ipex-2.8-12345678", record=RECORD)
+    assert told is not None
+    assert missing(told[0], "oneccl_bind_pt 2.8.0+cpu ipex-2.8-12345678") == []
+    assert missing(told[1], "rows.json ipexctl oneccl impi-rt") == []
+    row = told[1][told[1].index("[{") : told[1].index("}]") + 2]
+    plan = planned(resolve(StackRequest(stack="ipex-2.8"), {}, None, rows=merged(row, "rows.json")))
+    assert {"oneccl==2021.15.*", "impi-rt==2021.15.*", "intel-openmp==2024.1.2"} <= set(plan.requirements)
+
+
+def test_no_row_is_named_where_both_packages_are_there_or_none_of_that_version_exists() -> None:
+    whole = {**RECORD, "packages": {"oneccl-bind-pt": "2.8.0", "oneccl": "2021.15.2", "impi-rt": "2021.15.0"}}
+    old = {"row": "ipex-2.5", "packages": {"oneccl-bind-pt": "2.5.0"}}
+    for record, fix in ((whole, "ipexctl"), (old, "--wheelhouse")):
+        told = explain(broken(*NO_LIBRARY[0]), env="e", record=record)
+        assert told is not None
+        assert "rows.json" not in told[1]
+        assert missing(told[1], fix) == []
+
+
 def test_a_good_environment_needs_no_words() -> None:
     assert explain(VerifyResult(True, (Phase("torch", True, 1.0),), 1.0), env="ipex-2.8") is None
 
 
-def test_an_environment_of_the_users_is_never_removed() -> None:
-    told = explain(broken("ipex", IPEX_MISMATCH), env="/opt/venv/bin/python", ours=False)
-    assert told is not None
-    assert "--remove" not in told[1]
-    assert "/opt/venv/bin/python" in told[0]
+def test_no_fix_removes_an_environment() -> None:
+    for record, of_user in ((RECORD, False), (None, True)):
+        told = explain(broken("ipex", IPEX_MISMATCH), env="/opt/venv/bin/python", record=record)
+        assert told is not None
+        assert "--remove" not in told[1]
+        assert ("builds" in told[1]) is not of_user
+        assert "/opt/venv/bin/python" in told[0]
 
 
 def test_the_first_failure_speaks() -> None:
