@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -51,6 +52,10 @@ def test_wheels_that_are_in_the_store_need_no_room_again(cluster: Cluster, tmp_p
         assert statuses(cluster.report(*words, "--dry-run")) == {"node1": "changed"}
         assert statuses(cluster.report(*words)) == {"node1": "changed"}
         cluster.report("--remove", "default", "--limit", "node1", verb="envs")
+        cluster.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 100000000)) more-filler")
+        (refused,) = cluster.report(*words, rc=1)["hosts"]
+        assert re.search(r"needs about 2\d\d MB .* and \d+ MB are free", refused["reason"]), refused["reason"]
+        cluster.on(0, "rm more-filler")
         cluster.report("--prune", "--limit", "node1", verb="envs")
         cluster.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 260000000)) more-filler")
         refused = cluster.report(*words, rc=1)

@@ -206,11 +206,11 @@ def _has_room(context: InstallContext, setup: EnvSpec, host: Host) -> bool:
 
 
 def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:
-    """The reason against an environment on that host and what to do; its store is only asked where room seems short."""
+    """The reason against an environment on that host, and the fix. Wheels in its store need no room again."""
     facts = context.facts[host.name]
     found = home_obstacle(facts, lock)
-    if found is None or home_obstacle(facts, lock, held=lock.size) is not None:
-        return found
+    if found is None:
+        return None
     place = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
     blobs = [blob_of(wheel) for wheel in lock.wheels]
     try:
