@@ -126,6 +126,7 @@ def prune_nodes(
                 keep.request(record.home, dry_run=dry_run),
                 python=record.python,
                 home=record.home,
+                cached=not dry_run,
                 label="prune runs",
                 timeout=120,
                 cancel=cancel,

@@ -1,15 +1,19 @@
-"""Calls to the agent, the package `ipexctl.node`: sent to a host as a zip on stdin and run by a Python found there.
+"""Calls to the agent, the package `ipexctl.node`, run by a Python found on the host.
 
-Stdin carries the zip and the request, one line of JSON. Stdout carries events, one per line of JSON; the `event` of the
-last one is `done`, or `failed` with `reason` and `fix`. Output of ranks comes as frames after the event `frames`, up to
-their end. A call itself writes nothing on the host.
+The agent is sent as a zip on stdin, before the request, and nothing is written. A `cached` call runs the copy in
+`HOME/agent/HASH` instead; where that is missing, the zip is sent after all, and the agent unpacks itself there.
+
+The request is one line of JSON. Stdout carries events, one per line of JSON; the `event` of the last one is `done`, or
+`failed` with `reason` and `fix`. Output of ranks comes as frames after the event `frames`, up to their end.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import json
+import queue
 import shlex
 import zipfile
 from importlib import resources
@@ -21,7 +25,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from importlib.abc import Traversable
 
     from ipexctl.node.common.frames import Frame
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session, Stream
 
 _STDERR_KEPT: Final = 8192
+_CHUNK: Final = 1 << 18
 _LONGEST_LINE: Final = 64 << 20
 """Bytes of one event; a host that sends more without a newline is cut off."""
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
@@ -36,27 +41,47 @@ _TOO_OLD: Final = 97
 NO_PYTHON: Final = "there is no Python 3.8 or newer"
 
 _BOOT: Final = f"""\
-import os, sys
+import os, sys, time
 if sys.version_info < (3, 8): sys.exit({_TOO_OLD})
-left = int(sys.argv[1])
-try: fd = os.memfd_create("ipexctl")
-except (AttributeError, OSError):
-    import tempfile
-    file = tempfile.TemporaryFile(buffering=0)
-    fd = file.fileno()
-while left:
-    data = os.read(0, min(left, 1 << 20))
-    if not data: sys.exit("the connection broke off before the agent had arrived")
-    left -= os.write(fd, data)
-sys.path.insert(0, "/proc/%d/fd/%d" % (os.getpid(), fd))
-del sys.argv[1]
+size, copy = int(sys.argv[1]), sys.argv[2]
+del sys.argv[1:3]
+present = False
+if copy:
+    try:
+        status = os.lstat(copy)
+        present = status.st_uid == os.geteuid() and status.st_mode & 0o170077 == 0o040000
+        if present and time.time() - status.st_mtime > 86400: os.utime(copy)
+    except OSError: pass
+    data = b""
+    while not present and not data.endswith(b"\\n"):
+        data = os.read(0, 1 << 20) or sys.exit("the connection broke off before the request had arrived")
+    os.write(1, b'{{"event": "agent", "present": %s}}\\n' % (b"true" if present else b"false"))
+if present: sys.path.insert(0, copy)
+else:
+    try: fd = os.memfd_create("ipexctl")
+    except (AttributeError, OSError):
+        import tempfile
+        file = tempfile.TemporaryFile(buffering=0)
+        fd = file.fileno()
+    while size:
+        data = os.read(0, min(size, 1 << 20))
+        if not data: sys.exit("the connection broke off before the agent had arrived")
+        size -= os.write(fd, data)
+    sys.path.insert(0, "/proc/%d/fd/%d" % (os.getpid(), fd))
+    if copy:
+        from ipexctl.node.common.archive import unpack_copy
+        unpack_copy(copy)
 from ipexctl.node.__main__ import main
 sys.exit(main())
 """
-"""The zip stays in memory. Its path contains the pid, so that programs started by the agent can load it too.
+"""Runs the copy of the agent if it is a directory of this account that nobody else can open, else the zip from stdin.
 
-Pythons built for a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create`: an unnamed
-temporary file is used there.
+It answers whether the copy is present. If not, it first drops the request, which was sent without waiting for the
+answer; the zip and the request follow. A copy in use is touched once a day; `unpack_copy` removes those out of use.
+
+The zip stays in memory. Its path contains the pid, so that programs started by the agent can load it too. Pythons built
+for a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create`: an unnamed temporary file is
+used there.
 """
 
 _FIND_PYTHON: Final = """\
@@ -102,21 +127,27 @@ def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
     archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # a fixed date: equal text gives an equal zip
 
 
-def agent_command(command: str, action: str = "", *, python: str = "", home: str = "", label: str = "") -> Command:
-    """The command line for `call`; its stdin begins with `agent_zip` of the command's folder.
+def _copy_name(archive: bytes) -> str:
+    return hashlib.sha256(archive).hexdigest()[:16]
+
+
+def agent_command(
+    command: str, action: str = "", *, python: str = "", home: str = "", cached: bool = False, label: str = ""
+) -> Command:
+    """The command line for `call`; unless it is `cached`, its stdin begins with `agent_zip` of the command's folder.
 
     The first Python 3.8 or newer runs it: `python` if it is given and exists, else one of the system, else that of an
     environment below `home`.
     """
-    quoted = shlex.quote(home)
-    envs = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else quoted
-    arguments = [str(len(agent_zip(command.partition(".")[0]))), command, *([action] if action else [])]
+    home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
+    archive = agent_zip(command.partition(".")[0])
+    copy = f"{home_path}/agent/{_copy_name(archive)}" if cached else "''"
     text = _FIND_PYTHON.format(
         first=shlex.quote(python) if python else "",
         pythons=_PYTHONS,
-        envs=f"{envs}/envs/*/bin/python" if home else "",
+        envs=f"{home_path}/envs/*/bin/python" if home else "",
         boot=shlex.quote(_BOOT),
-        arguments=shlex.join(arguments),
+        arguments=f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}",
         too_old=_TOO_OLD,
         no_python=NO_PYTHON,
     )
@@ -141,6 +172,7 @@ def call(
     *,
     python: str = "",
     home: str = "",
+    cached: bool = False,
     label: str = "",
     stdin: BinaryIO | None = None,
     on_event: Callable[[Reply], None] = _ignore,
@@ -151,20 +183,35 @@ def call(
     """Run a command of the agent and return its last event; raises HostError unless that is `done`.
 
     `command` is the module below `ipexctl.node`, such as `env.build`. `stdin` is sent after the request. Frames are
-    received where `on_frame` is given; it may raise a FrameError.
+    received where `on_frame` is given; it may raise a FrameError. `cached` is for commands that may write below `home`:
+    it runs the copy of the agent there, and makes one if there is none.
     """
-    line = agent_command(command, action, python=python, home=home, label=label)
-    return call_line(
-        session,
-        line,
-        agent_zip(command.partition(".")[0]),
-        request,
-        stdin=stdin,
-        on_event=on_event,
-        on_frame=on_frame,
-        timeout=timeout,
-        cancel=cancel,
-    )
+    line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
+    archive = agent_zip(command.partition(".")[0])
+    if not cached:
+        return call_line(
+            session,
+            line,
+            archive,
+            request,
+            stdin=stdin,
+            on_event=on_event,
+            on_frame=on_frame,
+            timeout=timeout,
+            cancel=cancel,
+        )
+    feed = _CachedCallStdin(archive, _encode(request), stdin)
+
+    def handle_event(event: Reply) -> None:
+        if event.get("event") == "agent":
+            feed.answer(is_present=event.get("present") is True)
+        else:
+            on_event(event)
+
+    try:
+        return _run(session, line, cast("BinaryIO", feed), _Output(handle_event, on_frame), timeout, cancel)
+    finally:
+        feed.end()
 
 
 def call_line(
@@ -180,20 +227,29 @@ def call_line(
     cancel: Cancel | None = None,
 ) -> Reply:
     """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
-    reply = _Reply(on_event, on_frame)
-    head = first + json.dumps(request).encode() + b"\n"
+    head = first + _encode(request)
     feed = io.BytesIO(head) if stdin is None else cast("BinaryIO", PrefixedStream(head, stdin))
-    ended = session.run(line, reply.sink, stdin=feed, timeout=timeout, cancel=cancel)
-    last = reply.last
+    return _run(session, line, feed, _Output(on_event, on_frame), timeout, cancel)
+
+
+def _encode(request: Mapping[str, Any]) -> bytes:
+    return json.dumps(request).encode() + b"\n"
+
+
+def _run(
+    session: Session, line: Command, stdin: BinaryIO, output: _Output, timeout: float | None, cancel: Cancel | None
+) -> Reply:
+    ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel)
+    last = output.last
     if last is not None and last.get("event") == "done" and ended.ok:
         return last
     if last is not None and last.get("event") == "failed":
         raise HostError(str(last.get("reason") or "it failed without a reason"), str(last.get("fix") or ""))
-    last_error_line = reply.last_error_line
+    last_error_line = output.last_error_line
     raise HostError(f"{line.label} broke off ({ended})" + (f": {last_error_line}" if last_error_line else ""))
 
 
-class _Reply:
+class _Output:
     """Splits stdout into events and frames, forwards all but the last event, and keeps the end of stderr."""
 
     def __init__(self, on_event: Callable[[Reply], None], on_frame: Callable[[Frame], None] | None) -> None:
@@ -277,3 +333,35 @@ class PrefixedStream(io.RawIOBase):
             prefix, self._prefix = self._prefix, b""
             return prefix
         return self._rest.read(size)
+
+
+class _CachedCallStdin(io.RawIOBase):
+    """The request; if the host then answers that it has no copy of the agent, the zip and the request; then `rest`."""
+
+    def __init__(self, archive: bytes, request: bytes, rest: BinaryIO | None) -> None:
+        self._answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+        self._pieces = self._read_pieces(archive, request, rest)
+
+    def readable(self) -> bool:
+        return True
+
+    def answer(self, *, is_present: bool) -> None:
+        self._answers.put(is_present)
+
+    def end(self) -> None:
+        """Release the reader when the call has ended without an answer."""
+        self._answers.put(None)
+
+    def read(self, size: int = -1) -> bytes:
+        del size
+        return next(self._pieces, b"")
+
+    def _read_pieces(self, archive: bytes, request: bytes, rest: BinaryIO | None) -> Iterator[bytes]:
+        yield request
+        is_present = self._answers.get()
+        if is_present is None:
+            return
+        if not is_present:
+            yield archive + request
+        while rest is not None and (data := rest.read(_CHUNK)):
+            yield data

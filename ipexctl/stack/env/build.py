@@ -306,6 +306,7 @@ def check_env(context: InstallContext, setup: EnvSpec, host: Host, session: Sess
         home=context.home,
         name=setup.name,
         digest=setup.lock.digest,
+        cached=not context.wishes.dry_run,
         cancel=context.pool.cancel,
     )
 

@@ -195,7 +195,16 @@ def build(
         "replace": replace,
     }
     done = call(
-        session, "env.build", "build", request, python=python, on_event=on_event, timeout=timeout, cancel=cancel
+        session,
+        "env.build",
+        "build",
+        request,
+        python=python,
+        home=home,
+        cached=True,
+        on_event=on_event,
+        timeout=timeout,
+        cancel=cancel,
     )
     return BuildResult(done.text("state"), done.text("path"), done.number("seconds"))
 
@@ -207,12 +216,13 @@ def check(
     home: str,
     name: str,
     digest: str | None = None,
+    cached: bool = False,
     timeout: float | None = _LOOK_TIME,
     cancel: Cancel | None = None,
 ) -> CheckResult:
     """Whether that environment, by its own name or one that points at it, is whole: in a fraction of a second."""
     request = {"home": home, "name": name, "digest": digest}
-    done = call(session, "env.environments", "check", request, python=python, timeout=timeout, cancel=cancel)
+    done = _manage(session, "check", request, python=python, cached=cached, timeout=timeout, cancel=cancel)
     return CheckResult(
         done.flag("ok"),
         done.texts("wrong"),
@@ -338,7 +348,7 @@ def noted(said: Mapping[str, Any] | None) -> VerifyResult | None:
 
 def listing(session: Session, python: str, *, home: str, cancel: Cancel | None = None) -> EnvListing:
     """All environments of a home, with what they take on disk."""
-    done = call(session, "env.environments", "list", {"home": home}, python=python, timeout=_LOOK_TIME, cancel=cancel)
+    done = _manage(session, "list", {"home": home}, python=python, cached=False, cancel=cancel)
     return EnvListing(
         tuple(_env_entry(env) for env in done.records("envs")),
         done.texts("dangling"),
@@ -367,7 +377,7 @@ def _env_entry(reply: Reply) -> EnvEntry:
 def remove(session: Session, python: str, *, home: str, names: Sequence[str], cancel: Cancel | None = None) -> Removed:
     """Remove environments, by their own names or by those that point at them. One in use stays, and says so."""
     request = {"home": home, "names": list(names)}
-    done = call(session, "env.environments", "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
+    done = _manage(session, "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
     return Removed(done.texts("removed"), done.texts_by_name("failed"))
 
 
@@ -382,8 +392,8 @@ def prune(
 ) -> Removed:
     """Remove leftovers, wheels, and environments no name points at."""
     request = {"home": home, "unnamed": unnamed, "wheels": wheels}
-    done = call(session, "env.environments", "prune", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
-    return Removed(done.texts("removed"), done.texts_by_name("failed"), done.integer("bytes"))
+    done = _manage(session, "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
+    return Removed(done.texts("removed"), done.texts_by_name("failed"))
 
 
 def link(
@@ -391,7 +401,7 @@ def link(
 ) -> None:
     """Make names point at an environment."""
     request = {"home": home, "name": name, "links": list(links)}
-    call(session, "env.environments", "link", request, python=python, timeout=_LOOK_TIME, cancel=cancel)
+    _manage(session, "link", request, python=python, cancel=cancel)
 
 
 def unlink(
@@ -413,4 +423,28 @@ def note(
 ) -> None:
     """Record one more request that this environment answers, so that the next call knows it by that."""
     said = {"home": home, "name": name, "request": dict(request)}
-    call(session, "env.environments", "note", said, python=python, timeout=_LOOK_TIME, cancel=cancel)
+    _manage(session, "note", said, python=python, cancel=cancel)
+
+
+def _manage(
+    session: Session,
+    action: str,
+    request: Mapping[str, Any],
+    *,
+    python: str,
+    cached: bool = True,
+    timeout: float | None = _LOOK_TIME,
+    cancel: Cancel | None = None,
+) -> Reply:
+    home = str(request["home"])
+    return call(
+        session,
+        "env.environments",
+        action,
+        request,
+        python=python,
+        home=home,
+        cached=cached,
+        timeout=timeout,
+        cancel=cancel,
+    )

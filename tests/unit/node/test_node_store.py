@@ -280,7 +280,7 @@ def test_a_file_in_a_directorys_place_is_named(tmp_path: Path) -> None:
 def test_a_python_without_memfd_runs_the_agent_too(tmp_path: Path, python: str) -> None:
     """As those of conda and uv are built: for a glibc that is older than memfd_create."""
     line = agent_command("files.store", "receive", python=python).script
-    bare = line.replace("import os, sys\n", 'import os, sys\nos.__dict__.pop("memfd_create", None)\n')
+    bare = line.replace("import os, sys, time\n", 'import os, sys, time\nos.__dict__.pop("memfd_create", None)\n')
     assert bare != line
     stdin = agent_zip("files") + first_line("store", {"store": str(tmp_path / "store")}) + frame(TWO) + END
     done = subprocess.run(["/bin/sh", "-c", bare], input=stdin, capture_output=True, timeout=60)

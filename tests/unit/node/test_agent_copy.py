@@ -1,0 +1,187 @@
+"""The copy of the agent in a home: made by a command that may write there, used by the next, never half of one."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import pytest
+from node_store_helpers import END, file_of, frame, other_pythons
+
+from ipexctl.hosts.host import Host
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_call import agent_zip, call
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.session import Ended, Stream
+
+CONTENT = b"a wheel"
+
+
+class CountingSession(LocalSession):
+    """Counts the bytes that commands get on stdin."""
+
+    count = 0
+
+    def run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        *,
+        stdin: BinaryIO | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ended:
+        assert stdin is not None
+        read = stdin.read
+
+        def counted(size: int = -1) -> bytes:
+            data = read(size)
+            self.count += len(data)
+            return data
+
+        stdin.read = counted  # type: ignore[method-assign]
+        return super().run(command, sink, stdin=stdin, timeout=timeout, cancel=cancel)
+
+
+def receive(home: Path, *, python: str = sys.executable, cached: bool = True) -> int:
+    """Have the agent store a file that follows the request; returns how many bytes were sent."""
+    session = CountingSession(Host("localhost", "localhost"))
+    stdin = cast("BinaryIO", io.BytesIO(frame(CONTENT) + END))
+    request = {"store": str(home / "wheels")}
+    result = call(session, "files.store", "receive", request, python=python, home=str(home), cached=cached, stdin=stdin)
+    assert result["got"] == [file_of(CONTENT)["sha256"]]
+    return session.count
+
+
+def is_copied(home: Path, **options: Any) -> bool:
+    """Whether the call had a copy to run from."""
+    return receive(home, **options) < len(agent_zip("files"))
+
+
+def copies(home: Path) -> list[Path]:
+    return list((home / "agent").iterdir())
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "my home"
+    path.mkdir()
+    return path
+
+
+def test_the_agent_is_sent_once_and_then_runs_from_the_home_s_copy(home: Path) -> None:
+    assert not is_copied(home)
+    (copy,) = copies(home)
+    assert is_copied(home)
+    (copy / "ipexctl/node/files/store.py").write_text("def main(action): raise SystemExit('from the copy')")
+    with pytest.raises(HostError, match="from the copy"):
+        receive(home)
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_every_python_uses_the_same_copy_and_keeps_its_bytecode_there(home: Path, python: str) -> None:
+    receive(home)
+    (copy,) = copies(home)
+    before = {*copy.rglob("*.pyc")}
+    assert is_copied(home, python=python)
+    receive(home, python=python)
+    assert python == sys.executable or {*copy.rglob("*.pyc")} != before
+    assert copies(home) == [copy]
+
+
+def test_a_copy_is_the_account_s_own_with_any_umask(home: Path) -> None:
+    umask = os.umask(0)
+    try:
+        receive(home)
+        receive(home)
+    finally:
+        os.umask(umask)
+    paths = [home / "agent", *(home / "agent").rglob("*")]
+    assert any(path.suffix == ".pyc" for path in paths)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_file()} == {0o600}
+
+
+def test_a_call_that_only_reads_writes_nothing_and_ignores_the_copy(home: Path) -> None:
+    assert not is_copied(home, cached=False)
+    assert not (home / "agent").exists()
+    receive(home)
+    assert not is_copied(home, cached=False)
+
+
+def test_a_missing_home_is_not_made_for_a_copy(tmp_path: Path) -> None:
+    home = tmp_path / "none"
+    session = LocalSession(Host("localhost", "localhost"))
+    request = {"store": str(home / "wheels"), "files": []}
+    assert call(session, "files.store", "have", request, home=str(home), cached=True)["have"] == []
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o701, 0o720])
+def test_a_copy_that_others_can_open_is_not_used(home: Path, mode: int) -> None:
+    receive(home)
+    (copy,) = copies(home)
+    copy.chmod(mode)
+    assert not is_copied(home)
+    assert copies(home) == [copy]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another account")
+def test_a_copy_of_another_account_is_not_used(home: Path) -> None:
+    receive(home)
+    (copy,) = copies(home)
+    os.chown(copy, 65534, 65534)
+    assert not is_copied(home)
+
+
+def test_a_link_in_place_of_the_copy_is_not_followed(home: Path, tmp_path: Path) -> None:
+    receive(home)
+    (copy,) = copies(home)
+    copy.rename(tmp_path / "elsewhere")
+    copy.symlink_to(tmp_path / "elsewhere")
+    assert not is_copied(home)
+
+
+def test_without_room_for_a_copy_the_call_works(home: Path) -> None:
+    (home / "agent").write_text("a file where the directory would be")
+    assert not is_copied(home)
+    assert not is_copied(home)
+
+
+def test_unused_copies_go_when_a_new_one_comes(home: Path) -> None:
+    now = time.time()
+    ages = {"0123456789abcdef": 31, "fedcba9876543210": 29, ".new-0a0b0c": 1, ".new-0a0b0d": 0}
+    for name, days in ages.items():
+        path = home / "agent" / name
+        (path / "ipexctl").mkdir(parents=True)
+        os.utime(path, (now, now - days * 86400))
+    receive(home)
+    assert {path.name for path in copies(home)} >= {"fedcba9876543210", ".new-0a0b0d"}
+    assert len(copies(home)) == 3
+
+
+def test_a_copy_in_use_is_touched_once_a_day(home: Path) -> None:
+    receive(home)
+    (copy,) = copies(home)
+    for hours, is_touched in ((2, False), (25, True)):
+        then = time.time() - hours * 3600
+        os.utime(copy, (then, then))
+        assert is_copied(home)
+        assert (copy.stat().st_mtime > then + 1) == is_touched
+
+
+def test_an_archive_with_another_hash_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipexctl.remote.node_call._copy_name", lambda archive: "0123456789abcdef")
+    assert not is_copied(home)
+    assert not (home / "agent").exists()
