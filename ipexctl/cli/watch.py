@@ -22,9 +22,9 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.run.live import LiveRun, wants_live
 from ipexctl.ui.run.plain import PlainRun
 from ipexctl.ui.run.summary import cut_short_lines, left_lines, not_stopped_lines
+from ipexctl.ui.run.view import LiveRun, wants_live
 
 if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt, Leave

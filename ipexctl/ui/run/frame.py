@@ -1,271 +1,363 @@
-"""Draws the live view as lines of text: header, a row per rank, the log, the keys. Pure; the state is in `state`."""
+"""The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState` and changes nothing."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
-from rich.cells import cell_len, set_cell_size
+from rich.box import ROUNDED
+from rich.cells import cell_len
+from rich.console import Group
+from rich.layout import Layout
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from ipexctl.text import printable
 from ipexctl.ui.run.figures import short_number, sparkline
+from ipexctl.ui.run.folded_log import newest
 from ipexctl.ui.run.keys import HELP
-from ipexctl.ui.run.log_panel import newest
 from ipexctl.ui.run.state import chosen_rows, shown_rows
 from ipexctl.ui.run.summary import counted, duration, signal_name, state_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ipexctl.ui.run.log_panel import Entry
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+    from ipexctl.ui.run.folded_log import Entry
     from ipexctl.ui.run.state import Row, RunState
 
 _STATE_STYLE: Final = {
     "starting": "dim", "running": "green", "ok": "dim green", "failed": "bold red", "lost": "bold magenta",
     "stopped": "yellow", "unknown": "dim",
 }  # fmt: skip
-_MOST_ROWS_OF_A_LINE: Final = 4
+_ROWS_PER_ENTRY: Final = 4
 _SILENT: Final = 8.0
 _LATE: Final = 1000
 """Lines behind the run before the view says so; fewer, or less than two seconds of output, are just in transit."""
 _TABLE_FROM: Final = 10
 """Lines of the screen from which there is room for the table."""
+_PANEL_FROM: Final = 20
+"""Lines of the screen from which there is room for a border around the header."""
+_PROGRESS_FROM: Final = 72
+"""Columns from which there is room for the curve, the epoch and the speed beside the loss and the step."""
+_CURVE_WIDTH: Final = 60
+_TOP_SECONDS: Final = 0.5
 
 
-def draw(screen: RunState, width: int, height: int, now: float) -> list[Text]:
-    head = _header(screen, width, now)
-    if height < _TABLE_FROM:
-        head = head[: 1 if height > 2 else 0]
-        table: list[Text] = []
+class Frame:
+    """Composes the screen. Header and table change twice a second at most, unless a state, a key or the size did."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._top: list[Layout] = []
+        self._top_key: tuple[object, ...] = ()
+
+    def compose(self, width: int, height: int, now: float) -> Layout:
+        """The whole screen; a small terminal gets fewer parts."""
+        state = self._state
+        controls, states = state.controls, tuple(row.status.state for row in state.rows.values())
+        key = (int(now / _TOP_SECONDS), width, height, controls.ranks, controls.stopping, state.status.state, states)
+        if key != self._top_key:
+            self._compose_top(width, height, now)
+            self._top_key = key
+        parts = [*self._top]
+        if height > 3:
+            parts.append(Layout(_log_title(state), size=1))
+        if height > 1:
+            parts.append(Layout(_help() if controls.mode == "help" else _Log(state)))
+        screen = Layout()
+        screen.split_column(*parts, Layout(_footer(state), size=1))
+        return screen
+
+    def _compose_top(self, width: int, height: int, now: float) -> None:
+        header, header_height = _header(self._state, width, height, now)
+        self._top = [Layout(_Held(header), size=header_height)] if header_height else []
+        if height >= _TABLE_FROM:
+            table, table_height = _ranks(self._state, width, max(3, (height - header_height - 3) // 2))
+            self._top.append(Layout(_Held(table), size=table_height))
+
+
+class _Held:
+    """Keeps what rich rendered: a table takes rich milliseconds."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self._renderable = renderable
+        self._segments: list[Segment] | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._segments is None:
+            self._segments = list(console.render(self._renderable, options))
+        return self._segments
+
+
+def _header(state: RunState, width: int, height: int, now: float) -> tuple[RenderableType, int]:
+    """The header and its height: in a panel, as lines, or as one line."""
+    run = f"run {printable(state.status.id)}"
+    if height <= 2:
+        return "", 0
+    if height < _PANEL_FROM:
+        lines = _header_lines(state, width, now, run)[: None if height >= _TABLE_FROM else 1]
+        return Group(*lines), len(lines)
+    lines = _header_lines(state, width - 4, now, "")
+    size = f"{counted(state.status.nodes, 'node')}, {counted(state.status.world_size, 'rank')}"
+    panel = Panel(
+        Group(*lines),
+        box=ROUNDED,
+        border_style="dim",
+        title=Text(_tail(printable(state.status.script), width - 8), "bold not dim"),
+        title_align="left",
+        subtitle=Text(f"{run}: {size}", "not dim", no_wrap=True, overflow="ellipsis"),
+        subtitle_align="right",
+    )
+    return panel, len(lines) + 2
+
+
+def _header_lines(state: RunState, width: int, now: float, run: str) -> list[RenderableType]:
+    status = state.status
+    name, style = ("stopping", "bold yellow") if state.controls.stopping else (status.state, _STATE_STYLE[status.state])
+    text = Text.assemble((name, style), f"  {duration(state.elapsed(now))}")
+    if status.attempt:
+        text.append(f"  restart {status.attempt} of {status.restarts}", "yellow")
+    if (silent := state.silent(now)) > _SILENT:
+        text.append(f"  node0 not heard for {duration(silent)}", "bold yellow")
+    if run:
+        script = _tail(printable(status.script), max(8, width - text.cell_len - cell_len(run) - 5))
+        text = Text.assemble((script, "bold"), "  ", text)
+    totals = [Text(run, "dim"), _totals(state)] if run else [_totals(state)]
+    lines: list[RenderableType]
+    if text.cell_len + 2 + totals[0].cell_len <= width:
+        lines = [_ends(text, totals[0]), *map(_cut, totals[1:])]
     else:
-        height_left = height - len(head) - 3
-        table = _table(chosen_rows(screen), width, max(3, height_left * 9 // 20), len(screen.rows))
-    foot = [_rule(screen, width), _footer(screen, width)][-min(2, max(1, height - len(head))) :]
-    height_left = height - len(head) - len(table) - len(foot)
-    body = _help(width, height_left) if screen.controls.mode == "help" else _stream(screen, width, height_left)
-    lines = [*head, *table, *foot[:-1], *body, *[Text()] * (height_left - len(body)), *foot[-1:]]
-    return lines[:height]
+        lines = list(map(_cut, [text, *totals[-1:]]))
+    progress = _progress(state, width)
+    return lines if progress is None else [*lines, progress]
 
 
-def _header(screen: RunState, width: int, now: float) -> list[Text]:
-    status = screen.status
-    state = "stopping" if screen.controls.stopping else status.state
-    style = "yellow" if screen.controls.stopping else _STATE_STYLE[status.state]
-    right = Text(f"run {printable(status.id)}  {counted(status.nodes, 'node')}  {counted(status.world_size, 'rank')}")
-    restart_text = f"  restart {status.attempt} of {status.restarts}" if status.attempt else ""
-    middle = Text.assemble((state, style), f"  {duration(screen.elapsed(now))}", (restart_text, "yellow"))
-    if (silent := screen.silent(now)) > _SILENT:
-        middle.append(f"  node0 not heard for {duration(silent)}", "bold yellow")
-    name = _tail(printable(status.script), max(8, width - cell_len(right.plain) - cell_len(middle.plain) - 5))
-    left = Text.assemble((name, "bold"), "  ", middle)
-    lines = [_ends(left, right, width), _totals(screen, width)]
-    if figures := _figures(screen, width):
-        lines.append(figures)
-    return lines
-
-
-def _totals(screen: RunState, width: int) -> Text:
-    ranks = [row.status for row in screen.rows.values()]
-    parts = [f"{screen.lines:,} lines", f"{screen.rate:,.0f}/s"]
-    cpu, rss = sum(rank.cpu or 0 for rank in ranks), sum(rank.rss or 0 for rank in ranks)
+def _totals(state: RunState) -> Text:
+    ranks = [row.status for row in state.rows.values()]
+    has_trouble = any(rank.state in {"failed", "lost"} for rank in ranks)
+    parts = [f"{state.rate:,.0f} lines/s"]
+    cpu, memory = sum(rank.cpu or 0 for rank in ranks), sum(rank.rss or 0 for rank in ranks)
     if cpu >= 5:
         parts.append(f"{cpu / 100:,.1f} cores busy")
-    if rss:
-        parts.append(f"memory {_bytes(rss)}")
-    trouble = any(rank.state in {"failed", "lost"} for rank in ranks)
+    if memory:
+        parts.append(f"memory {_bytes(memory)}")
     counts = state_counts(ranks)
-    text = Text.assemble((f"{counts}  " if counts else "", "bold red" if trouble else "dim"), ("  ".join(parts), "dim"))
-    return _fit(text, width)
+    return Text.assemble((f"{counts}  " if counts else "", "bold red" if has_trouble else ""), "  ".join(parts))
 
 
-def _figures(screen: RunState, width: int) -> Text | None:
-    figures = screen.figures
-    parts: list[str] = []
-    if figures.epoch:
-        parts.append(f"epoch {figures.epoch[0]}" + (f"/{figures.epoch[1]}" if figures.epoch[1] else ""))
+def _progress(state: RunState, width: int) -> RenderableType | None:
+    """The loss with its curve, and the step with its bar; None if the script has printed neither."""
+    figures = state.figures
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    cells: list[RenderableType] = []
+
+    def add(cell: RenderableType, ratio: int | None = None) -> None:
+        grid.add_column(no_wrap=True, ratio=ratio)
+        cells.append(cell)
+
+    if figures.loss is not None:
+        add(Text(f"loss {short_number(figures.loss)}", "bold" if math.isfinite(figures.loss) else "bold red"))
+        if width >= _PROGRESS_FROM:
+            add(_Curve(figures.curve.points), 1)
+    if figures.epoch and width >= _PROGRESS_FROM:
+        add(Text(f"epoch {figures.epoch[0]}" + (f"/{figures.epoch[1]}" if figures.epoch[1] else "")))
     if figures.step:
         done, total = figures.step
-        parts.append(f"step {done:,}" + (f"/{total:,} {100 * done // total}%" if total else ""))
-    if figures.speed:
-        parts.append(figures.speed)
-    progress = "  ".join(parts)
-    if figures.loss is None:
-        return _fit(Text(progress), width) if progress else None
-    bad = figures.loss != figures.loss or figures.loss in {float("inf"), float("-inf")}
-    value = f"loss {short_number(figures.loss)}"
-    curve_width = min(60, width - len(value) - len(progress) - 4)
-    curve = sparkline(figures.curve.points, curve_width, unicode=screen.unicode)
-    return _fit(Text.assemble((value, "bold red" if bad else "bold"), "  ", (curve, "cyan"), "  ", progress), width)
+        add(Text(f"step {done:,}" + (f"/{total:,}" if total else "")))
+        if total:
+            add(_bar(done, total), 1)
+            add(Text(f"{100 * done // total}%"))
+    if figures.speed and (width >= _PROGRESS_FROM or not cells):
+        add(Text(figures.speed, "dim"))
+    if not cells:
+        return None
+    grid.add_row(*cells)
+    return grid
 
 
-def _table(rows: Sequence[Row], width: int, height_left: int, all_ranks: int) -> list[Text]:
-    shown = shown_rows(rows, height_left if len(rows) <= height_left else height_left - 1)
-    hosts = max((cell_len(printable(row.status.host)) for row in rows), default=4)
-    host = min(max(4, hosts), 12 if width < 100 else 28)
-    lines = [_row(("rank", "host", "state", "lines/s", "CPU%", "mem", "last line"), host, width, "dim", "dim")]
-    for row in shown:
-        style = _STATE_STYLE[row.status.state]
-        lines.append(_row(_cells(row, host), host, width, style, ""))
-    hidden = [row for row in rows if row not in shown]
-    if hidden:
-        rate = sum(row.rate for row in hidden)
-        text = f"{'':>4} and {len(hidden)} more: {state_counts([row.status for row in hidden])}, {rate:,.0f} lines/s"
-        lines.append(_fit(Text(text, "dim"), width))
-    elif not rows:
-        text = "none of the ranks asked for" if all_ranks else "no rank has started yet"
-        lines.append(_fit(Text(f"{'':>4} {text}", "dim"), width))
-    return lines
+class _Curve:
+    """A sparkline as wide as its cell."""
+
+    def __init__(self, points: Sequence[float]) -> None:
+        self._points = points
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(_CURVE_WIDTH, options.max_width)
+        yield Text(sparkline(self._points, width, unicode=not options.ascii_only), "cyan", no_wrap=True)
 
 
-def _cells(row: Row, host: int) -> tuple[str, ...]:
-    status = row.status
-    state: str = status.state
-    if status.state == "failed" and status.signal:
-        state = signal_name(status.signal)
-    elif status.state == "failed" and status.exit_code is not None:
-        state = f"exit {status.exit_code}"
-    return (
-        str(status.rank),
-        _middle(printable(status.host), host),
-        state,
-        _count(row.rate),
-        "" if status.cpu is None else f"{status.cpu:.0f}",
-        "" if status.rss is None else _bytes(status.rss),
-        row.last,
+def _bar(done: float, total: float, *, width: int | None = None, style: str = "green") -> ProgressBar:
+    return ProgressBar(
+        total=total, completed=done, width=width, style="bright_black", complete_style=style, finished_style=style
     )
 
 
-def _row(cells: Sequence[str], host: int, width: int, state_style: str, style: str) -> Text:
-    rank, name, state, rate, cpu, memory, last = cells
-    text = Text(f"{rank:>4} {set_cell_size(name, host)} ", style)
-    text.append(f"{state:<8} ", state_style)
-    if width >= 40:
-        text.append(f"{rate:>7} ")
-    if width >= 60:
-        text.append(f"{cpu:>5} {memory:>6} ")
-    text.append(" ")
-    text.append(last, style or "")
-    return _fit(text, width)
+def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, int]:
+    """The table of ranks and its height; `height` has room for the rows, not for the heading."""
+    rows = chosen_rows(state)
+    shown = shown_rows(rows, height if len(rows) <= height else height - 1)
+    hidden = [row for row in rows if row not in shown]
+    host_width = min(max([4, *(cell_len(printable(row.status.host)) for row in rows)]), 12 if width < 100 else 28)
+    bar_width = 6 if width < 100 else 12
+    columns = [("rank", 4, True), ("host", host_width, False), ("state", 8, False)]
+    columns += [("lines/s", 7, True)] if width >= 40 else []
+    columns += [("CPU%", 5, True), ("", bar_width, False), ("memory", 6, True)] if width >= 60 else []
+    # Gaps are part of the widths: padding would make rich render each cell twice.
+    table = Table(box=None, expand=True, padding=0, header_style="dim")
+    for name, column_width, is_number in columns:
+        table.add_column(name.rjust(column_width) if is_number else name, width=column_width + 1, no_wrap=True)
+    table.add_column("last line", ratio=1, no_wrap=True, overflow="ellipsis")
+    busiest = max([100.0, *(row.status.cpu or 0 for row in rows)])
+    for row in shown:
+        status = row.status
+        cells: list[RenderableType] = [
+            Text(f"{status.rank:>4}"),
+            Text(_middle(printable(status.host), host_width)),
+            Text(_state_text(row), _STATE_STYLE[status.state]),
+            Text(f"{_count(row.rate):>7}"),
+            Text("" if status.cpu is None else f"{status.cpu:>5.0f}"),
+            "" if status.cpu is None else _bar(status.cpu, busiest, width=bar_width, style="cyan"),
+            Text("" if status.rss is None else f"{_bytes(status.rss):>6}"),
+        ]
+        table.add_row(*cells[: len(columns)], Text(row.last))
+    if hidden:
+        rate = sum(row.rate for row in hidden)
+        note = f"and {len(hidden)} more: {state_counts([row.status for row in hidden])}, {rate:,.0f} lines/s"
+    elif not rows:
+        note = "none of the chosen ranks is in this run" if state.rows else "no rank has started yet"
+    else:
+        return table, len(shown) + 1
+    return Group(table, _cut(Text(f"{'':>4} {note}", "dim"))), len(shown) + 2
 
 
-def _rule(screen: RunState, width: int) -> Text:
-    controls = screen.controls
-    parts = ["all ranks" if controls.ranks.everyone else f"ranks {controls.ranks}"]
-    if screen.late > max(_LATE, 2 * screen.rate):
-        parts.append(f"{screen.late:,} lines behind the run")
+def _state_text(row: Row) -> str:
+    status = row.status
+    if status.state == "failed" and status.signal:
+        return signal_name(status.signal)
+    if status.state == "failed" and status.exit_code is not None:
+        return f"exit {status.exit_code}"
+    return status.state
+
+
+def _log_title(state: RunState) -> Rule:
+    controls = state.controls
+    parts = ["all ranks" if controls.ranks.everyone else f"ranks {controls.ranks}", counted(state.lines, "line")]
+    if state.late > max(_LATE, 2 * state.rate):
+        parts.append(f"{state.late:,} lines behind the run")
     if controls.paused:
-        behind = f", {screen.behind:,} lines came since" if screen.behind > 0 else ""
-        parts.append(f"held{behind}; space to go on")
-    elif screen.left_out:
-        parts.append(f"{screen.left_out:,} lines came too fast for the eye; the logs have them all")
-    dash = "─" if screen.unicode else "-"
-    title = _fit(Text(f"{dash * 2} {f' {dash * 2} '.join(parts)} "), width).plain
+        parts.append("held" + (f", {state.behind:,} lines came since" if state.behind > 0 else ""))
+    elif state.left_out:
+        parts.append(f"{state.left_out:,} too fast to show; ipexctl logs has them all")
     style = "yellow" if controls.paused else "dim"
-    return Text(title + dash * max(0, width - cell_len(title)), style)
+    return Rule(Text(", ".join(parts), "yellow" if controls.paused else ""), align="left", style=style)
 
 
-def _footer(screen: RunState, width: int) -> Text:
-    controls = screen.controls
-    if controls.mode == "filtering":
-        line = Text.assemble(("show ranks: ", "bold"), controls.typed, ("_", "blink"))
-        line.append(f"   {controls.complaint}" if controls.complaint else "   enter to take, escape to leave", "dim")
-        return _fit(line, width)
-    if controls.mode == "confirming":
-        return _fit(Text("stop the run on every host? y/n", "bold yellow"), width)
-    if controls.stopping:
-        return _fit(Text("every rank is told to end; Ctrl-C once more leaves at once", "yellow"), width)
-    if not controls.keys:
-        return _fit(Text("Ctrl-C stops the run on every host", "dim"), width)
-    text = Text()
-    for key, action in (
-        ("/", "ranks"),
-        ("space", "go on" if controls.paused else "hold"),
-        ("d", "detach"),
-        ("s", "stop"),
-    ):
-        text.append(key, "bold")
-        text.append(f" {action}   ", "dim")
-    text.append("?", "bold")
-    text.append(" help", "dim")
-    return _fit(text, width)
+class _Log:
+    """The newest entries that fit, the newest at the bottom."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, height = options.max_width, options.height or options.max_height
+        rows: list[list[Segment]] = []
+        for entry in self._entries():
+            if len(rows) >= height:
+                break
+            rows[:0] = _entry_rows(entry, console, options, width)
+        for row in rows[max(0, len(rows) - height) :]:
+            yield from row
+            yield Segment.line()
+
+    def _entries(self) -> Iterator[Entry]:
+        entries = newest(self._state.entries(), self._state.controls.ranks)
+        for _ in range(self._state.controls.scrolled):
+            next(entries, None)
+        return entries
 
 
-def _help(width: int, height_left: int) -> list[Text]:
-    lines = [Text.assemble((f"  {key:<29}", "bold"), description) for key, description in HELP]
-    return [_fit(line, width) for line in lines[:height_left]]
-
-
-def _stream(screen: RunState, width: int, height_left: int) -> list[Text]:
-    """The newest lines that fit, the newest at the bottom; an entry is cut only if it alone exceeds the room."""
-    rows: list[Text] = []
-    controls = screen.controls
-    skip = controls.scrolled
-    for entry in newest(screen.entries(), controls.ranks):
-        if skip > 0:
-            skip -= 1
-            continue
-        if len(rows) >= height_left:
-            break
-        rows[:0] = _entry_rows(entry, width)
-    return rows[len(rows) - height_left :] if len(rows) > height_left else rows
-
-
-def _entry_rows(entry: Entry, width: int) -> list[Text]:
+def _entry_rows(entry: Entry, console: Console, options: ConsoleOptions, width: int) -> list[list[Segment]]:
     key = (width, len(entry.ranks))
     if entry.rendered is None or entry.rendered[0] != key:
-        entry.rendered = key, _wrapped(entry, width)
+        text = Text("\n").join(_wrapped(entry, console, width))
+        text.no_wrap = True
+        entry.rendered = key, console.render_lines(text, options.update(height=None), pad=False)
     return entry.rendered[1]
 
 
-def _wrapped(entry: Entry, width: int) -> list[Text]:
+def _wrapped(entry: Entry, console: Console, width: int) -> list[Text]:
+    """The entry in at most four rows, the later ones indented by the width of its prefix."""
     if entry.stream is None:
-        prefix = Text.assemble(("ipexctl: ", "bold blue"))
+        prefix = Text("ipexctl: ", "bold blue")
     elif entry.stream == "stderr":
         prefix = Text.assemble((f"[{entry.label}", "yellow"), (" err", "yellow dim"), ("] ", "yellow"))
     else:
-        prefix = Text.assemble((f"[{entry.label}] ", "cyan"))
-    if cell_len(prefix.plain) > width // 2:
-        prefix = _fit(prefix, width // 2 - 1).append(" ")
-    content = Text.from_ansi(entry.text) if "\x1b" in entry.text else Text(entry.text)
-    indent = cell_len(prefix.plain)
-    inner = max(1, width - indent)
-    pieces = _pieces(content, inner)
-    rows = [prefix + pieces[0], *(Text(" " * indent) + piece for piece in pieces[1:_MOST_ROWS_OF_A_LINE])]
-    if len(pieces) > _MOST_ROWS_OF_A_LINE:
-        rows[-1].truncate(width - 2, overflow="crop")
-        rows[-1].append(" …", "dim")
-    return [_fit(row, width) for row in rows]
+        prefix = Text(f"[{entry.label}] ", "cyan")
+    prefix.truncate(max(1, width // 2), overflow="ellipsis")
+    indent = prefix.cell_len
+    room = max(1, width - indent)
+    text = Text.from_ansi(entry.text) if "\x1b" in entry.text else Text(entry.text)
+    rows = list(text[: room * (_ROWS_PER_ENTRY + 1)].wrap(console, room, overflow="fold")) or [Text()]
+    if len(rows) > _ROWS_PER_ENTRY:
+        last = rows[_ROWS_PER_ENTRY - 1]
+        last.truncate(max(0, room - 2), overflow="crop")
+        last.append(" …", "dim")
+    return [
+        Text.assemble(prefix if not index else " " * indent, row) for index, row in enumerate(rows[:_ROWS_PER_ENTRY])
+    ]
 
 
-def _pieces(text: Text, width: int) -> list[Text]:
-    plain = text.plain
-    if cell_len(plain) <= width:
-        return [text]
-    cuts: list[int] = []
-    filled = 0
-    for index, character in enumerate(plain):
-        cells = cell_len(character)
-        if filled + cells > width:
-            cuts.append(index)
-            filled = 0
-            if len(cuts) > _MOST_ROWS_OF_A_LINE:
-                break
-        filled += cells
-    return list(text.divide(cuts))
+def _footer(state: RunState) -> RenderableType:
+    controls = state.controls
+    if controls.mode == "filtering":
+        hint = controls.error or "Enter shows them, Escape cancels"
+        return _cut(Text.assemble(("show ranks: ", "bold"), controls.typed, ("_", "blink"), (f"   {hint}", "dim")))
+    if controls.mode == "confirming":
+        return _cut(Text("stop the run on every host? y/n", "bold yellow"))
+    if controls.stopping:
+        return _cut(Text("stopping every rank; Ctrl-C again exits without waiting", "yellow"))
+    if not controls.keys:
+        return _cut(Text("Ctrl-C stops the run on every host", "dim"))
+    legend = Text()
+    for key, action in (
+        ("/", "ranks"),
+        ("space", "continue" if controls.paused else "hold"),
+        ("↑↓", "scroll"),
+        ("d", "detach"),
+        ("s", "stop"),
+        ("?", "help"),
+    ):
+        legend.append(f" {key} ", "reverse")
+        legend.append(f" {action}  ")
+    return _cut(legend)
 
 
-def _fit(text: Text, width: int) -> Text:
-    text.no_wrap = True
-    if cell_len(text.plain) > width:
-        text.truncate(max(0, width), overflow="ellipsis" if width > 1 else "crop")
+def _help() -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    for key, action in HELP:
+        grid.add_row(Text(key, "bold"), Text(action))
+    return Padding(grid, (0, 2))
+
+
+def _ends(left: Text, right: Text) -> Table:
+    grid = Table.grid(expand=True)
+    grid.add_column(no_wrap=True, ratio=1)
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_row(left, right)
+    return grid
+
+
+def _cut(text: Text) -> Text:
+    """The text as one line that ends in an ellipsis where it does not fit."""
+    text.no_wrap, text.overflow = True, "ellipsis"
     return text
-
-
-def _ends(left: Text, right: Text, width: int) -> Text:
-    gap = width - cell_len(left.plain) - cell_len(right.plain)
-    if gap < 2:
-        return _fit(left, width)
-    return left.append(" " * gap).append_text(right)
 
 
 def _tail(text: str, width: int) -> str:

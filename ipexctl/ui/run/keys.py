@@ -14,28 +14,28 @@ Action = Literal["detach", "stop"]
 Mode = Literal["watching", "filtering", "confirming", "help"]
 
 HELP: Final = (
-    ("/", "show only some ranks: 0-3,8; nothing for all"),
-    ("space", "hold the lines still, and let them go again"),
-    ("up, down, page up, page down", "look back through the lines"),
-    ("d, q", "detach: the run goes on without you"),
-    ("s", "stop the run on every host"),
-    ("Ctrl-C", "the same without being asked"),
-    ("?", "this help, and back"),
+    ("/", "show only some ranks, such as 0-3,8; an empty list shows all"),
+    ("space", "hold the log; again continues"),
+    ("↑ ↓ PgUp PgDn", "scroll through the log"),
+    ("d, q", "detach: the run continues"),
+    ("s", "stop the run on every host, after you confirm with y"),
+    ("Ctrl-C", "stop the run at once"),
+    ("?", "close this help"),
 )
 _SCROLL: Final = {"up": 1, "down": -1, "page-up": 10, "page-down": -10, "k": 1, "j": -1}
-_LONGEST: Final = 200
+_MAX_TYPED: Final = 200
 
 
 class Controls:
-    """State that the keys have set; the view draws accordingly."""
+    """State of the view that the keys change."""
 
     def __init__(self, ranks: RankSet = EVERY_RANK, *, keys: bool = True) -> None:
         self.keys = keys
-        """True if stdin is a keyboard."""
+        """True if stdin is a terminal, so that keys can be pressed."""
         self.mode: Mode = "watching"
         self.ranks = ranks
         self.typed = ""
-        self.complaint = ""
+        self.error = ""
         self.paused = False
         self.scrolled = 0
         """Lines scrolled back."""
@@ -58,7 +58,7 @@ class Controls:
         return None
 
     def _watch(self, key: str) -> None:
-        self.complaint = ""
+        self.error = ""
         if key == "/":
             self.mode, self.typed = "filtering", "" if self.ranks.everyone else str(self.ranks)
         elif key == "s":
@@ -77,21 +77,21 @@ class Controls:
         if key == "enter":
             try:
                 self.ranks = parse_ranks(self.typed) if self.typed.strip() else EVERY_RANK
-            except UserError as error:
-                self.complaint = f"{error.message} ({error.fix})"
+            except UserError as failure:
+                self.error = f"{failure.message} ({failure.fix})"
                 return
-            self.mode, self.complaint, self.scrolled = "watching", "", 0
+            self.mode, self.error, self.scrolled = "watching", "", 0
         elif key == "escape":
-            self.mode, self.complaint = "watching", ""
+            self.mode, self.error = "watching", ""
         elif key == "backspace":
             self.typed = self.typed[:-1]
         elif key == "clear":
             self.typed = ""
-        elif len(key) == 1 and key.isprintable() and len(self.typed) < _LONGEST:
+        elif len(key) == 1 and key.isprintable() and len(self.typed) < _MAX_TYPED:
             self.typed += key
 
 
-_NAMED: Final = {
+_KEY_NAMES: Final = {
     b"\x1b[A": "up", b"\x1bOA": "up", b"\x1b[B": "down", b"\x1bOB": "down",
     b"\x1b[5~": "page-up", b"\x1b[6~": "page-down", b"\x1b": "escape",
     b"\r": "enter", b"\n": "enter", b"\x7f": "backspace", b"\x08": "backspace", b"\x15": "clear",
@@ -102,13 +102,13 @@ def read_keys(data: bytes) -> list[str]:
     """The keys in one read from the terminal. An unknown escape sequence becomes one unknown key."""
     keys: list[str] = []
     while data:
-        length = _sequence(data) if data[:1] == b"\x1b" else 1
+        length = _sequence_length(data) if data[:1] == b"\x1b" else 1
         key, data = data[:length], data[length:]
-        keys.append(_NAMED.get(key) or key.decode("ascii", "replace"))
+        keys.append(_KEY_NAMES.get(key) or key.decode("ascii", "replace"))
     return keys
 
 
-def _sequence(data: bytes) -> int:
+def _sequence_length(data: bytes) -> int:
     """The length of the escape sequence at the beginning."""
     if data[1:2] == b"O":
         return min(3, len(data))

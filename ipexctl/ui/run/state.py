@@ -1,4 +1,4 @@
-"""State of the live view: fed with events, drawn ten times a second. Uses neither terminal nor clock."""
+"""State of the live view: takes events, counts and folds lines. Uses neither terminal nor clock."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from ipexctl.jobs.events import FINAL, Chunk, RankStatus, RunNotice, RunStatus
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.text import printable
 from ipexctl.ui.run.figures import Figures
+from ipexctl.ui.run.folded_log import FoldedLog, bare, colored, newest
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.lines import NewestLines
-from ipexctl.ui.run.log_panel import FoldedLog, bare, colored, newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.text import Text
-
     from ipexctl.jobs.events import Event, RunEnded, Stream
-    from ipexctl.ui.run.log_panel import Entry
+    from ipexctl.ui.run.folded_log import Entry
 
 _LINES_PER_TICK: Final = 500
 """Lines that one tick processes, over all ranks. Nobody can read more, and rich would use too much time."""
@@ -53,10 +51,9 @@ class Row:
 class RunState:
     """State of the view. `feed` is cheap for any event; `tick` does the work, which is bounded."""
 
-    def __init__(self, status: RunStatus, controls: Controls | None = None, *, unicode: bool = True) -> None:
+    def __init__(self, status: RunStatus, controls: Controls | None = None) -> None:
         self.status = status
         self.controls = controls or Controls()
-        self.unicode = unicode
         self.rows: dict[int, Row] = {}
         self.figures = Figures()
         self.folded = FoldedLog()
@@ -84,7 +81,7 @@ class RunState:
         return sum(row.rate for row in self.rows.values())
 
     def feed(self, event: Event) -> None:
-        self.changed = True
+        self.changed = self.changed or not isinstance(event, RunStatus) or _states(event) != _states(self.status)
         self._has_new_event = self._has_new_event or not isinstance(event, RunNotice)
         if isinstance(event, Chunk):
             self._row(event.rank).streams[event.stream].feed(event.data)
@@ -132,14 +129,6 @@ class RunState:
     def behind(self) -> int:
         """Entries added since the pause."""
         return self.folded.added - self._paused_entries[-1].number if self._paused_entries else 0
-
-    def render(self, width: int, height: int, now: float) -> list[Text]:
-        """The screen as lines, at most `height` of them and at most `width` wide."""
-        from ipexctl.ui.run.frame import draw
-
-        self.tick(now)
-        self.changed = False
-        return draw(self, width, height, now)
 
     def last_lines(self, limit: int) -> list[str]:
         """The last lines, to print after the view is closed: of the rank that failed first, or of all."""
@@ -208,6 +197,10 @@ class RunState:
             self._measured = now
 
 
+def _states(status: RunStatus) -> list[str]:
+    return [status.state, *(rank.state for rank in status.ranks)]
+
+
 def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
     """The rows that fit: failed ranks first, then the ranks with most output, some of every host.
 
@@ -233,6 +226,6 @@ def _trouble(row: Row) -> int:
     return {"failed": 0, "lost": 1, "running": 2, "starting": 2, "unknown": 2}.get(row.status.state, 3)
 
 
-def chosen_rows(screen: RunState) -> list[Row]:
-    ranks: RankSet = screen.controls.ranks
-    return [row for row in screen.rows.values() if row.status.rank in ranks]
+def chosen_rows(state: RunState) -> list[Row]:
+    ranks: RankSet = state.controls.ranks
+    return [row for row in state.rows.values() if row.status.rank in ranks]

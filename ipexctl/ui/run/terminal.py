@@ -1,4 +1,7 @@
-"""The terminal of the live view: takes the screen, paints frames of rich Text, reads keys, restores the screen."""
+"""The terminal of the live view: takes the screen, paints rich renderables, reads keys, restores the screen.
+
+`rich.live.Live` is not used: it writes with its lock held, so a terminal that takes no output blocks its `stop`.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,21 @@ import termios
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+from rich.console import Console
+from rich.control import Control
+from rich.segment import Segments
 
-    from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.segment import Segment
 
 _ENTER: Final = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE: Final = b"\x1b[?2026l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN_FRAME: Final = b"\x1b[?2026h"
 _END_FRAME: Final = b"\x1b[?2026l"
 """Synchronized output: terminals that support it show a frame at once, others ignore the sequences."""
-_PIECE: Final = 1024
-"""Bytes that a terminal reported as writable takes without blocking."""
+_PIECE: Final = 256
+"""Bytes of one write. Where the descriptor can block, a writable terminal mostly has room for so many."""
 _OWN_MODES: Final = termios.ECHO | termios.ICANON
 
 
@@ -29,23 +35,15 @@ class Terminal:
     """The terminal on stdout, and on stdin if that is one, too. One thread paints; any thread may call `leave`."""
 
     def __init__(self, *, no_color: bool = False) -> None:
-        from rich.console import Console
-
-        self._out = sys.stdout.fileno()
+        self._out = _non_blocking(sys.stdout.fileno())
         self.keyboard: int | None = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
-        self._encoding = sys.stdout.encoding or "ascii"
         self._console = Console(file=sys.stdout, force_terminal=True, no_color=no_color or None, highlight=False)
         self._lock = threading.RLock()
         self._before: list[Any] | None = None
         self._entered = False
-        self._must_leave = False
-        self._shown: list[Hashable] = []
+        self._shown: list[list[Segment]] = []
         self._size = (0, 0)
         self._pending = memoryview(b"")
-
-    @property
-    def unicode(self) -> bool:
-        return self._encoding.lower().replace("-", "") == "utf8"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -88,17 +86,21 @@ class Terminal:
             self._shown, self._size = [], (0, 0)
             self._pending = memoryview(_ENTER)
 
-    def leave(self, patience: float | None = 0.5) -> None:
-        """Restore the screen. If the terminal blocks, a later call with more patience restores it."""
+    def leave(self, patience: float = 0.5) -> None:
+        """Restore the screen. What a terminal has not taken after `patience` seconds is dropped.
+
+        Dropping it makes room for the restoration and for what the process prints afterwards.
+        """
         acquired = self._lock.acquire(timeout=0.5)
         try:
-            if self._entered:
-                self._entered, self._must_leave = False, True
-                self._pending = memoryview(b"")
-                self._restore_modes()
-            with contextlib.suppress(OSError):
-                if self._must_leave and select.select([], [self._out], [], patience)[1]:
-                    self._must_leave = False
+            if not self._entered:
+                return
+            self._entered, self._pending = False, memoryview(b"")
+            self._restore_modes()
+            with contextlib.suppress(OSError, termios.error):
+                if not self._is_writable(patience):
+                    termios.tcflush(self._out, termios.TCOFLUSH)
+                if self._is_writable(0):
                     os.write(self._out, _LEAVE)
         finally:
             if acquired:
@@ -110,24 +112,23 @@ class Terminal:
                 termios.tcflush(self.keyboard, termios.TCIFLUSH)  # keys typed for the view must not reach the shell
                 termios.tcsetattr(self.keyboard, termios.TCSANOW, self._before)
 
-    def paint(self, lines: Sequence[Text], width: int, height: int) -> None:
+    def paint(self, renderable: RenderableType, width: int, height: int) -> None:
         """Start to write the lines that changed since the last frame."""
+        lines = self._console.render_lines(renderable, self._console.options.update_dimensions(width, height))
         with self._lock:
             if not self._entered:
                 return
-            out: list[str] = []
+            changes: list[Segment] = []
             if self._size != (width, height):
                 self._shown, self._size = [], (width, height)
-                out.append("\x1b[0m\x1b[2J")
-            keys: list[Hashable] = [(line.plain, str(line.style), tuple(line.spans)) for line in lines]
-            for number, (line, key) in enumerate(zip(lines, keys, strict=True)):
-                if number >= len(self._shown) or self._shown[number] != key:
-                    out.append(f"\x1b[{number + 1};1H{self._escaped(line)}\x1b[0m")
-                    out.append("\x1b[K" if line.cell_len < width else "")
-            if len(lines) < len(self._shown):
-                out.append(f"\x1b[{len(lines) + 1};1H\x1b[J")
-            self._shown = keys
-            frame = "".join(out).encode(self._encoding, "replace")
+                changes.append(Control.clear().segment)
+            for number, line in enumerate(lines):
+                if number >= len(self._shown) or self._shown[number] != line:
+                    changes += [Control.move_to(0, number).segment, *line]
+            self._shown = lines
+            with self._console.capture() as captured:
+                self._console.print(Segments(changes), end="", crop=False, soft_wrap=True)
+            frame = captured.get().encode(self._console.encoding, "replace")
             self._pending = memoryview(bytes(self._pending) + _BEGIN_FRAME + frame + _END_FRAME)
             self._push()
 
@@ -146,10 +147,21 @@ class Terminal:
         return data
 
     def _push(self) -> None:
-        while self._pending and select.select([], [self._out], [], 0)[1]:
-            self._pending = self._pending[os.write(self._out, self._pending[:_PIECE]) :]
+        with contextlib.suppress(BlockingIOError):
+            while self._pending and self._is_writable(0):
+                self._pending = self._pending[os.write(self._out, self._pending[:_PIECE]) :]
 
-    def _escaped(self, line: Text) -> str:
-        with self._console.capture() as captured:
-            self._console.print(line, end="", soft_wrap=True, markup=False, emoji=False)
-        return captured.get()
+    def close(self) -> None:
+        if self._out != sys.stdout.fileno():
+            os.close(self._out)
+
+    def _is_writable(self, patience: float) -> bool:
+        return bool(select.select([], [self._out], [], patience)[1])
+
+
+def _non_blocking(descriptor: int) -> int:
+    """A non-blocking descriptor of the same terminal; `descriptor` itself is shared with other processes."""
+    try:
+        return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:  # the terminal belongs to another account: after `su`, for example
+        return descriptor

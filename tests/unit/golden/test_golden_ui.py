@@ -40,7 +40,7 @@ def ends() -> list[Case]:
     controls = Controls(parse_ranks("1"))
     for key in ["/", "-", "enter"]:
         controls.press(key)
-    return [*cases, Case("live view, stopping", plain(screen)[-1]), Case("live view, filter", controls.complaint)]
+    return [*cases, Case("live view, stopping", plain(screen)[-1]), Case("live view, filter", controls.error)]
 
 
 def test_ui(capfd: pytest.CaptureFixture[str]) -> None:

@@ -39,11 +39,11 @@ def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_corrected() -> No
     controls = Controls(parse_ranks("1"))
     for key in ["/", "-", "enter"]:
         controls.press(key)
-    assert missing(controls.complaint, "1-") == []
+    assert missing(controls.error, "1-") == []
     assert controls.mode == "filtering"
     controls.press("escape")
     assert controls.ranks == parse_ranks("1")
-    assert (controls.mode, controls.complaint) == ("watching", "")
+    assert (controls.mode, controls.error) == ("watching", "")
 
 
 def test_letters_typed_into_the_filter_are_no_commands() -> None:

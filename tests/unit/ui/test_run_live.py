@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.ui.run.live import wants_live
+from ipexctl.ui.run.view import wants_live
 from terminals import Shown
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PROGRAM = """
 import signal, sys, threading, time
 from ipexctl.jobs.events import Chunk, RunEnded, RankStatus, RunNotice, RunStatus
-from ipexctl.ui.run.live import LiveRun
+from ipexctl.ui.run.view import LiveRun
 
 def status(state):
     ranks = tuple(RankStatus(rank, "here", state) for rank in range(2))
@@ -75,7 +75,7 @@ def test_an_exception_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]
 
 
 def test_an_error_of_the_view_itself_is_raised_and_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
-    shown = show("view.screen.tick = None; view.watch(RunNotice('x')); time.sleep(0.5)")
+    shown = show("view.state.tick = None; view.watch(RunNotice('x')); time.sleep(0.5)")
     assert shown.until_gone() == 1
     assert shown.restored
     assert b"TypeError" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
@@ -150,6 +150,26 @@ def test_a_terminal_that_takes_nothing_holds_up_nobody_else(show: Callable[[str]
     time.sleep(1)
     assert shown.until_gone() == 0
     assert shown.restored
+
+
+@pytest.mark.parametrize(("ending", "code"), [(END, 0), ("over.wait(20)", 0), ("over.wait(20)", -9)])
+def test_a_terminal_that_takes_nothing_does_not_delay_the_end(
+    show: Callable[[str], Shown], ending: str, code: int
+) -> None:
+    flood = "[view.watch(Chunk(0, 'stdout', b'%d' % i * 99 + b'\\n')) or time.sleep(0.001) for i in range(900)]; "
+    shown = show(
+        flood + ("signal.signal(2, lambda *_: (view.abandon(), signal.raise_signal(9))); " * (code < 0)) + ending
+    )
+    assert shown.until_seen(b"hello")
+    time.sleep(3)  # and reads nothing: the buffer of the terminal is full
+    if ending != END:
+        shown.type(b"\x03" if code < 0 else b"d")
+    assert shown.process.wait(6) == code  # still without reading
+    shown.seen = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
+    assert shown.until(lambda: shown.restored)
+    if not code:
+        shown.until(lambda: False, 0.2)
+        assert (b"ended well" if ending == END else b"attach r1") in shown.seen
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
 
 from ipexctl.jobs.events import Chunk, Failure, RankStatus, RunEnded, RunNotice, RunStatus
 from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.ui.run.folded_log import FoldedLog, bare, colored
+from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls
-from ipexctl.ui.run.log_panel import FoldedLog, bare, colored
 from ipexctl.ui.run.state import RunState, shown_rows
 from message_data import missing
 
 if TYPE_CHECKING:
+    from rich.segment import Segment
+
     from ipexctl.jobs.events import Event, State
 
 
@@ -28,13 +33,22 @@ def status(ranks: int, state: State = "running", **odd: State) -> RunStatus:
     return RunStatus("k3vx", state, "examples/train.py", "default", (ranks + 3) // 4, ranks, 100.0, ranks=rows)
 
 
+def drawn(
+    screen: RunState, width: int = 80, height: int = 24, now: float = 100.0, encoding: str = "utf-8"
+) -> list[list[Segment]]:
+    screen.tick(now)
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, force_terminal=True, width=width, height=height, color_system="standard")
+    return console.render_lines(Frame(screen).compose(width, height, now), console.options)
+
+
 def plain(screen: RunState, width: int = 80, height: int = 24, now: float = 100.0) -> list[str]:
-    return [line.plain.rstrip() for line in screen.render(width, height, now)]
+    return ["".join(segment.text for segment in line).rstrip() for line in drawn(screen, width, height, now)]
 
 
 def stream(screen: RunState, now: float = 100.0) -> list[str]:
     lines = plain(screen, now=now)
-    start = next(number for number, line in enumerate(lines) if line.startswith("──"))
+    start = next(number for number, line in enumerate(lines) if line.endswith("──"))
     return [line for line in lines[start + 1 : -1] if line]
 
 
@@ -98,7 +112,7 @@ def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
     screen = RunState(status(2))
     screen.controls.stopping = True
     lines = plain(screen)
-    assert "stopping" in lines[0]
+    assert "stopping" in lines[1]
     assert missing(lines[-1], "Ctrl-C") == []
 
 
@@ -116,11 +130,11 @@ def test_who_is_far_behind_the_run_is_told_so_until_it_isnt_true_any_more() -> N
 def test_a_node0_that_is_not_heard_any_more_is_no_longer_said_to_be_all_right() -> None:
     screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"hello\n"))
-    assert "not heard" not in plain(screen, now=100.0)[0]
+    assert "not heard" not in plain(screen, now=100.0)[1]
     screen.feed(RunNotice("trying to reach it again"))
-    assert "node0 not heard for 0:12" in plain(screen, now=112.0)[0]
+    assert "node0 not heard for 0:12" in plain(screen, now=112.0)[1]
     screen.feed(status(2))
-    assert "not heard" not in plain(screen, now=113.0)[0]
+    assert "not heard" not in plain(screen, now=113.0)[1]
 
 
 def test_a_flood_is_counted_true_and_shown_in_part() -> None:
@@ -133,7 +147,7 @@ def test_a_flood_is_counted_true_and_shown_in_part() -> None:
         screen.tick(now)
     assert screen.lines == 400_000
     assert screen.left_out == 400_000 - 20 * 500
-    assert "390,000 lines came too fast" in "\n".join(plain(screen, now=now))
+    assert "390,000" in "\n".join(plain(screen, now=now))
 
 
 def test_lines_a_second_are_measured_and_fall_to_nothing() -> None:
@@ -203,7 +217,11 @@ def test_loss_and_step_draw_a_curve_in_the_header() -> None:
     screen = RunState(status(2))
     for step in range(10):
         screen.feed(Chunk(0, "stdout", b"step %d/100 loss=%f\n" % (step, 2 - step / 10)))
-    assert plain(screen)[2] == "loss 1.1  ██▇▆▅▄▃▂▁▁  step 9/100 9%"
+    line = plain(screen)[2]
+    assert all(part in line for part in ("loss 1.1", "█", "▁", "step 9/100", "━", "9%"))
+    line = plain(screen, 60)[3]
+    assert "step 9/100" in line
+    assert "▁" not in line
 
 
 def test_what_a_terminal_would_obey_never_reaches_it() -> None:
@@ -218,10 +236,9 @@ def test_what_a_terminal_would_obey_never_reaches_it() -> None:
 def test_a_ranks_own_colours_stay_and_ours_end_with_the_prefix() -> None:
     screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"a \x1b[31mred\x1b[0m word\n"))
-    (line,) = (line for line in screen.render(80, 24, 100.0) if line.plain.startswith("[0]"))
-    spans = {line.plain[span.start : span.end]: str(span.style) for span in line.spans}
-    assert (str(line.style), spans["[0] "], spans["red"]) == ("", "cyan", "color(1)")
-    assert not any("a" in text or "word" in text for text in spans)
+    (line,) = (line for line in drawn(screen) if line[0].text.startswith("[0]"))
+    styles = {segment.text.strip(): str(segment.style or "none") for segment in line}
+    assert (styles["[0]"], styles["red"], styles["a"], styles["word"]) == ("cyan", "color(1)", "none", "none")
 
 
 def test_where_node0s_clock_is_ahead_the_run_does_not_take_less_than_nothing() -> None:
@@ -252,7 +269,7 @@ def test_every_size_of_run_fits_and_leaves_room_for_its_lines(ranks: int, size: 
     assert len(lines) == size[1]
     assert sum(line.startswith("[0] line") for line in lines) >= 8
     assert lines[-2] == "[0] line 99 loss 0.5"
-    assert "s stop" in lines[-1]
+    assert "s  stop" in lines[-1]
 
 
 EVENTS: st.SearchStrategy[list[Event]] = st.lists(
@@ -276,13 +293,14 @@ KEYS = st.lists(st.sampled_from(["/", "1", "x", "enter", "escape", " ", "?", "s"
 def test_no_event_and_no_key_draws_past_the_screen(
     events: list[Event], keys: list[str], width: int, height: int, unicode: bool
 ) -> None:
-    screen = RunState(status(2), unicode=unicode)
+    screen = RunState(status(2))
     for event in events:
         screen.feed(event)
     for key in keys:
         screen.controls.press(key)
-    lines = screen.render(width, height, 101.0)
-    assert len(lines) <= height
+    lines = drawn(screen, width, height, 101.0, "utf-8" if unicode else "ascii")
+    assert len(lines) == height
     for line in lines:
-        assert cell_len(line.plain) <= width
-        assert line.plain.isprintable() or not line.plain
+        text = "".join(segment.text for segment in line)
+        assert cell_len(text) == width
+        assert text.isprintable()

@@ -1,4 +1,4 @@
-"""The log below the table of ranks: a line that several ranks print at the same time is shown once. Pure."""
+"""The log of the live view: a line that several ranks print at the same time is one entry. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipexctl.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.text import Text
+    from rich.segment import Segment
 
     from ipexctl.jobs.events import Stream as StreamName
     from ipexctl.jobs.ranks import RankSet
@@ -37,8 +37,8 @@ class Entry:
         self.stream = stream
         self.when = when
         self.ranks: set[int] = set()
-        self.rendered: tuple[tuple[int, int], list[Text]] | None = None
-        """The cached rows, with the width and number of ranks that they are valid for."""
+        self.rendered: tuple[tuple[int, int], list[list[Segment]]] | None = None
+        """The cached rows of the screen, with the width and number of ranks that they are valid for."""
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""The live view of a run: a thread that draws `RunState` ten times a second and reads keys."""
+"""The live view of a run: a thread that draws `RunState` five times a second and reads keys."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ipexctl.errors import UserError
 from ipexctl.jobs.events import Chunk
 from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.ui.messages import print_message
+from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls, read_keys
 from ipexctl.ui.run.state import RunState
 from ipexctl.ui.run.summary import end_lines, left_lines
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
     from ipexctl.jobs.events import Event, RunStatus
     from ipexctl.jobs.ranks import RankSet
 
-_FRAME: Final = 0.1
+_TICK: Final = 0.1
+_FRAME: Final = 0.2
+"""Seconds between two frames. A key is answered at once."""
 _MOST_WAITING: Final = 32 << 20
 """Bytes of output that may wait for the view; beyond it, the follower waits, but never the run."""
 _LAST_LINES: Final = 8
+_LONGEST_LAST_LINE: Final = 500
+"""Characters. All that is printed at the end fits the buffer of a terminal that takes nothing: 4 KiB and more."""
 
 
 def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
@@ -63,8 +68,9 @@ class LiveRun:
     ) -> None:
         self._terminal = Terminal(no_color=no_color)
         controls = Controls(ranks, keys=self._terminal.keyboard is not None)
-        self.screen = RunState(status, controls, unicode=self._terminal.unicode)
+        self.state = RunState(status, controls)
         self.detached = False
+        self._frame = Frame(self.state)
         self._on_stop = on_stop
         self._on_detach = on_detach
         self._events: deque[Event] = deque()
@@ -101,10 +107,10 @@ class LiveRun:
             if not self._thread.is_alive():
                 os.close(self._wake)
                 os.close(self._waker)
+                self._terminal.close()
         if kind is None and self._error is not None:
             raise self._error
         if kind is None:
-            self._terminal.leave(None)
             self._print_end()
 
     def watch(self, event: Event) -> None:
@@ -117,17 +123,17 @@ class LiveRun:
             self._bytes_received += len(event.data)
             while self._bytes_received - self._bytes_processed > _MOST_WAITING and self._thread.is_alive():
                 self._drained.clear()
-                self._drained.wait(_FRAME)
+                self._drained.wait(_TICK)
 
     def stopping(self) -> None:
         """Show that the run is being stopped. Safe in a signal handler; text that the handler wrote is painted over."""
-        self.screen.controls.stopping = True
+        self.state.controls.stopping = True
         self._must_reenter = True
 
     def not_stopping(self) -> None:
         """Show that the run could not be stopped and continues."""
-        self.screen.controls.stopping = False
-        self.screen.changed = True
+        self.state.controls.stopping = False
+        self.state.changed = True
 
     def abandon(self) -> None:
         """Restore the terminal now. For a signal handler that is about to end the process."""
@@ -150,15 +156,15 @@ class LiveRun:
         while True:
             self._process_events()
             now = time.monotonic()
-            if self.screen.ended is not None or self._closing:
-                self.screen.tick(now + self._offset)
+            self.state.tick(now + self._offset)
+            if self.state.ended is not None or self._closing:
                 return
             if self._ready():
                 must_redraw = self._terminal.size != self._size or int(now) != second
-                if (self.screen.changed or must_redraw) and now - drawn >= _FRAME and self._terminal.free:
+                if (self.state.changed or must_redraw) and now - drawn >= _FRAME and self._terminal.free:
                     self._draw(now)
                     drawn, second = now, int(now)
-            for key in read_keys(self._terminal.wait(_FRAME, self._wake)):
+            for key in read_keys(self._terminal.wait(_TICK, self._wake)):
                 self._handle_key(key)
                 drawn = -1.0
             if self.detached:
@@ -166,7 +172,8 @@ class LiveRun:
 
     def _draw(self, now: float) -> None:
         self._size = width, height = self._terminal.size
-        self._terminal.paint(self.screen.render(width, height, now + self._offset), width, height)
+        self.state.changed = False
+        self._terminal.paint(self._frame.compose(width, height, now + self._offset), width, height)
 
     def _ready(self) -> bool:
         """True if the view may draw; enters the screen if it is in the foreground and has not entered yet."""
@@ -175,7 +182,7 @@ class LiveRun:
         if not self._terminal.entered or self._must_reenter:
             self._must_reenter = False
             self._terminal.enter()
-            self.screen.changed = True
+            self.state.changed = True
         return True
 
     def _process_events(self) -> None:
@@ -184,13 +191,13 @@ class LiveRun:
             event = self._events.popleft()
             if isinstance(event, Chunk):
                 processed += len(event.data)
-            self.screen.feed(event)
+            self.state.feed(event)
         self._bytes_processed += processed
         self._drained.set()
 
     def _handle_key(self, key: str) -> None:
-        action = self.screen.controls.press(key)
-        self.screen.changed = True
+        action = self.state.controls.press(key)
+        self.state.changed = True
         if action == "stop":
             self._on_stop()
         elif action == "detach":
@@ -210,10 +217,10 @@ class LiveRun:
 
     def _print_end(self) -> None:
         """Print the last lines and the end of the run to the restored screen."""
-        ended = self.screen.ended
+        ended = self.state.ended
         if ended is not None:
-            for line in self.screen.last_lines(_LAST_LINES):
-                print_message(line)
-            print_message("\n".join(end_lines(ended.status or self.screen.status, ended.exit_code)))
+            for line in self.state.last_lines(_LAST_LINES):
+                print_message(line[:_LONGEST_LAST_LINE])
+            print_message("\n".join(end_lines(ended.status or self.state.status, ended.exit_code)))
         elif self.detached:
-            print_message("\n".join(left_lines(self.screen.status.id)))
+            print_message("\n".join(left_lines(self.state.status.id)))
