@@ -105,11 +105,11 @@ def install_command(
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.stack.env.names import check_env_name
+    from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
     from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.request import check_request, sources_of, wanted_packages
-    from ipexctl.stack.resolve.request import EnvRequest, StackRequest
+    from ipexctl.stack.lock.requirements import check_request, sources_of, wanted_packages
+    from ipexctl.stack.resolve.model import EnvRequest, StackRequest
     from ipexctl.ui.install import show, show_json
     from ipexctl.ui.install_view import InstallView
 

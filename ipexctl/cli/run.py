@@ -268,11 +268,11 @@ def _install_first(
     from ipexctl.facts.gather import gather
     from ipexctl.jobs.submit.context import requested_before
     from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.stack.env.names import check_env_name
+    from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
     from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.request import check_request
-    from ipexctl.stack.resolve.request import EnvRequest, Sources, StackRequest
+    from ipexctl.stack.lock.requirements import check_request
+    from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
     from ipexctl.ui.install import show
     from ipexctl.ui.install_view import InstallView
 

@@ -12,7 +12,7 @@ from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
-    from ipexctl.stack.resolve.request import StackRequest
+    from ipexctl.stack.resolve.model import StackRequest
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -50,7 +50,7 @@ def versions(
     Example: ipexctl versions --torch 2.7
     """
     from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.stack.resolve.request import StackRequest
+    from ipexctl.stack.resolve.model import StackRequest
     from ipexctl.stack.versions import versions as versions_without_hosts
     from ipexctl.ui.versions import show_json, show_versions
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.host_context import few, minor_of, package_command, quoted_output
-from ipexctl.stack.env.reuse import read_record
+from ipexctl.stack.env.record import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

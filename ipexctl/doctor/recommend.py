@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.topology import dtype, recommended_layout
-from ipexctl.stack.resolve.plan import Refusal
-from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.model import Refusal, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import Download, StoreLocation
 from ipexctl.stack.env.staging import blob_of, is_whole
-from ipexctl.stack.host_inspection import announce_sizes, inspect_hosts, summary_of
-from ipexctl.stack.install_context import InstallContext
+from ipexctl.stack.install_context import InstallContext, announce_sizes, inspect_hosts, summary_of
 from ipexctl.stack.lock.pipeline import lock_stack, web_of
 from ipexctl.stack.progress import BytesMoved, Notice, unwatched
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

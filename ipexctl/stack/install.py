@@ -21,11 +21,9 @@ from ipexctl.stack.env.build import (
     name_env,
     prove_only,
 )
-from ipexctl.stack.env.names import env_directory
 from ipexctl.stack.env.preflight import homes_differ
-from ipexctl.stack.env.reuse import EnvFields, find_existing
-from ipexctl.stack.host_inspection import announce_sizes, inspect_hosts, summary_of
-from ipexctl.stack.install_context import InstallContext, InstallRequest
+from ipexctl.stack.env.record import EnvFields, env_directory, find_existing
+from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_sizes, inspect_hosts, summary_of
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import uv_for_node
 from ipexctl.stack.lock.pipeline import installer_of, lock_stack
@@ -33,7 +31,7 @@ from ipexctl.stack.progress import Notice, unwatched
 from ipexctl.stack.report import InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.env.environment import CheckResult
-    from ipexctl.stack.env.reuse import EnvRecord, Existing
+    from ipexctl.stack.env.record import EnvRecord, Existing
     from ipexctl.stack.lock.pipeline import LockedStack
     from ipexctl.stack.progress import Watch
     from ipexctl.stack.report import InstallReport

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.stack.lock.lock import Lock
-    from ipexctl.stack.resolve.plan import Refusal
+    from ipexctl.stack.resolve.model import Refusal
 
 
 @dataclass(frozen=True, slots=True)

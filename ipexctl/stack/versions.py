@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.outcome import exit_code
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.resolve.plan import StackPlan
-    from ipexctl.stack.resolve.request import StackRequest
+    from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.stack.resolve.compatibility import span
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, wants_color
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.resolve.plan import StackPlan
+    from ipexctl.stack.resolve.model import StackPlan
     from ipexctl.stack.versions import VersionsReport
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")

@@ -11,8 +11,8 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.failure import PreflightFailure
 from ipexctl.launch.request import RankEnv
 from ipexctl.stack.env.preflight import homes_differ
-from ipexctl.stack.env.reuse import records_of
-from ipexctl.stack.resolve.request import EnvRequest
+from ipexctl.stack.env.record import records_of
+from ipexctl.stack.resolve.model import EnvRequest
 from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.env.reuse import EnvRecord
+    from ipexctl.stack.env.record import EnvRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,10 @@ def planned_environment(
 ) -> tuple[RankEnv, str] | PreflightFailure:
     """Where no host has it yet: the environment that install would make by the table, and a sentence that says so."""
     from ipexctl.stack.lock.wheels import split_requirement
-    from ipexctl.stack.resolve.plan import Refusal  # these cost start-up, and are seldom needed
-    from ipexctl.stack.resolve.request import StackRequest
+    from ipexctl.stack.resolve.model import (
+        Refusal,  # these cost start-up, and are seldom needed
+        StackRequest,
+    )
     from ipexctl.stack.resolve.resolver import resolve
 
     plan = resolve(StackRequest(wishes.torch, wishes.stack), known.facts, None, rows=rows)

@@ -65,10 +65,10 @@ class _Install:
 
 def _install_request(context: PlayContext, call: Call) -> InstallRequest:
     from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.stack.env.names import check_env_name
+    from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.request import check_request, sources_of, wanted_packages
-    from ipexctl.stack.resolve.request import EnvRequest, StackRequest
+    from ipexctl.stack.lock.requirements import check_request, sources_of, wanted_packages
+    from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 
     args, options = call.args, context.options
     files = [local_path(call.task.base, source) for source in args["requirements"] or ()]
@@ -105,7 +105,7 @@ def _source(call: Call, source: str) -> str:
 
 class _Env:
     def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.stack.env.names import check_env_name
+        from ipexctl.stack.env.record import check_env_name
 
         call = calls[0]
         hosts = [host_call.host for host_call in calls]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Wheel
-    from ipexctl.stack.resolve.request import Sources
+    from ipexctl.stack.resolve.model import Sources
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ipexctl.errors import UserError
 from ipexctl.remote.node_call import call
-from ipexctl.stack.resolve.availability import Availability, Candidate, Silent
+from ipexctl.stack.resolve.model import Availability, Candidate, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
-    from ipexctl.stack.resolve.request import Sources
+    from ipexctl.stack.resolve.model import Sources
 
 PYPI: Final = "https://pypi.org/simple"
 TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"

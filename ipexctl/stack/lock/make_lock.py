@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Wheel
-    from ipexctl.stack.resolve.availability import Availability, Candidate
-    from ipexctl.stack.resolve.plan import StackPlan
+    from ipexctl.stack.resolve.model import Availability, Candidate, StackPlan
 
 _OLDEST_UV: Final = Version("0.13")
 """Older ones leave out hashes that an index doesn't give."""

@@ -27,16 +27,14 @@ from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.progress import Notice
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import few
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock
     from ipexctl.stack.lock.make_lock import UvFile
-    from ipexctl.stack.resolve.availability import Availability
-    from ipexctl.stack.resolve.plan import StackPlan
-    from ipexctl.stack.resolve.request import Sources
+    from ipexctl.stack.resolve.model import Availability, Sources, StackPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The user's own packages: requirement lines of --with and of requirements files. No index is asked here.
+"""The packages and sources of a call: options and requirements files. No index is asked here.
 
-What can't travel to a node (an editable project, a repository, a local path) is refused where it is written.
+Lines that cannot be installed on a node (an editable project, a repository, a local path) are refused with their place.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.lock.indexes import normal
-from ipexctl.stack.resolve.request import Sources
+from ipexctl.hosts.names import quoted
+from ipexctl.stack.lock.indexes import directory_of, normal
+from ipexctl.stack.resolve.model import Refusal, Sources
+from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ipexctl.stack.resolve.plan import StackPlan
+    from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.resolve.model import StackPlan, StackRequest
+
 
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
 _SOURCES: Final = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")
@@ -168,7 +172,7 @@ def _one(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> Wanted:
     try:
         made = str(Requirement(text))
     except InvalidRequirement as error:
-        place = line.raw.find(text) + _place(error, text) if text in line.raw else 0
+        place = line.raw.find(text) + _caret_column(error, text) if text in line.raw else 0
         fault = FileError(str(line.path), line.number, _what(text), text=line.raw, column=place + 1, fix=_EXAMPLE)
         raise fault from None
     origins = {made: f"{line.path.name}:{line.number}"}
@@ -255,7 +259,7 @@ def _refusal(text: str) -> tuple[str, str] | None:
     return None
 
 
-def _place(error: InvalidRequirement, text: str) -> int:
+def _caret_column(error: InvalidRequirement, text: str) -> int:
     """Where packaging's own caret stands."""
     for line in str(error).splitlines():
         if set(line.strip()) <= {"~", "^"} and "^" in line:
@@ -281,3 +285,61 @@ def _join(one: Wanted, other: Wanted) -> Wanted:
         ),
         {**one.origins, **other.origins},
     )
+
+
+def wanted_packages(packages: Sequence[str], files: Sequence[Path]) -> Wanted:
+    """The user's requirement lines, those of --with first, and what requirements files say besides."""
+    wanted = Wanted(tuple(requirement(package) for package in packages))
+    for file in files:
+        read = read_requirements(file)
+        wanted = Wanted(
+            lines=tuple(dict.fromkeys((*wanted.lines, *read.lines))),
+            constraints=tuple(dict.fromkeys((*wanted.constraints, *read.constraints))),
+            sources=added(wanted.sources, read),
+            origins={**wanted.origins, **read.origins},
+        )
+    return wanted
+
+
+def check_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
+    """Refuse what names something that doesn't exist, before any host is touched."""
+    decided = resolve(request, {}, None, rows=rows)
+    if isinstance(decided, Refusal) and decided.wrong_call:
+        raise UserError(decided.reason, fix=decided.fix)
+
+
+def sources_of(
+    more: Sources,
+    *,
+    index_url: str | None,
+    extra_index_urls: Sequence[str],
+    find_links: Sequence[str],
+    wheelhouse: str | None,
+    offline: bool,
+) -> Sources:
+    """The call's sources, and behind them those its requirements files name. Directories become absolute."""
+    for url in (*([index_url] if index_url else []), *extra_index_urls):
+        if "://" not in url:
+            raise UserError(
+                f"{quoted(url)} is no URL of an index", fix="https://host/simple; for a directory: --find-links DIR"
+            )
+    return Sources(
+        index_url=index_url or more.index_url,
+        extra_index_urls=(*extra_index_urls, *more.extra_index_urls),
+        find_links=(*(_absolute(word, "--find-links") for word in find_links), *more.find_links),
+        wheelhouse=_absolute(wheelhouse, "--wheelhouse") if wheelhouse is not None else None,
+        offline=offline,
+    )
+
+
+def _absolute(word: str, option: str) -> str:
+    path = directory_of(word)
+    if path is None:
+        return word
+    place = Path(path).expanduser().absolute()
+    if not place.is_dir():
+        what = "is no directory" if place.exists() else "is not there"
+        raise UserError(
+            f"{option} {quoted(word)} {what}", fix="name a directory of wheels; install --download-only DIR makes one"
+        )
+    return str(place)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ipexctl.stack.lock.indexes import IndexAnswer
-    from ipexctl.stack.resolve.plan import StackPlan
+    from ipexctl.stack.resolve.model import StackPlan
 
 _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")
 _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")

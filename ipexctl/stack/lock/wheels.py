@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
-    from ipexctl.stack.resolve.availability import Availability, Candidate
+    from ipexctl.stack.resolve.model import Availability, Candidate
 
 _LEGACY: Final = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 _LOCALS: Final = ("cpu", None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.stack.catalog.table import minor, version_key
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.stack.catalog.table import minor, version_key
 from ipexctl.stack.resolve.compatibility import OUR_FLOOR, span
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ipexctl.stack.catalog.table import OnecclBuild, StackSpec
-    from ipexctl.stack.resolve.request import StackRequest
+    from ipexctl.stack.resolve.model import StackRequest
 
 Kind = Literal["any", "ipex", "torch"]
 KINDS: Final = ("ipex", "torch")

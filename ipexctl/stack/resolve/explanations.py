@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ipexctl.stack.catalog.table import version_key
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve.compatibility import Incompatibility, few
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

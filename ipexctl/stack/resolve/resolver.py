@@ -23,7 +23,7 @@ from ipexctl.stack.resolve.compatibility import (
     without_python,
 )
 from ipexctl.stack.resolve.constraints import Variant, read_constraints, stacks
-from ipexctl.stack.resolve.plan import Refusal, StackPlan
+from ipexctl.stack.resolve.model import Refusal, StackPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from ipexctl.facts.cpu import Tier
     from ipexctl.facts.facts import Facts
     from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec
-    from ipexctl.stack.resolve.availability import Availability, Candidate
     from ipexctl.stack.resolve.compatibility import HostProfile
     from ipexctl.stack.resolve.constraints import Constraints
-    from ipexctl.stack.resolve.request import StackRequest
+    from ipexctl.stack.resolve.model import Availability, Candidate, StackRequest
 
 TORCH: Final = "torch"
 IPEX: Final = "intel-extension-for-pytorch"

@@ -12,8 +12,7 @@ from ipexctl.doctor.recommend import recommend
 from ipexctl.facts.software import Python
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import merged
-from ipexctl.stack.resolve.plan import StackPlan
-from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:

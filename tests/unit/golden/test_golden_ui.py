@@ -12,7 +12,7 @@ from test_run_screen import plain, status
 from ipexctl.jobs.events import Failure, RankStatus, RunStatus
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.stack.report import InstallReport
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps
 from ipexctl.ui.run.keys import Controls

@@ -13,7 +13,7 @@ from ipexctl.jobs.submit.failure import PreflightFailure
 from ipexctl.jobs.submit.preflight.imports import ScriptRequirements, check_imports, check_syntax, install_again
 from ipexctl.jobs.submit.preflight.requirements import requirements_of_module, requirements_of_script
 from ipexctl.jobs.submit.preflight.script import Import, Script, read_script
-from ipexctl.stack.env.reuse import EnvRecord
+from ipexctl.stack.env.record import EnvRecord
 from message_data import missing
 
 TRAIN = """\

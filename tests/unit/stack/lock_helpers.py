@@ -11,11 +11,10 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.lock.indexes import IndexAnswer, PipSettings, Source, ask
 from ipexctl.stack.lock.make_lock import LockMaker, uv_here
-from ipexctl.stack.resolve.availability import Availability
-from ipexctl.stack.resolve.plan import StackPlan
+from ipexctl.stack.resolve.model import Availability, StackPlan
 
 if TYPE_CHECKING:
-    from ipexctl.stack.resolve.availability import Silent
+    from ipexctl.stack.resolve.model import Silent
 
 HERE = LocalSession(Host("here", "127.0.0.1"))
 

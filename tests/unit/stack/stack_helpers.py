@@ -6,9 +6,7 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi, Python, Software
 from ipexctl.facts.system import Disk, Home, System
-from ipexctl.stack.resolve.availability import Availability, Candidate, Silent
-from ipexctl.stack.resolve.plan import Refusal, StackPlan
-from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, Silent, StackPlan, StackRequest
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})

@@ -11,9 +11,9 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Software
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.env.environment import CheckResult
-from ipexctl.stack.env.reuse import find_existing, read_record
+from ipexctl.stack.env.record import find_existing, read_record
 from ipexctl.stack.install_context import InstallRequest
-from ipexctl.stack.resolve.request import EnvRequest, Sources, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 
 ASKED = EnvRequest(StackRequest(torch="2.8"), ("peft==1.0",))
 

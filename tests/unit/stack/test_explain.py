@@ -8,7 +8,7 @@ from stack_helpers import planned
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.env.environment import Phase, VerifyResult
 from ipexctl.stack.env.verify_errors import explain
-from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
 

@@ -10,7 +10,7 @@ from lock_helpers import HERE
 
 from ipexctl.errors import UserError
 from ipexctl.stack.lock.indexes import BESIDES, PipSettings, Source, ask, joined, shown, sources_for, wheelhouse
-from ipexctl.stack.resolve.request import Sources
+from ipexctl.stack.resolve.model import Sources
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
 

@@ -19,7 +19,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, ask
 from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, UvFile, make_lock, uv_for_node
-from ipexctl.stack.resolve.availability import Availability, Candidate, Silent
+from ipexctl.stack.resolve.model import Availability, Candidate, Silent
 from message_data import missing
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from lock_helpers import plan
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.stack.lock.requirements import added, contradiction, read_requirements, requirement
-from ipexctl.stack.resolve.request import Sources
+from ipexctl.stack.resolve.model import Sources
 from message_data import missing
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, hos
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
 from ipexctl.stack.catalog.table import rows, version_key
-from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import indexes, interpreters_for, projects, resolve, row_named
 from message_data import missing
 

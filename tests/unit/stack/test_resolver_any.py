@@ -12,12 +12,11 @@ from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import minor, rows, version_key
 from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
 from ipexctl.stack.resolve.constraints import stacks
-from ipexctl.stack.resolve.plan import StackPlan
-from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import indexes, projects, resolve
 
 if TYPE_CHECKING:
-    from ipexctl.stack.resolve.availability import Availability
+    from ipexctl.stack.resolve.model import Availability
 
 LINES = [row.line for row in rows()]
 PYTHONS = [f"3.{number}" for number in range(6, 17)]

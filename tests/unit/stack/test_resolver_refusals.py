@@ -6,7 +6,7 @@ import pytest
 from stack_helpers import AMONG_PYPI, AVX, AVX2, NEWEST, PYPI, host, index, refused
 
 from ipexctl.facts.facts import Facts
-from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import projects, resolve
 from message_data import missing
 

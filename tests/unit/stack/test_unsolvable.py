@@ -8,7 +8,7 @@ from lock_helpers import asked, index, plan
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock.solver_errors import explain
-from ipexctl.stack.resolve.availability import Silent
+from ipexctl.stack.resolve.model import Silent
 from message_data import missing
 
 END = "we can conclude that your requirements are unsatisfiable."

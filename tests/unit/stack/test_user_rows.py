@@ -15,7 +15,7 @@ from ipexctl.stack.catalog.json_positions import read
 from ipexctl.stack.catalog.schema import ROW
 from ipexctl.stack.catalog.table import packaged, rows
 from ipexctl.stack.catalog.user_table import known_rows, merged, rows_file
-from ipexctl.stack.resolve.request import StackRequest
+from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
 

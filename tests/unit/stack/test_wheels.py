@@ -6,7 +6,7 @@ import pytest
 from stack_helpers import index
 
 from ipexctl.stack.lock.wheels import Target, Wheels
-from ipexctl.stack.resolve.availability import Availability, Candidate
+from ipexctl.stack.resolve.model import Availability, Candidate
 
 
 @pytest.mark.parametrize(

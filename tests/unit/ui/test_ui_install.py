@@ -10,7 +10,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.progress import BytesMoved, Ended, Notice, Stepped
 from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
-from ipexctl.stack.resolve.plan import Refusal
+from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui.install import as_json, show
 from ipexctl.ui.install_view import InstallView
 from message_data import missing

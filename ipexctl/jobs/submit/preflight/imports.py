@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.jobs.submit.preflight.script import Import, Script
-    from ipexctl.stack.env.reuse import EnvRecord
+    from ipexctl.stack.env.record import EnvRecord
 
 _MOST: Final = 2_000_000
 """Letters of a script that is sent to be read."""

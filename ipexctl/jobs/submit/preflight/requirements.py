@@ -9,7 +9,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.submit.preflight.imports import ScriptRequirements, install_again
 from ipexctl.jobs.submit.preflight.script import Import, Script, read_script
-from ipexctl.stack.env.reuse import records_of
+from ipexctl.stack.env.record import records_of
 
 if TYPE_CHECKING:
     from pathlib import Path
