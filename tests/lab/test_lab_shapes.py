@@ -32,11 +32,12 @@ def test_a_host_is_a_machine_of_its_own(lab3: Lab) -> None:
     assert int(ask(node1, "ps -e -o pid= | wc -l").out) < 25
 
 
-def test_nothing_of_this_machines_people_is_to_be_seen(lab3: Lab) -> None:
-    node = lab3.hosts[0]
+def test_nothing_of_this_machines_people_is_to_be_seen(make_lab: Callable[[LabSpec], Lab]) -> None:
+    lab = make_lab(LabSpec(hosts=1))  # a new one: other tests write into the shared lab
+    node = lab.hosts[0]
     skeleton = ask(node, "ls -A /etc/skel").out.split()
     assert ask(node, "ls -A /root", as_root=True).out.split() == sorted([*skeleton, ".ssh"])
-    assert ask(node, "cat /root/.ssh/authorized_keys", as_root=True).out == lab3.key.with_suffix(".pub").read_text()
+    assert ask(node, "cat /root/.ssh/authorized_keys", as_root=True).out == lab.key.with_suffix(".pub").read_text()
     assert ask(node, "ls /home").out == "ipex\n"
     assert ask(node, "ls -A /var/lib/ipexctl", as_root=True).out == ""
     assert ask(node, "ls /etc/ssh").out.split() == ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub", "sshd_config"]

@@ -26,8 +26,7 @@ import os, socket, sys, time
 print("rank", os.environ["RANK"], "begins", flush=True)
 """
 ENDS = "time.sleep(300)\n"
-TOGETHER = """\
-import signal
+MEET = """\
 if os.environ["RANK"] == "0":
     s = socket.create_server(("0.0.0.0", 29519))
     held = [s.accept()[0] for _ in range(2)]
@@ -38,9 +37,10 @@ else:
         except OSError: time.sleep(0.1)
         else: break
     s.recv(2)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
 """
-"""Goes on when all three ranks are there, and for a moment also when it is told to end."""
+"""Goes on when all three ranks have begun."""
+TOGETHER = MEET + "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+"""Goes on when all three ranks have begun, and for a moment also when it is told to end."""
 BIN = ".ipexctl/envs/default/bin"
 
 
@@ -76,12 +76,12 @@ def asked(cluster: Cluster, run: str = "last", rc: int = 0) -> dict[str, Any]:
 
 
 def test_a_rank_that_raises_is_named_with_its_last_words(cluster: Cluster) -> None:
-    said = fail(
-        cluster, "if os.environ['RANK'] == '1': raise ValueError('the \\x1b[31mloss\\x1b[0m is gone \\udcff')\n", rc=1
-    )
+    raises = "if os.environ['RANK'] == '1': raise ValueError('the \\x1b[31mloss\\x1b[0m is gone \\udcff')\n"
+    said = fail(cluster, MEET + raises, rc=1)
     assert {"rank": 1, "host": "node2", "exit_code": 1, "signal": None}.items() <= said["first_failure"].items()
     assert said["cause"]["id"] == "script.raised"
-    assert missing(said["cause"]["sentence"], "train.py 3") == []
+    line = (BEGINS + MEET).count("\n") + 1
+    assert missing(said["cause"]["sentence"], f"train.py {line}") == []
     assert {"stream": "stdout", "text": "rank 1 begins"} in said["lines"]
     assert said["lines"][-1]["text"].startswith("ValueError: the loss is gone")
     assert [each["ranks"] for each in said["others"]] == [[0, 2]]
