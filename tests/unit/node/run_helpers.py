@@ -58,15 +58,21 @@ class Run:
         self.say_go()
         return self
 
-    def listen(self) -> None:
-        self.rundir.mkdir(parents=True, mode=0o700)
+    def upload_agent(self) -> None:
         self.agent.write_bytes(Path(agent_file("run", tuple(sorted(self.patches.items())))).read_bytes())
         for name, module in HOOKS.items():
             path = self.rundir / name
             path.parent.mkdir(exist_ok=True, mode=0o700)
             path.write_text(script_text(module))
+
+    def program(self, name: str) -> list[str]:
+        return [self.python, "-I", str(self.agent), f"run.{name}"]
+
+    def listen(self) -> None:
+        self.rundir.mkdir(parents=True, mode=0o700)
+        self.upload_agent()
         self.process = subprocess.Popen(
-            [self.python, "-I", str(self.agent), "run.supervisor"],
+            self.program("supervisor"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -107,7 +113,7 @@ class Run:
         launch = self.launch or [sys.executable, str(STAND_IN), str(self.size)]
         go = {
             "go": True,
-            "argv": [*launch, self.python, "-I", str(self.agent), "run.rank", str(self.rundir / "job.json")],
+            "argv": [*launch, *self.program("rank"), str(self.rundir / "job.json")],
             "environ": {},
             "cwd": str(self.home),
             "nodes": 1,

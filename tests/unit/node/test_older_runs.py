@@ -1,0 +1,148 @@
+"""Runs that an older version has started, ended ones and live ones, in the hands of this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from run_helpers import Run
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord, RunRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DATA = Path(__file__).parents[2] / "data"
+COUNTS = "import time\nfor i in range(60):\n    print('number', i, flush=True)\n    time.sleep(0.05)"
+STAYS = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+
+
+@dataclass
+class OlderRun(Run):
+    """Started by the agent of the version before issue 14: one script for each program, no archive."""
+
+    def upload_agent(self) -> None:
+        shutil.copytree(self.home.parent / "agent", self.rundir, dirs_exist_ok=True)
+
+    def program(self, name: str) -> list[str]:
+        return [self.python, "-I", str(self.rundir / {"supervisor": "supervise.py", "rank": "rank.py"}[name])]
+
+
+@dataclass
+class Older:
+    """A home and the records of its runs, as an older version has left them."""
+
+    directory: Path
+
+    @property
+    def registry(self) -> RunRegistry:
+        return RunRegistry(self.directory / "state" / "ipexctl" / "runs")
+
+    def call(self, *args: str, timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
+        env = {
+            **os.environ,
+            "XDG_STATE_HOME": str(self.directory / "state"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        argv = [sys.executable, "-m", "ipexctl", *args]
+        return subprocess.run(argv, env=env, capture_output=True, timeout=timeout, check=False)
+
+    def json(self, *args: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.call(*args, "--json").stdout)
+        return document
+
+    def start(self, run: Run) -> Run:
+        run.start()
+        node0 = Host(name="localhost", address="localhost")
+        record = RunRecord(run.id, node0, str(run.home), sys.executable, "x.py", world_size=2, started=time.time())
+        self.registry.save(record)
+        return run
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Older:
+    with tarfile.open(DATA / "before-14.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    older = Older(tmp_path)
+    older.registry.directory.mkdir(parents=True)
+    for path in (tmp_path / "records").iterdir():
+        text = path.read_text().replace('"HOME"', json.dumps(str(tmp_path / "home")))
+        text = text.replace('"PYTHON"', json.dumps(sys.executable))
+        (older.registry.directory / path.name).write_text(text)
+    return older
+
+
+@pytest.fixture
+def live(older: Older) -> Iterator[Callable[[str], Run]]:
+    started: list[Run] = []
+
+    def start(command: str) -> Run:
+        started.append(OlderRun(older.directory / "home", command, id="older-live"))
+        return older.start(started[-1])
+
+    yield start
+    for run in started:
+        run.close()
+
+
+def test_ended_runs_are_listed_with_how_they_ended(older: Older) -> None:
+    runs = {run["id"]: (run["state"], run["exit_code"]) for run in older.json("ps")["runs"]}
+    assert runs == {"older-ok": ("ok", 0), "older-failed": ("failed", 1), "older-restarted": ("ok", 0)}
+
+
+@pytest.mark.parametrize("command", ["logs", "attach"])
+def test_output_of_an_ended_run_is_shown_as_it_was_printed(older: Older, command: str) -> None:
+    ran = older.call(command, "older-ok")
+    assert ran.returncode == 0, ran.stderr
+    expected = [b"[0] no end", b"[0] out \xc3\xa9", b"[1] no end", b"[1] out \xc3\xa9"]
+    assert sorted(ran.stdout.splitlines()) == expected
+    assert older.call("logs", "older-ok", "--stderr", "-r", "1").stdout == b"[1] err\n"
+    restarted = older.call("logs", "older-restarted", "-r", "0").stdout
+    assert [line.split()[1] for line in restarted.splitlines() if b"attempt" in line] == [b"attempt", b"attempt"]
+
+
+def test_the_cause_of_a_failed_run_is_found(older: Older) -> None:
+    verdict = older.json("why", "older-failed")
+    assert (verdict["state"], verdict["cause"]["id"]) == ("failed", "script.no_module")
+    assert verdict["first_failure"]["rank"] == 1
+
+
+def test_an_ended_run_is_stopped_without_a_signal(older: Older) -> None:
+    before = (older.directory / "home/runs/older-ok/status.json").read_bytes()
+    assert older.call("stop", "older-ok").returncode == 0
+    assert (older.directory / "home/runs/older-ok/status.json").read_bytes() == before
+
+
+def test_a_live_run_is_followed_to_its_end(older: Older, live: Callable[[str], Run]) -> None:
+    live(COUNTS)
+    runs = {run["id"]: run["state"] for run in older.json("ps")["runs"]}
+    assert runs["older-live"] in ("starting", "running")
+    ran = older.call("attach", "older-live")
+    assert ran.returncode == 0, ran.stderr
+    for rank in (b"0", b"1"):
+        lines = [line for line in ran.stdout.splitlines() if line.startswith(b"[%b] " % rank)]
+        assert lines == [b"[%b] number %d" % (rank, number) for number in range(60)]
+
+
+def test_a_live_run_is_inspected_and_stopped(older: Older, live: Callable[[str], Run]) -> None:
+    run = live(STAYS)
+    for rank in (0, 1):
+        run.wait_for(b"here\n", rank)
+    assert sorted(older.call("logs", "older-live").stdout.splitlines()) == [b"[0] here", b"[1] here"]
+    assert older.json("why", "older-live")["state"] == "running"
+    dump = older.call("dump", "older-live")
+    assert dump.returncode == 0, dump.stderr
+    assert b"<string>" in dump.stdout
+    assert older.call("stop", "older-live").returncode == 0
+    assert run.wait()["state"] == "stopped"
+    assert run.left() == []
