@@ -253,7 +253,7 @@ def _host_install(
 
 def _recorded_installer(record: EnvRecord) -> Wheel | None:
     """uv as the environment was made with, where it can be had again; else ours."""
-    with contextlib.suppress(TypeError):
+    with contextlib.suppress(KeyError, TypeError):
         if record.installer and record.installer.get("url"):
-            return Wheel(**record.installer)
+            return Wheel.from_json(record.installer)
     return installer_of(uv_for_node(None, "2.17"))

@@ -81,6 +81,24 @@ def test_a_login_is_used_for_the_wheels_of_an_older_lock_too(cluster: Cluster, w
     assert cluster.on(1, "grep -rl 'pass' $HOME_OF_OURS --include=*.json || true").strip() == ""
 
 
+def test_this_machine_goes_to_no_url_and_reads_no_file_that_a_host_names(
+    cluster: Cluster, wheelhouse: Path, tmp_path: Path
+) -> None:
+    """The hosts can't reach this index; its wheels come through this machine."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    with SimpleIndex(wheelhouse) as index, SimpleIndex(wheelhouse) as other:
+        assert statuses(cluster.report("--index-url", index.url)) == CHANGED
+        cluster.report("--prune", verb="envs")
+        cluster.on(1, "rm -r $HOME_OF_OURS/envs")
+        cluster.on(0, f"sed -i 's#{index.origin}#{other.origin}#g' $HOME_OF_OURS/envs/default/lock.json")
+        cluster.on(0, f"""sed -i 's#"url"#"path": "{secret}", "url"#g' $HOME_OF_OURS/envs/default/lock.json""")
+        index.forget()
+        assert statuses(cluster.report("--index-url", index.url)) == {"node1": "ok", "node2": "changed"}
+        assert sum(other.requests.values()) == 0
+        assert index.asked("torch-") > 0
+
+
 def test_what_has_come_to_this_machine_is_not_fetched_again(cluster: Cluster, tmp_path: Path) -> None:
     write_stack(tmp_path / "wheels", python=PYTHON, pad=4 << 20)
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}

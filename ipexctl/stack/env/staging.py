@@ -1,4 +1,4 @@
-"""Bytes on their way to node0: by itself where it can, else through this machine, each wheel once."""
+"""Brings wheels to the first host: it downloads them itself, or the control machine sends them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import queue
 import shutil
-import threading
+from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.transfer import store_client as stores
+from ipexctl.remote.transfer import store_client
+from ipexctl.remote.transfer.relay import ArrivingFiles
 from ipexctl.remote.transfer.store_client import Download, NotInStore, StoredFile
-from ipexctl.stack.lock.indexes import directory_of, pip_settings, unasked
-from ipexctl.stack.lock.pipeline import web_of
+from ipexctl.stack.lock.indexes import directory_of, pip_settings, shown, unasked
+from ipexctl.stack.lock.pipeline import ask_here, web_of
 from ipexctl.stack.progress import BytesMoved, Ended
 
 if TYPE_CHECKING:
@@ -30,18 +35,18 @@ if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Wheel
-    from ipexctl.stack.resolve.model import Sources
+    from ipexctl.stack.resolve.model import EnvRequest, Sources
 
 
 @dataclass(frozen=True, slots=True)
 class WheelDelivery:
-    """What node0 is to have, and who may fetch it."""
+    """The wheels that the first host needs, and where they come from."""
 
     wheels: tuple[Wheel, ...]
     asked: IndexAnswer | None = field(default=None, repr=False)
-    """The sources' answer; None where an older lock is gone by."""
+    """The answer of the indexes; None if the lock is an older one, read from a host."""
     by_node0: bool = True
-    """Whether node0 is to try itself first."""
+    """Whether the host downloads first. Then the URLs of the wheels come from a host."""
 
 
 def blob_of(wheel: Wheel) -> StoredFile:
@@ -49,37 +54,36 @@ def blob_of(wheel: Wheel) -> StoredFile:
 
 
 def stage_wheels(context: InstallContext, session: Session, place: StoreLocation, delivery: WheelDelivery) -> None:
-    """Fill node0's store. What has come stays for the next try.
+    """Complete the host's store. Wheels that have arrived stay there for the next call.
 
-    Raises a HostError: a NotHere where a wheel can't be had, any other where that host can't take them.
+    Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
     """
-    cancel = context.pool.cancel
-    blobs = {wheel.sha256: blob_of(wheel) for wheel in delivery.wheels}
-    need = {blob.sha256 for blob in stores.missing(session, place, tuple(blobs.values()), cancel=cancel)}
-    if not need:
-        return
-    wanted = [wheel for wheel in delivery.wheels if wheel.sha256 in need]
+    cancel, sources = context.pool.cancel, context.wishes.sources
+    files = {wheel.sha256: blob_of(wheel) for wheel in delivery.wheels}
+    missing = {file.sha256 for file in store_client.missing(session, place, tuple(files.values()), cancel=cancel)}
+    wanted = [wheel for wheel in delivery.wheels if wheel.sha256 in missing]
     if delivery.asked is None:
-        wanted = [_found(wheel, context.wishes.sources) for wheel in wanted]
-    failed: dict[str, str] = {}
-    if delivery.by_node0 and not context.wishes.sources.offline:
-        failed = _node0_fetches(context, session, place, [w for w in wanted if w.url and not w.path], delivery.asked)
-        wanted = [wheel for wheel in wanted if wheel.path or not wheel.url or wheel.sha256 in failed]
+        wanted = [_find_in_directories(wheel, sources) for wheel in wanted]
+    reasons: dict[str, str] = {}
+    if delivery.by_node0 and not sources.offline:
+        by_url = [wheel for wheel in wanted if wheel.url and not wheel.path]
+        reasons = _download_on_host(context, session, place, by_url, delivery.asked)
+        wanted = [wheel for wheel in wanted if wheel not in by_url or wheel.sha256 in reasons]
     if wanted:
-        _through_here(context, session, place, wanted, delivery.asked, failed)
+        _send_from_here(context, session, place, wanted, delivery, reasons)
 
 
-def _found(wheel: Wheel, sources: Sources) -> Wheel:
-    """A wheel of an older lock may lie in a directory that this call names."""
-    for word in (sources.wheelhouse, *sources.find_links):
-        directory = directory_of(word) if word and not wheel.path else None
+def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
+    """A wheel of an older lock may be in a directory that this call names."""
+    for option in (sources.wheelhouse, *sources.find_links):
+        directory = directory_of(option) if option and not wheel.path else None
         if directory is not None and is_whole(path := Path(directory, wheel.filename), wheel):
             return replace(wheel, path=str(path))
     return wheel
 
 
 def is_whole(path: Path, wheel: Wheel) -> bool:
-    """Whether the file there is that wheel."""
+    """Whether that file is the wheel, by its size and hash."""
     try:
         if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
             return False
@@ -92,17 +96,17 @@ def is_whole(path: Path, wheel: Wheel) -> bool:
     return digest.hexdigest() == wheel.sha256
 
 
-def _node0_fetches(
+def _download_on_host(
     context: InstallContext, session: Session, place: StoreLocation, wheels: Sequence[Wheel], asked: IndexAnswer | None
 ) -> dict[str, str]:
-    """What node0 could not fetch, and why."""
+    """Let the host download; returns the reason for each wheel that it could not download."""
     if not wheels:
         return {}
     if asked is None:
         settings = pip_settings(session, place.python, cancel=context.pool.cancel)
-        asked = unasked(context.wishes.sources, settings, here=False)
+        asked = unasked(context.wishes.sources, settings)
     total, name = _total(wheels), place.host.name
-    fetched = stores.fetch(
+    result = store_client.fetch(
         session,
         place,
         _downloads(wheels, asked),
@@ -111,54 +115,82 @@ def _node0_fetches(
         timeout=context.wishes.timeout,
         cancel=context.pool.cancel,
     )
-    context.downloaded += sum(wheel.size or 0 for wheel in wheels if wheel.sha256 in fetched.got)
-    return dict(fetched.failed)
+    context.downloaded += sum(wheel.size or 0 for wheel in wheels if wheel.sha256 in result.got)
+    return dict(result.failed)
 
 
-def _through_here(
+def _send_from_here(
     context: InstallContext,
     session: Session,
     place: StoreLocation,
     wheels: Sequence[Wheel],
-    asked: IndexAnswer | None,
-    failed: dict[str, str],
+    delivery: WheelDelivery,
+    reasons: Mapping[str, str],
 ) -> None:
-    """Downloads and uploads overlap: a wheel is on its way to node0 while the next is on its way here."""
-    lost = [wheel for wheel in wheels if not wheel.path and (not wheel.url or context.wishes.sources.offline)]
-    if lost:
+    """Send wheels from the control machine; those it has to download are sent while others are still arriving."""
+    to_send = [(blob_of(wheel), Path(wheel.path)) for wheel in wheels if wheel.path]
+    to_download, asked = [wheel for wheel in wheels if not wheel.path], delivery.asked
+    if context.wishes.sources.offline:
+        to_download = [replace(wheel, url=None) for wheel in to_download]
+    elif to_download and (delivery.by_node0 or asked is None):
+        to_download, asked = _find_in_own_indexes(context, to_download)
+    unknown = [wheel.filename for wheel in to_download if not wheel.url]
+    if unknown:
+        name = unknown[0] if len(unknown) == 1 else f"{unknown[0]} and {len(unknown) - 1} more"
         raise NotInStore(
-            f"{lost[0].filename} is neither in {place.host.name}'s store nor in a directory of this machine",
-            "name the directory that has it: --wheelhouse DIR; or have it decided anew: --upgrade",
+            f"this machine finds {name} in no index and no directory, and {place.host.name}'s store lacks it",
+            "name the directory that has it: --wheelhouse DIR; or choose versions anew: --upgrade",
         )
     total, name = _total(wheels), place.host.name
-    to_fetch = [wheel for wheel in wheels if not wheel.path]
-    near = isinstance(session, LocalSession)
-    with _Transit(Path(context.here.place.store)) as transit:
-        with _Pipe(context, to_fetch, asked, failed) as pipe:
-            stores.push(
-                session,
-                place,
-                pipe.files([wheel for wheel in wheels if wheel.path]),
-                on_bytes=lambda done: context.watch(BytesMoved(name, "receiving", done, total)),
-                timeout=context.wishes.timeout,
-                cancel=context.pool.cancel,
-            )
+    with (
+        _Transit(Path(context.here.place.store)) as transit,
+        _downloading(context, to_download, asked, reasons) as arriving,
+    ):
+        store_client.push(
+            session,
+            place,
+            (entry for entries in (to_send, arriving) for entry in entries),
+            on_bytes=lambda done: context.watch(BytesMoved(name, "receiving", done, total)),
+            timeout=context.wishes.timeout,
+            cancel=context.pool.cancel,
+        )
         context.watch(BytesMoved(name, "receiving", total or 0, total))
-        if not near:
+        if not isinstance(session, LocalSession):
             context.uplink += sum(wheel.size or 0 for wheel in wheels)
-        if to_fetch:
+        if to_download:
             transit.clear()
 
 
+def _find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
+    """The wheels with the URLs that this machine's own indexes give, or None.
+
+    A URL or a proxy that a host names is not used here: the host could reach any server of this machine's network.
+    """
+    asked = ask_here(context, context.wishes.sources, tuple(wheel.name for wheel in wheels))
+    urls = {item.filename: item.url for items in asked.obtainable.candidates.values() for item in items}
+    direct = direct_urls(context.wishes.env)
+    found = [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels]
+    return found, asked
+
+
+def direct_urls(env: EnvRequest) -> frozenset[str]:
+    """The URLs that the request's own requirements name (`pkg @ URL`). Pure."""
+    found = set()
+    for line in env.extras:
+        with contextlib.suppress(InvalidRequirement):
+            found.add(shown(Requirement(line).url or ""))
+    return frozenset(found - {""})
+
+
 class _Transit:
-    """What has come to this machine lies there for all calls at work; the last that ends well takes it away."""
+    """The control machine's store, shared by all calls at work; the last one that succeeds removes it."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
         self._lock: int | None = None
 
     def __enter__(self) -> _Transit:
-        with contextlib.suppress(OSError):  # without a lock it is as if we were alone
+        with contextlib.suppress(OSError):  # without the lock, other calls may have to download again
             self._store.parent.mkdir(0o700, parents=True, exist_ok=True)
             self._lock = os.open(self._store.with_name("transit.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
@@ -177,99 +209,73 @@ class _Transit:
         shutil.rmtree(self._store, ignore_errors=True)
 
 
-class _Pipe:
-    """Wheels fetched by this machine, handed on as each is whole."""
+@contextmanager
+def _downloading(
+    context: InstallContext, wheels: Sequence[Wheel], asked: IndexAnswer | None, reasons: Mapping[str, str]
+) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
+    """Download wheels to the control machine in the background; yields an iterator of those that have arrived."""
+    files = [blob_of(wheel) for wheel in wheels]
+    stop = Cancel()
+    arriving = ArrivingFiles(context.here.place.store, stop)
 
-    def __init__(
-        self, context: InstallContext, wheels: Sequence[Wheel], asked: IndexAnswer | None, failed: dict[str, str]
-    ) -> None:
-        self._course = context
-        self._wheels = {wheel.sha256: wheel for wheel in wheels}
-        self._asked = asked
-        self._failed = failed
-        self._stop = Cancel()
-        self._whole: queue.SimpleQueue[str | HostError | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._fetch, name="fetch", daemon=True)
-
-    def __enter__(self) -> _Pipe:
-        if self._wheels:
-            self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self._stop.throw()  # nobody takes what would still come
-        if self._wheels:
-            self._thread.join()
-
-    def files(self, present: Sequence[Wheel]) -> Iterator[tuple[StoredFile, Path]]:
-        """Those that lie on this machine already, then the others as they come."""
-        for wheel in present:
-            yield blob_of(wheel), Path(wheel.path or "")
-        store = Path(self._course.here.place.store)
-        for _ in self._wheels:
-            found = self._whole.get()
-            if isinstance(found, HostError):
-                raise found
-            if found is None:
-                return
-            wheel = self._wheels[found]
-            yield blob_of(wheel), store / wheel.sha256 / wheel.filename
-
-    def _fetch(self) -> None:
+    def download(asked: IndexAnswer) -> None:
+        error: HostError = NotInStore("the download on this machine ended early")
         try:
-            with self._course.pool.cancel.waking(self._stop.throw):
-                self._whole.put(self._fetched())
-        except Cancelled as error:
-            self._whole.put(error)
-        except HostError as error:
-            self._whole.put(NotInStore(f"on this machine: {error.reason}", error.fix))
+            with context.pool.cancel.waking(stop.throw):
+                _download_here(context, wheels, asked, reasons, arriving, stop)
+        except (Cancelled, NotInStore) as caught:
+            error = caught
+        except HostError as caught:
+            error = NotInStore(f"on this machine: {caught.reason}", caught.fix)
+        finally:
+            arriving.end(files, error)
 
-    def _fetched(self) -> HostError | None:
-        context, here = self._course, self._course.here
-        total = _total(list(self._wheels.values()))
-        handed: set[str] = set()
+    if not wheels or asked is None:
+        yield iter(())
+        return
+    running = run_in_background(partial(download, asked), "download")
+    try:
+        yield arriving.files(files)
+    except BaseException:
+        stop.throw()  # no wheel is sent any more
+        raise
+    finally:
+        futures.wait([running])
 
-        def whole(sha256: str) -> None:
-            handed.add(sha256)
-            self._whole.put(sha256)
 
-        blobs = [blob_of(wheel) for wheel in self._wheels.values()]
-        # An earlier call that ended badly may have left some.
-        need = {blob.sha256 for blob in stores.missing(here.session, here.place, blobs, verify=True, cancel=self._stop)}
-        for blob in blobs:
-            if blob.sha256 not in need:
-                whole(blob.sha256)
-        asked = self._asked
-        if asked is None:
-            settings = pip_settings(here.session, here.python, cancel=self._stop)
-            asked = unasked(context.wishes.sources, settings, here=True)
-        fetched = stores.fetch(
-            here.session,
-            here.place,
-            _downloads([wheel for wheel in self._wheels.values() if wheel.sha256 in need], asked),
-            web=web_of(asked.settings),
-            on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
-            on_got=whole,
-            cancel=self._stop,
+def _download_here(
+    context: InstallContext,
+    wheels: Sequence[Wheel],
+    asked: IndexAnswer,
+    reasons: Mapping[str, str],
+    arriving: ArrivingFiles,
+    cancel: Cancel,
+) -> None:
+    here, total = context.here, _total(wheels)
+    # An earlier call that failed may have left some of them.
+    files = [blob_of(wheel) for wheel in wheels]
+    missing = store_client.missing(here.session, here.place, files, verify=True, cancel=cancel)
+    for file in set(files) - set(missing):
+        arriving.add(file.sha256)
+    result = store_client.fetch(
+        here.session,
+        here.place,
+        _downloads([wheel for wheel in wheels if blob_of(wheel) in missing], asked),
+        web=web_of(asked.settings),
+        on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
+        on_got=arriving.add,
+        cancel=cancel,
+    )
+    context.downloaded += sum(wheel.size or 0 for wheel in wheels if wheel.sha256 in result.got)
+    if result.failed:
+        sha256, reason = next(iter(result.failed.items()))
+        name = next(wheel.filename for wheel in wheels if wheel.sha256 == sha256)
+        more = f" (and {len(result.failed) - 1} more)" if len(result.failed) > 1 else ""
+        on_host = f"; on the first host: {reasons[sha256]}" if sha256 in reasons else ""
+        raise NotInStore(
+            f"{name}{more} can't be downloaded: {reason}{on_host}", "run it again: wheels that have arrived are kept"
         )
-        for sha256 in fetched.got:
-            if sha256 not in handed:
-                self._whole.put(sha256)
-        context.downloaded += sum(self._wheels[sha256].size or 0 for sha256 in fetched.got)
-        if fetched.failed:
-            return self._why(fetched.failed)
-        context.watch(Ended("", "downloaded", ok=True))
-        return None
-
-    def _why(self, reasons: Mapping[str, str]) -> HostError:
-        first = next(iter(reasons))
-        more = f", nor {len(reasons) - 1} more" if len(reasons) > 1 else ""
-        also = f"; by node0: {self._failed[first]}" if first in self._failed else ""
-        return NotInStore(
-            f"{self._wheels[first].filename} can't be had{more}: {reasons[first]}{also}",
-            "run it again: what has come is kept",
-        )
+    context.watch(Ended("", "downloaded", ok=True))
 
 
 def _downloads(wheels: Sequence[Wheel], asked: IndexAnswer) -> list[Download]:

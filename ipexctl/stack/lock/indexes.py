@@ -165,10 +165,10 @@ def ask(
     return IndexAnswer(obtainable, tuple(s for s in asked if s.label in answered), settings, logins)
 
 
-def unasked(sources: Sources, settings: PipSettings, *, here: bool) -> IndexAnswer:
-    """For wheels of an older lock: nobody is asked, but whoever has them may want the login this call names."""
+def unasked(sources: Sources, settings: PipSettings) -> IndexAnswer:
+    """For a host's wheels of an older lock: no index is asked, but the logins of this call are used."""
     logins = {}
-    for source in sources_for(sources, settings, here=here):
+    for source in sources_for(sources, settings, here=False):
         user, at, _ = urlsplit(source.url).netloc.rpartition("@")
         if at:
             logins[origin_of(source.url)] = "Basic " + base64.b64encode(unquote(user).encode()).decode()

@@ -37,6 +37,18 @@ class Wheel:
             "url": self.url,
         }
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Wheel:
+        """From a host's record: a path in it is ignored. Raises a KeyError or a TypeError if it is no wheel."""
+        texts = [data["name"], data["version"], data["filename"], data["sha256"], data.get("url") or ""]
+        size = data.get("size")
+        if not all(isinstance(text, str) for text in texts) or not isinstance(size, (int, type(None))):
+            raise TypeError("a field of the wheel has another type")
+        name, version, filename, sha256, url = texts
+        if "/" in filename:
+            raise TypeError(f"{filename!r} is no file name")
+        return cls(name, version, filename, sha256, size, url or None)
+
 
 @dataclass(frozen=True, slots=True)
 class Lock:
@@ -70,5 +82,5 @@ class Lock:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lock:
-        """Raises KeyError or TypeError where it is none."""
-        return cls(data["python"], tuple(Wheel(**wheel) for wheel in data["wheels"]))
+        """Raises a KeyError or a TypeError if it is no lock."""
+        return cls(data["python"], tuple(Wheel.from_json(wheel) for wheel in data["wheels"]))

@@ -11,10 +11,12 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
@@ -140,7 +142,16 @@ def make_lock(
         raise MalformedReply(f"pylock.toml: {error}", str(said["pylock"])) from None
     if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
         raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index for it")
+    if not isinstance(maker.session, LocalSession):
+        wheels = tuple(_without_path(wheel) for wheel in wheels)
     return Lock(plan.python, sized(maker, wheels, asked, cancel))
+
+
+def _without_path(wheel: Wheel) -> Wheel:
+    """A path on another host is a URL for that host: this machine must not read a file that a host names."""
+    if wheel.path is None:
+        return wheel
+    return replace(wheel, path=None, url=f"file://{quote(wheel.path)}")
 
 
 def sized(

@@ -75,11 +75,17 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
             raise why
         return why
     here_only = not node0_may or any(directory_of(word) is not None for word in _named(sources))
-    ask_them = _ask_here if here_only else _ask_where_best
     with context.timed("", "asked the indexes"):
-        asked, by_node0 = ask_them(context, sources, projects)
+        if here_only:
+            asked, by_node0 = ask_here(context, sources, projects), False
+        else:
+            asked, by_node0 = _ask_where_best(context, sources, projects)
     _tell_silent(context, asked.obtainable, by_node0=by_node0)
     decided = resolver.resolve(request, context.facts, asked.obtainable, rows=context.wishes.rows)
+    if by_node0 and not isinstance(decided, Refusal) and uv_for_node(asked.obtainable, decided.glibc) is None:
+        # node0 can't run uv; uv on this machine does not go to indexes that a host names.
+        asked, by_node0 = ask_here(context, sources, projects), False
+        decided = resolver.resolve(request, context.facts, asked.obtainable, rows=context.wishes.rows)
     if isinstance(decided, Refusal):
         return decided
     return _locked(context, decided, asked, by_node0=by_node0)
@@ -107,11 +113,12 @@ def _from_directories(
         return error
 
 
-def _ask_here(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> tuple[IndexAnswer, bool]:
+def ask_here(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
+    """The answer of the control machine's indexes."""
     here, cancel = context.here, context.pool.cancel
     settings = pip_settings(here.session, here.python, cancel=cancel)
     wanted = sources_for(sources, settings, besides=_besides(context))
-    return ask(here.session, here.python, wanted, projects, settings, cancel=cancel), False
+    return ask(here.session, here.python, wanted, projects, settings, cancel=cancel)
 
 
 def _ask_node0(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
@@ -135,7 +142,7 @@ def _ask_where_best(context: InstallContext, sources: Sources, projects: tuple[s
     other = threading.Thread(target=at_node0, name="ask-node0", daemon=True)
     other.start()
     try:
-        mine: IndexAnswer | HostError = _ask_here(context, sources, projects)[0]
+        mine: IndexAnswer | HostError = ask_here(context, sources, projects)
     except HostError as error:
         mine = error
     other.join()
@@ -168,7 +175,7 @@ def _tell_silent(context: InstallContext, obtainable: Availability, *, by_node0:
 
 
 def _locked(context: InstallContext, plan: StackPlan, asked: IndexAnswer, *, by_node0: bool) -> LockedStack:
-    """The lock, made on the machine that asked; where node0 can't run uv, here, for what node0 has seen."""
+    """The lock, made on the machine that asked the indexes."""
     wishes = context.wishes
     if wrong := contradiction(plan, wishes.env.extras, wishes.origins):
         raise wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 from lock_helpers import HERE, asked, heard, index, links, maker, other_pythons, plan
 
+from fakes import FakeSession
 from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, ask
 from ipexctl.stack.lock.lock import Wheel
@@ -347,3 +350,28 @@ def test_rows_can_be_had_from_pypi(torch: str, ipex: str, python: str, tmp_path:
     assert lock.packages["torch"] == torch
     assert lock.packages["intel-extension-for-pytorch"] == ipex
     assert lock.size > 200_000_000
+
+
+def test_a_host_that_makes_the_lock_names_no_file_of_this_machine(wheels: Path) -> None:
+    name = "torch-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
+    url, secret = f"file:///wheels/{name}", "/home/me/.ssh/id_rsa"
+    text = (
+        'lock-version = "1.0"\n[[packages]]\nname = "torch"\nversion = "2.8.0+cpu"\n'
+        f'wheels = [{{ url = "{url}", hashes = {{ sha256 = "{"0" * 64}" }} }}]\n'
+    )
+    answer = {"event": "done", "pylock": text, "said": "", "on_disk": {url: {"path": secret, "size": 1}}}
+    session = FakeSession(Host("node1", "node1"), json.dumps(answer).encode() + b"\n")
+    remote = LockMaker(session, "python3", "/home/me/.ipexctl", "/usr/bin/uv")
+    (wheel,) = make_lock(remote, plan("torch==2.8.0+cpu"), heard(links(str(wheels)))).wheels
+    assert (wheel.path, wheel.url) == (None, f"file://{secret}")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"filename": "/etc/passwd"}, {"filename": 3}, {"size": "x"}, {"url": ["u"]}, {"sha256": None}]
+)
+def test_a_recorded_wheel_of_another_shape_is_refused(changed: dict[str, object]) -> None:
+    wheel = {"name": "torch", "version": "2.8.0", "filename": "torch-2.8.0-py3-none-any.whl", "sha256": "0" * 64}
+    record = {**wheel, "size": 1, "url": "https://host/t.whl", "path": "/home/me/.ssh/id_rsa"}
+    assert Wheel.from_json(record).path is None
+    with pytest.raises(TypeError):
+        Wheel.from_json({**record, **changed})
