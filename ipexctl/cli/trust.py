@@ -36,26 +36,23 @@ def trust_command(
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
-    from ipexctl.trust import setup as trust_setup
-    from ipexctl.trust.host_steps import TrustSteps
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.trust import setup
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import show, show_json
 
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
+    options = setup.TrustOptions(home_dir, home.iface, targets.timeout, dry_run)
     cancel = Cancel()
-
     with (
         cancelling(cancel) as interrupt,
         Connector(connect_options(targets, output)) as connector,
-        TrustSteps(hosts, connector, cancel, forks=targets.forks, timeout=targets.timeout) as pool,
+        SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
-        if revoke:
-            report = trust_setup.revoke(pool, home=home_dir, dry_run=dry_run)
-        else:
-            report = trust_setup.trust(pool, home=home_dir, iface=home.iface, dry_run=dry_run)
+        report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)
     if targets.host_keys is HostKeyPolicy.off and report.by == "config":
-        print_message("note: with --host-keys off nobody has checked the host keys that node0 was given")
+        print_message("note: with --host-keys off, the host keys on node0 are not verified")
     if output.json:
         show_json(report)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.scripts import script
@@ -13,7 +13,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import TimedOut
 from ipexctl.trust.config import names_in
 from ipexctl.trust.host_state import HostState
-from ipexctl.trust.host_steps import TrustSteps
+from ipexctl.trust.host_steps import HostSteps, read_logins
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, LoginDiagnosis
 
 if TYPE_CHECKING:
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
     from ipexctl.remote.session import Session, Stream
     from ipexctl.remote.session_pool import SessionPool
 
 _TRUST: Final = "ipexctl trust, with the same -H, --hosts and --limit"
-_ANSWER: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) ((?:[0-9a-f]{2})*)")
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
 
 
@@ -100,20 +98,9 @@ def unknown_state(host: Host) -> HostState:
     )
 
 
-class _PoolConnector:
-    """Gives trust the sessions of a pool where it would open its own."""
-
-    def __init__(self, pool: SessionPool) -> None:
-        self._pool = pool
-
-    def open(self, host: Host, cancel: Cancel) -> Session:  # noqa: ARG002
-        return self._pool.session(host)
-
-
 def probe_host(pool: SessionPool, host: Host, home: str, *, timeout: float) -> HostState:
     """What trust needs to know of a host, over the pool's session."""
-    connector = cast("Connector", _PoolConnector(pool))
-    return TrustSteps([host], connector, pool.cancel, forks=1, timeout=timeout).probe_host(host, home)
+    return HostSteps(host, pool.session(host), timeout, pool.cancel).probe(home, is_node0=True)
 
 
 def log_in(
@@ -125,7 +112,6 @@ def log_in(
     command = script(
         "logins.sh", config or "", IDENTITY_COMMAND, str(connect), *ssh_names.values(), label="log into the nodes"
     )
-    logins = {name: LoginAttempt(124, "") for name in names}
     output = bytearray()
 
     def sink(stream: Stream, data: bytes) -> None:
@@ -134,15 +120,4 @@ def log_in(
 
     with contextlib.suppress(TimedOut):
         session.run(command, sink, timeout=seconds, cancel=cancel)
-    for line in output.decode("ascii", "replace").splitlines():
-        if login := parse_login(line, len(names)):
-            logins[names[login[0]]] = login[1]
-    return logins
-
-
-def parse_login(line: str, count: int) -> tuple[int, LoginAttempt] | None:
-    """`NUMBER CODE HEX`; None for any other line."""
-    match = _ANSWER.fullmatch(line)
-    if match is None or int(match[1]) >= count:
-        return None
-    return int(match[1]), LoginAttempt(int(match[2]), bytes.fromhex(match[3]).decode(errors="replace"))
+    return read_logins(bytes(output), names, LoginAttempt(124, ""))

@@ -1,19 +1,25 @@
-"""Parses the reply of a host to the probe of trust. Values missing in the reply are missing here."""
+"""Parses the reply of a host to the probe of trust: account, keys and addresses. Missing values stay missing."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.internal import HostAddresses
+from ipexctl.hosts.internal import HostAddresses, Nic
 from ipexctl.hosts.names import check_user
-from ipexctl.remote.outcome import HostError
-from ipexctl.trust.addresses import read_nics
+from ipexctl.remote.reply import MalformedReply
 from ipexctl.trust.authorized_keys import is_public_key
 
 if TYPE_CHECKING:
-    from ipexctl.hosts.internal import Nic
+    from collections.abc import Iterator
+
+_IP = re.compile(r"^\d+:\s+(\S+?)(?:@\S+)?\s+inet6?\s+(\S+?)(?:/([0-9]{1,3}))?\s(.*)$")
+_IFCONFIG_NAME = re.compile(r"^(\S+?):?\s")
+_IFCONFIG_V4 = re.compile(r"\binet (?:addr:)?(\d+\.\d+\.\d+\.\d+).*?(?:netmask |Mask:)(\S+)")
+_IFCONFIG_V6 = re.compile(r"\binet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:%\S+)?(?:/([0-9]{1,3})|.*?prefixlen ([0-9]{1,3}))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
         else:
             values.setdefault(name.decode(errors="replace"), content)
     if values.get("end") != b"ok" or not values.get("user"):
-        raise HostError("its answer was cut off", "run it again; -vv shows the steps")
+        raise MalformedReply("cut off", reply.decode(errors="replace"))
 
     def text(name: str) -> str:
         return values.get(name, b"").decode(errors="surrogateescape")
@@ -94,19 +100,18 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
     try:
         check_user(text("user"))
     except UserError as error:
-        raise HostError(f"it says an account's name that can't be one: {error.message}") from None
+        raise MalformedReply(f"invalid account name: {error.message}", text("user")) from None
     connection = text("came").split()
-    uid = text("uid")
     return HostState(
         user=text("user"),
-        uid=int(uid) if uid.isdigit() else -1,
+        uid=_number(text("uid"), -1),
         home=text("home"),
         ipexctl_home=text("ours").rstrip("/") or "/",
         identity=tuple(text("is").split()),
         store=text("store"),
         nics=read_nics(text("ip"), text("ifconfig"), text("fib_trie"), text("routes")),
         reached=connection[2].partition("%")[0].removeprefix("::ffff:") if len(connection) == 4 else None,
-        port=int(connection[3]) if len(connection) == 4 and connection[3].isdigit() else port or 22,
+        port=_number(connection[3], port or 22) if len(connection) == 4 else port or 22,
         host_keys=tuple(dict.fromkeys(host_keys)),
         keys=values.get("keys"),
         keys_problem=text("keys.bad"),
@@ -126,6 +131,90 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
 
 def _permissions(listing: str) -> Permissions | None:
     values = listing.split()
-    if len(values) < 3 or not values[2].isdigit():
+    uid = _number(values[2], -1) if len(values) > 2 else -1
+    return None if uid < 0 else Permissions(values[0], uid)
+
+
+def _number(text: str, default: int) -> int:
+    return int(text) if re.fullmatch("[0-9]{1,10}", text) else default
+
+
+def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str = "") -> tuple[Nic, ...]:
+    """The addresses of the first source that has any. A line that can't be parsed is skipped."""
+    for source in (_from_ip(ip), _from_ifconfig(ifconfig), _from_kernel(fib_trie, routes)):
+        nics = tuple(dict.fromkeys(nic for nic in source if _is_address(nic)))
+        if nics:
+            return nics
+    return ()
+
+
+def _is_address(nic: Nic) -> bool:
+    """Whether it is a valid address: it is written into configuration files."""
+    try:
+        ipaddress.ip_interface(f"{nic.address}/{nic.prefix}")
+    except ValueError:
+        return False
+    return "%" not in nic.address
+
+
+def _from_ip(text: str) -> Iterator[Nic]:
+    """`ip -o addr show`; a point-to-point address is followed by its peer and the peer's prefix."""
+    for line in text.splitlines():
+        match = _IP.match(line)
+        if match is None or " tentative" in match[4] or " deprecated" in match[4] or " temporary" in match[4]:
+            continue
+        peer = re.match(r"peer \S+/(\d+) ", match[4])
+        version = 128 if ":" in match[2] else 32
+        yield Nic(match[1], match[2], version if peer else int(match[3] or version))
+
+
+def _from_ifconfig(text: str) -> Iterator[Nic]:
+    interface = ""
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            match = _IFCONFIG_NAME.match(line)
+            interface = match[1] if match else ""
+        if v4 := _IFCONFIG_V4.search(line):
+            prefix = _prefix_of(v4[2])
+            if prefix is not None:
+                yield Nic(interface, v4[1], prefix)
+        elif v6 := _IFCONFIG_V6.search(line):
+            yield Nic(interface, v6[1], int(v6[2] or v6[3]))
+
+
+def _from_kernel(fib_trie: str, routes: str) -> Iterator[Nic]:
+    """Addresses of /proc/net/fib_trie, and interfaces and prefixes of /proc/net/route. IPv4 only."""
+    subnets = []
+    for line in routes.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 7 and fields[2] == "00000000":
+            try:
+                network = ipaddress.IPv4Network(f"{_little_endian(fields[1])}/{_little_endian(fields[7])}")
+            except ValueError:
+                continue
+            if network.prefixlen:
+                subnets.append((fields[0], network))
+    subnets.sort(key=lambda item: -item[1].prefixlen)
+    for address in re.findall(r"\|-- (\S+)\s+/32 host LOCAL", fib_trie):
+        try:
+            parsed = ipaddress.IPv4Address(address)
+        except ValueError:
+            continue
+        if parsed.is_loopback:
+            yield Nic("lo", address, 8)
+            continue
+        interface, prefix = next(((name, net.prefixlen) for name, net in subnets if parsed in net), ("", 32))
+        yield Nic(interface, address, prefix)
+
+
+def _little_endian(text: str) -> str:
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(text.rjust(8, "0"))))
+
+
+def _prefix_of(mask: str) -> int | None:
+    try:
+        if mask.startswith("0x"):
+            return bin(int(mask, 16)).count("1")
+        return ipaddress.IPv4Network(f"0.0.0.0/{mask}").prefixlen
+    except ValueError:
         return None
-    return Permissions(values[0], int(values[2]))

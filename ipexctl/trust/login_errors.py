@@ -64,12 +64,12 @@ def explain(
         ),
         (
             r"Could not resolve hostname",
-            LoginDiagnosis(f"node0 can't resolve {address}", "write an address behind internal= in the hostfile"),
+            LoginDiagnosis(f"node0 can't resolve {address}", "add internal=ADDRESS to its line in the hostfile"),
         ),
         (
             r"Connection refused",
             LoginDiagnosis(
-                f"node0 gets no answer from sshd: {endpoint} refuses connections",
+                f"{endpoint} refuses connections from node0",
                 other_network or f"does sshd listen on {address}? (ss -ltn there; ListenAddress in sshd_config)",
             ),
         ),
@@ -86,20 +86,20 @@ def explain(
             r"Connection (closed|reset)|kex_exchange_identification|Broken pipe",
             LoginDiagnosis(
                 f"{endpoint} closes the connection before a login",
-                "look into sshd's log there: hosts.deny, fail2ban, MaxStartups or a firewall that resets",
+                "check sshd's log there; likely causes: hosts.deny, fail2ban, MaxStartups, a firewall",
             ),
         ),
         (
             r"nologin|System is booting up|not available|account (has )?expired|password (has )?expired",
-            LoginDiagnosis(f"the account {node.user} may not log in", "log in there by hand and read what it says"),
+            LoginDiagnosis(f"the account {node.user} may not log in", "log in there by hand and read the message"),
         ),
     ):
         if re.search(pattern, output, re.IGNORECASE):
             return diagnosis
     if login.code == 124:
         return LoginDiagnosis(
-            f"a login from node0 is not through after 25 s ({endpoint})",
-            "how long does an ssh to it take by hand? look at the login shell's start-up files",
+            f"a login from node0 takes longer than 25 s ({endpoint})",
+            "log in by hand to see what takes so long; check the login shell's start-up files",
         )
     if login.code == 127 and "ssh" in output:
         return LoginDiagnosis("node0 has no ssh client", "install openssh-client (openssh-clients) on node0")
@@ -107,7 +107,7 @@ def explain(
     return LoginDiagnosis(
         f"a login from node0 ended with exit code {login.code}"
         + (f": {printable(lines[-1].strip())}" if lines else ""),
-        "try it on node0 with ssh -v and our config",
+        "try it on node0: ssh -v -F ~/.ipexctl/ssh/config NODE",
     )
 
 
@@ -115,33 +115,34 @@ def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> LoginDiag
     if not login.identity:
         return LoginDiagnosis(
             "node0 logs in, but no command runs there",
-            "a forced command (ForceCommand in sshd_config, command= in authorized_keys) or a restricted shell?",
+            "check there for a forced command (ForceCommand in sshd_config, command= in authorized_keys) or a "
+            "restricted shell",
         )
     user, machine = (*login.identity, "?", "?")[:2]
     if machine != (*node.identity, "?", "?")[1]:
         return LoginDiagnosis(
             f"{address} leads node0 to another machine, {printable(machine)}",
-            "correct internal= in the hostfile, or name the network the hosts share with --iface CIDR",
+            "correct internal= in the hostfile, or name the network of the hosts: --iface CIDR",
         )
     if user != node.user:
-        return LoginDiagnosis(f"node0 comes in as {printable(user)} instead of {node.user}")
+        return LoginDiagnosis(f"node0 logs in as {printable(user)} instead of {node.user}")
     return LoginDiagnosis(
         f"{address} leads node0 to another machine of the same name, {printable(machine)}",
-        "correct internal= in the hostfile, or name the network the hosts share with --iface CIDR",
+        "correct internal= in the hostfile, or name the network of the hosts: --iface CIDR",
     )
 
 
 def _host_key(address: str) -> LoginDiagnosis:
     return LoginDiagnosis(
-        f"sshd at {address} shows node0 another host key than it showed us",
-        "is that address really this host? compare there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; only where "
-        "it is, and its key was changed since: ipexctl trust",
+        f"node0 gets another host key from {address} than the control machine got",
+        "check that the address is this host, with its key: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; only if "
+        "it is, and its key has changed: ipexctl trust",
     )
 
 
 def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
     """The likely reason for a rejected key, from the probe: sshd itself gives no reason."""
-    reason = f"sshd there doesn't take node0's key for {node.user}, though it is in ~/.ssh/authorized_keys"
+    reason = f"sshd there rejects node0's key for {node.user}, although it is in ~/.ssh/authorized_keys"
     too_open = [
         path
         for path, mode in (
@@ -153,7 +154,7 @@ def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
     ]
     if too_open:
         return LoginDiagnosis(
-            f"{reason}: {', '.join(too_open)} can be written to by others, which sshd doesn't accept (StrictModes)",
+            f"{reason}: {', '.join(too_open)} is writable by others, which sshd rejects (StrictModes)",
             f"chmod go-w {' '.join(too_open)}",
         )
     foreign_owned = [
@@ -167,13 +168,13 @@ def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
     ]
     if foreign_owned:
         return LoginDiagnosis(
-            f"{reason}: {', '.join(foreign_owned)} belongs to another account, which sshd doesn't accept (StrictModes)",
+            f"{reason}: {', '.join(foreign_owned)} belongs to another account, which sshd rejects (StrictModes)",
             f"chown {node.user} {' '.join(foreign_owned)}",
         )
     if node.keys is None:
         return LoginDiagnosis(
-            f"{reason}: that file wasn't there before, so sshd most likely reads keys elsewhere",
-            "ask root there what AuthorizedKeysFile, PubkeyAuthentication and AuthenticationMethods are (sshd -T)",
+            f"{reason}: ipexctl created that file, so sshd probably reads another one",
+            "ask root there for AuthorizedKeysFile, PubkeyAuthentication and AuthenticationMethods (sshd -T)",
         )
     if node.user == "root":
         return LoginDiagnosis(
@@ -183,8 +184,8 @@ def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
         )
     return LoginDiagnosis(
         reason,
-        f"on the way to {address} node0's address may be changed (NAT), so that from= doesn't fit; or sshd_config"
-        " there has AuthorizedKeysFile elsewhere, AllowUsers or Match Address (sshd -T)",
+        f"either NAT changes node0's address on the way to {address}, so that from= doesn't match; or sshd_config there"
+        " has AuthorizedKeysFile, AllowUsers or Match Address (sshd -T)",
     )
 
 

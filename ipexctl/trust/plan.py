@@ -31,15 +31,15 @@ class KeysEdit:
     @property
     def summary(self) -> str:
         if self.tidy:
-            return "leftovers of a call that was cut short taken away"
+            return "leftovers of an interrupted call removed"
         if self.new is None:
-            return "our line taken out of ~/.ssh/authorized_keys, which was made for it"
+            return "~/.ssh/authorized_keys removed, which ipexctl had created"
         lines = [(text or b"").count(b"\n") for text in (self.old, self.new)]
         if lines[1] > lines[0]:
             return "a line added to ~/.ssh/authorized_keys"
         if lines[1] < lines[0]:
-            return "our line taken out of ~/.ssh/authorized_keys"
-        return "our line in ~/.ssh/authorized_keys brought up to date"
+            return "the line of ipexctl removed from ~/.ssh/authorized_keys"
+        return "the line of ipexctl in ~/.ssh/authorized_keys updated"
 
 
 def keys_to_add(state: HostState, line: TrustLine, owner: Owner) -> KeysEdit | None:

@@ -67,19 +67,19 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str)
         headings = ("name", "environment", "python", "torch", "ranks over", "size", "hosts")
         show_table(headings, [(*row, fold(names)) for row, names in rows.items()], no_color=no_color)
     elif not quiet and any(done.listing for done in report.hosts):
-        print_message(f"there are no environments of ours; ipexctl install{options} makes one")
+        print_message(f"no environments; create one: ipexctl install{options}")
     for done in report.hosts:
         listing = done.listing
         if listing is not None and not quiet and (listing.wheels or listing.leftovers):
-            parts = [f"{listing.wheels} wheels kept ({gigabytes(listing.wheel_bytes)})"] if listing.wheels else []
+            parts = [f"{listing.wheels} cached wheels ({gigabytes(listing.wheel_bytes)})"] if listing.wheels else []
             parts += [f"leftovers ({gigabytes(listing.leftover_bytes)})"] if listing.leftovers else []
             print_message(
-                f"{printable(done.host.name)}: {', '.join(parts)}; ipexctl envs --prune{options} takes them away"
+                f"{printable(done.host.name)}: {', '.join(parts)}; to remove them: ipexctl envs --prune{options}"
             )
 
 
 def _row(env: EnvEntry) -> tuple[str, ...]:
-    torch = env.packages.get("torch", "?") if env.complete else "not whole"
+    torch = env.packages.get("torch", "?") if env.complete else "incomplete"
     return (
         ", ".join(env.names) or "-",
         env.name,

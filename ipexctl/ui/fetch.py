@@ -107,22 +107,20 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
         for failure in failures[:_MOST_NAMED]:
             print_message(f"{printable(result.host)}: {label}{printable(failure.name)}: {printable(failure.reason)}")
         if len(failures) > _MOST_NAMED:
-            print_message(f"  … and {len(failures) - _MOST_NAMED} more: --json names all")
+            print_message(f"  … and {len(failures) - _MOST_NAMED} more; --json lists all")
     if not quiet:
         sys.stdout.write(f"{summary(result)}\n")
 
 
 def summary(result: FetchResult) -> str:
     if not result.brought and not result.failed:
-        unchanged = f"{_files(result.unchanged)} there already" if result.unchanged else "no files"
-        return f"{printable(result.dest)}: nothing to bring, {unchanged}"
+        unchanged = f"{_files(result.unchanged)} present already" if result.unchanged else "no files"
+        return f"{printable(result.dest)}: nothing to fetch, {unchanged}"
     rate = f", {readable(result.received / result.seconds)}/s" if result.received > _MIN_BYTES_FOR_RATE else ""
     text = f"{_files(len(result.brought))}, {readable(result.size)}, in {result.seconds:.1f} s{rate}"
-    details = [f"{result.unchanged} there already"] if result.unchanged else []
+    details = [f"{result.unchanged} present already"] if result.unchanged else []
     if result.resumed:
-        details.append(
-            f"{len(result.resumed)} gone on with, {readable(result.size - result.received)} of it here before"
-        )
+        details.append(f"{len(result.resumed)} resumed after {readable(result.size - result.received)}")
     if result.failed:
         details.append(f"{len(result.failed)} failed")
     return f"{printable(result.dest)}: {text}" + "".join(f"; {detail}" for detail in details)

@@ -121,11 +121,13 @@ def _print_next_step(report: InstallReport) -> None:
         print_message("nothing was installed (--dry-run)")
     elif not report.hosts and report.path is not None and report.lock is not None:
         count = len(report.lock.wheels)
-        print_message(f"{count} wheels and what unpacks them are in {printable(report.path)}")
-        print_message(f"next, where the nodes are: ipexctl install --wheelhouse {shlex.quote(report.path)} --offline")
+        print_message(f"{count} wheels and their installer are in {printable(report.path)}")
+        print_message(
+            f"next, where the hosts are reachable: ipexctl install --wheelhouse {shlex.quote(report.path)} --offline"
+        )
     elif report.hosts and statuses == {"ok"}:
-        print_message("nothing to do: it is there on every host")
+        print_message("nothing to do: every host has it")
     elif statuses & {"failed", "unreachable"} and report.refusal is None:
-        print_message("when that is mended, the same command goes on from here")
+        print_message("once this is fixed, run the same command again: finished work is kept")
     elif report.path is not None and report.hosts and report.refusal is None:
         print_message(f"on each host: {printable(report.path)}/bin/python")

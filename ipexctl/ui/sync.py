@@ -105,7 +105,7 @@ def _describe(result: SyncResult) -> str:
     if result.status != "changed":
         return result.reason
     count = result.files_sent
-    parts = [f"{count} {'file' if count == 1 else 'files'} put there"] if count else []
+    parts = [f"{count} {'file' if count == 1 else 'files'} uploaded"] if count else []
     parts += [f"{result.files_deleted} deleted"] if result.files_deleted else []
     return "; ".join(filter(None, (", ".join(parts), result.reason))) or "directories and modes"
 
@@ -124,10 +124,10 @@ def _show_paths(report: SyncReport) -> None:
 def _print_kept(report: SyncReport) -> None:
     """Print files that differ from the project and are kept: runs wrote them on the hosts."""
     explanations = {
-        "kept": "was written to there since it was sent, and stays so",
-        "blocked": "is the host's own, written by a run, and stays; the project's is not there",
-        "aside": "was written to there and has changed here: the project's is in its place, that one beside it as "
-        "NAME.node-1",
+        "kept": "changed on the host since the last sync, and is kept",
+        "blocked": "was written by a run on the host and is kept; the project's version is not on the host",
+        "aside": "changed on the host and in the project: the project's version replaced it; the host's version is "
+        "beside it as NAME.node-1",
     }
     for name, explanation in explanations.items():
         paths_of = attrgetter(name)
@@ -146,9 +146,9 @@ def _print_next_step(report: SyncReport) -> None:
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:
-        files = "1 file is" if report.files == 1 else f"{report.files:,} files are"
-        print_message(f"nothing to do: {files} as here")
+        files = "1 file" if report.files == 1 else f"{report.files:,} files"
+        print_message(f"nothing to do: every host has the same {files}")
     elif statuses & {"failed", "unreachable"}:
-        print_message("when that is mended, the same command goes on from here")
+        print_message("once this is fixed, run the same command again: finished work is kept")
     if report.path is not None and not report.dry_run:
         print_message(f"on each host: {printable(report.path)}")

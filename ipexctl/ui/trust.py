@@ -10,7 +10,7 @@ from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import host_json, print_json, show_results, summary_json
 
 if TYPE_CHECKING:
-    from ipexctl.trust.report import TrustReport
+    from ipexctl.trust.setup import TrustReport
 
 
 def as_json(report: TrustReport) -> dict[str, Any]:
@@ -50,21 +50,21 @@ def _print_next_step(report: TrustReport, options: str) -> None:
         print_message("nothing was changed (--dry-run)")
     elif report.revoke:
         if failed:
-            print_message(f"some hosts still have our line; when they are well again: ipexctl trust --revoke{options}")
+            print_message(
+                f"failed hosts may still have ipexctl's line; once they work: ipexctl trust --revoke{options}"
+            )
         elif statuses == {"ok"}:
-            print_message("there was nothing of ours to take away")
+            print_message("nothing to remove")
         elif not report.notes:
-            print_message("all is as it was before trust")
+            print_message("everything that trust added is removed")
     elif report.by == "config" and not failed:
-        result_text = (
-            "was already so, nothing changed" if statuses == {"ok"} else "verified by a login from node0 to each"
-        )
-        print_message(f"node0 ({printable(report.node0.name)}) reaches every node; {result_text}")
+        result_text = "nothing changed" if statuses == {"ok"} else "each login was tested"
+        print_message(f"node0 ({printable(report.node0.name)}) can log in to every node; {result_text}")
         ssh_name = next((host.ssh_name for host in report.hosts[1:] if host.ssh_name), None)
         if report.config and ssh_name:
             print_message(f"try it on node0: ssh -F {shlex.quote(report.config)} {ssh_name}")
         print_message(f"next: ipexctl doctor{options}        to undo: ipexctl trust --revoke{options}")
     elif report.by == "own" and not failed and len(report.hosts) > 1:
-        print_message(f"node0 ({printable(report.node0.name)}) already reaches every node by ssh; nothing changed")
+        print_message(f"node0 ({printable(report.node0.name)}) can already log in to every node; nothing changed")
     elif failed:
-        print_message(f"when that is mended: ipexctl trust{options}")
+        print_message(f"once this is fixed: ipexctl trust{options}")

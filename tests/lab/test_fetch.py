@@ -106,7 +106,7 @@ def test_killed_in_its_middle_the_next_call_goes_on_and_is_right(context: Scene)
     assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
     assert sorted(path.name for path in context.out.iterdir()) == ["big.pt", "of"]
     ran = ipexctl("fetch", "last:ck/", context.out, env=context.env)
-    assert ran.out == f"{context.out}: nothing to bring, 2 files there already\n"
+    assert ran.out == f"{context.out}: nothing to fetch, 2 files present already\n"
     assert ran.seconds < 5
 
 

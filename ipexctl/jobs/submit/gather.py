@@ -18,7 +18,7 @@ from ipexctl.jobs.registry import RunRegistry, new_id
 from ipexctl.jobs.submit.pending import abandoned_runs
 from ipexctl.remote.background import run_in_background
 from ipexctl.remote.outcome import HostError
-from ipexctl.trust.node0_config import read_config
+from ipexctl.trust.config import read_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

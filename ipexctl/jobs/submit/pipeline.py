@@ -32,7 +32,7 @@ from ipexctl.remote.background import run_in_background
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import TimedOut, Unreachable
 from ipexctl.remote.session import capture
-from ipexctl.trust.node0_config import config_in
+from ipexctl.trust.config import config_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -71,21 +71,12 @@ class _Doctor:
 class _Trust:
     def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.trust import setup
-        from ipexctl.trust.host_steps import TrustSteps
 
         call, options = calls[0], context.options
         hosts = [host_call.host for host_call in calls]
-        with TrustSteps(
-            hosts,
-            PlaySessions(context),
-            context.cancel,
-            forks=options.forks,
-            timeout=call.timeout,
-        ) as pool:
-            if call.args["state"] == "absent":
-                report = setup.revoke(pool, home=options.home, dry_run=call.check)
-            else:
-                report = setup.trust(pool, home=options.home, iface=options.iface, dry_run=call.check)
+        change = setup.revoke if call.args["state"] == "absent" else setup.trust
+        trust_options = setup.TrustOptions(options.home, options.iface, call.timeout, call.check)
+        report = change(hosts, context.pool, trust_options)
         for note in report.notes:
             context.watch(PlayNotice(f"note: {note}"))
         if any(done.status == "changed" for done in report.hosts):
@@ -94,16 +85,6 @@ class _Trust:
             done.host.name: Result(done.status, done.reason, done.fix, {"internal": done.internal, "by": report.by})
             for done in report.hosts
         }
-
-
-class PlaySessions:
-    """Lends the sessions of the playbook's pool instead of opening new ones."""
-
-    def __init__(self, context: PlayContext) -> None:
-        self._context = context
-
-    def open(self, host: Any, cancel: Any) -> Any:
-        return self._context.lend_session(host, cancel)
 
 
 class _Sync:

@@ -26,7 +26,6 @@ from ipexctl.doctor.logins import (
     got_no_answer,
     log_in,
     login_findings,
-    parse_login,
     unknown_state,
 )
 from ipexctl.doctor.network_check import check_network
@@ -51,6 +50,7 @@ from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.node_call import NO_PYTHON, agent_command, agent_zip
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.trust.host_steps import read_logins
 from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ def test_results() -> None:
     assert parse_result('{"event": "result", "number": 0, "kind": "splendid"}') is None
 
 
+UNHEARD = LoginAttempt(256, "")
+
+
 @given(st.text())
 def test_no_line_is_too_strange_to_be_passed_over(line: str) -> None:
     quoted = json.dumps(line)
@@ -114,19 +117,18 @@ def test_no_line_is_too_strange_to_be_passed_over(line: str) -> None:
         f'{{"event": {event}, "port": {quoted}, "number": {quoted}}}' for event in ('"ready"', '"result"', quoted)
     ]
     for text in (line, quoted, *events, f"1 255 {line}"):
-        listener, result, login = parse_listener(text), parse_result(text), parse_login(text, 3)
+        listener, result, login = parse_listener(text), parse_result(text), read_logins(text.encode(), "abc", UNHEARD)
         assert listener is None or listener.port is None
         assert result is None
-        assert login is None or login[0] < 3
+        assert len(login) == 3
 
 
 @given(st.integers(0, 2), st.integers(0, 255), st.text())
 def test_a_login_comes_back_as_it_was_said(number: int, code: int, said: str) -> None:
     told = said.encode("utf-8", "replace")
-    assert parse_login(f"{number} {code} {told.hex()}", 3) == (
-        number,
-        LoginAttempt(code, told.decode(errors="replace")),
-    )
+    logins = read_logins(f"{number} {code} {told.hex()}\n".encode(), "abc", UNHEARD)
+    assert logins["abc"[number]] == LoginAttempt(code, told.decode(errors="replace"))
+    assert list(logins.values()).count(UNHEARD) == 2
 
 
 def test_an_order_has_each_target_and_the_time() -> None:

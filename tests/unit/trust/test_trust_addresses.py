@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.hosts.internal import Nic
-from ipexctl.trust.addresses import read_nics
+from ipexctl.trust.host_state import read_nics
 
 IP = r"""1: lo    inet 127.0.0.1/8 scope host lo\       valid_lft forever preferred_lft forever
 1: lo    inet6 ::1/128 scope host noprefixroute \       valid_lft forever preferred_lft forever

@@ -178,3 +178,19 @@ def test_an_answer_that_is_cut_off_is_none() -> None:
     for end in range(len(whole) - 1):
         with pytest.raises(HostError, match="cut off"):
             read_host_state(whole[:end], server_key=None, port=None)
+
+
+@pytest.mark.parametrize("figure", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", "x"])
+def test_a_figure_that_is_none_is_missing(figure: str) -> None:
+    state = read_host_state(
+        answer(
+            uid=figure,
+            came=f"10.0.0.9 5000 10.0.0.1 {figure}",
+            ls_home=f"drwxrwxr-x 3 {figure} 100 1 x",
+            ip=f"2: eth0 inet 10.0.0.1/{figure} scope",
+            ifconfig=f"eth0: x\n  inet6 fd00::1 prefixlen {figure}\n",
+        ),
+        server_key=None,
+        port=2200,
+    )
+    assert (state.uid, state.port, state.home_mode, state.nics) == (-1, 2200, None, ())

@@ -12,7 +12,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.host import Host
-from ipexctl.trust.report import TrustReport, TrustResult
+from ipexctl.trust.setup import TrustReport, TrustResult
 from ipexctl.ui.trust import as_json, show, show_json
 from message_data import missing
 
