@@ -9,6 +9,14 @@ from ipexctl.errors import UserError
 
 _ABOUT_HOSTS: Final = re.compile(r"\bipexctl (?:doctor|envs|exec|install|run|sync|trust)\b")
 
+_COLOR: Final = re.compile(r"\x1b\[[0-9;:]*m")
+_COLORS_AND_LINES: Final = re.compile(rf"({_COLOR.pattern}|[\n\t])")
+_SEQUENCE: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|"  # CSI
+    r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\n\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|"  # OSC, DCS, APC, PM, SOS
+    r"\x1b[ -/]*[0-~]"
+)
+
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -39,6 +47,25 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """A message of several lines, each printable; the lines after the first are indented below it."""
     return "\n    ".join(printable(line.strip()) for line in text.splitlines())
+
+
+def neutralise(text: str) -> str:
+    """Output for a terminal that obeys nothing in it but colors, tabs and newlines.
+
+    Other control sequences (cursor, title, clipboard …) are removed, other control characters replaced. Colors end
+    with the text.
+    """
+    if text.isprintable():
+        return text
+    text = _SEQUENCE.sub(lambda sequence: sequence[0] if _COLOR.fullmatch(sequence[0]) else "", text)
+    parts = _COLORS_AND_LINES.split(text)  # text and separators alternate
+    parts[::2] = map(printable, parts[::2])
+    colors = [part for part in parts[1::2] if part.startswith("\x1b")]
+    return "".join(parts) + ("\x1b[0m" if colors and colors[-1] not in ("\x1b[0m", "\x1b[m") else "")
+
+
+def without_colors(text: str) -> str:
+    return _COLOR.sub("", text) if "\x1b" in text else text
 
 
 def readable(size: float) -> str:

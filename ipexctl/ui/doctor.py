@@ -17,6 +17,7 @@ from ipexctl.facts.facts import to_json
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import fold_names
+from ipexctl.ui.safe_output import for_terminal
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
@@ -77,9 +78,8 @@ def show_json(report: DoctorReport) -> None:
         "seconds": round(report.seconds, 3),
         "network_seconds": None if report.network_seconds is None else round(report.network_seconds, 3),
     }
-    sys.stdout.buffer.write(
-        (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-    )
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
     sys.stdout.buffer.flush()
 
 

@@ -6,7 +6,6 @@ import codecs
 import hashlib
 import json
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
-from ipexctl.ui.safe_output import Pipe
+from ipexctl.ui.run.lines import LONGEST_LINE, PrefixedLines
+from ipexctl.ui.safe_output import Pipe, for_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,12 +28,9 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import Report
     from ipexctl.remote.session import Stream
 
-LONGEST_LINE = 1 << 20
-"""Bytes; a longer line is passed on in pieces, to bound memory."""
-
 
 class Prefixer:
-    """Turns chunks of one stream into complete, prefixed lines."""
+    """Adds a prefix to complete lines and passes every byte on; on a terminal, `PrefixedLines` takes its place."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
@@ -69,29 +66,29 @@ class LiveOutput:
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         self._cancel = cancel
         self._pipes = {
-            "stdout": Pipe(sys.stdout.fileno(), cancel, cancel.throw),
-            "stderr": Pipe(sys.stderr.fileno(), cancel, cancel.throw),
+            "stdout": Pipe(sys.stdout, cancel, cancel.throw),
+            "stderr": Pipe(sys.stderr, cancel, cancel.throw),
         }
         self._terminal = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
         self._tinted = {
             "stdout": wants_color(sys.stdout, os.environ, no_color=no_color),
             "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
         }
-        self._prefixers: dict[tuple[Host, Stream], Prefixer] = {}
+        self._prefixers: dict[tuple[Host, Stream], Prefixer | PrefixedLines] = {}
 
     @property
     def broken(self) -> OSError | None:
         return self._pipes["stdout"].broken or self._pipes["stderr"].broken
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        prefixers: dict[Stream, Prefixer] = {
+        prefixers: dict[Stream, Prefixer | PrefixedLines] = {
             "stdout": self._prefixer(host, "stdout"),
             "stderr": self._prefixer(host, "stderr"),
         }
 
         def sink(stream: Stream, data: bytes) -> None:
             if lines := prefixers[stream].feed(data):
-                self._write(stream, lines)
+                self._pipes[stream].write(lines)
 
         return sink
 
@@ -100,30 +97,20 @@ class LiveOutput:
         for stream in ("stdout", "stderr"):
             prefixer = self._prefixers.pop((host, stream), None)
             if prefixer and (rest := prefixer.flush()):
-                self._write(stream, rest)
+                self._pipes[stream].write(rest)
 
     def close(self) -> None:
         """Wait until all is written; after cancellation at most one second."""
         for pipe in self._pipes.values():
             pipe.finish(1.0 if self._cancel.thrown else None)
 
-    def _prefixer(self, host: Host, stream: Stream) -> Prefixer:
+    def _prefixer(self, host: Host, stream: Stream) -> Prefixer | PrefixedLines:
         name = printable(host.name)
         color = "36" if stream == "stdout" else "33"
         text = f"\x1b[{color}m{name}:\x1b[0m " if self._tinted[stream] else f"{name}: "
-        self._prefixers[host, stream] = Prefixer(text.encode())
-        return self._prefixers[host, stream]
-
-    def _write(self, stream: Stream, lines: bytes) -> None:
-        self._pipes[stream].write(neutralise(lines) if self._terminal[stream] else lines)
-
-
-def neutralise(lines: bytes) -> bytes:
-    """A host's output, safe for a terminal: colors pass, other control characters become `?`."""
-    return _CONTROL_CHARACTERS.sub(b"?", lines)
-
-
-_CONTROL_CHARACTERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+        prefixer = PrefixedLines(text.encode()) if self._terminal[stream] else Prefixer(text.encode())
+        self._prefixers[host, stream] = prefixer
+        return prefixer
 
 
 @dataclass(slots=True)
@@ -188,9 +175,15 @@ def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
         for hosts in groups.values():
             count = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
             target.buffer.write(f"{fold_names(host.name for host in hosts)} ({count}):\n".encode())
+            if target.isatty():
+                lines = PrefixedLines(b"")
+                for piece in output.pieces(hosts[0], stream):
+                    target.buffer.write(for_terminal(lines.feed(piece), target))
+                target.buffer.write(for_terminal(lines.flush(), target))
+                continue
             last = b""
             for piece in output.pieces(hosts[0], stream):
-                target.buffer.write(neutralise(piece) if target.isatty() else piece)
+                target.buffer.write(piece)
                 last = piece
             target.buffer.write(b"" if last.endswith(b"\n") else b"\n")
         target.buffer.flush()
@@ -200,7 +193,7 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
     """Print one document in UTF-8, whatever the locale; written in pieces, so it is never in memory completely."""
 
     def write(text: str) -> None:
-        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+        sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
 
     write('{\n  "schema": "ipexctl.exec/1",\n  "hosts": [')
     for index, result in enumerate(report.hosts):

@@ -116,12 +116,12 @@ class _Bars:
             if isinstance(event, BytesMoved):
                 self._bytes[event.host] = (event.what, event.done, event.total)
                 if task is not None:
-                    progress.update(task, what=event.what, completed=event.done, total=event.total)
+                    progress.update(task, what=printable(event.what), completed=event.done, total=event.total)
                 self._update_total(progress)
             elif task is not None and isinstance(event, Stepped):
-                progress.update(task, what=event.what, total=None)
+                progress.update(task, what=printable(event.what), total=None)
             elif task is not None and isinstance(event, Ended):
-                progress.update(task, what=event.what, completed=1, total=1)
+                progress.update(task, what=printable(event.what), completed=1, total=1)
 
     def stop(self) -> None:
         with self._lock:
@@ -172,4 +172,4 @@ class _Bars:
 
 
 def _timed(event: Timed) -> str:
-    return f"{printable(event.host or HERE)}: {event.what} ({event.seconds:.3f} s)"
+    return f"{printable(event.host or HERE)}: {printable(event.what)} ({event.seconds:.3f} s)"

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.errors import FileError
-from ipexctl.text import printable, printable_lines
+from ipexctl.text import neutralise, printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,8 @@ def print_message(text: str, patience: float | None = None) -> None:
     if not _LOCK.acquire(timeout=-1 if patience is None else patience):
         return
     try:
-        rest = memoryview(f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        safe = neutralise(text) if sys.stderr.isatty() else text
+        rest = memoryview(f"{safe}\n".encode(sys.stderr.encoding, "backslashreplace"))
         with contextlib.suppress(OSError):
             while rest:
                 rest = rest[os.write(descriptor, rest) :]

@@ -1,11 +1,18 @@
-"""Writes to stdout and stderr of this process that a slow or closed reader cannot block."""
+"""Output that is safe for a terminal, and writes that a slow or closed reader cannot block.
+
+Whatever a host sent is neutralised where it is written to a terminal; pipes and files get the bytes as they came.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
+
+from ipexctl.text import neutralise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +26,24 @@ _CANCELLED_PATIENCE: Final = 1.0
 """Seconds that a slow reader gets after the call was cancelled."""
 
 
+def for_terminal(data: bytes, stream: TextIO) -> bytes:
+    """Output of a host, neutralised if `stream` is a terminal."""
+    if not stream.isatty():
+        return data
+    return neutralise(data.decode(errors="replace")).encode(stream.encoding or "utf-8", "replace")
+
+
+class _TerminalText(io.TextIOWrapper):
+    def write(self, text: str) -> int:
+        return super().write(neutralise(text))
+
+
+def guard_stdout() -> None:
+    """Neutralise all text that this process writes to `sys.stdout`, if that is a terminal."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.isatty():
+        sys.stdout = _TerminalText(sys.stdout.buffer, sys.stdout.encoding, "backslashreplace", line_buffering=True)
+
+
 class Pipe:
     """One stream, written by its own thread, so that no other thread blocks in a write.
 
@@ -26,9 +51,9 @@ class Pipe:
     does not fit. If writing fails, `on_broken` is called once and `broken` is the error.
     """
 
-    def __init__(self, descriptor: int, cancel: Cancel, on_broken: Callable[[], None]) -> None:
+    def __init__(self, stream: TextIO, cancel: Cancel, on_broken: Callable[[], None]) -> None:
         self.broken: OSError | None = None
-        self._descriptor = descriptor
+        self._stream = stream
         self._cancel = cancel
         self._on_broken = on_broken
         self._changed = threading.Condition()
@@ -39,6 +64,8 @@ class Pipe:
         self._writer.start()
 
     def write(self, data: bytes) -> None:
+        """Write complete lines of a host."""
+        data = for_terminal(data, self._stream)
         with self._cancel.waking(self._wake), self._changed:
             self._changed.wait_for(lambda: self._size < MOST or self.broken or self._cancel.thrown)
             if self.broken or self._size >= MOST:
@@ -74,7 +101,7 @@ class Pipe:
                 # Not through Python's buffer: a write that blocks there would block the interpreter's exit, too.
                 rest = memoryview(data)
                 while rest:
-                    rest = rest[os.write(self._descriptor, rest) :]
+                    rest = rest[os.write(self._stream.fileno(), rest) :]
             except OSError as error:
                 self.broken = error
                 self._on_broken()

@@ -15,6 +15,7 @@ from ipexctl.stack.resolve.model import Refusal
 from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, wants_color
+from ipexctl.ui.safe_output import for_terminal
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def show_json(report: VersionsReport) -> None:
         "seconds": round(report.seconds, 3),
     }
     text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+    sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
     sys.stdout.buffer.flush()
 
 

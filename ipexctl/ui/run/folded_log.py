@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import fold_ranks
-from ipexctl.text import printable
+from ipexctl.text import neutralise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,9 +20,7 @@ WINDOW: Final = 0.15
 """Seconds within which equal lines of different ranks are one entry. Longer than one tick of the view."""
 _KEPT: Final = 3000
 _LONGEST: Final = 4000
-_COLOR: Final = re.compile(r"\x1b\[[0-9;:]*m")
-_COLORS: Final = re.compile(rf"({_COLOR.pattern})")
-_ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+"""Bytes of a line."""
 
 
 class Entry:
@@ -98,18 +95,5 @@ def newest(entries: Sequence[Entry], ranks: RankSet) -> Iterator[Entry]:
 
 
 def colored(line: bytes) -> str:
-    """The line as text; colors are kept, all other control sequences are removed."""
-    text = line.decode("utf-8", "replace")
-    if text.isprintable():
-        return text[:_LONGEST]
-    if "\x1b" not in text:
-        return printable(text.expandtabs(8))[:_LONGEST]
-    text = _ESCAPE.sub(lambda escape: escape[0] if _COLOR.fullmatch(escape[0]) else "", text).expandtabs(8)
-    parts = _COLORS.split(text)  # text and colors alternate
-    parts[::2] = [printable(part) for part in parts[::2]]
-    return "".join(parts)[:_LONGEST]
-
-
-def bare(text: str) -> str:
-    """The text without its colors."""
-    return _COLOR.sub("", text) if "\x1b" in text else text
+    """The line as text of bounded length; colors are kept."""
+    return neutralise(line[:_LONGEST].decode("utf-8", "replace")).expandtabs(8)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.jobs.events import Chunk, RunEnded, RunNotice
 from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.text import printable
-from ipexctl.ui.exec import neutralise
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.summary import end_lines
@@ -56,10 +55,9 @@ class PlainRun:
         self._quiet = quiet
         broken = on_broken or cancel.throw
         self._pipes: dict[Stream, Pipe] = {
-            "stdout": Pipe(sys.stdout.fileno(), cancel, broken),
-            "stderr": Pipe(sys.stderr.fileno(), cancel, broken),
+            "stdout": Pipe(sys.stdout, cancel, broken),
+            "stderr": Pipe(sys.stderr, cancel, broken),
         }
-        self._terminal: dict[Stream, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
         self._tinted: dict[Stream, bool] = {
             "stdout": wants_color(sys.stdout, os.environ, no_color=no_color),
             "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
@@ -110,7 +108,7 @@ class PlainRun:
     def _show(self, rank: int, stream: Stream, lines: bytes) -> None:
         """Print complete lines. Messages of the agent get no rank prefix; a restart is printed once for all ranks."""
         if b"ipexctl: " not in lines:
-            self._write(stream, lines)
+            self._pipes[stream].write(lines)
             return
         rank_lines: list[bytes] = []
         for line in lines.removesuffix(b"\n").split(b"\n"):
@@ -118,10 +116,10 @@ class PlainRun:
             if match is None or (match[2] and stream == "stdout"):
                 rank_lines.append(line + b"\n")
                 continue
-            self._write(stream, b"".join(rank_lines))
+            self._pipes[stream].write(b"".join(rank_lines))
             rank_lines.clear()
             self._print_agent_message(rank, stream, match[1] or match[2])
-        self._write(stream, b"".join(rank_lines))
+        self._pipes[stream].write(b"".join(rank_lines))
 
     def _print_agent_message(self, rank: int, stream: Stream, message: bytes) -> None:
         text = printable(message.decode(errors="replace"))
@@ -134,9 +132,6 @@ class PlainRun:
     def _prefix(self, rank: int, stream: Stream) -> bytes:
         color = "36" if stream == "stdout" else "33"
         return (f"\x1b[{color}m[{rank}]\x1b[0m " if self._tinted[stream] else f"[{rank}] ").encode()
-
-    def _write(self, stream: Stream, lines: bytes) -> None:
-        self._pipes[stream].write(neutralise(lines) if self._terminal[stream] else lines)
 
     def _print(self, text: str) -> None:
         # Through the same pipe as the stderr of the ranks: a direct write could end up inside a line.

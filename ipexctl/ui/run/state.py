@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.events import FINAL, Chunk, RankStatus, RunNotice, RunStatus
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.text import printable
+from ipexctl.text import printable, without_colors
 from ipexctl.ui.run.figures import Figures
-from ipexctl.ui.run.folded_log import FoldedLog, bare, colored, newest
+from ipexctl.ui.run.folded_log import FoldedLog, colored, newest
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.lines import NewestLines
 
@@ -139,7 +139,7 @@ class RunState:
         for entry in newest(self.folded.entries, ranks):
             if len(lines) == limit:
                 break
-            lines.append(f"[{entry.label}] {bare(entry.text)}" if entry.stream else entry.text)
+            lines.append(f"[{entry.label}] {without_colors(entry.text)}" if entry.stream else entry.text)
         return lines[::-1]
 
     def elapsed(self, now: float) -> float:
@@ -181,12 +181,12 @@ class RunState:
         for line in lines:
             text = colored(line)
             self.folded.add(rank, stream, text, now)
-            self.figures.read(rank, bare(text))
-        newest = bare(colored(unfinished)).strip()
+            self.figures.read(rank, without_colors(text))
+        newest = without_colors(colored(unfinished)).strip()
         if newest:
             self.figures.read(rank, newest, unfinished=True)
         row.unfinished = (newest, now) if newest and not is_bar else None
-        row.last = (newest if is_bar else "") or bare(text).strip() or row.last
+        row.last = (newest if is_bar else "") or without_colors(text).strip() or row.last
 
     def _measure(self, now: float) -> None:
         if self._measured is None:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from ipexctl.hosts.host import Host
 from ipexctl.remote.execute import ExecResult
 from ipexctl.remote.outcome import Report
-from ipexctl.ui.exec import LONGEST_LINE, CollectedOutput, FailureReport, Prefixer, neutralise, show_gathered, show_json
+from ipexctl.ui.exec import CollectedOutput, FailureReport, Prefixer, show_gathered, show_json
 from ipexctl.ui.messages import excerpt, wants_color
+from ipexctl.ui.run.lines import LONGEST_LINE
 
 
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\r", b"\n")), max_size=12))
@@ -89,12 +90,6 @@ def test_a_problem_is_said_while_the_others_still_work(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "n1: unreachable: gone\n  look\n"
     problems.print()
     assert capsys.readouterr().err == ""
-
-
-def test_a_hosts_colours_reach_the_terminal_and_nothing_that_drives_it() -> None:
-    assert neutralise(b"\x1b[1;31mred\x1b[0m\ttab\rreturn\n") == b"\x1b[1;31mred\x1b[0m\ttab\rreturn\n"
-    assert neutralise(b"\x1b[2Jclear \x1b]0;title\x07 \x08 \x9b") == b"?[2Jclear ?]0;title? ? \x9b"
-    assert neutralise("ünïcode".encode()) == "ünïcode".encode()
 
 
 def report_of(*outputs: tuple[str, bytes]) -> tuple[Report[ExecResult], CollectedOutput]:

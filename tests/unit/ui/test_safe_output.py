@@ -1,0 +1,110 @@
+"""Output of a host on its way to a terminal, a pipe or a file."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.text import neutralise, without_colors
+from terminals import Shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOSTILE = b"\x1b[2J\x1b]52;c;aGk=\x07\x1b]0;title\x1b\\\xc2\x9b2J\x9b3J\x1bc\x08\x1bP1\x1b\\ bad \x1b[31mred\x1b[0m"
+OBEYED = re.compile(rb"\x1b(?!\[[0-9;:]*m)|\xc2[\x80-\x9f]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\r(?!\n)")
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("plain text\n", "plain text\n"),
+        ("\x1b[1;31mred\x1b[0m\ttab\n", "\x1b[1;31mred\x1b[0m\ttab\n"),
+        ("\x1b[38:5:1mred\x1b[m\n", "\x1b[38:5:1mred\x1b[m\n"),
+        ("\x1b[31mnot ended\n", "\x1b[31mnot ended\n\x1b[0m"),
+        ("a\x1b[2Jb\x1b[?1049hc\x1b[10;1Hd", "abcd"),
+        ("a\x1b]52;c;aGVsbG8=\x07b\x1b]0;title\x1b\\c", "abc"),
+        ("a\x1b]0;without an end\nb", "a\nb"),
+        ("a\x9b2Jb\x9d52;c;x\x9cc\x85d", "abc d"),
+        ("a\x1bPq\x1b\\b\x1bcc\x1b(0d", "abcd"),
+        ("a\x08b\x07c\x7fd\x00e\x1b", "a\ufffdb\ufffdc\ufffdd\ufffde\ufffd"),
+        ("over\rwritten", "over written"),
+        ("\u202eright to left", "\ufffdright to left"),
+        ("ünïcode 🙂", "ünïcode 🙂"),
+    ],
+)
+def test_what_a_terminal_would_obey(text: str, safe: str) -> None:
+    assert neutralise(text) == safe
+
+
+@given(st.text(st.characters() | st.sampled_from("\x1b[]mJ;\x9b\x07\n\r1")))
+def test_nothing_but_text_lines_and_colors_is_left(text: str) -> None:
+    safe = neutralise(text)
+    assert without_colors(safe).replace("\n", "").replace("\t", "").isprintable()
+    assert safe.count("\n") == text.count("\n")
+    assert neutralise(safe) == safe
+
+
+EXEC = """
+from ipexctl.hosts.host import Host
+from ipexctl.ui.exec import LiveOutput
+shown = LiveOutput(Cancel())
+shown.sink_for(Host("n1", "n1"))("stdout", DATA + b"\\r10%\\r20%\\n")
+shown.finish(Host("n1", "n1"))
+shown.close()
+"""
+GATHERED = """
+from ipexctl.hosts.host import Host
+from ipexctl.remote.execute import ExecResult
+from ipexctl.remote.outcome import Report
+from ipexctl.ui.exec import CollectedOutput, show_gathered
+output = CollectedOutput()
+output.sink_for(Host("n1", "n1"))("stdout", DATA + b"\\r10%\\r20%\\n")
+show_gathered(Report((ExecResult(Host("n1", "n1"), "ok"),), 1.0), output)
+"""
+RUN = """
+from ipexctl.jobs.events import Chunk
+from ipexctl.ui.run.plain import PlainRun
+with PlainRun(Cancel()) as plain:
+    plain.watch(Chunk(0, "stdout", DATA + b"\\n\\r10%\\r20%\\n"))
+"""
+ANSWER = """
+guard_stdout()
+sys.stdout.write(DATA.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode() + "20%\\n")
+"""
+MESSAGE = """
+from ipexctl.ui.messages import print_message
+print_message(DATA.decode("utf-8", "replace") + "20%")
+"""
+
+
+def program(body: str) -> list[str]:
+    imports = "import sys\nfrom ipexctl.remote.cancel import Cancel\nfrom ipexctl.ui.safe_output import guard_stdout\n"
+    return [sys.executable, "-c", f"{imports}DATA = {HOSTILE!r}\n{body}"]
+
+
+@pytest.mark.parametrize("body", [EXEC, GATHERED, RUN, ANSWER, MESSAGE])
+def test_a_terminal_gets_colors_and_the_last_state_of_a_bar(body: str) -> None:
+    shown = Shown(program(body))
+    assert shown.until_gone() == 0
+    assert OBEYED.search(shown.seen) is None
+    assert b"20%" in shown.seen
+    if body in (RUN, ANSWER, MESSAGE):
+        assert b"\x1b[31mred\x1b[0m" in shown.seen
+    else:  # in these two the bar rewrites the line
+        assert b"red" not in shown.seen
+    shown.close()
+
+
+@pytest.mark.parametrize("body", [EXEC, GATHERED, RUN])
+def test_a_pipe_and_a_file_get_the_bytes_as_they_came(body: str, tmp_path: Path) -> None:
+    assert HOSTILE in subprocess.run(program(body), capture_output=True, check=True, timeout=30).stdout
+    with (tmp_path / "file").open("wb") as file:
+        subprocess.run(program(body), stdout=file, check=True, timeout=30)
+    assert HOSTILE in (tmp_path / "file").read_bytes()
