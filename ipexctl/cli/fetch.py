@@ -58,10 +58,10 @@ def fetch_command(
     from ipexctl.cli.hosts import check_home
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.jobs.fetch.fetch import fetch
-    from ipexctl.jobs.fetch.manifest import parse_source
+    from ipexctl.jobs.fetch.manifest import FetchResult, parse_source
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
-    from ipexctl.ui.fetch import FetchView, show, show_failure, show_json
+    from ipexctl.ui.fetch import FetchView, show, show_json
 
     if rank is not None and host is not None:
         raise UserError("-r and --from both name the host", fix="one of them")
@@ -83,20 +83,15 @@ def fetch_command(
         try:
             result = fetch(request, lambda: connector.open(request.host, cancel), view.watch, cancel, targets.timeout)
         except Cancelled:
-            view.stop()
-            stop_error = HostError("stopped", "the same command goes on from there")
-            show_failure(request, stop_error, as_json=output.json)
-            raise typer.Exit(interrupt.code or 1) from None
+            result = FetchResult(request.host, "failed", "stopped", "the same command resumes", dest=request.dest)
         except HostError as error:
-            view.stop()
-            show_failure(request, error, as_json=output.json)
-            raise typer.Exit(3 if error.status == "unreachable" else 1) from None
+            result = FetchResult(request.host, error.status, error.reason, error.fix, dest=request.dest)
     if output.json:
         show_json(result)
     else:
         show(result, quiet=output.quiet)
     sys.stdout.flush()
-    raise typer.Exit(result.exit_code)
+    raise typer.Exit(interrupt.code if interrupt.code is not None else result.exit_code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.events import read_status
 from ipexctl.jobs.stop import run_on_node0
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ipexctl.jobs.events import RunStatus
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 WAIT: Final = 10.0
@@ -181,29 +182,29 @@ def dump(
     answer = run_on_node0(session, record, "dump", {"ranks": ranks, "wait": WAIT}, cancel)
     if answer["dump"] is None:
         return RunOver(read_status(answer["status"]))
-    return read_dump(answer["dump"])
+    return read_dump(answer.record("dump"))
 
 
-def read_dump(document: Mapping[str, Any]) -> Dump:
-    return Dump(float(document["at"]), tuple(_rank(row) for row in document["ranks"]))
+def read_dump(document: Reply) -> Dump:
+    return Dump(document.number("at"), tuple(_rank(row) for row in document.records("ranks")))
 
 
-def _rank(row: Mapping[str, Any]) -> RankStacks:
-    processes = tuple(_process(each) for each in row.get("processes") or ())
+def _rank(row: Reply) -> RankStacks:
+    processes = tuple(_process(process) for process in row.records("processes")) if row.get("processes") else ()
     why = str(row.get("why") or "")
     if not processes and not why:
         why = "it has no process any more"
-    last = row.get("last") or {}
+    last = row.record("last") if row.get("last") else {}
     seen = str(last.get("process") or ""), str(last.get("waits_in") or "")
-    return RankStacks(int(row["rank"]), str(row["host"]), str(row["state"]), processes, why, *seen)
+    return RankStacks(row.integer("rank"), row.text("host"), row.text("state"), processes, why, *seen)
 
 
-def _process(row: Mapping[str, Any]) -> Process:
-    pid, how, why = int(row["pid"]), str(row["how"]), str(row["why"])
+def _process(row: Reply) -> Process:
+    pid, how, why = row.integer("pid"), row.text("how"), row.text_or_none("why") or ""
     try:
         threads = read_pyspy(row["text"], pid) if how == "py-spy" else read_faulthandler(row["text"])
-    except (ValueError, KeyError, TypeError):
-        threads, why = (), f"{how} said what can't be read"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        threads, why = (), f"the output of {how} can't be read"
     return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, why)
 
 

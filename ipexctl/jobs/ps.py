@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.jobs.events import read_status
 from ipexctl.jobs.local_copy import read_copy
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.events import RunStatus
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 
@@ -59,7 +60,8 @@ def query_runs(
         try:
             session = open_session(group[-1])
             try:
-                answer = _ask(session, group, cancel, timeout)
+                runs = _ask(session, group, cancel, timeout).record("runs")
+                documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
             finally:
                 session.close()
         except HostError as error:
@@ -67,7 +69,7 @@ def query_runs(
             found.update((record.id, KnownRun(record, None, reason, error.advice)) for record in group)
             return
         for record in group:
-            document = answer["runs"].get(record.id)
+            document = documents.get(record.id)
             if document is None:
                 gone = f"{record.node0.name} has no record of it any more"
                 found[record.id] = KnownRun(record, None, gone, is_gone=True)
@@ -102,7 +104,7 @@ def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
     return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]
 
 
-def _ask(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float | None) -> dict[str, Any]:
+def _ask(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float | None) -> Reply:
     request = {"home": group[-1].home, "ids": [record.id for record in group]}
     python = group[-1].python
     return call(

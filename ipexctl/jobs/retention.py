@@ -18,7 +18,7 @@ from ipexctl.jobs.events import FINAL
 from ipexctl.jobs.local_copy import read_copy, remove_copy, size_of_copy
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.outcome import HostError, HostResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord, RunRegistry
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
 
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
@@ -85,17 +84,13 @@ class PrunedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class PruneResult:
-    """What became of one host's old runs. Without a reason all is well."""
+class PruneResult(HostResult):
+    """One host: the old runs that were pruned, or would be."""
 
-    host: Host
     gone: tuple[PrunedRun, ...] = ()
     kept: int = 0
     size: int = 0
     """Bytes of those that are kept."""
-    status: Status = "ok"
-    reason: str = ""
-    fix: str = ""
 
 
 def prune_nodes(
@@ -133,8 +128,8 @@ def prune_nodes(
             )
         finally:
             session.close()
-        gone = tuple(PrunedRun(str(each["id"]), int(each["bytes"]), str(each["why"])) for each in said["pruned"])
-        return PruneResult(host, gone, int(said["kept"]), int(said["bytes"]))
+        gone = tuple(PrunedRun(run.text("id"), run.integer("bytes"), run.text("why")) for run in said.records("pruned"))
+        return PruneResult(host, "ok", gone=gone, kept=said.integer("kept"), size=said.integer("bytes"))
 
     found: dict[int, PruneResult] = {}
     for done in fan_out([host for _, host in ways], work, forks=forks, cancel=cancel):

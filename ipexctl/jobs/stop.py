@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.events import RunStatus, State
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 WAIT: Final = 20.0
@@ -54,7 +55,7 @@ def clear(session: Session, record: RunRecord, *, cancel: Cancel | None = None) 
 
 def run_on_node0(
     session: Session, record: RunRecord, action: str, more: Mapping[str, Any], cancel: Cancel | None
-) -> dict[str, Any]:
+) -> Reply:
     request = {"home": record.home, "id": record.id, **more}
     label = f"{action} the run"
     return call(

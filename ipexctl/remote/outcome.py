@@ -58,6 +58,10 @@ class HostResult:
     fix: str = ""
     seconds: float = 0.0
 
+    @property
+    def exit_code(self) -> int:
+        return exit_code([self.status])
+
 
 AnyResult = TypeVar("AnyResult", bound=HostResult, covariant=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message
+from ipexctl.ui.results import print_json, show_failures
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.fetch.fetch import FetchRequest
     from ipexctl.jobs.fetch.manifest import FetchProgress, FetchResult, FileFailure
-    from ipexctl.remote.outcome import HostError
 
 _DRAW_SECONDS: Final = 0.1
 _LINE_SECONDS: Final = 5.0
@@ -72,8 +70,8 @@ class FetchView:
 def as_json(result: FetchResult) -> dict[str, Any]:
     return {
         "schema": "ipexctl.fetch/1",
-        "status": "failed" if result.failed else "changed" if result.brought else "ok",
-        "host": result.host,
+        "status": result.status,
+        "host": result.host.name,
         "source": printable(result.source),
         "dest": printable(result.dest),
         "brought": [printable(name) for name in result.brought],
@@ -83,8 +81,8 @@ def as_json(result: FetchResult) -> dict[str, Any]:
         "received_bytes": result.received,
         "failed": [_failure_json(failure) for failure in result.failed],
         "left_out": [_failure_json(failure) for failure in result.left_out],
-        "reason": "",
-        "fix": "",
+        "reason": printable(result.reason),
+        "fix": printable(result.fix),
         "seconds": round(result.seconds, 3),
     }
 
@@ -93,19 +91,21 @@ def _failure_json(failure: FileFailure) -> dict[str, str]:
     return {"name": printable(failure.name), "reason": printable(failure.reason)}
 
 
-def _write(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-
-
 def show_json(result: FetchResult) -> None:
-    _write(as_json(result))
+    show_failures([result] if result.reason else ())
+    print_json(as_json(result))
 
 
 def show(result: FetchResult, *, quiet: bool = False) -> None:
-    """Print the result to stdout; missing files with their reasons to stderr."""
+    """Print the result to stdout; the reason of a failure, or missing files with theirs, to stderr."""
+    if result.reason:
+        show_failures([result])
+        return
     for label, failures in (("", result.failed), ("left out: ", () if quiet else result.left_out)):
         for failure in failures[:_MOST_NAMED]:
-            print_message(f"{printable(result.host)}: {label}{printable(failure.name)}: {printable(failure.reason)}")
+            print_message(
+                f"{printable(result.host.name)}: {label}{printable(failure.name)}: {printable(failure.reason)}"
+            )
         if len(failures) > _MOST_NAMED:
             print_message(f"  … and {len(failures) - _MOST_NAMED} more; --json lists all")
     if not quiet:
@@ -128,12 +128,3 @@ def summary(result: FetchResult) -> str:
 
 def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
-
-
-def show_failure(request: FetchRequest, error: HostError, *, as_json: bool) -> None:
-    """Print why the fetch failed. Files received so far stay, and the next call resumes."""
-    reason, fix = printable(error.reason), printable(error.fix)
-    print_message(f"{printable(request.host.name)}: {reason}" + (f"\n  {fix}" if fix else ""))
-    if as_json:
-        document = {"host": request.host.name, "dest": printable(request.dest), "reason": reason, "fix": fix}
-        _write({"schema": "ipexctl.fetch/1", "status": error.status, **document})

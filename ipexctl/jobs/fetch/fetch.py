@@ -159,8 +159,11 @@ def _rest(seconds: float, cancel: Cancel) -> None:
 def _summed(order: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:
     brought = tuple(dict.fromkeys(name for each in parts for name in each.brought))
     last = parts[-1]
+    failed = tuple(dict.fromkeys((*last.failed, *_unsent(last))))
     return FetchResult(
-        host=order.host.name,
+        order.host,
+        "failed" if failed else "changed" if brought else "ok",
+        seconds=seconds,
         source=last.source,
         dest=order.dest,
         brought=brought,
@@ -168,9 +171,8 @@ def _summed(order: FetchRequest, parts: Sequence[Receiver], seconds: float) -> F
         size=sum(each.size for each in parts),
         received=sum(each.received for each in parts),
         resumed=tuple(dict.fromkeys(name for each in parts for name in each.resumed if name in brought)),
-        failed=tuple(dict.fromkeys((*last.failed, *_unsent(last)))),
+        failed=failed,
         left_out=tuple(last.left_out),
-        seconds=seconds,
     )
 
 

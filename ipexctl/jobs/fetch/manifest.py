@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
@@ -79,13 +79,12 @@ Watch = Callable[[FetchProgress | str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class FetchResult:
-    """All that a call of fetch has done."""
+class FetchResult(HostResult):
+    """One host: what was fetched from it."""
 
-    host: str
-    source: str
+    source: str = ""
     """The path there."""
-    dest: str
+    dest: str = ""
     brought: tuple[str, ...] = ()
     unchanged: int = 0
     size: int = 0
@@ -96,11 +95,6 @@ class FetchResult:
     failed: tuple[FileFailure, ...] = ()
     left_out: tuple[FileFailure, ...] = ()
     """What is no file, directory or link."""
-    seconds: float = 0.0
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.failed else 0
 
 
 def parse_source(text: str) -> Source:

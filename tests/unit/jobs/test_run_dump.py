@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ipexctl.jobs.dump import Dump, Frame, Process, RankStacks, Thread, read_dump, read_faulthandler, read_pyspy
+from ipexctl.remote.reply import Reply
 from ipexctl.ui.dump import as_json, show
 from message_data import missing
 
@@ -115,8 +116,9 @@ def test_a_launcher_that_waits_for_its_child_is_not_where_the_rank_is() -> None:
     assert mute.told_by is None
 
 
-def document(*rows: dict[str, Any]) -> dict[str, Any]:
-    return {"at": 1.0, "ranks": [{"host": "node1", "state": "running", "why": "", **row} for row in rows]}
+def document(*rows: dict[str, Any]) -> Reply:
+    ranks = [{"host": "node1", "state": "running", "why": "", **row} for row in rows]
+    return Reply({"at": 1.0, "ranks": ranks})
 
 
 def said(**more: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from run_helpers import runs_in
 
 from agent_helpers import agent_argv
 from ipexctl.jobs.dump import read_dump
+from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +139,7 @@ def ask(run: Run, ranks: list[int] | None = None) -> dict[str, Any]:
 def dump_of(run: Run, ranks: list[int] | None = None) -> Dump:
     said = ask(run, ranks)
     assert said["event"] == "done", said
-    return read_dump(said["dump"])
+    return read_dump(Reply(said["dump"]))
 
 
 def running(run: Run, size: int) -> Run:
