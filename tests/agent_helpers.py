@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 import io
+import json
+import os
 import tempfile
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ipexctl.node.common.frames import CompressedFrameReader, decode_chunk, decode_json
 from ipexctl.remote.node_call import agent_zip
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.node.common.frames import Chunk
 
 
 def agent_argv(
@@ -53,3 +58,22 @@ def _patched(packed: bytes, name: str, old: str, new: str) -> bytes:
                 text = text.replace(old.encode(), new.encode())
             target.writestr(item, text)
     return changed.getvalue()
+
+
+def read_events(number: int) -> Iterator[Chunk | dict[str, Any]]:
+    """Chunks and messages as they come, then the last line."""
+    line = b""
+    while not line.endswith(b"\n") and (more := os.read(number, 1)):
+        line += more
+    if line != b'{"event": "frames"}\n':
+        yield json.loads(line)
+        return
+    frames = CompressedFrameReader()
+    while not frames.is_over and (data := os.read(number, 65536)):
+        for kind, payload in frames.feed(data):
+            yield decode_json(payload) if kind == b"J" else decode_chunk(kind, payload)
+    rest = frames.rest
+    while data := os.read(number, 65536):
+        rest += data
+    if rest:
+        yield json.loads(rest)

@@ -11,6 +11,7 @@ from ipexctl.jobs.why.patterns.match import Cause, RankOutput, cause_of, raised
 from ipexctl.jobs.why.patterns.network import NETWORK
 from ipexctl.jobs.why.patterns.script import SCRIPT
 from ipexctl.node.common.records import OutOfMemory
+from ipexctl.node.run.verdict import format_limit, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,13 +55,6 @@ def how_it_ended(first: Failure | RankStatus) -> str:
     return f"ended with exit code {first.exit_code}"
 
 
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def choose(account: RunSnapshot, first: Failure | None, *, hung: bool = False) -> Cause | None:
     """The first failure's own, unless that only follows from something; then the best that anybody said."""
     context = account.context
@@ -99,7 +93,7 @@ def _by_kind(account: RunSnapshot, first: Failure) -> Cause | None:
     run, host, rank = account.id, first.host or "", first.rank
     if first.oom is None:
         return None
-    limited = f" ({size_of(first.oom.limit)} were allowed there)" if first.oom.limit else ""
+    limited = f" ({format_limit(first.oom.limit)} were allowed there)" if first.oom.limit else ""
     return Cause(
         "memory.oom",
         f"{host} ran out of memory{limited}, and the kernel killed rank {rank} to have some again",
@@ -137,16 +131,6 @@ def _gone(account: RunSnapshot, first: Failure) -> Cause:
         first.rank,
         first.host or "",
     )
-
-
-def size_of(size: int) -> str:
-    """`2.0 GB`, in the 1024s that limits are given in."""
-    value = float(size)
-    for unit in ("bytes", "KB", "MB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GB"
 
 
 def _by_itself(account: RunSnapshot, first: Failure) -> Cause | None:

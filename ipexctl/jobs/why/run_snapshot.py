@@ -5,18 +5,17 @@ What is missing or odd is left out, never an error.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.why.patterns.match import FailureContext, RankOutput
+from ipexctl.node.common.frames import SUFFIXES
 from ipexctl.node.common.records import read_event, read_status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from ipexctl.node.common.frames import Chunk
     from ipexctl.node.common.records import RankStatus, RunEvent, RunStatus
 
 
@@ -60,15 +59,15 @@ class RunSnapshot:
         return next((row for row in self.status.ranks if row.rank == rank), None)
 
 
-def read_snapshot(document: Mapping[str, Any], node0: str) -> RunSnapshot:
-    """From the last event of the call."""
+def read_snapshot(document: Mapping[str, Any], output: Iterable[Chunk], node0: str) -> RunSnapshot:
+    """`document` is the last event of the call."""
     status = read_status(document.get("status"))
     events = [event for each in _list(document.get("events")) if (event := read_event(each)) is not None]
     started = max((at for at, each in enumerate(events) if each.event == "restart"), default=0)
     exits = {each.rank: each.at for each in events[started:] if each.event == "exit"}
     return RunSnapshot(
         status=status,
-        context=_scene(document, status, node0),
+        context=_failure_context(document, output, status, node0),
         node0=node0,
         now=_number(document.get("now")),
         boot=_number(document.get("boot")),
@@ -78,14 +77,16 @@ def read_snapshot(document: Mapping[str, Any], node0: str) -> RunSnapshot:
     )
 
 
-def _scene(document: Mapping[str, Any], status: RunStatus, node0: str) -> FailureContext:
-    texts = {key: _unpacked(text) for key, text in _dict(document.get("texts")).items()}
-    keys = _dict(document.get("ranks"))
+def _failure_context(
+    document: Mapping[str, Any], output: Iterable[Chunk], status: RunStatus, node0: str
+) -> FailureContext:
+    texts = {(str(chunk.rank), SUFFIXES[chunk.stream]): _text_lines(chunk.data) for chunk in output}
+    sent_as = _dict(document.get("ranks"))
     first = status.first_failure
     words = []
     for row in status.ranks:
-        own = _dict(keys.get(str(row.rank)))
-        out, err = texts.get(str(own.get("out")), ()), texts.get(str(own.get("err")), ())
+        own = _dict(sent_as.get(str(row.rank)))
+        out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
         if first is not None and first.rank == row.rank:
             words.append(RankOutput(row.rank, row.host, out, err, first.exit_code, first.signal, first.kind, row.state))
         else:
@@ -108,11 +109,7 @@ def _restarts(status: RunStatus, events: Sequence[RunEvent]) -> tuple[str, ...]:
     return tuple(str(each.fields.get("after") or "") for each in events if each.event == "restart")
 
 
-def _unpacked(text: object) -> tuple[str, ...]:
-    try:
-        data = zlib.decompress(base64.b64decode(str(text)))
-    except (binascii.Error, zlib.error, ValueError):
-        return ()
+def _text_lines(data: bytes) -> tuple[str, ...]:
     return tuple(data.decode(errors="replace").split("\n")) if data else ()
 
 

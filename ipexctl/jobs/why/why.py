@@ -12,6 +12,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.events import FINAL
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
 from ipexctl.jobs.why.run_snapshot import read_snapshot
+from ipexctl.node.common.frames import FrameError, decode_chunk
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.why.patterns.match import Cause
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
+    from ipexctl.node.common.frames import Chunk, Frame
     from ipexctl.remote.session import Session
 
 TIME: Final = 60.0
+_MAX_OUTPUT: Final = 64 << 20
+"""Bytes of all ranks' last lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,25 @@ def _ask(
 ) -> RunSnapshot:
     request: dict[str, Any] = {"home": home, "id": record.id, "copy": copy}
     label = "read the run's record"
+    output: list[Chunk] = []
+
+    def on_frame(frame: Frame) -> None:
+        output.append(decode_chunk(*frame))
+        if sum(len(chunk.data) for chunk in output) > _MAX_OUTPUT:
+            raise FrameError("more output than was requested")
+
     said = call(
-        session, "run.run_snapshot", "read", request, python=python, label=label, timeout=timeout, cancel=cancel
+        session,
+        "run.run_snapshot",
+        "read",
+        request,
+        python=python,
+        label=label,
+        timeout=timeout,
+        on_frame=on_frame,
+        cancel=cancel,
     )
-    return read_snapshot(said, record.node0.name)
+    return read_snapshot(said, output, record.node0.name)
 
 
 def cause_from_copy(record: RunRecord, runs: Path, *, timeout: float = 10.0) -> Cause | None:

@@ -1,27 +1,27 @@
 """Reads the record of a run on node0: status, events, the last lines of every rank and of mpirun.
 
-    read  {home, id, copy} → {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …],
-                              "supervise": [line, …], "events": [{…}, …], "texts": {key: base64 of zlib},
-                              "ranks": {"0": {"out": key, "err": key}, …}}
+    read  {home, id, copy} → frames: chunks, the last lines of a rank's stdout or stderr
+                           → {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …],
+                              "supervise": [line, …], "events": [{…}, …], "ranks": {"5": {"out": N, "err": N}, …}}
 
 With `copy` the directory is an earlier copy from node0: its status is not checked, and `now` is when it was written.
-Equal output of several ranks is sent once. A line is as a terminal would show it in the end; a long line is shortened.
+Equal output of several ranks is sent once, as that of rank N. A line is as a terminal would show it in the end; a long
+line is shortened.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import time
-import zlib
 from typing import TYPE_CHECKING, Any, Dict
 
-from ipexctl.node.common.answer import answer
+from ipexctl.node.common.answer import answer, emit_frames
+from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk
 from ipexctl.node.run.status_file import read_document, read_status_file
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.frames import CompressedFrameWriter, Stream
     from ipexctl.node.common.records import RunStatus
     from ipexctl.node.run.status_file import StoredStatus
 
@@ -122,6 +122,24 @@ def ranks_to_inspect(status: RunStatus) -> list[int]:
     return sorted(ranks, key=lambda rank: rank != first)[:16]
 
 
+def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -> Json:
+    """Send the last lines of every rank; returns, for each rank and stream, the rank under which they were sent."""
+    ranks = [rank.rank for rank in status.ranks]
+    failed_ranks = set(ranks_to_inspect(status))
+    bytes_per_rank = max(MIN_RANK_BYTES, min(RANK_BYTES, ALL_RANKS_BYTES // max(1, 2 * len(ranks))))
+    sent: dict[tuple[Stream, bytes], int] = {}
+    sent_as: Json = {str(rank): {} for rank in ranks}
+    for rank in ranks:
+        max_bytes, lines = (FAILED_RANK_BYTES, LINES) if rank in failed_ranks else (bytes_per_rank, FEW_LINES)
+        for stream, suffix in SUFFIXES.items():
+            output = b"\n".join(tail(os.path.join(rundir, "ranks", f"{rank:04}.{suffix}"), max_bytes, lines))
+            if (stream, output) not in sent:
+                sent[stream, output] = rank
+                writer.send(encode_chunk(Chunk(rank, stream, output)))
+            sent_as[str(rank)][suffix] = sent[stream, output]
+    return sent_as
+
+
 def read(request: Json, _: object = None) -> Json:
     rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])
     now = time.time()
@@ -129,20 +147,8 @@ def read(request: Json, _: object = None) -> Json:
         (status, document), now = read_copy(os.path.join(rundir, "status.json"))
     else:
         status, document = read_status_file(rundir)
-    ranks = [rank.rank for rank in status.ranks]
-    failed_ranks = set(ranks_to_inspect(status))
-    bytes_per_rank = max(MIN_RANK_BYTES, min(RANK_BYTES, ALL_RANKS_BYTES // max(1, 2 * len(ranks))))
-    texts: dict[str, str] = {}
-    keys: Json = {}
-    for rank in ranks:
-        max_bytes, lines = (FAILED_RANK_BYTES, LINES) if rank in failed_ranks else (bytes_per_rank, FEW_LINES)
-        keys[str(rank)] = {}
-        for name in ("out", "err"):
-            output = b"\n".join(tail(os.path.join(rundir, "ranks", f"{rank:04}.{name}"), max_bytes, lines))
-            key = hashlib.sha256(output).hexdigest()[:16]
-            if key not in texts:
-                texts[key] = base64.b64encode(zlib.compress(output)).decode()
-            keys[str(rank)][name] = key
+    with emit_frames() as writer:
+        ranks = send_output(rundir, status, writer)
     return {
         "status": document,
         "now": now,
@@ -151,8 +157,7 @@ def read(request: Json, _: object = None) -> Json:
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),
         "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),
         "events": events_of(os.path.join(rundir, "events.jsonl")),
-        "texts": texts,
-        "ranks": keys,
+        "ranks": ranks,
     }
 
 

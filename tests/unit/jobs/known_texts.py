@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 from ipexctl.jobs.why.diagnosis import diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
+from ipexctl.node.common.frames import Chunk
 
 if TYPE_CHECKING:
     from ipexctl.jobs.why.diagnosis import Diagnosis
@@ -443,7 +444,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
 TEXTS = tuple(text for texts in SECTIONS.values() for text in texts)
 
 
-def document(text: Text) -> dict[str, Any]:
+def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
     """As `node/run/run_snapshot.py` would tell of it."""
     has_first = text.by == "rank" or text.kind == "lost"
     first = {
@@ -478,21 +479,15 @@ def row_state(text: Text, rank: int) -> dict[str, Any]:
 
 def account(
     ranks: list[tuple[dict[str, Any], str]], *, out: dict[int, str] | None = None, **more: Any
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[Chunk]]:
     """Each rank's row and what it wrote to stderr; what else is there by name."""
-    import base64
-    import zlib
-
-    def packed(text: str) -> str:
-        return base64.b64encode(zlib.compress(text.encode())).decode()
-
     given = dict(more)
     rows = [
         {"rank": rank, "host": HOSTS[rank % 3], "pid": 100 + rank, "exit_code": None, "signal": None, **row}
         for rank, (row, _) in enumerate(ranks)
     ]
-    texts = {f"e{rank}": packed(said) for rank, (_, said) in enumerate(ranks)}
-    texts.update({f"o{rank}": packed(said) for rank, said in (out or {}).items()})
+    chunks = [Chunk(rank, "stderr", said.encode()) for rank, (_, said) in enumerate(ranks)]
+    chunks += [Chunk(rank, "stdout", said.encode()) for rank, said in (out or {}).items()]
     status = {
         "id": "train-1",
         "state": given.pop("state", "failed"),
@@ -506,12 +501,12 @@ def account(
         "ranks": rows,
         **given.pop("status", {}),
     }
-    keys = {str(rank): {"err": f"e{rank}", "out": f"o{rank}"} for rank in range(len(ranks))}
-    return {"status": status, "now": 1500.0, "texts": texts, "ranks": keys, **given}
+    sent_as = {str(rank): {"err": rank, "out": rank} for rank in range(len(ranks))}
+    return {"status": status, "now": 1500.0, "ranks": sent_as, **given}, chunks
 
 
 def verdict_of(text: Text) -> Diagnosis:
-    return diagnose(read_snapshot(document(text), "node1"))
+    return diagnose(read_snapshot(*document(text), "node1"))
 
 
 _HEAD = """\

@@ -15,6 +15,7 @@ from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, judged
 from ipexctl.jobs.why.diagnosis import LINES, diagnose, lasted
 from ipexctl.jobs.why.first_failure import TABLE
 from ipexctl.jobs.why.run_snapshot import read_snapshot
+from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import verdict as supervisors
 from message_data import missing
@@ -384,7 +385,8 @@ def test_the_supervisors_own_sentences_are_understood() -> None:
     "document",
     [
         {},
-        {"status": None, "ranks": [], "texts": {"a": "no base64"}, "events": [1, None]},
+        {"status": None, "ranks": [], "events": [1, None]},
+        {"status": {"ranks": [{"rank": 0}]}, "ranks": {"0": {"out": [0], "err": 7}}},
         {"status": {"id": 3, "state": "failed", "ranks": [{}, 7], "first_failure": {"rank": "x", "at": "y"}}},
         {"status": {"state": "failed", "ranks": [{"rank": 0}], "first_failure": {"rank": 5, "exit_code": True}}},
         {"status": {"state": "running", "silent": True}, "plan": None, "mpirun": "text"},
@@ -392,7 +394,7 @@ def test_the_supervisors_own_sentences_are_understood() -> None:
     ],
 )
 def test_a_record_that_is_damaged_is_judged_without_a_word_about_it(document: dict[str, Any]) -> None:
-    assert diagnose(read_snapshot(document, "node1")).headline
+    assert diagnose(read_snapshot(document, [Chunk(0, "stdout", b"\xff")], "node1")).headline
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ NO_MODULE = "Traceback (most recent call last):\nModuleNotFoundError: No module 
 
 def judged(ranks: list[tuple[dict[str, Any], str]], **more: Any) -> Diagnosis:
     more.setdefault("first", FIRST)
-    return diagnose(read_snapshot(account(ranks, **more), "node1"))
+    return diagnose(read_snapshot(*account(ranks, **more), "node1"))
 
 
 def cause_id(verdict: Diagnosis) -> str | None:

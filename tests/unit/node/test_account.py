@@ -13,11 +13,12 @@ import pytest
 from node_store_helpers import other_pythons
 from run_helpers import Run
 
-from agent_helpers import agent_argv
+from agent_helpers import agent_argv, read_events
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.jobs.why.why import cause_from_copy, why
+from ipexctl.node.common.frames import Chunk
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
@@ -34,18 +35,17 @@ if TYPE_CHECKING:
 HERE = Host(name="localhost", address="localhost")
 
 
-def ask(home: Path, run: str, python: str = sys.executable, **more: Any) -> dict[str, Any]:
+def ask(home: Path, run: str, python: str = sys.executable, **more: Any) -> tuple[dict[str, Any], list[Chunk]]:
     request = {"home": str(home), "id": run, **more}
-    said = subprocess.run(
-        agent_argv(python, "run.run_snapshot", "read"),
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    answer: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
-    return answer
+    argv = agent_argv(python, "run.run_snapshot", "read")
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.close()
+        *chunks, answer = read_events(process.stdout.fileno())
+    assert isinstance(answer, dict)
+    return answer, [chunk for chunk in chunks if isinstance(chunk, Chunk)]
 
 
 def directory(home: Path, files: dict[str, bytes], **status: Any) -> Path:
@@ -63,7 +63,7 @@ def directory(home: Path, files: dict[str, bytes], **status: Any) -> Path:
 
 
 def account(home: Path, **more: Any) -> RunSnapshot:
-    return read_snapshot(ask(home, "run1", **more), "node1")
+    return read_snapshot(*ask(home, "run1", **more), "node1")
 
 
 def test_lines_come_whole_whatever_they_are_made_of(tmp_path: Path) -> None:
@@ -94,21 +94,21 @@ def test_what_many_ranks_print_alike_is_sent_once(tmp_path: Path) -> None:
     rows = [{"rank": rank, "host": "a", "state": "failed"} for rank in range(64)]
     files = {f"ranks/{rank:04}.err": os.urandom(300).hex().encode() if rank == 7 else b"same\n" for rank in range(64)}
     directory(tmp_path, files, ranks=rows)
-    answer = ask(tmp_path, "run1")
-    assert len(answer["texts"]) == 3
-    assert read_snapshot(answer, "node1").words_of(63).err == ("same",)
+    answer, chunks = ask(tmp_path, "run1")
+    assert len(chunks) == 3
+    assert read_snapshot(answer, chunks, "node1").words_of(63).err == ("same",)
 
 
 def test_what_is_missing_or_damaged_is_passed_over(tmp_path: Path) -> None:
     rundir = directory(
         tmp_path, {"events.jsonl": b'{"event": "met"}\nhalf a li', "plan.json": b"[]", "mpirun.log": b"hm\n"}
     )
-    answer = ask(tmp_path, "run1")
+    answer, _ = ask(tmp_path, "run1")
     assert [each["event"] for each in answer["events"]] == ["met"]
     assert answer["plan"] == {}
     assert answer["mpirun"] == ["hm"]
     (rundir / "status.json").unlink()
-    assert ask(tmp_path, "run1")["event"] == "failed"
+    assert ask(tmp_path, "run1")[0]["event"] == "failed"
 
 
 def test_a_copy_is_read_as_it_stands_and_not_taken_for_a_run_that_died(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_copy_is_read_as_it_stands_and_not_taken_for_a_run_that_died(tmp_path:
 @pytest.mark.parametrize("python", other_pythons())
 def test_it_runs_under_every_python_the_nodes_may_have(tmp_path: Path, python: str) -> None:
     directory(tmp_path, {"ranks/0001.err": b"Traceback (most recent call last):\nValueError: x\n"})
-    assert read_snapshot(ask(tmp_path, "run1", python), "node1").words_of(1).exception == ("ValueError", "x")
+    assert read_snapshot(*ask(tmp_path, "run1", python), "node1").words_of(1).exception == ("ValueError", "x")
 
 
 @pytest.fixture

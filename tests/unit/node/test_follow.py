@@ -15,8 +15,8 @@ import pytest
 from node_store_helpers import other_pythons
 from run_helpers import Run, runs_in
 
-from agent_helpers import agent_argv
-from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameReader, decode_chunk, decode_json
+from agent_helpers import agent_argv, read_events
+from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.run.status_file import UNHEARD, read_status_file
 
@@ -49,7 +49,7 @@ class Follow:
     def hear(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
         """Until the last word, or until that is true; then it is cut off as a lost connection would."""
         assert self.process.stdout is not None
-        for event in events_of(self.process.stdout.fileno()):
+        for event in read_events(self.process.stdout.fileno()):
             self.events.append(event)
             if until(self):
                 self.process.kill()
@@ -79,25 +79,6 @@ class Follow:
         last = self.events[-1]
         assert isinstance(last, dict)
         return last
-
-
-def events_of(number: int) -> Iterator[Chunk | dict[str, Any]]:
-    """Chunks and messages as they come, then the last line."""
-    line = b""
-    while not line.endswith(b"\n") and (more := os.read(number, 1)):
-        line += more
-    if line != b'{"event": "frames"}\n':
-        yield json.loads(line)
-        return
-    frames = CompressedFrameReader()
-    while not frames.is_over and (data := os.read(number, 65536)):
-        for kind, payload in frames.feed(data):
-            yield decode_json(payload) if kind == b"J" else decode_chunk(kind, payload)
-    rest = frames.rest
-    while data := os.read(number, 65536):
-        rest += data
-    if rest:
-        yield json.loads(rest)
 
 
 @pytest.mark.parametrize("python", other_pythons())
@@ -261,7 +242,7 @@ def followed_with(tmp_path: Path, soft: int, hard: int) -> tuple[set[tuple[int, 
         assert process.stdout is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.close()
-        *events, last = events_of(process.stdout.fileno())
+        *events, last = read_events(process.stdout.fileno())
     assert isinstance(last, dict)
     return {(event.rank, event.stream) for event in events if isinstance(event, Chunk)}, last
 
