@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict
 
 from ipexctl.node.common.processes import read_stat
-from ipexctl.node.run import protocol
+from ipexctl.node.run import rank_env
 
 INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 EXIT_WAIT = 10.0
@@ -93,6 +93,6 @@ def _environment(go: Json) -> dict[str, str]:
     account = pwd.getpwuid(os.getuid())
     environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
     if go.get("setup"):
-        environ = protocol.sourced(go["setup"], environ)
-    protocol.set_variables(environ, go.get("environ") or {}, [])
+        environ = rank_env.sourced(go["setup"], environ)
+    rank_env.set_variables(environ, go.get("environ") or {}, [])
     return environ

@@ -11,9 +11,7 @@ import hashlib
 import hmac
 import os
 import select
-import shlex
 import socket
-import subprocess
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Dict, Iterator
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 PROTOCOL = "ipexctl.run/1"
 MAX_UNAUTHENTICATED_FRAME = 4096
 READ_SIZE = 1 << 18
-SOURCED = 90.0
-"""Seconds for a setup file: one that waits for input would block the run without a message."""
 Json = Dict[str, Any]
 
 
@@ -154,36 +150,6 @@ def free_port(address: str, ports: Any = None) -> int:
                 continue
             return port
     raise OSError(0, f"no free port among {low} to {high}")
-
-
-def sourced(setup: str, environ: dict[str, str]) -> dict[str, str]:
-    """The environment after bash has sourced that file; raises an OSError with the error that bash printed."""
-    # As at a prompt, $0 is bash, since oneAPI's scripts refuse a $0 that is their own name. No arguments are given.
-    # setvars.sh exits with 3 when it has been sourced before, and node0's ranks inherit mpirun's environment.
-    script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; exec env -0"
-    try:
-        argv = ["bash", "-c", script]
-        done = subprocess.run(argv, env=environ, capture_output=True, check=False, timeout=SOURCED)
-    except FileNotFoundError:
-        raise OSError(0, f"there is no bash to source {setup} with") from None
-    except subprocess.TimeoutExpired:
-        raise OSError(0, f"{setup} could not be sourced: it took longer than {SOURCED:g} s") from None
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise OSError(0, f"{setup} could not be sourced: {lines[-1] if lines else f'exit code {done.returncode}'}")
-    pairs = (item.partition(b"=") for item in done.stdout.split(b"\0") if item)
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
-
-
-def set_variables(environ: dict[str, str], variables: Json, prepended: list[str]) -> None:
-    """Set variables; None removes one; a prepended value goes before the existing value."""
-    for name, value in variables.items():
-        if value is None:
-            environ.pop(name, None)
-        elif name in prepended and environ.get(name):
-            environ[name] = f"{value}:{environ[name]}"
-        else:
-            environ[name] = str(value)
 
 
 def ready(readers: list[Any], writers: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:

@@ -24,11 +24,11 @@ import resource
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any, Callable, Dict
 
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.records import FINAL, Master, Mpirun
-from ipexctl.node.run import daemonize, messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
 
 if TYPE_CHECKING:
@@ -395,6 +395,36 @@ class Supervisor:
             self.record.save(time.monotonic())
 
 
+def daemonize(log_path: str) -> Callable[[Json], None] | None:
+    """Detach from the caller: a session of its own, no terminal, stderr in a file.
+
+    Returns a function that replies to the caller once, in the detached process.
+
+    Returns None in the original process, after it has printed that reply.
+    """
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        with os.fdopen(reader, encoding="utf-8") as pipe:
+            line = pipe.read()
+        sys.stdout.write(line or json.dumps({"event": "failed", "reason": "the supervisor died at its start"}) + "\n")
+        sys.stdout.flush()
+        return None
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    devnull = os.open(os.devnull, os.O_RDWR)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number, target in ((0, devnull), (1, devnull), (2, log)):
+        os.dup2(target, number)
+
+    def send_reply(line: Json) -> None:
+        os.write(writer, json.dumps(line).encode() + b"\n")
+        os.close(writer)
+
+    return send_reply
+
+
 def main(action: str) -> int:  # noqa: ARG001
     request = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -409,7 +439,7 @@ def main(action: str) -> int:  # noqa: ARG001
     line = sys.stdin.readline()
     if not line.endswith("\n"):  # the caller has exited
         return 1
-    send_reply = daemonize.daemonize(f"{request['rundir']}/supervise.log")
+    send_reply = daemonize(f"{request['rundir']}/supervise.log")
     if send_reply is None:
         return 0
     try:
