@@ -1,39 +1,25 @@
-"""Rules over several hosts: whether they are different machines, and how alike those are. Pure."""
+"""Rules over several hosts: one machine under two names, and different hardware or accounts. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.cluster_context import groups, odd_ones, span
+from ipexctl.doctor.context import few, groups, is_complete, odd_ones, size, span, usable_cores
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, quoted_output, size, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.launch.topology import dtype, numa_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from ipexctl.doctor.cluster_context import Cluster, Rule
-
-IDS: Final[Mapping[str, str]] = {
-    "cluster.same_machine": "several names lead to one machine",
-    "cluster.same_hostname": "different machines call themselves the same",
-    "cluster.mixed_arch": "different kinds of processors",
-    "cluster.mixed_tiers": "different instruction sets: the weakest decides",
-    "cluster.mixed_cores": "different numbers of cores: the smallest host sets the pace",
-    "cluster.mixed_numa": "different numbers of NUMA nodes",
-    "cluster.mixed_memory": "different amounts of memory: the smallest decides",
-    "cluster.mixed_kernels": "different kernels",
-    "cluster.mixed_jobs": "not all hosts are in the same job of the scheduler",
-    "cluster.users_differ": "different accounts",
-}
+    from ipexctl.doctor.context import Cluster, Rule
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 
 
 def same_machine(cluster: Cluster) -> Iterator[Finding]:
-    """Where interfaces weren't heard, containers on one kernel can't be told apart, so nothing is said."""
-    found = groups(cluster.nodes, lambda node: node.facts.machine if quoted_output(node.facts, "network") else None)
+    """Without known interfaces, containers on one kernel can't be told apart."""
+    found = groups(cluster.nodes, lambda node: node.facts.machine if is_complete(node.facts, "network") else None)
     for names in found.values():
         if len(names) > 1:
             yield Finding(
@@ -41,13 +27,13 @@ def same_machine(cluster: Cluster) -> Iterator[Finding]:
                 "warn",
                 f"{len(names)} names lead to one machine: their ranks share its cores and memory, and are "
                 "slower than planned",
-                f"keep one of the names in the hostfile; for more ranks there: NAME slots={len(names)}",
+                f"keep one of the names in the hostfile; for more ranks: NAME slots={len(names)}",
                 tuple(names),
             )
 
 
 def same_hostname(cluster: Cluster) -> Iterator[Finding]:
-    """By that name MPI and oneCCL decide which ranks share a machine's memory."""
+    """MPI and oneCCL take ranks on hosts with one name as ranks that share memory."""
     found = groups(cluster.nodes, lambda node: node.facts.network.hostname)
     machines = {node.name: node.facts.machine for node in cluster.nodes}
     for hostname, names in found.items():
@@ -56,9 +42,9 @@ def same_hostname(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 "cluster.same_hostname",
                 "warn",
-                f"Different machines all call themselves {hostname[:40]}: MPI and oneCCL take them for one, look for "
+                f"Different machines have the host name {hostname[:40]}: MPI and oneCCL take them for one, look for "
                 "shared memory, and hang",
-                "as root, on each: hostnamectl set-hostname A-NAME-OF-ITS-OWN",
+                "as root, on each: hostnamectl set-hostname UNIQUE-NAME",
                 tuple(names),
             )
 
@@ -71,14 +57,14 @@ def arch(cluster: Cluster) -> Iterator[Finding]:
             "cluster.mixed_arch",
             "fail",
             f"{few(others)} here, {usual} on the others: one job needs one kind of processor, as libraries are built "
-            "for it",
+            "for one",
             "train on one kind at a time: --limit '!NAME,!NAME'",
             names,
         )
 
 
 def tiers(cluster: Cluster) -> Iterator[Finding]:
-    """A host without any tier has a finding of its own, and is no yardstick."""
+    """A host without any tier has a finding of its own."""
     found = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
     found.pop("unsupported", None)
     if len(found) < 2:
@@ -103,9 +89,9 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_cores",
         "warn" if smaller[0] < 0.9 * most else "info",
-        f"{span(smaller[0], smaller[-1])} usable cores here, {most} on the largest: with equal batches all wait for "
-        "the smallest",
-        f"{_LEAVE_OUT}; what holds cores back is said at each host",
+        f"{span(smaller[0], smaller[-1])} usable cores here, {most} on the largest: with equal batches all ranks wait "
+        "for the smallest",
+        f"{_LEAVE_OUT}; each host's own findings say why it has fewer",
         tuple(name for name in (m.name for m in cluster.runnable) for count in smaller if name in found[count]),
     )
 
@@ -120,7 +106,7 @@ def numa(cluster: Cluster) -> Iterator[Finding]:
         "info",
         f"NUMA nodes: {span(min(others), max(others))} here, {usual} on the others; ranks per host are those of the "
         f"smallest, {min(found)}",
-        "nothing to do; --ppn gives another number, and the firmware's SNC or NPS setting makes them alike",
+        "nothing to do; --ppn sets another number, and the SNC or NPS setting of the firmware makes them equal",
         names,
     )
 
@@ -148,8 +134,8 @@ def kernels(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_kernels",
             "info",
-            f"Kernel {few([kernel[:30] for kernel in others], 2)} here, {usual[:30]} on the others: no harm by "
-            "itself, but look here first if these are slower",
+            f"Kernel {few([kernel[:30] for kernel in others], 2)} here, {usual[:30]} on the others: harmless, "
+            "but look here first if these hosts are slower",
             "update the hosts together",
             names,
         )
@@ -158,7 +144,7 @@ def kernels(cluster: Cluster) -> Iterator[Finding]:
 def jobs(cluster: Cluster) -> Iterator[Finding]:
     found = groups(
         cluster.runnable,
-        lambda node: node.facts.batch.job or ("" if quoted_output(node.facts, "kernel") else None),
+        lambda node: node.facts.batch.job or ("" if is_complete(node.facts, "kernel") else None),
     )
     if len(found) < 2:
         return
@@ -167,11 +153,11 @@ def jobs(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_jobs",
         "warn",
-        "These hosts are in no job of the scheduler and the others are: ranks here may be ended, or crowded out"
+        "These hosts are in no job of the scheduler, the others are: ranks here may be ended, or share their cores"
         if outside
         else f"These hosts are in another job than the others ({usual[:20]}): each ends at its own time, and the run "
-        "with it",
-        "ask for all hosts in one job (salloc -N HOSTS, qsub -l select=HOSTS), and call ipexctl inside it",
+        "with the first",
+        "allocate all hosts in one job (salloc -N HOSTS, qsub -l select=HOSTS), and run ipexctl inside it",
         outside or names,
     )
 
@@ -183,9 +169,9 @@ def users(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.users_differ",
             "info",
-            f"We are {few([user[:20] for user in others], 3)} here and {usual[:20]} on the others: homes and rights "
-            "may differ",
-            "nothing to do if meant so; else user@host in the hostfile, or --user",
+            f"The account is {few([user[:20] for user in others], 3)} here and {usual[:20]} on the others: homes and "
+            "permissions may differ",
+            "nothing to do if that is intended; else user@host in the hostfile, or --user",
             names,
         )
 

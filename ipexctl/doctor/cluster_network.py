@@ -1,4 +1,4 @@
-"""Rules over several hosts: the network they share, the names they know each other by, their clocks. Pure."""
+"""Rules over several hosts: their common network, names and clocks. Pure."""
 
 from __future__ import annotations
 
@@ -6,33 +6,18 @@ from collections import defaultdict
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.cluster_context import groups, odd_ones
+from ipexctl.doctor.context import few, groups, odd_ones
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few
 from ipexctl.facts.internal import joining
 from ipexctl.hosts.internal import common_networks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ipexctl.doctor.cluster_context import Cluster, Member, Rule
+    from ipexctl.doctor.context import Cluster, Member, Rule
     from ipexctl.hosts.internal import Network
 
-IDS: Final[Mapping[str, str]] = {
-    "cluster.no_common_network": "the hosts share no network",
-    "cluster.several_networks": "the hosts share several networks",
-    "cluster.same_address": "different machines have one address",
-    "cluster.iface_names_differ": "the interface of the common network has different names",
-    "cluster.mixed_mtu": "different packet sizes on the common network",
-    "cluster.mixed_speed": "different link speeds on the common network",
-    "cluster.rdma_partial": "RDMA on some hosts only",
-    "cluster.name_two_addresses": "one name leads to different addresses",
-    "cluster.name_wrong": "a host's name leads to another host",
-    "cluster.names_unresolved": "hosts don't know others by name",
-    "cluster.clock_skew": "clocks differ",
-}
-
-_NAMES_ASIDE: Final = "as root, the same /etc/hosts on all hosts; ipexctl run does without names"
+_NAMES: Final = "as root, the same /etc/hosts on all hosts; ipexctl run does not need names"
 
 
 def no_network(cluster: Cluster) -> Iterator[Finding]:
@@ -48,31 +33,33 @@ def no_network(cluster: Cluster) -> Iterator[Finding]:
 
 
 def several_networks(cluster: Cluster) -> Iterator[Finding]:
-    """Not where the caller chose; v6 beside v4 on the same wires is no second network."""
+    """Only if the user named none; IPv6 beside IPv4 is no second network."""
     if cluster.refusal or cluster.iface or any(node.host.internal for node in cluster.nodes):
         return
     shared = common_networks(cluster.addresses)
     shared = tuple(network for network in shared if network.version == 4) or shared
     first = cluster.nodes[0]
-    taken = next((network for network in shared if _speed_on(first, network, ours=True) is not None), None)
-    if len(shared) < 2 or taken is None:
+    chosen = next((network for network in shared if _speed_on(first, network, training=True) is not None), None)
+    if len(shared) < 2 or chosen is None:
         return
-    others = [network for network in shared if network != taken]
+    others = [network for network in shared if network != chosen]
     speeds = {network: min(_speed_on(node, network) or 0 for node in cluster.nodes) for network in shared}
-    faster = next((network for network in others if speeds[taken] and speeds[network] >= 2 * speeds[taken]), None)
+    faster = next((network for network in others if speeds[chosen] and speeds[network] >= 2 * speeds[chosen]), None)
     yield Finding(
         "cluster.several_networks",
         "warn" if faster else "info",
-        f"All hosts share {few([str(network) for network in shared], 3)}; training would use {taken}"
+        f"All hosts share {few([str(network) for network in shared], 3)}; training would use {chosen}"
         + (f", which is slower than {faster}" if faster else ""),
         f"--iface {faster or others[0]} chooses another",
         tuple(node.name for node in cluster.nodes),
     )
 
 
-def _speed_on(node: Member, network: Network, *, ours: bool = False) -> int | None:
-    """The speed of the interface a host has there; with `ours`, of the one training would use. 0: not known."""
-    nics = [node.nic] if ours and node.nic else [] if ours else node.facts.network.nics
+def _speed_on(node: Member, network: Network, *, training: bool = False) -> int | None:
+    """The speed of a host's interface in the network; with `training` only of the one for training. 0: not known."""
+    nics = node.facts.network.nics
+    if training:
+        nics = (node.nic,) if node.nic else ()
     for nic in nics:
         if any(address.network == network for address in joining(nic)):
             return nic.speed or 0
@@ -90,9 +77,9 @@ def same_address(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 "cluster.same_address",
                 "fail",
-                f"Different hosts have the one address {address}: what is sent to one arrives at the other, and "
-                "ranks never meet",
-                "give each its own: ip addr on each, and internal=ADDRESS in the hostfile",
+                f"Different hosts have the address {address}: data for one arrives at the other, and ranks never "
+                "connect",
+                "give each its own address (ip addr shows them), and internal=ADDRESS in the hostfile",
                 tuple(node.name for node in nodes),
             )
 
@@ -106,7 +93,7 @@ def iface_names(cluster: Cluster) -> Iterator[Finding]:
             "info",
             f"The common network's interface is {few(others, 3)} here, {usual} on the others: one FI_TCP_IFACE for "
             "all would hang",
-            "nothing to do under ipexctl run, which names it host by host",
+            "nothing to do under ipexctl run, which sets it for each host",
             names,
         )
 
@@ -154,25 +141,24 @@ def rdma(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.rdma_partial",
             "info",
-            "These hosts have no active RDMA device and others do: all use TCP, as one network provider must fit all",
-            "ibstat on these; or train without them for RDMA's sake: --limit '!NAME,!NAME'",
+            "These hosts have no active RDMA device, others have: all use TCP, as all need the same network provider",
+            "ibstat on these hosts; or train without them, over RDMA: --limit '!NAME,!NAME'",
             without,
         )
 
 
 def names(cluster: Cluster) -> Iterator[Finding]:
-    """What the hosts say of each other's names; of its own name a host says loopback, and that is judged alone."""
+    """How the hosts resolve each other's names; a host's own name has a rule of its own."""
     answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
-    # Every host has an answer for every other, so this is done once.
-    for asker in cluster.nodes:
-        for name, addresses in asker.facts.network.peers.items():
-            if name == asker.name or name not in answers:
+    for node in cluster.nodes:
+        for name, addresses in node.facts.network.peers.items():
+            if name == node.name or name not in answers:
                 continue
             if addresses:
-                answers[name][addresses].append(asker.name)
+                answers[name][addresses].append(node.name)
             else:
-                lost[asker.name].append(name)
+                lost[node.name].append(name)
     owners = {address: node.name for node in cluster.nodes for address in _own_addresses(node)}
     machines = {node.name: node.facts.machine or node.name for node in cluster.nodes}
     for name, found in answers.items():
@@ -187,27 +173,27 @@ def _two_addresses(name: str, answers: Mapping[tuple[str, ...], list[str]]) -> I
         yield Finding(
             "cluster.name_two_addresses",
             "warn",
-            f"{name[:40]} leads to different addresses on different hosts "
-            f"({few(sorted({min(one) for one in found}), 3)}): ranks look for it in different places, and hang",
-            _NAMES_ASIDE,
-            tuple(asker for askers in answers.values() for asker in askers),
+            f"{name[:40]} resolves to different addresses on different hosts "
+            f"({few(sorted({min(addresses) for addresses in found}), 3)}): ranks connect to different places, and hang",
+            _NAMES,
+            tuple(host for hosts in answers.values() for host in hosts),
         )
 
 
 def _wrong(
     name: str, answers: Mapping[tuple[str, ...], list[str]], owners: Mapping[str, str], machines: Mapping[str, str]
 ) -> Iterator[Finding]:
-    for addresses, askers in answers.items():
-        address = next((one for one in addresses if _leads_astray(one, name, owners, machines)), None)
+    for addresses, hosts in answers.items():
+        address = next((address for address in addresses if _is_wrong(address, name, owners, machines)), None)
         if address is not None:
             yield Finding(
                 "cluster.name_wrong",
                 "warn",
-                f"{name[:40]} leads to {address} here, which is "
+                f"{name[:40]} resolves to {address} here, which is "
                 f"{owners.get(address, '')[:40] or 'this host itself'}: ranks would talk to the wrong machine, and "
                 "hang",
-                _NAMES_ASIDE,
-                tuple(askers),
+                _NAMES,
+                tuple(hosts),
             )
 
 
@@ -215,29 +201,29 @@ def _own_addresses(node: Member) -> frozenset[str]:
     return frozenset(address.address for nic in node.facts.network.nics for address in joining(nic))
 
 
-def _leads_astray(address: str, name: str, owners: Mapping[str, str], machines: Mapping[str, str]) -> bool:
-    """Two names of one machine are told of elsewhere."""
+def _is_wrong(address: str, name: str, owners: Mapping[str, str], machines: Mapping[str, str]) -> bool:
+    """Two names of one machine have a rule of their own."""
     if address.startswith("127.") or address == "::1":
         return True
     return machines[owners.get(address, name)] != machines[name]
 
 
 def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
-    """One finding for all who ask and all they don't find: which of them is which is in each host's facts."""
+    """One finding for all hosts and all names; each host's facts have the details."""
     if lost:
-        missed = list(dict.fromkeys(name for names in lost.values() for name in names))
+        missing = list(dict.fromkeys(name for names in lost.values() for name in names))
         yield Finding(
             "cluster.names_unresolved",
             "info",
-            f"The name{'s' if len(missed) > 1 else ''} {few([name[:30] for name in missed], 3)} can't be resolved "
+            f"The name{'s' if len(missing) > 1 else ''} {few([name[:30] for name in missing], 3)} can't be resolved "
             "here: a launcher that uses names would stop with 'unknown host'",
-            _NAMES_ASIDE,
+            _NAMES,
             tuple(lost),
         )
 
 
 def clocks(cluster: Cluster) -> Iterator[Finding]:
-    """Against the middle one of all, so that our own clock doesn't matter."""
+    """Compared with the median, so that the clock of the control machine doesn't matter."""
     known = [
         (node.name, node.context.skew, node.context.uncertainty or 0.0)
         for node in cluster.nodes
@@ -245,18 +231,18 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     ]
     if len(known) < 2:
         return
-    middle = median_low(skew for _, skew, _ in known)
-    doubt = min(unsure for _, skew, unsure in known if skew == middle)
-    off = [(name, skew - middle) for name, skew, unsure in known if abs(skew - middle) - unsure - doubt > 1]
+    median = median_low(skew for _, skew, _ in known)
+    uncertainty = min(unsure for _, skew, unsure in known if skew == median)
+    off = [(name, skew - median) for name, skew, unsure in known if abs(skew - median) - unsure - uncertainty > 1]
     if not off:
         return
-    worst = max((gathered for _, gathered in off), key=abs)
+    worst = max((difference for _, difference in off), key=abs)
     concerned = [name for name, _, _ in known] if len(known) == 2 else [name for name, _ in off]
     yield Finding(
         "cluster.clock_skew",
         "warn",
-        f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: logs can't "
-        "be put in order, files look newer than now, and certificates may fail",
+        f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: the order "
+        "of log lines is wrong, files look newer than now, and certificates may be refused",
         "as root: timedatectl set-ntp true, or chronyc makestep",
         tuple(concerned),
     )

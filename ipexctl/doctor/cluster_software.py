@@ -1,30 +1,18 @@
-"""Rules over several hosts: whether one environment at one path can serve them all. Pure."""
+"""Rules over several hosts: homes, Pythons, libraries and environments that differ. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.cluster_context import groups, odd_ones
+from ipexctl.doctor.context import few, groups, is_complete, minor_of, odd_ones
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, minor_of, quoted_output
 from ipexctl.doctor.host_software import NEWER_GLIBC, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from ipexctl.doctor.cluster_context import Cluster, Member, Rule
+    from ipexctl.doctor.context import Cluster, Member, Rule
     from ipexctl.facts.software import Env
-
-IDS: Final[Mapping[str, str]] = {
-    "cluster.homes_differ": "our directory has different paths",
-    "cluster.homes_shared": "several hosts share one home",
-    "cluster.mixed_python": "no Python, or not every Python, is common to all",
-    "cluster.mixed_libc": "different C libraries: the oldest decides the stack",
-    "cluster.mixed_distro": "different distributions",
-    "cluster.mixed_stacks": "an environment of one name has different versions",
-    "cluster.env_missing": "an environment is not on all hosts",
-    "cluster.mixed_mpi": "the mpirun found first differs",
-}
 
 
 def homes(cluster: Cluster) -> Iterator[Finding]:
@@ -34,8 +22,8 @@ def homes(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.homes_differ",
             "fail",
-            f"Our directory would be {few([path[:40] for path in others], 1)} here, {usual[:40]} on the others: MPI "
-            "starts ranks by one path everywhere",
+            f"ipexctl's home is {few([path[:40] for path in others], 1)} here, {usual[:40]} on the others: MPI starts "
+            "ranks by one path on all hosts",
             "--home DIR with one absolute path you may write to on every host, such as /scratch/ME/ipexctl",
             names,
         )
@@ -49,14 +37,14 @@ def shared_homes(cluster: Cluster) -> Iterator[Finding]:
                 "cluster.homes_shared",
                 "info",
                 f"{'All' if len(names) == len(cluster.runnable) else 'These'} {len(names)} hosts share one home: "
-                "what is installed or copied there once is there for all of them",
+                "an install or a copy on one of them is there for all",
                 "nothing to do; if Python starts slowly from there, --home DIR on each host's own disk",
                 tuple(names),
             )
 
 
 def pythons(cluster: Cluster) -> Iterator[Finding]:
-    """Hosts with no usable one have a finding of their own."""
+    """Hosts without a usable Python have a finding of their own."""
     minors = {
         node.name: frozenset(python.minor for python in usable(node.facts) if python.minor) for node in cluster.runnable
     }
@@ -70,8 +58,8 @@ def pythons(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_python",
             "info",
-            f"Not every host has the same Pythons; {_said(best)} is the newest they all have, so install takes that",
-            f"nothing to do; --python {_said(best)} makes it explicit",
+            f"Not every host has the same Pythons; {_dotted(best)} is the newest on all of them, so install takes that",
+            f"nothing to do; --python {_dotted(best)} says so explicitly",
             tuple(minors),
         )
         return
@@ -80,15 +68,15 @@ def pythons(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_python",
         "warn",
-        f"No Python of 3.9 to 3.13 is on all hosts: these lack {_said(usual)}, which most have, and one environment "
-        "needs one",
-        f"as root: apt-get install -y python{_said(usual)} python{_said(usual)}-venv (dnf install -y "
-        f"python{_said(usual)}); without root: ~/.local/bin/uv python install {_said(usual)}",
+        f"No Python of 3.9 to 3.13 is on all hosts: these hosts lack {_dotted(usual)}, which most have, and one "
+        "environment needs one Python",
+        f"as root: apt-get install -y python{_dotted(usual)} python{_dotted(usual)}-venv (dnf install -y "
+        f"python{_dotted(usual)}); without root: ~/.local/bin/uv python install {_dotted(usual)}",
         without,
     )
 
 
-def _said(minor: tuple[int, int]) -> str:
+def _dotted(minor: tuple[int, int]) -> str:
     return f"{minor[0]}.{minor[1]}"
 
 
@@ -107,7 +95,7 @@ def libc(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_libc",
             "warn",
-            f"glibc {_said(oldest)} here, up to {_said(newest)} elsewhere: these hold all hosts to IPEX 2.5 or "
+            f"glibc {_dotted(oldest)} here, up to {_dotted(newest)} elsewhere: these hosts limit all to IPEX 2.5 or "
             "PyTorch 2.6, as all must run one stack",
             "train without them (--limit '!NAME,!NAME'), or in a container with a newer system on all hosts",
             old,
@@ -116,8 +104,8 @@ def libc(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_libc",
             "info",
-            f"glibc {_said(oldest)} here, up to {_said(newest)} elsewhere: the same stacks run on all; build "
-            "extensions of your own here",
+            f"glibc {_dotted(oldest)} here, up to {_dotted(newest)} elsewhere: the same stacks run on all; build "
+            "your own extensions here",
             "nothing to do",
             tuple(found[oldest]),
         )
@@ -152,7 +140,7 @@ def _versions(env: Env) -> tuple[str | None, ...]:
 
 
 def _envs(cluster: Cluster) -> dict[str, dict[str, Env]]:
-    """Environment's name → host → environment."""
+    """Name of the environment → host → environment."""
     found: dict[str, dict[str, Env]] = {}
     for node in cluster.runnable:
         for env in node.facts.software.envs:
@@ -181,9 +169,9 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
 
 
 def missing_envs(cluster: Cluster) -> Iterator[Finding]:
-    asked = tuple(node for node in cluster.runnable if quoted_output(node.facts, "home"))
+    known = tuple(node for node in cluster.runnable if is_complete(node.facts, "home"))
     for name, by_host in _envs(cluster).items():
-        without = tuple(node.name for node in asked if node.name not in by_host)
+        without = tuple(node.name for node in known if node.name not in by_host)
         if without:
             yield Finding(
                 "cluster.env_missing",
@@ -209,7 +197,7 @@ def mpis(cluster: Cluster) -> Iterator[Finding]:
             "info",
             f"The first mpirun is {' '.join(others[0])} here, {' '.join(usual)} on the others: one can't start the "
             "daemons of the other",
-            "nothing to do under ipexctl run, which uses the environment's own; else --mpi PATH",
+            "nothing to do under ipexctl run, which uses the mpirun of the environment; else --mpi PATH",
             names,
         )
 

@@ -1,4 +1,4 @@
-"""One thing the doctor has to say: stable id, how bad it is, what it means for training, what to type."""
+"""A finding of doctor, and the report: findings of every host and of the cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ipexctl.doctor.recommend import Recommendation
+    from ipexctl.facts.facts import Facts
+    from ipexctl.hosts.host import Host
+
 Level = Literal["ok", "info", "warn", "fail"]
+HostStatus = Literal["ok", "warn", "fail", "unreachable"]
 LEVELS: Final[tuple[Level, ...]] = ("ok", "info", "warn", "fail")
 
 
@@ -19,12 +24,55 @@ class Finding:
     id: str
     level: Level
     message: str
-    """What is so, and what it means for training, without the host's name."""
+    """What was found, and what it means for training, without the host's name."""
     fix: str = ""
-    """The command or the change that mends it."""
+    """The command or the change that solves it."""
     hosts: tuple[str, ...] = ()
 
 
 def worst(findings: Iterable[Finding]) -> Level:
-    """The level that decides: `ok` where nothing was found."""
+    """The highest level; `ok` without findings."""
     return max((finding.level for finding in findings), key=LEVELS.index, default="ok")
+
+
+def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Join equal findings of several hosts to one with all of these hosts."""
+    merged: dict[tuple[str, str, str, str], list[str]] = {}
+    kept: dict[tuple[str, str, str, str], Finding] = {}
+    for finding in findings:
+        key = (finding.id, finding.level, finding.message, finding.fix)
+        kept.setdefault(key, finding)
+        merged.setdefault(key, []).extend(finding.hosts)
+    return tuple(
+        Finding(finding.id, finding.level, finding.message, finding.fix, tuple(dict.fromkeys(merged[key])))
+        for key, finding in kept.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    host: Host
+    status: HostStatus
+    seconds: float
+    facts: Facts | None = None
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    hosts: tuple[HostReport, ...]
+    cluster: tuple[Finding, ...]
+    """Findings about several hosts, and about the network among them."""
+    recommendation: Recommendation | None
+    seconds: float
+    network_seconds: float | None = None
+    """None if the network was not checked."""
+
+    @property
+    def exit_code(self) -> int:
+        if any(host.status == "unreachable" for host in self.hosts):
+            return 3
+        failed = any(host.status == "fail" for host in self.hosts)
+        return 1 if failed or any(finding.level == "fail" for finding in self.cluster) else 0

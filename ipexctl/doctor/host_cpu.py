@@ -1,37 +1,21 @@
-"""Rules over a host's processors: what they can compute, and how many of them are ours. Pure."""
+"""Rules over a host's processors: instruction sets, usable cores, NUMA nodes. Pure."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.doctor.context import is_complete, plural, usable_cores
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import plural, quoted_output, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ipexctl.doctor.context import HostContext
     from ipexctl.doctor.finding import Level
-    from ipexctl.doctor.host_context import HostContext, Rule, RuleInContext
     from ipexctl.facts.cpu import Cpu, Tier
     from ipexctl.facts.facts import Facts
-
-IDS: Final[Mapping[str, str]] = {
-    "cpu.arch": "the processor is no x86-64 one",
-    "cpu.no_avx2": "the processor has no AVX2, which every build needs",
-    "cpu.no_avx512": "AVX2 is the best it has",
-    "cpu.no_bf16": "AVX-512 without bf16: bf16 is slower than fp32",
-    "cpu.isa_hidden": "the processor can more than the kernel or hypervisor shows",
-    "cpu.fewer_allowed": "this account may use only some of the cores",
-    "cpu.quota": "CPU time is limited below the number of cores",
-    "cpu.one_core": "one core for the rank and its communication",
-    "cpu.smt": "hyper-threading is on",
-    "cpu.governor": "the clock governor saves power",
-    "cpu.topology_hidden": "which threads share a core can't be seen",
-    "numa.no_memory": "a NUMA node has cores and no memory",
-    "numa.uneven": "NUMA nodes have very different amounts of memory",
-}
 
 LEAVE_OUT: Final = "leave the host out: --limit '!NAME'"
 
@@ -59,8 +43,8 @@ def instructions(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "cpu.no_avx2",
                 "fail",
-                "The processor has no AVX2: IPEX dies here with 'Illegal instruction', and that ends the whole job",
-                f"{LEAVE_OUT}; if it is a VM, have its CPU model set to host-passthrough",
+                "The processor has no AVX2: IPEX fails here with 'Illegal instruction', and that ends the whole job",
+                f"{LEAVE_OUT}; if it is a VM, set its CPU model to host-passthrough",
             )
         case "avx2":
             yield Finding(
@@ -80,22 +64,22 @@ def instructions(facts: Facts) -> Iterator[Finding]:
 
 
 def hidden(facts: Facts) -> Iterator[Finding]:
-    """What the model is sold with, against what its flags say. Old kernels and hypervisors hold flags back."""
+    """Compare the flags with those of the model: old kernels and hypervisors hide some."""
     cpu = facts.cpu
-    sold = _sold_with(cpu)
-    if sold is None or cpu.tier is None or TIERS.index(cpu.tier) >= TIERS.index(sold[1]):
+    model = _model_tier(cpu)
+    if model is None or cpu.tier is None or TIERS.index(cpu.tier) >= TIERS.index(model[1]):
         return
-    name, tier = sold
+    name, tier = model
     yield Finding(
         "cpu.isa_hidden",
         "warn",
-        f"{name} has {_SAID[tier]}, but the kernel or hypervisor hides it: training runs slower than it could",
-        "AMX needs kernel 5.16, or RHEL 8.6; in a VM, have its CPU model set to host-passthrough",
+        f"{name} has {_TIER_NAMES[tier]}, but the kernel or hypervisor hides it: training runs slower than it could",
+        "AMX needs kernel 5.16, or RHEL 8.6; in a VM, set its CPU model to host-passthrough",
     )
 
 
-_SAID: Final[Mapping[Tier, str]] = {"amx": "AMX", "avx512_bf16": "AVX-512 with bf16", "avx512": "AVX-512"}
-_SOLD: Final[Mapping[int, tuple[str, Tier]]] = {
+_TIER_NAMES: Final[Mapping[Tier, str]] = {"amx": "AMX", "avx512_bf16": "AVX-512 with bf16", "avx512": "AVX-512"}
+_MODEL_TIERS: Final[Mapping[int, tuple[str, Tier]]] = {
     106: ("Ice Lake", "avx512"),
     108: ("Ice Lake", "avx512"),
     143: ("Sapphire Rapids", "amx"),
@@ -105,31 +89,32 @@ _SOLD: Final[Mapping[int, tuple[str, Tier]]] = {
 }
 
 
-def _sold_with(cpu: Cpu) -> tuple[str, Tier] | None:
+def _model_tier(cpu: Cpu) -> tuple[str, Tier] | None:
     if cpu.vendor != "GenuineIntel" or cpu.family != 6 or cpu.model is None:
         return None
     if cpu.model == 85 and cpu.stepping is not None:
         return ("Cooper Lake", "avx512_bf16") if cpu.stepping >= 10 else ("Skylake or Cascade Lake", "avx512")
-    return _SOLD.get(cpu.model)
+    return _MODEL_TIERS.get(cpu.model)
 
 
 def allowed(facts: Facts) -> Iterator[Finding]:
-    """Affinity and cpuset here, the quota below: they are lifted in different places."""
+    """Affinity and cpuset; the quota has a rule of its own, as it is changed in another place."""
     cpu = facts.cpu
     if not cpu.siblings or not cpu.cores or cpu.affinity in (None, cpu.online):
         return
-    ours = len(cpu.allowed_cores)
-    if ours >= cpu.cores:
+    usable = len(cpu.allowed_cores)
+    if usable >= cpu.cores:
         return
     level: Level = "info" if facts.batch.job else "warn"
     yield Finding(
         "cpu.fewer_allowed",
         level,
-        f"This account may use {ours} of the machine's {plural(cpu.cores, 'core')}: ranks and threads are planned for "
-        f"{'it' if ours == 1 else 'those'} alone",
+        f"This account may use {usable} of the machine's {plural(cpu.cores, 'core')}: ranks and threads are planned "
+        "for "
+        f"{'it' if usable == 1 else 'those'} alone",
         "ask the scheduler for more cores"
         if facts.batch.job
-        else "lift the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files",
+        else "change the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files",
     )
 
 
@@ -140,15 +125,17 @@ def quota(facts: Facts) -> Iterator[Finding]:
     cores = len(cpu.allowed_cores) or cpu.cores
     if cores is None or cpu.quota >= cores:
         return
-    part = cpu.quota != math.floor(cpu.quota)
+    is_fraction = cpu.quota != math.floor(cpu.quota)
     yield Finding(
         "cpu.quota",
         "warn",
-        f"The cgroup grants {cpu.quota:g} CPUs' time of {plural(cores, 'core')}: "
+        f"The cgroup allows the time of {cpu.quota:g} CPUs on {plural(cores, 'core')}: "
         + (
-            "the part of a core makes ranks stall many times a second" if part else "more threads than that are stalled"
+            "a fraction of a core stalls ranks many times a second"
+            if is_fraction
+            else "more threads than that are stalled"
         ),
-        f"grant whole cores: the container's --cpus, the pod's limit or CPUQuota ({math.ceil(cpu.quota)} or more)",
+        f"allow whole cores: the container's --cpus, the pod's limit or CPUQuota ({math.ceil(cpu.quota)} or more)",
     )
 
 
@@ -157,7 +144,7 @@ def one_core(facts: Facts, context: HostContext) -> Iterator[Finding]:
         yield Finding(
             "cpu.one_core",
             "info",
-            "One core for the rank and for its communication: oneCCL's worker would fight the rank for it",
+            "One core for the rank and for its communication: oneCCL's worker would compete with the rank for it",
             "nothing to do under ipexctl run; elsewhere set CCL_WORKER_OFFLOAD=0",
         )
 
@@ -175,7 +162,7 @@ def smt(facts: Facts) -> Iterator[Finding]:
 
 
 def governor(facts: Facts) -> Iterator[Finding]:
-    """No warning: under intel_pstate, the usual driver, it costs a few per cent and not the clock."""
+    """Only info: under intel_pstate, the usual driver, it costs a few per cent."""
     if facts.cpu.governor in ("powersave", "conservative"):
         yield Finding(
             "cpu.governor",
@@ -187,12 +174,12 @@ def governor(facts: Facts) -> Iterator[Finding]:
 
 
 def topology(facts: Facts) -> Iterator[Finding]:
-    if facts.system.is_linux and facts.cpu.online and not facts.cpu.siblings and quoted_output(facts, "kernel"):
+    if facts.system.is_linux and facts.cpu.online and not facts.cpu.siblings and is_complete(facts, "kernel"):
         yield Finding(
             "cpu.topology_hidden",
             "info",
             "Which CPUs share a core can't be read here: each counts as a core, so there may be twice too many threads",
-            "have /sys/devices/system/cpu mounted in the container, or give --omp and --ppn yourself",
+            "mount /sys/devices/system/cpu in the container, or set --omp and --ppn yourself",
         )
 
 
@@ -201,14 +188,14 @@ def numa(facts: Facts) -> Iterator[Finding]:
     memories = [node.memory for node in with_cpus if node.memory is not None]
     if len(memories) < 2 or len(memories) != len(with_cpus):
         return
-    bare = [node.number for node in with_cpus if not node.memory]
-    if bare:
-        numbers = ", ".join(str(number) for number in bare)
+    without = [node.number for node in with_cpus if not node.memory]
+    if without:
+        numbers = ", ".join(str(number) for number in without)
         yield Finding(
             "numa.no_memory",
             "warn",
             f"NUMA node {numbers} has cores and no memory: a rank there fetches every byte from another node, slowly",
-            "have the memory modules spread over all sockets, or start fewer ranks a host: --ppn",
+            "install memory modules in all sockets, or start fewer ranks per host: --ppn",
         )
     elif min(memories) < max(memories) / 2:
         yield Finding(
@@ -216,11 +203,11 @@ def numa(facts: Facts) -> Iterator[Finding]:
             "info",
             "One NUMA node has less than half the memory of another: its rank runs out first, and is slower if "
             "modules are missing",
-            "have the memory modules spread evenly over all sockets",
+            "distribute the memory modules evenly over all sockets",
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (
-    arch, instructions, hidden, allowed, quota, numa, topology, smt, governor,
-)  # fmt: skip
-IN_CONTEXT: Final[tuple[RuleInContext, ...]] = (one_core,)
+def check_cpu(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    for rule in (arch, instructions, hidden, allowed, quota, numa, topology, smt, governor):
+        yield from rule(facts)
+    yield from one_core(facts, context)

@@ -5,33 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.doctor.context import GB, MB, size
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import GB, MB, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
+    from ipexctl.doctor.context import HostContext
     from ipexctl.doctor.finding import Level
-    from ipexctl.doctor.host_context import HostContext, Rule, RuleInContext
     from ipexctl.facts.facts import Facts
-
-IDS: Final[Mapping[str, str]] = {
-    "memory.small": "less memory than a framework and a model need",
-    "memory.limit": "this account may use only part of the memory",
-    "memory.busy": "most of the memory is in use",
-    "memory.hugepages": "huge pages are reserved and unused",
-    "memory.thp": "transparent huge pages are off",
-    "memory.swap": "much swap: too large a rank crawls instead of failing",
-    "shm.small": "shared memory (/dev/shm) is small",
-    "shm.full": "shared memory (/dev/shm) is full",
-    "limits.memlock": "little memory may be locked, which RDMA needs",
-    "limits.nofile": "few files may be open at once",
-    "limits.nproc": "few processes and threads may run at once",
-}
 
 _ENOUGH: Final = 4 * GB
 _SHM_OF_DOCKER: Final = 64 * MB
-_LIMITS: Final = "as root: add '{line}' to /etc/security/limits.d/90-training.conf; log in anew"
+_LIMITS: Final = "as root: add '{line}' to /etc/security/limits.d/90-training.conf; log in again"
 
 
 def amount(facts: Facts) -> Iterator[Finding]:
@@ -54,8 +40,8 @@ def limit(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "memory.limit",
         level,
-        f"The cgroup grants {size(memory.limit)} of the machine's {size(memory.total)}: ranks that need more "
-        "together are killed (signal 9)",
+        f"The cgroup allows {size(memory.limit)} of the machine's {size(memory.total)}: ranks that need more in total "
+        "are killed (signal 9)",
         "ask the scheduler for more memory"
         if facts.batch.job
         else "raise the container's --memory or the cgroup's limit",
@@ -69,9 +55,9 @@ def busy(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "memory.busy",
         "warn",
-        f"Only {size(memory.available)} of {size(memory.total)} memory is free: others use it, and ranks may be killed "
-        "(signal 9)",
-        "see who: ps -eo user,rss,args --sort=-rss | head",
+        f"Only {size(memory.available)} of {size(memory.total)} memory is free: others use it, and ranks may be "
+        "killed (signal 9)",
+        "see which: ps -eo user,rss,args --sort=-rss | head",
     )
 
 
@@ -86,8 +72,8 @@ def huge_pages(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "memory.hugepages",
         "warn" if share >= 0.2 else "info",
-        f"{size(idle)} are reserved as huge pages and unused: PyTorch doesn't take them, so they are lost to training",
-        "where no database, VM or DPDK program of this host needs them, as root: sysctl vm.nr_hugepages=0",
+        f"{size(idle)} are reserved as huge pages and unused: PyTorch doesn't use them, so training can't have them",
+        "if no database, VM or DPDK program of this host needs them, as root: sysctl vm.nr_hugepages=0",
     )
 
 
@@ -96,7 +82,7 @@ def transparent(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "memory.thp",
             "info",
-            "Transparent huge pages are off: large tensors are addressed in 4 KB pieces, which costs a few per cent",
+            "Transparent huge pages are off: large tensors use 4 KB pages, which costs a few per cent",
             "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         )
 
@@ -107,8 +93,9 @@ def swap(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "memory.swap",
             "info",
-            f"{size(memory.swap)} of swap: a rank too large for memory crawls instead of failing, and all others wait",
-            "where this host is for training alone and more memory is free than swap is in use (free -h), as root: "
+            f"{size(memory.swap)} of swap: a rank too large for memory gets slow instead of failing, and all others "
+            "wait",
+            "if this host is for training alone and more memory is free than swap is in use (free -h), as root: "
             "swapoff -a",
         )
 
@@ -127,7 +114,7 @@ def shared(facts: Facts) -> Iterator[Finding]:
             "shm.small",
             "warn",
             f"Shared memory (/dev/shm) has {size(memory.shm_size)}: ranks and DataLoader workers pass data through "
-            "it, and die of a bus error (signal 7)",
+            "it, and end with a bus error (signal 7)",
             bigger,
         )
     elif memory.shm_size < enough:
@@ -135,16 +122,16 @@ def shared(facts: Facts) -> Iterator[Finding]:
             "shm.small",
             "warn",
             f"Shared memory (/dev/shm) has {size(memory.shm_size)}: several ranks or DataLoader workers may fill it "
-            "and die of a bus error (signal 7)",
+            "and end with a bus error (signal 7)",
             bigger,
         )
     elif memory.shm_free is not None and memory.shm_free < _SHM_OF_DOCKER:
         yield Finding(
             "shm.full",
             "warn",
-            f"Shared memory (/dev/shm) is full ({size(memory.shm_free)} of {size(memory.shm_size)} free): ranks die "
-            "of a bus error (signal 7)",
-            "see what earlier runs left: ls -l /dev/shm; while ipexctl ps shows no live run, remove those of yours "
+            f"Shared memory (/dev/shm) is full ({size(memory.shm_free)} of {size(memory.shm_size)} free): ranks end "
+            "with a bus error (signal 7)",
+            "list files of earlier runs: ls -l /dev/shm; while ipexctl ps shows no live run, remove your own files "
             "that no process has open: fuser -v /dev/shm/*",
         )
 
@@ -167,26 +154,26 @@ def locked(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "limits.memlock",
             "info",
-            f"Only {size(soft)} of memory may be locked (ulimit -l): no harm over TCP, but RDMA would not start",
+            f"Only {size(soft)} of memory may be locked (ulimit -l): fine over TCP, but RDMA would not start",
             fix,
         )
 
 
 def files(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    """A rank has a connection to every other, and DataLoader workers send files' descriptors."""
+    """A rank has a connection to every other one, and DataLoader workers send file descriptors."""
     soft, hard = facts.limits.nofile.soft, facts.limits.nofile.hard
     needed = max(1024, 16 * (len(context.peers) + 1))
     if soft is None or soft >= needed:
         return
-    raised = hard is not None and hard >= needed
-    own = f"ulimit -n {min(hard or 0, 65536):.0f}"
+    can_raise = hard is not None and hard >= needed
+    command = f"ulimit -n {min(hard or 0, 65536):.0f}"
     yield Finding(
         "limits.nofile",
         "warn",
         f"{soft:.0f} open files (ulimit -n): a rank needs one for every other rank and DataLoader worker; "
         "'Too many open files' ends it",
-        f"put '{own}' into ~/.bashrc, above any line that returns early"
-        if raised
+        f"put '{command}' into ~/.bashrc, above any line that returns early"
+        if can_raise
         else _LIMITS.format(line="* - nofile 65536"),
     )
 
@@ -198,13 +185,13 @@ def processes(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "limits.nproc",
             "warn",
-            f"{soft:.0f} processes and threads for this account (ulimit -u): OpenMP and DataLoader workers then fail "
-            "to start",
+            f"{soft:.0f} processes and threads for this account (ulimit -u): with more, OpenMP and DataLoader "
+            "workers fail to start",
             _LIMITS.format(line="* - nproc unlimited"),
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (
-    amount, limit, busy, shared, huge_pages, transparent, swap, locked, processes,
-)  # fmt: skip
-IN_CONTEXT: Final[tuple[RuleInContext, ...]] = (files,)
+def check_memory(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    for rule in (amount, limit, busy, shared, huge_pages, transparent, swap, locked, processes):
+        yield from rule(facts)
+    yield from files(facts, context)

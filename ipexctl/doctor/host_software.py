@@ -4,42 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.doctor.context import few, is_complete, minor_of, package_command
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import few, minor_of, package_command, quoted_output
 from ipexctl.stack.env.record import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
+    from ipexctl.doctor.context import HostContext
     from ipexctl.doctor.finding import Level
-    from ipexctl.doctor.host_context import HostContext, Rule, RuleInContext
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Env, Python
 
-IDS: Final[Mapping[str, str]] = {
-    "libc.musl": "the C library is musl, for which there are no wheels",
-    "libc.too_old": "glibc is older than every wheel needs",
-    "libc.old": "glibc is too old for the newer stacks",
-    "python.none": "no Python that runs",
-    "python.too_new": "every Python is newer than IPEX knows",
-    "python.too_old": "every Python is older than the newest stacks need",
-    "python.no_venv": "Python can't make environments",
-    "python.broken": "a Python that doesn't run",
-    "env.drift": "packages of an environment don't fit each other",
-    "env.broken": "an environment whose Python is gone",
-    "env.mpi_mismatch": "oneCCL and Intel MPI of an environment don't fit",
-    "mpi.missing": "no mpirun",
-    "mpi.mixed": "several kinds of MPI",
-    "openmp.no_libiomp5": "an IPEX environment without Intel's OpenMP library",
-    "allocator.missing": "no fast memory allocator is there",
-    "tools.missing": "a program we need is not there",
-    "tools.no_ssh": "node0 has no ssh to start the others with",
-}
-
 FIRST: Final = (3, 9)
 LAST: Final = (3, 13)
-"""Which Pythons the newest IPEX has wheels for."""
-_OUR_FLOOR: Final = (3, 8)
+"""The Pythons that the newest IPEX has wheels for."""
+_OLDEST_PYTHON: Final = (3, 8)
 NEWER_GLIBC: Final = (2, 28)
 OLDEST_GLIBC: Final = (2, 17)
 _32_BITS: Final = ("i386", "i486", "i586", "i686")
@@ -55,7 +35,7 @@ def libc(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "libc.musl",
             "fail",
-            "This system's C library is musl (Alpine): PyTorch, IPEX and Intel MPI are built for glibc alone",
+            "This system's C library is musl (Alpine): PyTorch, IPEX and Intel MPI are built for glibc only",
             "use a glibc system, such as Debian, Ubuntu or Rocky Linux, or a container of one",
         )
     elif system.libc == "glibc" and version is not None and version < OLDEST_GLIBC:
@@ -72,12 +52,12 @@ def libc(facts: Facts) -> Iterator[Finding]:
             "warn",
             f"glibc {system.libc_version}: the newest that run here are IPEX 2.5 and, without IPEX, PyTorch 2.6; "
             "anything later needs glibc 2.28",
-            "a newer system or container for newer ones: RHEL 8, Ubuntu 20.04, Debian 10 or later",
+            "for newer ones a newer system or container: RHEL 8, Ubuntu 20.04, Debian 10 or later",
         )
 
 
 def usable(facts: Facts) -> tuple[Python, ...]:
-    """The interpreters the newest IPEX has wheels for."""
+    """The interpreters that the newest IPEX has wheels for."""
     return tuple(python for python in _running(facts) if python.minor and FIRST <= python.minor <= LAST)
 
 
@@ -90,38 +70,34 @@ def _running(facts: Facts) -> list[Python]:
 
 
 def pythons(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or facts.system.libc == "musl" or not quoted_output(facts, "programs"):
+    if not facts.system.is_linux or facts.system.libc == "musl" or not is_complete(facts, "programs"):
         return
     running = _running(facts)
     minors = sorted({python.minor for python in running if python.minor})
-    said = few([f"{major}.{minor}" for major, minor in minors])
-    get = _get_python(facts)
+    versions = few([f"{major}.{minor}" for major, minor in minors])
+    fix = _get_python(facts)
     if not minors:
         yield Finding(
             "python.none",
             "fail",
-            "No Python 3 that runs: nothing can be installed or started here. Any of 3.9 to 3.13 will do",
-            get,
+            "No Python 3 that runs: nothing can be installed or started here. Any of 3.9 to 3.13 is fine",
+            fix,
         )
     elif minors[-1] < FIRST:
-        level: Level = "warn" if minors[-1] >= _OUR_FLOOR else "fail"
+        level: Level = "warn" if minors[-1] >= _OLDEST_PYTHON else "fail"
         yield Finding(
             "python.too_old",
             level,
-            f"Python {said} only: "
-            + (
-                "the newest for it are IPEX 2.4 and PyTorch 2.4; "
-                if level == "warn"
-                else "no stack of ours runs on it; "
-            )
+            f"Python {versions} only: "
+            + ("the newest for it are IPEX 2.4 and PyTorch 2.4; " if level == "warn" else "no stack runs on it; ")
             + "IPEX 2.8 needs one of 3.9 to 3.13",
-            get,
+            fix,
         )
     elif not usable(facts):
         yield Finding(
             "python.too_new",
             "warn",
-            f"Python {said}, and none of 3.9 to 3.13: IPEX has no wheels for it; stock PyTorch with gloo has",
+            f"Python {versions}, and none of 3.9 to 3.13: IPEX has no wheels for it, but stock PyTorch with gloo has",
             f"{_WITHOUT_ROOT}; or ipexctl install --stack torch, without IPEX",
         )
 
@@ -143,7 +119,7 @@ def venv(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "python.no_venv",
         "warn",
-        f"Python {minor} can't make environments (venv or ensurepip is packed apart): install has to bring its own way",
+        f"Python {minor} can't make environments (venv or ensurepip is a separate package): install uses another way",
         package_command(facts, f"python{minor}-venv", f"python{minor}", f"python{minor.replace('.', '')}"),
     )
 
@@ -153,14 +129,14 @@ def broken(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "python.broken",
             "info",
-            f"{few(dead, 2)} is there and doesn't run: scripts that start it by name fail on this host",
-            "nothing to do for ipexctl, which takes another; for other programs, install it again with what brought "
-            "it (the system's packages, conda, uv)",
+            f"{few(dead, 2)} is installed but doesn't run: scripts that start it by name fail on this host",
+            "nothing to do for ipexctl, which uses another; for other programs, reinstall it with the tool that "
+            "installed it (the system's packages, conda, uv)",
         )
 
 
 def drift(facts: Facts) -> Iterator[Finding]:
-    """What pip can't see, for IPEX and the bindings declare no torch: a later install changed one of them alone."""
+    """Versions that pip does not check: IPEX and the bindings declare no torch."""
     for env in facts.software.envs:
         torch = minor_of(env.torch)
         others = [("IPEX", env.ipex), ("oneCCL bindings", env.oneccl_bindings)]
@@ -173,34 +149,34 @@ def drift(facts: Facts) -> Iterator[Finding]:
                 "torch they were built for, and fail at import",
                 "ipexctl install again; keep pip from changing torch there",
             )
-        elif fabric := _mpi_mismatch(env):
-            yield fabric
+        elif mismatch := _mpi_mismatch(env):
+            yield mismatch
         elif replaced := _replaced(env):
             yield replaced
 
 
 def _replaced(env: Env) -> Finding | None:
-    """What somebody's pip has changed since it was installed and verified; among the packages that are looked at."""
+    """Packages that pip has changed since ipexctl installed and verified them."""
     record = read_record(env.record)
     if record is None:
         return None
-    other = [
-        f"{name} is {env.packages[name]}, installed was {version}"
+    changed = [
+        f"{name} is {env.packages[name]}, was {version}"
         for name, version in record.packages.items()
         if name in env.packages and env.packages[name] != version
     ]
-    if not other:
+    if not changed:
         return None
     return Finding(
         "env.drift",
         "warn",
-        f"Environment {env.name[:40]} is not what was installed and verified: {few(other, 3)}",
-        "ipexctl install again puts it right; packages of your own: ipexctl install --with",
+        f"Environment {env.name[:40]} is not what was installed and verified: {few(changed, 3)}",
+        "ipexctl install again restores it; for packages of your own: ipexctl install --with PKG",
     )
 
 
 def _mpi_mismatch(env: Env) -> Finding | None:
-    """Known of 2021.15, which pins it; other versions pin otherwise, or not at all."""
+    """Only 2021.15 is known to pin it."""
     if minor_of(env.oneccl) != (2021, 15) or minor_of(env.mpi) in (None, (2021, 15)):
         return None
     return Finding(
@@ -213,28 +189,27 @@ def _mpi_mismatch(env: Env) -> Finding | None:
 
 
 def dead_envs(facts: Facts) -> Iterator[Finding]:
-    if not quoted_output(facts, "home"):
+    if not is_complete(facts, "home"):
         return
     for env in facts.software.envs:
         if not env.runs:
             yield Finding(
                 "env.broken",
                 "warn",
-                f"Environment {env.name[:40]} has lost its Python (removed or upgraded since): nothing in it starts",
-                "ipexctl install, with the options it was made with, makes it anew on the hosts that need it, and "
-                "only there",
+                f"The Python of environment {env.name[:40]} is gone (removed or upgraded): nothing in it starts",
+                "ipexctl install with its options builds it again, on the hosts that need it only",
             )
 
 
 def mpis(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or not quoted_output(facts, "programs"):
+    if not facts.system.is_linux or not is_complete(facts, "programs"):
         return
     found = facts.software.mpis
     if not found and not any(env.mpi for env in facts.software.envs):
         yield Finding(
             "mpi.missing",
             "info",
-            "No mpirun is installed: that is what starts ranks on all hosts",
+            "No mpirun is installed: it starts the ranks on all hosts",
             "nothing to do: ipexctl install brings Intel MPI with the environment, without root",
         )
     kinds = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "mvapich": "MVAPICH"}
@@ -244,12 +219,12 @@ def mpis(facts: Facts) -> Iterator[Finding]:
             "mpi.mixed",
             "info",
             f"{' and '.join(flavors)} are installed: an mpirun of one kind can't start ranks linked with another",
-            "nothing to do under ipexctl run, which calls one by its path; --mpi PATH chooses",
+            "nothing to do under ipexctl run, which starts one by its path; --mpi PATH chooses another",
         )
 
 
 def libraries(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or not quoted_output(facts, "programs"):
+    if not facts.system.is_linux or not is_complete(facts, "programs"):
         return
     have = facts.software.libraries
     with_ipex = [env.name for env in facts.software.envs if env.ipex and not env.version("intel-openmp")]
@@ -257,7 +232,7 @@ def libraries(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "openmp.no_libiomp5",
             "info",
-            f"Environment {with_ipex[0][:40]} is without Intel's OpenMP library (libiomp5): IPEX runs with libgomp, "
+            f"Environment {with_ipex[0][:40]} has no Intel OpenMP library (libiomp5): IPEX uses libgomp, which is "
             "often a little slower",
             "ipexctl install --with intel-openmp",
         )
@@ -265,7 +240,7 @@ def libraries(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "allocator.missing",
             "info",
-            "Neither tcmalloc nor jemalloc is there: memory for tensors is asked from the kernel more often, which "
+            "Neither tcmalloc nor jemalloc is installed: tensors get their memory from the kernel more often, which "
             "costs time",
             package_command(facts, "libtcmalloc-minimal4", "gperftools-libs", "libtcmalloc4"),
         )
@@ -273,25 +248,27 @@ def libraries(facts: Facts) -> Iterator[Finding]:
 
 def tools(facts: Facts, context: HostContext) -> Iterator[Finding]:
     have = facts.environment.tools
-    if not facts.system.is_linux or not quoted_output(facts, "programs") or not have:
+    if not facts.system.is_linux or not is_complete(facts, "programs") or not have:
         return
     missing = [name for name in ("tar", "sha256sum") if name not in have]
     if missing:
         yield Finding(
             "tools.missing",
             "warn",
-            f"No {' and no '.join(missing)}: code and wheels can't be unpacked or checked here",
+            f"No {' and no '.join(missing)}: code and wheels can't be unpacked or verified here",
             package_command(facts, "tar coreutils", "tar coreutils", "tar coreutils"),
         )
     if context.node0 and not context.alone and "ssh" not in have:
         yield Finding(
             "tools.no_ssh",
             "fail",
-            "No ssh on the first host: mpirun starts the ranks of all other hosts from here, over ssh",
+            "No ssh on node0: mpirun starts the ranks of all other hosts from here by ssh",
             f"{package_command(facts, 'openssh-client', 'openssh-clients', 'openssh-clients')}; "
             "or put another host first in the hostfile",
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (libc, pythons, venv, broken, drift, dead_envs, mpis, libraries)
-IN_CONTEXT: Final[tuple[RuleInContext, ...]] = (tools,)
+def check_software(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    for rule in (libc, pythons, venv, broken, drift, dead_envs, mpis, libraries):
+        yield from rule(facts)
+    yield from tools(facts, context)

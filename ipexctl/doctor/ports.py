@@ -11,8 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.doctor.context import package_command
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_context import package_command
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.node_call import NO_PYTHON

@@ -6,11 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.doctor.cluster_rules import examine_cluster, merge_findings
-from ipexctl.doctor.finding import Finding, worst
-from ipexctl.doctor.host_rules import HostContext, examine_host
+from ipexctl.doctor.context import HostContext
+from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_findings, worst
 from ipexctl.doctor.recommend import recommend
-from ipexctl.doctor.report import DoctorReport, HostReport
+from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.facts.gather import gather
 from ipexctl.facts.internal import addresses_among
@@ -19,7 +18,7 @@ from ipexctl.hosts.internal import NoCommonNetwork
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ipexctl.doctor.report import HostStatus
+    from ipexctl.doctor.finding import HostStatus
     from ipexctl.doctor.run_states import RunState
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts

@@ -1,8 +1,8 @@
-"""Which runs are alive, by the answers of all hosts together. Pure.
+"""The states of runs: alive, ended or unknown, by the facts of all hosts. Pure.
 
 A run's record is on node0 (with a shared home, on every host), and only node0 can tell whether its supervisor is
-alive. So a run is alive where any host has its supervisor, and has ended by its record or where node0 itself has no
-such process any more. Everything else is unknown, which is never taken for an end.
+alive. A run is alive if any host has its supervisor; it has ended by its record, or if node0 no longer has that
+process. Everything else is unknown, which never counts as ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.doctor.host_context import few
+from ipexctl.doctor.context import few
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
     Answers = Sequence[tuple[Host, Facts | None]]
-    """Every host that was asked; without facts, it did not answer."""
+    """Every host of the call; without facts, it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
     life: Literal["alive", "ended", "unknown"]
     reason: str = ""
-    """By whose word it has ended, or why that can't be told."""
+    """How it is known that the run has ended, or why that is unknown."""
 
 
-NOT_ASKED: Final = "its node0 was not asked"
-UNKNOWN: Final = RunState("unknown", NOT_ASKED)
+NOT_AMONG_HOSTS: Final = "its node0 is not among the hosts"
+UNKNOWN: Final = RunState("unknown", NOT_AMONG_HOSTS)
 
 
 def named_runs(answers: Answers) -> tuple[str, ...]:
-    """Every run that a host has a process of, or an open record."""
+    """Every run with a process or an open record on a host."""
     found: dict[str, None] = {}
     for _, facts in answers:
         if facts is not None:
@@ -46,13 +46,13 @@ def named_runs(answers: Answers) -> tuple[str, ...]:
 
 
 def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunState]:
-    """The state of every run that is named. `node0s`: those that are known on the control machine, by run."""
+    """The state of every run. `node0s`: run → its node0, for runs that were started from the control machine."""
     supervisors: dict[str, list[tuple[Host, Facts, RunSupervisor]]] = {}
     ended: dict[str, Host] = {}
-    going: set[str] = set()
+    open_records: set[str] = set()
     for host, facts in answers:
         if facts is not None:
-            going.update(facts.activity.runs)
+            open_records.update(facts.activity.runs)
             for supervisor in facts.activity.supervisors:
                 supervisors.setdefault(supervisor.run, []).append((host, facts, supervisor))
             for run in facts.activity.ended:
@@ -60,21 +60,21 @@ def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunSta
     states = {}
     for run in named_runs(answers):
         seen = supervisors.get(run, [])
-        lost = next((host for host, facts, each in seen if _is_gone(each, facts)), None)
-        if any(each.is_here for _, _, each in seen):
+        lost = next((host for host, facts, supervisor in seen if _is_gone(supervisor, facts)), None)
+        if any(supervisor.is_here for _, _, supervisor in seen):
             states[run] = RunState("alive")
-        elif run in ended and run not in going:
-            states[run] = RunState("ended", f"its record on {ended[run].name[:30]} says so")
+        elif run in ended and run not in open_records:
+            states[run] = RunState("ended", f"by its record on {ended[run].name[:30]}")
         elif lost is not None:
             states[run] = RunState("ended", f"its supervisor on {lost.name[:30]} is gone")
         else:
-            recorded = next((each.host for _, _, each in seen if each.host), None)
+            recorded = next((supervisor.host for _, _, supervisor in seen if supervisor.host), None)
             states[run] = RunState("unknown", _why_unknown(answers, node0s.get(run), recorded))
     return states
 
 
 def _is_gone(supervisor: RunSupervisor, facts: Facts) -> bool:
-    """By node0's own word: names of machines may repeat, and after a restart of node0 the record has another boot."""
+    """True if node0 itself has no such process: host names may repeat, and a reboot of node0 changes the boot id."""
     is_node0 = supervisor.machine is not None and supervisor.machine == facts.network.hostname
     return supervisor.is_here is False and is_node0 and supervisor.boot in (None, facts.system.boot)
 
@@ -85,16 +85,16 @@ def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> 
     if name is None and silent:
         return f"{few(silent, 2)} did not answer, and no other host has its record"
     if name is None:
-        return NOT_ASKED
-    asked = next(_matching(answers, name, node0), None)
+        return NOT_AMONG_HOSTS
+    entry = next(_matching(answers, name, node0), None)
     shown = printable(name)[:30]
-    if asked is None:
-        return f"its node0, {shown}, was not asked"
-    return f"its node0, {shown}, {'did not answer' if asked[1] is None else 'has no clear record of it'}"
+    if entry is None:
+        return f"its node0, {shown}, is not among the hosts"
+    return f"its node0, {shown}, {'did not answer' if entry[1] is None else 'has no clear record of it'}"
 
 
 def _matching(answers: Answers, name: str, node0: Host | None) -> Iterator[tuple[Host, Facts | None]]:
-    """The host of this call that node0 is, by its name or its address: hostfiles may differ in what they call it."""
+    """The host that is node0, by its name or its address: its name may differ between hostfiles."""
     for host, facts in answers:
         if host.name == name or (node0 is not None and (host.address, host.port) == (node0.address, node0.port)):
             yield host, facts

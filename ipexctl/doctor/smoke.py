@@ -1,6 +1,6 @@
-"""A few seconds of measuring: memory, matrix products, and the network from node0 to each; and who falls behind.
+"""Measures memory, matrix products and the network for a few seconds, and finds hosts slower than their peers.
 
-The figures are rough. They are there to find the machine that is slower than its peers, not to praise any.
+The figures are rough: good enough to compare hosts with one another.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
-What = Literal["memory", "fp32", "bf16"]
-_WHAT: Final[tuple[What, ...]] = ("memory", "fp32", "bf16")
+Measurement = Literal["memory", "fp32", "bf16"]
+_MEASUREMENTS: Final[tuple[Measurement, ...]] = ("memory", "fp32", "bf16")
 _UNITS: Final = {"memory": "GB/s", "fp32": "GFLOP/s", "bf16": "GFLOP/s"}
-_CALLED: Final = {"memory": "memory copies", "fp32": "fp32 matrix products", "bf16": "bf16 matrix products"}
+_NAMES: Final = {"memory": "memory copies", "fp32": "fp32 matrix products", "bf16": "bf16 matrix products"}
 PEERS: Final = 3
-"""With fewer others of its model nobody can say which of them is the slow one."""
+"""With fewer peers it is unclear which of them is slow."""
 SLOW: Final = 0.8
 SLOW_LINK: Final = 0.5
-"""A stream of a fraction of a second varies more than a processor does."""
+"""A short stream varies more than a processor."""
 
 _FIGURE: Final = re.compile(r"(memory|fp32|bf16) ([0-9]{1,18}) (.+)")
 _LINK: Final = re.compile(r"link ([0-9]{1,6}) ([0-9]{1,12}(?:\.[0-9]{1,3})?) ([0-9]{1,18})")
@@ -45,29 +45,29 @@ _LINK: Final = re.compile(r"link ([0-9]{1,6}) ([0-9]{1,12}(?:\.[0-9]{1,3})?) ([0
 @dataclass(frozen=True, slots=True)
 class Figure:
     value: float
-    """Bytes or operations a second."""
-    how: str
-    """By what it was measured: only figures measured alike can be compared."""
+    """Bytes or operations per second."""
+    method: str
+    """How it was measured: only figures of one method are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSmoke:
-    """One host's own figures, and what couldn't be measured there."""
+    """The figures of one host, and reasons for missing ones."""
 
     name: str
-    figures: Mapping[What, Figure] = field(default_factory=dict, hash=False)
+    figures: Mapping[Measurement, Figure] = field(default_factory=dict, hash=False)
     missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSmoke:
-    """node0 and one other host."""
+    """The link from node0 to another host."""
 
     name: str
     round_trip: float | None = None
-    """Seconds there and back, the median."""
+    """Seconds, the median."""
     bits: float | None = None
-    """A second, from node0."""
+    """Per second, from node0."""
     reason: str = ""
 
 
@@ -87,7 +87,7 @@ def measure(
     *,
     budget: float = 5.0,
 ) -> SmokeReport:
-    """Each host by itself, all at once; then node0 to each of the others, one after the other."""
+    """Measure all hosts at once, then the links from node0 one after the other."""
     started = time.monotonic()
     cancel = Cancel()
     try:
@@ -104,19 +104,19 @@ def measure(
                 dialog.end(min(started + budget, time.monotonic() + 0.5))
     finally:
         cancel.throw()
-    return SmokeReport(findings(measured, links, facts), measured, links, time.monotonic() - started)
+    return SmokeReport(smoke_findings(measured, links, facts), measured, links, time.monotonic() - started)
 
 
-def read_figure(line: str) -> tuple[What, Figure] | None:
+def parse_figure(line: str) -> tuple[Measurement, Figure] | None:
     """`memory N HOW`, `fp32 N HOW`, `bf16 N HOW`; None for any other line."""
     match = _FIGURE.fullmatch(line.rstrip())
-    what = next((what for what in _WHAT if match and what == match[1]), None)
-    if match is None or what is None or int(match[2]) == 0:
+    kind = next((kind for kind in _MEASUREMENTS if match and kind == match[1]), None)
+    if match is None or kind is None or int(match[2]) == 0:
         return None
-    return what, Figure(float(match[2]), printable(match[3]))
+    return kind, Figure(float(match[2]), printable(match[3]))
 
 
-def read_link(line: str, names: Sequence[str]) -> LinkSmoke | None:
+def parse_link(line: str, names: Sequence[str]) -> LinkSmoke | None:
     """`link N MICROSECONDS BITS/S` or `lost N WHY`; None for any other line."""
     if match := _LINK.fullmatch(line.rstrip()):
         if int(match[1]) < len(names):
@@ -128,46 +128,48 @@ def read_link(line: str, names: Sequence[str]) -> LinkSmoke | None:
     return None
 
 
-def findings(hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke], facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
-    said = [*_slow_hosts(hosts, facts), *_slow_links(links)]
+def smoke_findings(
+    hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke], facts: Mapping[str, Facts]
+) -> tuple[Finding, ...]:
+    findings = [*_slow_hosts(hosts, facts), *_slow_links(links)]
     if summary := _summary(hosts, links):
         names = tuple(host.name for host in hosts if host.figures)
-        said.append(Finding("smoke.measured", "info", summary, hosts=names))
-    return (*said, *_missing(hosts, links))
+        findings.append(Finding("smoke.measured", "info", summary, hosts=names))
+    return (*findings, *_missing(hosts, links))
 
 
 def behind(values: Mapping[str, float], least: float) -> dict[str, float]:
-    """Who is below that share of the median of all others, and at what share it is. Few others say nothing."""
+    """The hosts below that share of the median of all others, with their share; none if there are few others."""
     shares = {}
     if len(values) > PEERS:
         for name, value in values.items():
-            middle = median(other for peer, other in values.items() if peer != name)
-            if middle > 0 and value < least * middle:
-                shares[name] = value / middle
+            usual = median(other for peer, other in values.items() if peer != name)
+            if usual > 0 and value < least * usual:
+                shares[name] = value / usual
     return shares
 
 
 def _slow_hosts(hosts: Sequence[HostSmoke], facts: Mapping[str, Facts]) -> list[Finding]:
-    alike: dict[tuple[What, str, str | None, int | None], dict[str, float]] = defaultdict(dict)
+    comparable: dict[tuple[Measurement, str, str | None, int | None], dict[str, float]] = defaultdict(dict)
     for host in hosts:
         cpu = facts[host.name].cpu if host.name in facts else None
         if cpu is not None and cpu.model_name:
-            for what, figure in host.figures.items():
-                alike[what, figure.how, cpu.model_name, cpu.allowed][host.name] = figure.value
+            for kind, figure in host.figures.items():
+                comparable[kind, figure.method, cpu.model_name, cpu.allowed][host.name] = figure.value
     slow: dict[str, list[str]] = defaultdict(list)
-    for (what, *_), values in alike.items():
+    for (kind, *_), values in comparable.items():
         for name, share in behind(values, SLOW).items():
-            slow[name].append(f"{_CALLED[what]} {100 - 100 * share:.0f} % slower ({_shown(what, values[name])})")
+            slow[name].append(f"{_NAMES[kind]} {100 - 100 * share:.0f} % slower ({_shown(kind, values[name])})")
     if not slow:
         return []
-    each = "; ".join((f"{name}: " if len(slow) > 1 else "") + ", ".join(parts) for name, parts in slow.items())
+    details = "; ".join((f"{name}: " if len(slow) > 1 else "") + ", ".join(parts) for name, parts in slow.items())
     message = (
-        f"It is slower than its peers with the same CPU: {each}. All ranks wait for the slowest at every step, so it"
-        " holds the whole job back."
+        f"It is slower than its peers with the same CPU: {details}. All ranks wait for the slowest at every step, so it"
+        " slows the whole job."
     )
     fix = (
-        "is something else running there (top)? else look at its power limit and governor, its cooling, and whether all"
-        " memory modules are there (sudo dmidecode -t memory); or leave it out: --limit '!NAME'"
+        "look for other programs there (top), then at its power limit, governor and cooling, and for missing memory"
+        " modules (sudo dmidecode -t memory); or leave it out: --limit '!NAME'"
     )
     return [Finding("smoke.slow", "warn", message, fix, tuple(slow))]
 
@@ -177,11 +179,11 @@ def _slow_links(links: Sequence[LinkSmoke]) -> list[Finding]:
     slow = behind(bits, SLOW_LINK)
     if not slow:
         return []
-    each = ", ".join(f"{name} {bits[name] / 1e9:.3g} Gbit/s" for name in slow)
-    middle = median(value for name, value in bits.items() if name not in slow)
+    details = ", ".join(f"{name} {bits[name] / 1e9:.3g} Gbit/s" for name in slow)
+    usual = median(value for name, value in bits.items() if name not in slow)
     message = (
-        f"From node0 much less gets through to it than to the others ({each}; the others {middle / 1e9:.3g} Gbit/s)."
-        " Gradients go round all hosts, so every step waits for this link."
+        f"The link from node0 to it is much slower than to the others ({details}; the others {usual / 1e9:.3g} Gbit/s)."
+        " Gradients pass all hosts, so every step waits for this link."
     )
     fix = "look at the link's speed and errors there (ethtool IFACE; ip -s link), at the cable and the switch's port"
     return [Finding("smoke.slow_link", "warn", message, fix, tuple(slow))]
@@ -189,18 +191,18 @@ def _slow_links(links: Sequence[LinkSmoke]) -> list[Finding]:
 
 def _summary(hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke]) -> str:
     parts = []
-    for what in _WHAT:
-        by_how: dict[str, list[float]] = defaultdict(list)
+    for kind in _MEASUREMENTS:
+        by_method: dict[str, list[float]] = defaultdict(list)
         for host in hosts:
-            if what in host.figures:
-                by_how[host.figures[what].how].append(host.figures[what].value)
-        for how, values in by_how.items():
-            parts.append(f"{_CALLED[what]} {_span([_shown(what, value) for value in sorted(values)])} {how}")
+            if kind in host.figures:
+                by_method[host.figures[kind].method].append(host.figures[kind].value)
+        for method, values in by_method.items():
+            parts.append(f"{_NAMES[kind]} {_span([_shown(kind, value) for value in sorted(values)])} {method}")
     trips = [link.round_trip for link in links if link.round_trip is not None]
     bits = [link.bits for link in links if link.bits is not None]
     if trips and bits:
         parts.append(
-            f"node0 to the others {_span([f'{trip * 1e6:.0f} µs' for trip in sorted(trips)])} there and back,"
+            f"node0 to the others {_span([f'{trip * 1e6:.0f} µs' for trip in sorted(trips)])} round trip,"
             f" {_span([f'{speed / 1e9:.3g} Gbit/s' for speed in sorted(bits)])}"
         )
     return f"Measured: {'; '.join(parts)}." if parts else ""
@@ -211,8 +213,8 @@ def _span(shown: Sequence[str]) -> str:
     return low if low == high else f"{low.split(' ')[0]} to {high}"
 
 
-def _shown(what: str, value: float) -> str:
-    return f"{value / 1e9:.3g} {_UNITS[what]}"
+def _shown(kind: str, value: float) -> str:
+    return f"{value / 1e9:.3g} {_UNITS[kind]}"
 
 
 def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> list[Finding]:
@@ -222,26 +224,26 @@ def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> list[Fin
             grouped[f"Not measured: {reason}."].append(host.name)
     for link in links:
         if link.reason:
-            grouped[f"Not measured what gets through to it from node0: {link.reason}."].append(link.name)
+            grouped[f"The link from node0 to it was not measured: {link.reason}."].append(link.name)
     return [Finding("smoke.not_measured", "info", message, hosts=tuple(names)) for message, names in grouped.items()]
 
 
 def _sessions(pool: SessionPool, hosts: Sequence[Host], until: float) -> tuple[dict[str, Session], dict[str, str]]:
-    def opening(host: Host) -> Callable[[], Session]:
+    def opener(host: Host) -> Callable[[], Session]:
         return lambda: pool.session(host)
 
-    found = Concurrent({host.name: opening(host) for host in hosts}).results(until)
+    found = Concurrent({host.name: opener(host) for host in hosts}).results(until)
     lost = {name: result.reason for name, result in found.items() if isinstance(result, HostError)}
     return {name: result for name, result in found.items() if not isinstance(result, HostError)}, lost
 
 
 def _pythons(facts: Facts | None, *, with_torch: bool) -> list[str]:
-    """Where a Python is: of our environments first those that hold torch, then what PATH has."""
+    """Paths of Pythons: environments with torch first, then those of PATH."""
     if facts is None:
         return []
-    ours = [f"{env.path}/bin/python" for env in facts.software.envs if env.runs and env.torch] if with_torch else []
+    of_envs = [f"{env.path}/bin/python" for env in facts.software.envs if env.runs and env.torch] if with_torch else []
     found = [python.path for python in facts.software.pythons if python.minor and python.minor >= (3, 8)]
-    return [*ours[:2], *found[:3]]
+    return [*of_envs[:2], *found[:3]]
 
 
 def _python(name: str, *words: str, facts: Facts | None, label: str, with_torch: bool = False) -> Command:
@@ -257,8 +259,8 @@ def _hosts(
     until: float,
     lost: Mapping[str, str],
 ) -> tuple[HostSmoke, ...]:
-    """What each host's own figures are, as far as they have come by then."""
-    figures: dict[str, dict[What, Figure]] = {host.name: {} for host in hosts}
+    """Measure every host; figures that are late are missing."""
+    figures: dict[str, dict[Measurement, Figure]] = {host.name: {} for host in hosts}
     missing: dict[str, list[str]] = {host.name: [lost[host.name]] if host.name in lost else [] for host in hosts}
     dialog = ScriptDialog(cancel)
     left = max(0.2, until - time.monotonic())
@@ -268,19 +270,19 @@ def _hosts(
         words = (str(cores), f"{left * 0.8:.2f}")
         command = _python("smoke_host.py", *words, facts=there, label="measure memory and compute", with_torch=True)
         dialog.start(name, session, command, timeout=left)
-    while (heard := dialog.receive(until)) is not None:
-        name, said = heard
-        if isinstance(said, HostError):
-            missing[name].append(f"the measurement didn't end: {said.reason}")
-        elif isinstance(said, str) and (figure := read_figure(said)):
+    while (received := dialog.receive(until)) is not None:
+        name, line = received
+        if isinstance(line, HostError):
+            missing[name].append(f"the measurement didn't end: {line.reason}")
+        elif isinstance(line, str) and (figure := parse_figure(line)):
             figures[name][figure[0]] = figure[1]
-        elif isinstance(said, str) and said.startswith("none "):
-            missing[name].append(printable(said[5:].strip()))
+        elif isinstance(line, str) and line.startswith("none "):
+            missing[name].append(printable(line[5:].strip()))
     for name in dialog.running:
         missing[name].append("the measurement took too long")
     for name, have in figures.items():
         if not have and not missing[name]:
-            missing[name].append("the measurement said nothing")
+            missing[name].append("the measurement had no result")
     return tuple(HostSmoke(host.name, figures[host.name], tuple(missing[host.name])) for host in hosts)
 
 
@@ -293,7 +295,7 @@ def _serve(
     tokens: Mapping[str, str],
     budget: float,
 ) -> None:
-    """Start what node0 will talk to, and what does so on node0; they wait until they are told."""
+    """Start the listeners, and the program on node0 that connects to them when it gets its orders."""
     life = str(round(budget) + 2)
     for host in hosts:
         name = host.name
@@ -312,31 +314,31 @@ def _links(
     until: float,
 ) -> tuple[LinkSmoke, ...]:
     node0, *others = [host.name for host in hosts]
-    found = {name: LinkSmoke(name, reason="it couldn't be asked") for name in others}
-    found |= {name: LinkSmoke(name, reason="it has no address for it") for name in others if name not in internal}
+    found = {name: LinkSmoke(name, reason="it could not be measured") for name in others}
+    found |= {name: LinkSmoke(name, reason="it has no address for training") for name in others if name not in internal}
     open_ports: dict[str, int] = {}
     while len(open_ports) < len(dialog.running - {node0}):
-        heard = dialog.receive(min(until, time.monotonic() + 1))
-        if heard is None:
+        received = dialog.receive(min(until, time.monotonic() + 1))
+        if received is None:
             break
-        name, said = heard
-        if isinstance(said, HostError):
-            found[name] = LinkSmoke(name, reason=said.reason)
-        elif isinstance(said, str) and (port := re.fullmatch(r"port ([0-9]{1,5})", said.rstrip())):
+        name, line = received
+        if isinstance(line, HostError):
+            found[name] = LinkSmoke(name, reason=line.reason)
+        elif isinstance(line, str) and (port := re.fullmatch(r"port ([0-9]{1,5})", line.rstrip())):
             open_ports[name] = int(port[1])
             found[name] = LinkSmoke(name, reason="no answer in time")
-        elif isinstance(said, str) and said.startswith(("none ", "lost - ")):
-            found[name] = LinkSmoke(name, reason=printable(said.removeprefix("none ").removeprefix("lost - ")))
+        elif isinstance(line, str) and line.startswith(("none ", "lost - ")):
+            found[name] = LinkSmoke(name, reason=printable(line.removeprefix("none ").removeprefix("lost - ")))
     names = [name for name in others if name in open_ports and name in dialog.running]
-    _ask(dialog, node0, names, internal, open_ports, tokens, until, found)
-    # A short stream may have met with something else on its way: who looks slow is asked once more.
+    _measure_links(dialog, node0, names, internal, open_ports, tokens, until, found)
+    # Other traffic may have slowed a short stream: measure slow links once more.
     bits = {name: link.bits for name, link in found.items() if link.bits is not None}
     again = dict(found)
-    _ask(dialog, node0, list(behind(bits, SLOW_LINK)), internal, open_ports, tokens, until, again)
+    _measure_links(dialog, node0, list(behind(bits, SLOW_LINK)), internal, open_ports, tokens, until, again)
     return tuple(max(found[name], again[name], key=lambda link: link.bits or 0.0) for name in others)
 
 
-def _ask(
+def _measure_links(
     dialog: ScriptDialog,
     node0: str,
     names: Sequence[str],
@@ -346,18 +348,18 @@ def _ask(
     until: float,
     found: dict[str, LinkSmoke],
 ) -> None:
-    """One round of node0's: each of these in turn."""
-    # The last of them may take a moment more to be given up.
+    """Measure these links in turn."""
+    # The last one may take a moment longer to time out.
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
     if not names or node0 not in dialog.running or seconds <= 0.05:
         return
     orders = [f"to {n} {internal[name]} {open_ports[name]} {tokens[name]}\n" for n, name in enumerate(names)]
     dialog.send(node0, ("".join(orders) + f"go {seconds:.2f}\n").encode())
     waiting = set(names)
-    while waiting and (heard := dialog.receive(until)) is not None:
-        name, said = heard
-        if name == node0 and not isinstance(said, str):
+    while waiting and (received := dialog.receive(until)) is not None:
+        name, line = received
+        if name == node0 and not isinstance(line, str):
             return
-        if name == node0 and isinstance(said, str) and (link := read_link(said, names)):
+        if name == node0 and isinstance(line, str) and (link := parse_link(line, names)):
             found[link.name] = link
             waiting.discard(link.name)

@@ -11,8 +11,7 @@ import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.doctor.cluster_rules import merge_findings
-from ipexctl.doctor.finding import LEVELS
+from ipexctl.doctor.finding import LEVELS, merge_findings
 from ipexctl.facts.facts import to_json
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
@@ -23,9 +22,8 @@ from ipexctl.ui.table import show_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.doctor.finding import Finding
+    from ipexctl.doctor.finding import DoctorReport, Finding, HostReport
     from ipexctl.doctor.recommend import Recommendation
-    from ipexctl.doctor.report import DoctorReport, HostReport
     from ipexctl.facts.facts import Facts
 
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.doctor.cluster_rules import examine_cluster, merge_findings
-from ipexctl.doctor.finding import worst
-from ipexctl.doctor.host_rules import HostContext, examine_host
+from ipexctl.doctor.context import HostContext
+from ipexctl.doctor.finding import DoctorReport, HostReport, merge_findings, worst
 from ipexctl.doctor.recommend import recommend
-from ipexctl.doctor.report import DoctorReport, HostReport
+from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.parse import parse
 from ipexctl.hosts.host import Host
 from ipexctl.ui.doctor import show_doctor

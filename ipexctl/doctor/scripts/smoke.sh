@@ -1,5 +1,5 @@
-# Runs a Python script by the Python here that can do most: torch before numpy before nothing but itself.
-# $1 the script   $2 how many Pythons follow, then they, then the script's own words
+# Runs a Python script with the best Python of this host: with torch, else with numpy, else any.
+# $1 the script   $2 number of Pythons, then their paths, then arguments of the script
 text=$1 count=$2
 shift 2
 best= rank=0

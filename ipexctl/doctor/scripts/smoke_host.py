@@ -1,4 +1,4 @@
-"""Runs on a host: how fast it copies memory and multiplies matrices. Short, and rough to a few percent.
+"""Runs on a host: measures memory copies and matrix products, to a few percent.
 
 Argv: how many cores it may use, seconds in all. Stdout: `memory BYTES/S HOW`, `fp32 FLOP/S HOW`, `bf16 FLOP/S HOW`,
 `none WHY`. Python 3.8, standard library, and torch or numpy where they are.
@@ -24,7 +24,7 @@ def say(what: str, figure: float, how: str) -> None:
 
 
 def copy_speed(cores: int) -> tuple[float, int]:
-    """Bytes read and written a second by one process a core, sixteen at most, all at once."""
+    """Bytes per second, read and written, by one process per core, at most sixteen."""
     size, workers = 48 << 20, max(1, min(cores, 16))
     usable = available_memory()
     if usable is not None:
@@ -54,12 +54,12 @@ def copy_speed(cores: int) -> tuple[float, int]:
 
 def copy_alone(size: int) -> float:
     source, target = bytearray(b"x") * size, bytearray(size)
-    target[:] = source  # the pages are made by it
-    count, began = 0, time.perf_counter()
-    while time.perf_counter() - began < _ROUND:
+    target[:] = source  # allocates the pages
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < _ROUND:
         target[:] = source
         count += 1
-    return 2 * size * count / (time.perf_counter() - began)
+    return 2 * size * count / (time.perf_counter() - started)
 
 
 def available_memory() -> int | None:
@@ -74,22 +74,22 @@ def available_memory() -> int | None:
 
 
 def product_speed(make: Callable[[int], Any], multiply: Callable[[Any], Any], deadline: float) -> float | None:
-    """Of square matrices, as large as there is time for: a tiny one says how large that is."""
+    """Operations per second, with square matrices as large as the time allows."""
     size = 256
     while True:
         matrix = make(size)
         multiply(matrix)
-        began = time.perf_counter()
+        started = time.perf_counter()
         multiply(matrix)
-        took = max(1e-6, time.perf_counter() - began)
+        took = max(1e-6, time.perf_counter() - started)
         if size >= 2048 or took * 8 * 3 > _ROUND or time.monotonic() > deadline:
             break
         size *= 2
-    count, took, began = 1, took, time.perf_counter()
-    while time.perf_counter() - began < _ROUND and time.monotonic() < deadline:
+    count, took, started = 1, took, time.perf_counter()
+    while time.perf_counter() - started < _ROUND and time.monotonic() < deadline:
         once = time.perf_counter()
         multiply(matrix)
-        # The best of all, as anything else on the machine only ever makes it slower.
+        # The best: other programs can only make it slower.
         took = min(took, time.perf_counter() - once)
         count += 1
     return 2 * size**3 / took
@@ -116,7 +116,7 @@ def main() -> None:
 def multiply_matrices(deadline: float) -> None:
     try:
         import torch  # type: ignore[import-not-found, unused-ignore]  # there or not
-    except Exception:  # noqa: BLE001  # an installation that is broken is none
+    except Exception:  # noqa: BLE001  # a broken installation counts as none
         import numpy  # type: ignore[import-not-found, unused-ignore]
 
         def filled(size: int) -> Any:

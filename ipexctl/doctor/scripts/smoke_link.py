@@ -1,6 +1,6 @@
-"""Runs on two hosts: how long a word takes from one to the other and back, and how much goes through.
+"""Runs on two hosts: measures the round trip and the bandwidth from one to the other.
 
-Argv: `serve ADDRESS TOKEN LIFE` or `ask LIFE`. Stdin: for the one that asks `to N ADDRESS PORT TOKEN`, then
+Argv: `serve ADDRESS TOKEN LIFE` or `ask LIFE`. Stdin of `ask`: `to N ADDRESS PORT TOKEN`, then
 `go SECONDS`; its end ends both. Stdout: `port P`, or `link N MICROSECONDS BITS/S`, `lost N WHY`.
 Python 3.8, standard library only.
 """
@@ -67,13 +67,13 @@ def answer(caller: socket.socket, token: bytes) -> None:
         if word == _STREAM:
             break
     count, room = 0, bytearray(1 << 20)
-    began = time.perf_counter()
+    started = time.perf_counter()
     while True:
         got = caller.recv_into(room)
         if not got:
             break
         count += got
-    took = max(1e-6, time.perf_counter() - began)
+    took = max(1e-6, time.perf_counter() - started)
     caller.sendall(f"{count * 8 / took:.0f}\n".encode())
 
 
@@ -83,8 +83,8 @@ def ask(address: str, port: int, token: str, seconds: float) -> tuple[float, flo
         sock.settimeout(1 + seconds)
         sock.sendall(token.encode())
         trips: list[float] = []
-        began = time.perf_counter()
-        while len(trips) < 200 and time.perf_counter() - began < min(0.1, seconds):
+        started = time.perf_counter()
+        while len(trips) < 200 and time.perf_counter() - started < min(0.1, seconds):
             once = time.perf_counter()
             sock.sendall(b"ping..!\n")
             read_exactly(sock, _WORD)
@@ -92,8 +92,8 @@ def ask(address: str, port: int, token: str, seconds: float) -> tuple[float, flo
         sock.sendall(_STREAM)
         read_exactly(sock, _WORD)
         chunk, sent = b"\0" * (1 << 20), 0
-        began = time.perf_counter()
-        while sent < _MOST and time.perf_counter() - began < seconds:
+        started = time.perf_counter()
+        while sent < _MOST and time.perf_counter() - started < seconds:
             sock.sendall(chunk)
             sent += len(chunk)
         sock.shutdown(socket.SHUT_WR)
@@ -119,7 +119,7 @@ def ask_all() -> None:
                 targets.append((words[1], words[2], int(words[3]), words[4]))
             elif len(words) == 2 and words[0] == "go":
                 deadline = time.monotonic() + float(words[1])
-                # One after the other: all of them share this host's way out.
+                # In turn: all of them share this host's link.
                 each = min(0.5, max(0.03, 0.7 * float(words[1]) / max(1, len(targets))))
                 for number, address, port, token in targets:
                     if time.monotonic() > deadline:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.doctor.cluster_rules import examine_cluster
-from ipexctl.doctor.host_rules import HostContext, examine_host
+from ipexctl.doctor.context import HostContext
+from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.network import Address, Nic, Route
 from ipexctl.facts.parse import parse
 from ipexctl.facts.software import Env, Mpi, Python

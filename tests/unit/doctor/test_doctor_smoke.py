@@ -18,9 +18,9 @@ from ipexctl.doctor.smoke import (
     HostSmoke,
     LinkSmoke,
     behind,
-    findings,
-    read_figure,
-    read_link,
+    parse_figure,
+    parse_link,
+    smoke_findings,
 )
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
@@ -37,24 +37,24 @@ def cluster(speeds: dict[str, float], how: str = "with torch") -> list[HostSmoke
 
 
 def test_figures_and_links_are_read() -> None:
-    assert read_figure("memory 12000000000 by 4 processes") == ("memory", Figure(12e9, "by 4 processes"))
-    assert read_figure("fp32 0 with torch") is None
-    assert read_link("link 1 45.5 9400000000", ["a", "b"]) == LinkSmoke("b", 45.5e-6, 9.4e9)
-    assert read_link("lost 0 Connection refused", ["a", "b"]) == LinkSmoke("a", reason="Connection refused")
-    assert read_link("link 2 45.5 9400000000", ["a", "b"]) is None
+    assert parse_figure("memory 12000000000 by 4 processes") == ("memory", Figure(12e9, "by 4 processes"))
+    assert parse_figure("fp32 0 with torch") is None
+    assert parse_link("link 1 45.5 9400000000", ["a", "b"]) == LinkSmoke("b", 45.5e-6, 9.4e9)
+    assert parse_link("lost 0 Connection refused", ["a", "b"]) == LinkSmoke("a", reason="Connection refused")
+    assert parse_link("link 2 45.5 9400000000", ["a", "b"]) is None
 
 
 @given(st.text())
 def test_no_line_is_too_strange_to_be_passed_over(line: str) -> None:
     for text in (line, f"memory {line}", f"memory 5 {line}", f"link {line}", f"link 0 {line}", f"lost 0 {line}"):
-        figure, link = read_figure(text), read_link(text, ["a"])
+        figure, link = parse_figure(text), parse_link(text, ["a"])
         assert figure is None or figure[1].value > 0
         assert link is None or link.name == "a"
 
 
 def test_one_slow_host_among_its_peers_is_found() -> None:
     hosts = cluster({"a": 100e9, "b": 98e9, "c": 70e9, "d": 103e9})
-    slow = next(f for f in findings(hosts, (), dict.fromkeys("abcd", facts())) if f.id == "smoke.slow")
+    slow = next(f for f in smoke_findings(hosts, (), dict.fromkeys("abcd", facts())) if f.id == "smoke.slow")
     assert (slow.level, slow.hosts) == ("warn", ("c",))
     assert re.findall(r"fp32|\d+ %|\d+ GFLOP/s", slow.message) == ["fp32", "30 %", "70 GFLOP/s"]
 
@@ -70,12 +70,12 @@ def test_one_slow_host_among_its_peers_is_found() -> None:
 )
 def test_what_is_no_reason_to_warn(speeds: dict[str, float], models: str) -> None:
     known = {name: facts(model) for name, model in zip(speeds, models, strict=True)}
-    assert [f.id for f in findings(cluster(speeds), (), known)] == ["smoke.measured"]
+    assert [f.id for f in smoke_findings(cluster(speeds), (), known)] == ["smoke.measured"]
 
 
 def test_figures_measured_in_different_ways_are_not_compared() -> None:
     hosts = [*cluster({"a": 100e9, "b": 98e9, "c": 99e9}), *cluster({"d": 20e9}, "with numpy")]
-    assert [f.id for f in findings(hosts, (), dict.fromkeys("abcd", facts()))] == ["smoke.measured"]
+    assert [f.id for f in smoke_findings(hosts, (), dict.fromkeys("abcd", facts()))] == ["smoke.measured"]
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0.001, 1e12), max_size=9))
@@ -89,7 +89,7 @@ def test_behind_is_who_is_below_the_others_median(values: dict[str, float]) -> N
 
 def test_a_link_at_a_tenth_is_found() -> None:
     links = [LinkSmoke(name, 5e-5, bits) for name, bits in {"b": 9.4e9, "c": 9.3e9, "d": 0.94e9, "e": 9.4e9}.items()]
-    (slow, measured) = findings((), links, {})
+    (slow, measured) = smoke_findings((), links, {})
     assert (slow.id, slow.level, slow.hosts) == ("smoke.slow_link", "warn", ("d",))
     assert re.findall(r"\bd\b|[\d.]+ Gbit/s", slow.message) == ["d", "0.94 Gbit/s", "9.4 Gbit/s"]
     assert re.findall(r"\d+\.\d+", measured.message) == ["0.94", "9.4"]
@@ -97,7 +97,7 @@ def test_a_link_at_a_tenth_is_found() -> None:
 
 def test_what_wasnt_measured_is_grouped_by_its_reason() -> None:
     hosts = [HostSmoke(name, {}, ("no Python 3.8 or newer",)) for name in "ab"]
-    found = findings(hosts, [LinkSmoke("b", reason="Connection refused")], {})
+    found = smoke_findings(hosts, [LinkSmoke("b", reason="Connection refused")], {})
     assert [(f.id, f.level, f.hosts) for f in found] == [
         ("smoke.not_measured", "info", ("a", "b")),
         ("smoke.not_measured", "info", ("b",)),
@@ -112,7 +112,7 @@ def test_the_hosts_script_measures_here() -> None:
         timeout=30,
         check=True,
     )
-    read = [figure for line in done.stdout.splitlines() if (figure := read_figure(line))]
+    read = [figure for line in done.stdout.splitlines() if (figure := parse_figure(line))]
     assert read
     assert read[0][0] == "memory"
     assert 1e8 < read[0][1].value < 1e13
@@ -138,7 +138,7 @@ def test_the_links_script_measures_loopback_and_drops_strangers() -> None:
     assert asked.stdout is not None
     asked.stdin.write(f"to 0 127.0.0.1 {port} wrong\nto 1 127.0.0.1 {port} token\ngo 1\n")
     asked.stdin.flush()
-    stranger, friend = (read_link(asked.stdout.readline(), ["a", "b"]) for _ in range(2))
+    stranger, friend = (parse_link(asked.stdout.readline(), ["a", "b"]) for _ in range(2))
     assert stranger is not None
     assert stranger.reason
     assert friend is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from doctor_rules_helpers import context, healthy
 
-from ipexctl.doctor.host_rules import examine_host
+from ipexctl.doctor.rules import examine_host
 from ipexctl.doctor.run_states import RunState, run_states
 from ipexctl.facts.system import RunProcess, RunSupervisor
 from ipexctl.hosts.host import Host
@@ -93,8 +93,8 @@ def test_processes_of_a_run_that_is_alive_are_no_leftovers_on_any_host(name: str
 OTHERS = (node(1), node(2, processes=RANKS))
 SILENT = (None, node(2, processes=RANKS))
 UNKNOWN: dict[str, tuple[tuple[Facts | None, ...], dict[str, Host], str]] = {
-    "not asked, nor known": (OTHERS, {}, "its node0 was not asked"),
-    "not asked": (OTHERS, {RUN: Host("login9", "10.9.0.9")}, "its node0, login9, was not asked"),
+    "not asked, nor known": (OTHERS, {}, "its node0 is not among the hosts"),
+    "not asked": (OTHERS, {RUN: Host("login9", "10.9.0.9")}, "its node0, login9, is not among the hosts"),
     "no answer": (SILENT, {RUN: Host("node1", "node1.lan")}, "its node0, node1, did not answer"),
     "no answer, other name": (SILENT, {RUN: Host("head", "10.1.0.1")}, "its node0, head, did not answer"),
     "no answer, nor known": (SILENT, {}, "node1 did not answer, and no other host has its record"),
@@ -115,8 +115,8 @@ def test_where_node0_gives_no_answer_that_is_said_and_ps_is_advised(name: str) -
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        (recorded(is_here=False), "its node0, node1, was not asked"),
-        ({}, "its node0 was not asked"),
+        (recorded(is_here=False), "its node0, node1, is not among the hosts"),
+        ({}, "its node0 is not among the hosts"),
     ],
     ids=["one home", "own homes"],
 )
@@ -158,7 +158,7 @@ def test_what_one_host_calls_ended_and_another_open_is_unknown() -> None:
 
 
 ENDED: dict[str, tuple[dict[str, object], str]] = {
-    "its record says so": ({"ended": (RUN,)}, "its record on node1 says so"),
+    "its record says so": ({"ended": (RUN,)}, "by its record on node1"),
     "its supervisor is gone": (recorded(is_here=False), "its supervisor on node1 is gone"),
     "and the record is an older one": (recorded(is_here=False, boot=None), "its supervisor on node1 is gone"),
 }

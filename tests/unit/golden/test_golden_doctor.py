@@ -11,8 +11,7 @@ from test_doctor_smoke import facts as smoke_facts
 
 from ipexctl.doctor.logins import diagnose_login, login_findings
 from ipexctl.doctor.ports import ConnectionResult, port_findings
-from ipexctl.doctor.smoke import HostSmoke, LinkSmoke
-from ipexctl.doctor.smoke import findings as smoke_findings
+from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 

@@ -1,13 +1,13 @@
-"""What a rule over one host is given beside the facts, and the words all rules share. Pure."""
+"""The input of rules beside facts (a host, its part in the call, the cluster), and wording they share. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.facts.facts import Facts
 from ipexctl.facts.internal import joining
 
 if TYPE_CHECKING:
@@ -15,47 +15,47 @@ if TYPE_CHECKING:
 
     from ipexctl.doctor.run_states import RunState
     from ipexctl.facts.cpu import Cpu
+    from ipexctl.facts.facts import Facts
     from ipexctl.facts.network import Nic
+    from ipexctl.hosts.host import Host
+    from ipexctl.hosts.internal import HostAddresses, NoCommonNetwork
 
+Key = TypeVar("Key", bound=Hashable)
 MB: Final = 1 << 20
 GB: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """A host's place in the call: how we and the others reach it, and how far its clock is from ours."""
+    """A host's part in the call: its addresses, the other hosts, its clock, and the runs."""
 
     name: str
     address: str
     internal: str | None = None
-    """The address the others use, where one is chosen already."""
+    """The address the other hosts use, if one is chosen."""
     reached: str | None = None
-    """Its own address that we came in by, where that is known."""
+    """Its own address that the control machine connected to, if known."""
     peers: tuple[str, ...] = ()
     """The names of the other hosts of this call."""
     node0: bool = False
     skew: float | None = None
-    """Seconds its clock is ahead of ours, give or take `uncertainty`."""
+    """Seconds its clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
     runs: Mapping[str, RunState] = field(default_factory=dict, hash=False)
-    """The state of every run that a host of this call names, by the answers of all."""
+    """The state of every run that any host of this call knows."""
 
     @property
     def alone(self) -> bool:
         return not self.peers
 
 
-Rule = Callable[[Facts], Iterator[Finding]]
-RuleInContext = Callable[[Facts, HostContext], Iterator[Finding]]
-
-
-def quoted_output(facts: Facts, part: str) -> bool:
-    """Whether the probe said all it had to say of a part: only then does nothing mean none."""
+def is_complete(facts: Facts, part: str) -> bool:
+    """True if the probe finished this part: only then does a missing fact mean that there is none."""
     return part not in facts.cut and (facts.complete or bool(facts.cut))
 
 
 def size(count: float) -> str:
-    """Bytes for people: `64 MB`, `1.5 GB`."""
+    """`64 MB`, `1.5 GB`."""
     for unit, bytes_ in (("TB", 1 << 40), ("GB", GB), ("MB", MB)):
         if count >= bytes_:
             value = count / bytes_
@@ -68,7 +68,7 @@ def plural(count: int, word: str) -> str:
 
 
 def few(words: list[str] | tuple[str, ...], most: int = 4) -> str:
-    """`a, b, c and 5 more`: a message stays a line."""
+    """`a, b, c and 5 more`."""
     if len(words) <= most:
         return ", ".join(words)
     return f"{', '.join(words[:most])} and {len(words) - most} more"
@@ -88,7 +88,7 @@ _ZYPPER: Final = frozenset({"sles", "sled", "opensuse-leap", "opensuse-tumblewee
 
 
 def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
-    """The distribution's own command; where we don't know it, the packages' Debian names."""
+    """The install command of the distribution; for an unknown one, the Debian names of the packages."""
     distro = facts.system.distro_id
     if distro in _APT:
         return f"as root: apt-get install -y {apt}"
@@ -100,14 +100,14 @@ def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
 
 
 def usable_cores(cpu: Cpu) -> int | None:
-    """`cpu.allowed`, without going over every core where no mask holds any back."""
+    """`cpu.allowed`, without going over every core if all are allowed."""
     if cpu.quota is None and cpu.cores and cpu.affinity in (None, cpu.online):
         return cpu.cores
     return cpu.allowed
 
 
 def main_nic(facts: Facts, context: HostContext) -> Nic | None:
-    """The interface training would use: that of the address the others know, or we do; else the default route's."""
+    """The interface for training: with the address the others use, or the control machine; else the default route's."""
     network = facts.network
     for wanted in (context.internal, context.reached, context.address):
         for nic in network.nics:
@@ -119,3 +119,59 @@ def main_nic(facts: Facts, context: HostContext) -> Nic | None:
     if routed and joining(routed):
         return routed
     return next((nic for nic in network.nics if joining(nic)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A host of a cluster."""
+
+    host: Host
+    facts: Facts
+    context: HostContext
+    nic: Nic | None
+    """The interface for training."""
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The hosts that answered, in the order of the hostfile, and their addresses."""
+
+    nodes: tuple[Member, ...]
+    addresses: Mapping[str, HostAddresses]
+    iface: str | None = None
+    """The network the user named."""
+    refusal: NoCommonNetwork | None = None
+    """Why the hosts have no common network."""
+
+    @property
+    def runnable(self) -> tuple[Member, ...]:
+        """The hosts that a rank could run on: no comparison with a Mac."""
+        return tuple(node for node in self.nodes if node.facts.system.kernel_name in (None, "Linux"))
+
+
+Rule = Callable[[Cluster], Iterator[Finding]]
+
+
+def groups(nodes: tuple[Member, ...], key: Callable[[Member], Key | None]) -> dict[Key, list[str]]:
+    """Host names by value, the most common value first; hosts with None are left out."""
+    found: defaultdict[Key, list[str]] = defaultdict(list)
+    for node in nodes:
+        value = key(node)
+        if value is not None:
+            found[value].append(node.name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str, ...]]:
+    """The most common value (the first of equal ones), the other values, and the hosts with those."""
+    usual, *others = found
+    return usual, others, tuple(name for value in others for name in found[value])
+
+
+def span(low: float, high: float) -> str:
+    """`8`, or `8 to 16`."""
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -1,4 +1,4 @@
-"""All rules over several hosts, and every id there is. Pure: facts in, findings out."""
+"""All rules over one host and over the hosts together. Pure: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -6,25 +6,39 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor import cluster_machines, cluster_network, cluster_software
-from ipexctl.doctor.cluster_context import Cluster, Member
-from ipexctl.doctor.finding import LEVELS, Finding
-from ipexctl.doctor.host_context import HostContext, main_nic
-from ipexctl.doctor.host_rules import HOST_IDS
+from ipexctl.doctor.context import Cluster, HostContext, Member, main_nic
+from ipexctl.doctor.finding import LEVELS
+from ipexctl.doctor.host_cpu import check_cpu
+from ipexctl.doctor.host_environment import check_environment
+from ipexctl.doctor.host_memory import check_memory
+from ipexctl.doctor.host_network import check_network_settings
+from ipexctl.doctor.host_software import check_software
+from ipexctl.doctor.host_system import check_system, complete, linux
 from ipexctl.facts.internal import addresses_of
 from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from ipexctl.doctor.finding import Finding
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
 
-_SUBJECTS: Final = (cluster_machines, cluster_network, cluster_software)
-_RULES: Final = tuple(rule for subject in _SUBJECTS for rule in subject.RULES)
+_HOST_CHECKS: Final = (
+    check_system, check_cpu, check_memory, check_network_settings, check_software, check_environment,
+)  # fmt: skip
+_CLUSTER_RULES: Final = (*cluster_machines.RULES, *cluster_network.RULES, *cluster_software.RULES)
 
-CLUSTER_IDS: Final[Mapping[str, str]] = {id_: line for subject in _SUBJECTS for id_, line in subject.IDS.items()}
-ALL_IDS: Final[Mapping[str, str]] = {**HOST_IDS, **CLUSTER_IDS}
-"""Every id a rule may use, with what it says; docs/findings.md has a paragraph for each."""
+
+def examine_host(facts: Facts, context: HostContext) -> tuple[Finding, ...]:
+    """The findings about this host, the worst first. A missing fact is never a finding against the host."""
+    if facts.system.kernel_name is not None and not facts.system.is_linux:
+        # no rank can run on another system, so the other rules do not matter
+        found = [*complete(facts), *linux(facts)]
+    else:
+        found = [finding for check in _HOST_CHECKS for finding in check(facts, context)]
+    found.sort(key=lambda finding: -LEVELS.index(finding.level))
+    return tuple(replace(finding, hosts=(context.name,)) for finding in found)
 
 
 def examine_cluster(
@@ -33,14 +47,14 @@ def examine_cluster(
     *,
     iface: str | None = None,
 ) -> tuple[Finding, ...]:
-    """What is to be said of hosts together, the worst first. Of one host alone, nothing.
+    """The findings about the hosts together, the worst first; none for a single host.
 
-    `contexts` are those the hosts were examined with, by name: clocks and chosen addresses come from there.
+    `contexts`: those the hosts were examined with, by name; they have clocks and addresses.
     """
     if len(hosts) < 2:
         return ()
     cluster = _cluster(hosts, contexts or {}, iface)
-    found = [finding for rule in _RULES for finding in rule(cluster)]
+    found = [finding for rule in _CLUSTER_RULES for finding in rule(cluster)]
     return tuple(sorted(found, key=lambda finding: -LEVELS.index(finding.level)))
 
 
@@ -49,7 +63,7 @@ def _cluster(hosts: Sequence[tuple[Host, Facts]], contexts: Mapping[str, HostCon
         (host, facts, contexts.get(host.name) or HostContext(host.name, host.address, host.internal))
         for host, facts in hosts
     ]
-    # A host whose interfaces weren't heard is no reason to say there is no network.
+    # a host without known interfaces does not mean that there is no common network
     known = [(host, facts, context) for host, facts, context in given if facts.network.nics or host.internal]
     addresses = {host.name: addresses_of(facts, context.reached or context.address) for host, facts, context in known}
     chosen: dict[str, str] | NoCommonNetwork = {}
@@ -62,17 +76,3 @@ def _cluster(hosts: Sequence[tuple[Host, Facts]], contexts: Mapping[str, HostCon
         placed = replace(context, internal=context.internal or internal.get(host.name))
         nodes.append(Member(host, facts, placed, main_nic(facts, placed)))
     return Cluster(tuple(nodes), addresses, iface, refusal)
-
-
-def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One of each: what is said alike of several hosts is said once, of all of them, in the order they came."""
-    merged: dict[tuple[str, str, str, str], list[str]] = {}
-    kept: dict[tuple[str, str, str, str], Finding] = {}
-    for finding in findings:
-        key = (finding.id, finding.level, finding.message, finding.fix)
-        kept.setdefault(key, finding)
-        merged.setdefault(key, []).extend(finding.hosts)
-    return tuple(
-        Finding(finding.id, finding.level, finding.message, finding.fix, tuple(dict.fromkeys(merged[key])))
-        for key, finding in kept.items()
-    )
