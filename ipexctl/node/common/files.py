@@ -1,4 +1,4 @@
-"""Files on a host: atomic writes, private directories, a lock, tolerant reads, explained errors.
+"""Files on a host: atomic writes, private directories, tolerant reads, explained errors.
 
 Paths may be bytes, because a project's file names need not be UTF-8.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import time
-from typing import Any, Dict, Iterator, Union
+from typing import Any, Dict, Union
 
 from ipexctl.node.common.answer import AgentError
 
@@ -78,33 +76,6 @@ def read_json(path: AnyPath) -> Dict[str, Any]:  # noqa: UP006
 def make_private_directory(path: AnyPath) -> None:
     """Make a directory and its parents, for this account only (the umask of an agent command is 077)."""
     os.makedirs(path, mode=0o700, exist_ok=True)
-
-
-@contextlib.contextmanager
-def file_lock(path: AnyPath, patience: float, busy: AgentError) -> Iterator[None]:
-    """Hold a POSIX lock, which also works on NFS and ends with this process; raises `busy` after `patience` seconds.
-
-    On a filesystem without locks nothing is locked: work under this lock must be safe to do twice.
-    """
-    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + patience
-    try:
-        while not _try_lock(number):
-            if time.monotonic() > deadline:
-                raise busy
-            time.sleep(0.05)
-        yield
-    finally:
-        os.close(number)
-
-
-def _try_lock(number: int) -> bool:
-    """False when another process holds the lock."""
-    try:
-        fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN)
-    return True
 
 
 def explain_os_error(error: OSError, path: AnyPath = "", fix: str = "") -> AgentError:

@@ -77,7 +77,7 @@ class ProcessIdentity(NamedTuple):
 
 def read_stat(pid: int) -> ProcessStat:
     """Raises an OSError when there is no such process."""
-    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+    with open(f"/proc/{pid}/stat", "rb") as file:
         data = file.read()
     try:
         fields = data.rpartition(b")")[2].split()
@@ -92,9 +92,18 @@ def own_identity() -> ProcessIdentity:
     return ProcessIdentity(os.getpid(), read_stat(os.getpid()).start, os.uname().nodename, boot_id())
 
 
+def pid_scope() -> str:
+    """The kernel and the pid namespace in which this process's pid is valid, or the hostname if /proc hides them."""
+    boot = boot_id()
+    try:
+        return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}" if boot else os.uname().nodename
+    except OSError:
+        return os.uname().nodename
+
+
 def boot_id() -> str | None:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip() or None
     except OSError:
         return None
@@ -108,7 +117,7 @@ def is_caught(pid: int, number: int) -> bool:
 def is_in_mask(pid: int, mask: str, number: int) -> bool:
     """Whether a signal is in a mask of /proc/PID/status: SigCgt (caught), ShdPnd (pending) …"""
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             lines = file.readlines()
     except OSError:
         return False

@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterator
@@ -22,13 +21,10 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.stop import answer_until_stopped, check_reader, emit_step
+from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
 from ipexctl.node.env.child import end_with_parent
 
 Json = Dict[str, Any]
-
-BEAT_INTERVAL = 3.0
-STALE = 30.0
-"""Seconds without a heartbeat after which a builder on another machine counts as dead."""
 
 
 def remove(path: Path) -> None:
@@ -37,28 +33,11 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def start_time(pid: int) -> str | None:
-    """The start time of a process in kernel ticks; None when there is no such process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (OSError, IndexError):
-        return None
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def own_process() -> dict[str, Any]:
-    """This process, with the kernel and the pid namespace in which its pid is valid."""
-    try:
-        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        kernel = os.uname().nodename
-    return {"kernel": kernel, "pid": os.getpid(), "start": start_time(os.getpid())}
-
-
 class BuildArea:
     """The directories of one home, and the other builders in it.
 
-    A builder has a directory `tmp/build-TOKEN` with a heartbeat, and builds its environment in `envs/.build-TOKEN`.
+    A builder is named by `tmp/owner-TOKEN`, works in `tmp/build-TOKEN`, and builds its environment in
+    `envs/.build-TOKEN`.
     """
 
     def __init__(self, home: str) -> None:
@@ -68,7 +47,7 @@ class BuildArea:
         self.envs, self.tmp, self.store = self.home / "envs", self.home / "tmp", self.home / "wheels"
         self.token = os.urandom(6).hex()
         self.work, self.target = self.tmp / f"build-{self.token}", self.envs / f".build-{self.token}"
-        self._closed = threading.Event()
+        self._marker = Marker(str(self.tmp / f"owner-{self.token}"))
 
     def open(self) -> None:
         self.home.mkdir(0o700, parents=True, exist_ok=True)
@@ -83,59 +62,34 @@ class BuildArea:
         for directory in (self.envs, self.tmp):
             directory.mkdir(exist_ok=True)
         self.remove_leftovers()
-        ready = self.tmp / f".new-{self.token}"  # renamed when complete, so that it always has an owner and a heartbeat
-        (ready / "tmp").mkdir(parents=True)
-        (ready / "owner").write_text(json.dumps(own_process()))
-        (ready / "beat").write_bytes(b"")
-        ready.rename(self.work)
-        threading.Thread(target=self._beat, daemon=True).start()
-
-    def _beat(self) -> None:
-        while not self._closed.wait(BEAT_INTERVAL):
-            with contextlib.suppress(OSError):
-                os.utime(str(self.work / "beat"))
+        self._marker.create()
+        (self.work / "tmp").mkdir(parents=True)
 
     def close(self) -> None:
         remove(self.target)
         remove(self.envs / f".build-{self.token}+old")
-        self._closed.set()
         remove(self.work)
-        remove(self.tmp / f".new-{self.token}")
-
-    def is_alive(self, token: str) -> bool:
-        """Whether a builder is alive. On another machine: by its heartbeat and the clock of the filesystem."""
-        work = self.tmp / f"build-{token}"
-        try:
-            owner = json.loads((work / "owner").read_text())
-            if owner["kernel"] == own_process()["kernel"]:
-                return bool(owner["start"] == start_time(owner["pid"]))
-            with (work / "beat").open("rb") as beat:  # opening revalidates on NFS, stat alone may not
-                last_beat = os.fstat(beat.fileno()).st_mtime
-            probe = self.tmp / f".now-{self.token}"
-            probe.write_bytes(b".")
-            now = probe.stat().st_mtime
-            probe.unlink()
-        except (OSError, ValueError, KeyError):
-            return False
-        return now - last_beat < STALE
+        self._marker.remove()
 
     def other_builders(self) -> set[str]:
-        """The other living builders of this home."""
-        tokens = {entry.name[6:] for entry in self.tmp.glob("build-*")} - {self.token}
-        return {token for token in tokens if self.is_alive(token)}
+        """The tokens of the other living builders of this home."""
+        markers = [marker for marker in self.tmp.glob("owner-*") if is_alive(str(marker))]
+        return {marker.name[6:] for marker in markers} - {self.token}
 
     def remove_leftovers(self) -> None:
         """Remove the files of dead builders."""
-        living = self.other_builders()
         for entry in self.tmp.glob("build-*"):
             token = entry.name[6:]
-            if token not in living and not self.is_alive(token):
+            if token != self.token and not is_alive(str(self.tmp / f"owner-{token}")):
                 remove(self.envs / f".build-{token}")
                 remove(entry)
+        for marker in self.tmp.glob("owner-*"):
+            if not is_alive(str(marker)):
+                remove(marker)
         for entry in self.envs.glob(".build-*"):
             if not (self.tmp / entry.name[1:].split("+")[0]).exists():
                 remove(entry)
-        for entry in [*self.tmp.glob(".new-*"), *self.tmp.glob(".now-*"), *self.envs.glob(".link-*")]:
+        for entry in self.envs.glob(".link-*"):
             with contextlib.suppress(OSError):
                 if time.time() - entry.lstat().st_mtime > 3600:
                     remove(entry)
@@ -146,40 +100,18 @@ class BuildArea:
 
         The lock only avoids a second build; the rename of the finished environment is what is atomic.
         """
-        lock = self.tmp / f"{name}.lock"
-        pause = 0.05
-        while not ready():
-            try:
-                lock.symlink_to(self.token)  # atomic with its content, on NFS too
-                break
-            except FileExistsError:
-                pass
-            holder = _target(lock)
-            if holder == self.token:
-                break  # an NFS server may get the request twice
-            if holder is not None and not self.is_alive(holder):
-                self._break_lock(lock, holder)
-                continue
-            if pause == 0.05:
-                emit_step("waiting for another install of the same environment")
-            time.sleep(pause)
-            check_reader()
-            pause = min(1.0, pause * 1.5)
-        try:
-            yield
-        finally:
-            if _target(lock) == self.token:
-                with contextlib.suppress(OSError):
-                    lock.unlink()
+        is_reported = False
 
-    def _break_lock(self, lock: Path, holder: str) -> None:
-        moved = self.work / "lock"
-        with contextlib.suppress(OSError):
-            lock.rename(moved)
-            owner_of_moved = _target(moved)
-            moved.unlink()
-            if owner_of_moved not in (None, holder):  # another builder was faster; this is the lock of the next one
-                lock.symlink_to(str(owner_of_moved))
+        def wait(_: float) -> bool:
+            nonlocal is_reported
+            if not is_reported:
+                emit_step("waiting for another install of the same environment")
+                is_reported = True
+            check_reader()
+            return not ready()
+
+        with store_lock(str(self.tmp / f"{name}.lock"), wait):
+            yield
 
 
 def _target(link: Path) -> str | None:

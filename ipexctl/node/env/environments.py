@@ -9,11 +9,11 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict
 
 from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.store_lock import is_alive
 
 Json = Dict[str, Any]
 
@@ -281,7 +281,7 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
         result = remove({**request, "names": [env["name"] for env in before["envs"] if not env["names"]]})
     freed = 0
     builds = [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
-    if not any(has_recent_beat(entry) for entry in builds):
+    if not any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*")):
         freed += before["leftovers"]["bytes"]
         for entry in [*(home / "envs").glob(".build-*"), *builds]:
             shutil.rmtree(str(entry), ignore_errors=True)
@@ -289,14 +289,6 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
         freed += before["wheels"]["bytes"] if before["wheels"]["count"] else 0
         shutil.rmtree(str(home / "wheels"), ignore_errors=True)
     return {**result, "bytes": freed}
-
-
-def has_recent_beat(build: Path) -> bool:
-    """Whether its heartbeat is recent; the clock may be that of another machine."""
-    try:
-        return abs(time.time() - (build / "beat").stat().st_mtime) < 300
-    except OSError:
-        return False
 
 
 def link(request: dict[str, Any]) -> dict[str, Any]:

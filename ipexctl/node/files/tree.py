@@ -22,17 +22,18 @@ from ipexctl.node.common.files import (
     decode_name,
     encode_name,
     explain_os_error,
-    file_lock,
     make_private_directory,
     read_json,
     write_json_atomically,
 )
+from ipexctl.node.common.store_lock import store_lock
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Action, Json
 
 CHUNK = 1 << 20
-PATIENCE = 60.0
+PATIENCE = 90.0
+"""Seconds to wait for another sync: longer than `store_lock` takes to notice that another machine has died."""
 START_TIME = 600.0
 UPLOAD_TIME = 20.0
 STATE_DIRECTORY = ".ipexctl"
@@ -102,7 +103,13 @@ class Tree:
         """One sync at a time."""
         make_private_directory(self.leases)
         busy = AgentError(f"another sync of {decode_name(self.path)} is at work", "wait for it, then run it again")
-        with file_lock(self.state_directory + b"/lock", PATIENCE, busy):
+
+        def wait(seconds: float) -> bool:
+            if seconds > PATIENCE:
+                raise busy
+            return True
+
+        with store_lock(decode_name(self.state_directory) + "/lock", wait):
             self.load()  # another process may have changed it meanwhile
             yield
 

@@ -9,7 +9,6 @@ A summary of each pruned run stays as a line of `runs/.pruned.jsonl`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import json
 import os
@@ -20,9 +19,12 @@ from typing import Any, Dict
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.records import FINAL, read_status
+from ipexctl.node.common.store_lock import store_lock
 
 YOUNG = 3600.0
 """Seconds in which a run without a supervisor may still be starting."""
+PATIENCE = 90.0
+"""Seconds to wait for another call that removes runs."""
 DAY = 86400.0
 SILENCE_LIMIT = 30 * DAY
 """Seconds without a new status after which a run with a supervisor on another machine counts as ended.
@@ -171,9 +173,11 @@ def prune(request: Json) -> Json:
         names = [entry.name for entry in os.scandir(runs_directory) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return {"pruned": [], "kept": 0, "bytes": 0}
-    lock = os.open(runs_directory + "/.prune.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(OSError):
-        fcntl.lockf(lock, fcntl.LOCK_EX)
+    with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PATIENCE):
+        return _prune(request, runs_directory, names, now)
+
+
+def _prune(request: Json, runs_directory: str, names: list[str], now: float) -> Json:
     runs = [Run(runs_directory, name) for name in names if not name.startswith(".")]
     to_remove = choose_runs(runs, request, runs_with_processes(runs_directory), now)
     if not request.get("dry_run"):

@@ -186,7 +186,7 @@ def test_two_builds_at_once_make_one(home: Home) -> None:
 
 def test_where_the_lock_fails_the_rename_decides(home: Home) -> None:
     """Two builders that don't see one another's locks, as on a filesystem that lies."""
-    blind = {"env.build": ("while not ready():", "while False:")}
+    blind = {"common.store_lock": ("marker.create()\n            break", "break")}
     children = [start("env.build", "build", home.request(), patches=blind) for _ in range(2)]
     assert sorted(said(child)["state"] for child in children) == ["built", "there"]
     assert home.envs("check", name=home.name)["ok"]
@@ -196,15 +196,15 @@ def test_where_the_lock_fails_the_rename_decides(home: Home) -> None:
 def test_a_builder_gone_on_another_machine_is_known_by_its_heartbeat(home: Home) -> None:
     tmp = home.path / "tmp"
     for token, age in (("aaaaaaaaaaaa", 100), ("bbbbbbbbbbbb", 0)):
-        work = tmp / f"build-{token}"
-        work.mkdir(parents=True)
-        (work / "owner").write_text(json.dumps({"kernel": "elsewhere", "pid": 1, "start": "1"}))
-        (work / "beat").touch()
-        os.utime(work / "beat", (time.time() - age, time.time() - age))
+        (tmp / f"build-{token}").mkdir(parents=True)
+        (tmp / f"owner-{token}").symlink_to(f"elsewhere:1:1:{token}")
+        os.utime(tmp / f"owner-{token}", (time.time() - age, time.time() - age), follow_symlinks=False)
         (home.path / "envs" / f".build-{token}").mkdir(parents=True)
-    (tmp / f"{home.name}.lock").symlink_to("aaaaaaaaaaaa")
+    lock = tmp / f"{home.name}.lock"
+    lock.symlink_to("elsewhere:1:1:aaaaaaaaaaaa")
+    os.utime(lock, (time.time() - 100, time.time() - 100), follow_symlinks=False)
     assert home.build()["state"] == "built"
-    assert home.leftovers() == [".build-bbbbbbbbbbbb", "build-bbbbbbbbbbbb"]
+    assert home.leftovers() == [".build-bbbbbbbbbbbb", "build-bbbbbbbbbbbb", "owner-bbbbbbbbbbbb"]
 
 
 def test_a_hand_broken_environment_is_told_and_made_anew(home: Home) -> None:

@@ -127,11 +127,11 @@ def test_pruning_takes_what_a_killed_build_left_and_says_how_much_went(home: Hom
     for place in left:
         place.mkdir()
         (place / "file").write_bytes(b"x" * 100_000)
-    beat = left[0] / "beat"
-    beat.write_bytes(b"")
+    owner = home.path / "tmp" / "owner-000000000000"
+    owner.symlink_to("elsewhere:1:1:000000000000")
     home.envs("prune", wheels=False)
     assert all(place.exists() for place in left)
-    os.utime(beat, (1e9, 1e9))
+    os.utime(owner, (1e9, 1e9), follow_symlinks=False)
     assert home.envs("prune", wheels=False)["bytes"] >= 200_000
     assert not any(place.exists() for place in left)
     assert home.envs("prune")["bytes"] > 0

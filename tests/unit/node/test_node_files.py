@@ -1,22 +1,18 @@
-"""Files on a host are replaced whole or not at all, for this account only, and one holder has the lock."""
+"""Files on a host are replaced whole or not at all, for this account only."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
     explain_os_error,
-    file_lock,
     make_private_directory,
     read_json,
     write_atomically,
@@ -70,20 +66,6 @@ def test_a_private_directory_may_be_there_already(tmp_path: Path) -> None:
     make_private_directory(tmp_path / "a")
     make_private_directory(tmp_path / "a")
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
-
-
-def test_one_process_holds_the_lock_and_it_ends_with_it(tmp_path: Path) -> None:
-    path, busy = tmp_path / "lock", AgentError("busy")
-    holds = f"import fcntl; f = open({str(path)!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
-    holder = subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        with pytest.raises(AgentError, match="busy"), file_lock(path, 0.2, busy):
-            raise AssertionError
-        holder.kill()
-    with file_lock(path, 5, busy):
-        pass
 
 
 def test_an_error_of_the_filesystem_names_the_place_and_what_to_do() -> None:

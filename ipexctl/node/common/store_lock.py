@@ -1,0 +1,116 @@
+"""Locks for a store that several hosts share: safe on NFS, and free again when their holder has died.
+
+A lock is a symbolic link, which is made atomically on NFS too. Its target names the process that made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import Callable, Iterator
+
+from ipexctl.node.common.processes import ProcessIdentity, own_identity, pid_scope
+
+BEAT_INTERVAL = 3.0
+STALE = 75.0
+"""Seconds without a heartbeat after which a holder on another machine counts as dead; NFS caches times for up to 60."""
+
+
+class Marker:
+    """A link that names this process; touched every few seconds, so that other machines can tell that it lives."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        identity = own_identity()
+        self._target = f"{pid_scope()}:{identity.pid}:{identity.start}:{os.urandom(6).hex()}"
+        self._removed = threading.Event()
+
+    def create(self) -> None:
+        """Raises FileExistsError while another process has it."""
+        try:
+            os.symlink(self._target, self.path)
+        except FileExistsError:
+            if _target(self.path) != self._target:  # an NFS server may get the request twice
+                raise
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._removed.wait(BEAT_INTERVAL):
+            with contextlib.suppress(OSError):
+                os.utime(self.path, follow_symlinks=False)
+
+    def remove(self) -> None:
+        self._removed.set()
+        if _target(self.path) == self._target:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+
+
+def is_alive(path: str) -> bool:
+    """Whether the process that a link names runs. On another machine: by its heartbeat and the filesystem's clock."""
+    try:
+        scope, pid, start, _ = os.readlink(path).split(":")
+        if scope == pid_scope():
+            return ProcessIdentity(int(pid), int(start)).is_alive
+        return _filesystem_time(path) - os.lstat(path).st_mtime < STALE
+    except (OSError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def store_lock(path: str, wait: Callable[[float], bool]) -> Iterator[None]:
+    """Hold a lock of a store; `wait` is called with the seconds since the start while another process has it.
+
+    It goes on without the lock when `wait` returns False, and where no link can be made, as on a full disk: work under
+    a lock must be safe to do twice.
+    """
+    marker, began, pause = Marker(path), time.monotonic(), 0.05
+    while True:
+        try:
+            marker.create()
+            break
+        except FileExistsError:
+            holder = _target(path)
+        except OSError:
+            break
+        if holder is None and not os.path.lexists(path):
+            continue
+        if not is_alive(path):
+            _remove_dead(path, holder)
+        elif wait(time.monotonic() - began):
+            time.sleep(pause)
+            pause = min(1.0, pause * 1.5)
+        else:
+            break
+    try:
+        yield
+    finally:
+        marker.remove()
+
+
+def _remove_dead(path: str, holder: str | None) -> None:
+    moved = f"{path}.{os.urandom(6).hex()}"
+    with contextlib.suppress(OSError):
+        os.rename(path, moved)
+        moved_holder = _target(moved)
+        os.unlink(moved)
+        if moved_holder not in (None, holder):  # another process was faster; this is the lock of the next one
+            os.symlink(moved_holder, path)
+
+
+def _target(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def _filesystem_time(path: str) -> float:
+    probe = f"{path}.{os.urandom(6).hex()}"
+    os.symlink(".", probe)
+    try:
+        return os.lstat(probe).st_mtime
+    finally:
+        os.unlink(probe)
