@@ -79,7 +79,7 @@ def accelerate(
         hostfile = mpirun_hostfile or str(
             targets.hostfile.absolute() if targets.hostfile else Path("hostfile").absolute()
         )
-        return to_accelerate(planned.plan, planned.env.packages, hostfile)
+        return to_accelerate(planned.plan, planned.context.env.packages, hostfile)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -112,7 +112,7 @@ def slurm(
         from ipexctl.export.slurm import to_slurm
 
         cwd, name, iface = (
-            str(launch_call.project.root / launch_call.project.below),
+            str(launch_call.project.root / launch_call.project.subdirectory),
             Path(launch_call.request.script).stem,
             launch_call.request.iface,
         )
@@ -153,7 +153,7 @@ def mpijob(
     def render(launch_call: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.mpijob import to_mpijob
 
-        cpus = [planned.known.facts[host.name].cpu for host in planned.plan.hosts]
+        cpus = [planned.context.facts[host.name].cpu for host in planned.plan.hosts]
         threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
         name, restarts = Path(launch_call.request.script).stem, launch_call.request.restarts
         return to_mpijob(planned.plan, name, image, threads_per_core=threads, restarts=restarts)
@@ -175,7 +175,7 @@ def shell(
     def render(launch_call: LaunchCall, planned: PlannedRun) -> Exported:
         from ipexctl.export.shell import to_shell
 
-        tree = planned.plan.cwd.removesuffix(f"/{launch_call.project.below}")
+        tree = planned.plan.cwd.removesuffix(f"/{launch_call.project.subdirectory}")
         root = str(launch_call.project.root) if launch_call.request.sync else None
         return to_shell(planned.plan, launch_call.hosts, root, tree, launch_call.request.setup)
 
@@ -210,7 +210,7 @@ def _export(
     from ipexctl.cli.hosts import connect_options
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.jobs.submit import pipeline
-    from ipexctl.jobs.submit.failure import PreflightFailure
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.session_pool import SessionPool
@@ -229,16 +229,10 @@ def _export(
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
         planned = pipeline.plan_run(
-            launch_call.hosts,
-            launch_call.request,
-            pool,
-            launch_call.project,
-            run="by-hand",
-            say=print_note,
-            dry_run=True,
+            launch_call.hosts, launch_call.request, pool, launch_call.project, run="by-hand", notify=print_note
         )
-    if isinstance(planned, PreflightFailure):
-        planned = planned.on(launch_call.host_options)
+    if isinstance(planned, StartFailure):
+        planned = planned.with_host_options(launch_call.host_options)
         print_refusal(planned.reason, planned.fix)
         if output.json:
             show_refused_json(planned, SCHEMA)

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.failure import PreflightFailure
     from ipexctl.jobs.submit.pipeline import PlannedRun
-    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.jobs.submit.request import RunRequest, StartFailure
     from ipexctl.remote.session_pool import SessionPool
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -101,32 +100,19 @@ def run_command(
     with Connector(options) as connector, cancelling(cancel) as interrupt:
         with SessionPool(connector, cancel, forks=targets.forks) as pool:
             pool.warm(hosts)
-            from ipexctl.jobs.submit.gather import start_gathering
+            from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
+            from ipexctl.jobs.submit.request import StartFailure
 
             if install and not dry_run and (code := _install_first(request, hosts, pool, output)):
                 raise typer.Exit(interrupt.code if interrupt.code is not None else code)
-            gathered = start_gathering(hosts, request, pool, project, run="RUN" if dry_run else None, dry_run=dry_run)
-            from ipexctl.jobs.registry import RunRegistry
-            from ipexctl.jobs.submit import pipeline  # 0.1 s of import time, while the hosts answer
-            from ipexctl.jobs.submit.failure import PreflightFailure
-            from ipexctl.jobs.submit.pending import mark_pending
-
             if dry_run:
-                planned = pipeline.plan_run(
-                    hosts, request, pool, project, run="RUN", say=print_note, dry_run=True, gathered=gathered
-                )
+                planned = pipeline.plan_run(hosts, request, pool, project, run="RUN", notify=print_note)
                 raise typer.Exit(_show_plan(planned, output, launch_call.host_options))
             settings = pipeline.ConnectSettings(options.host_keys, options.connect_timeout, launch_call.host_options)
-            with mark_pending(RunRegistry().directory, gathered.run):
-                submitted = pipeline.submit_run(
-                    hosts, request, pool, project, exports.secrets, settings, say=print_note, gathered=gathered
-                )
-            if isinstance(submitted, PreflightFailure):
-                raise typer.Exit(
-                    _print_not_started(
-                        submitted.on(launch_call.host_options), interrupt.code, summary, time.monotonic() - start_time
-                    )
-                )
+            submitted = pipeline.submit_run(hosts, request, pool, project, exports.secrets, settings, notify=print_note)
+            if isinstance(submitted, StartFailure):
+                failure, seconds = submitted.with_host_options(launch_call.host_options), time.monotonic() - start_time
+                raise typer.Exit(_print_not_started(failure, interrupt.code, summary, seconds))
             from ipexctl.cli.watch import View, watch_run  # imported while the ranks start
             from ipexctl.ui.run.summary import counted
 
@@ -186,15 +172,15 @@ def _unwritable(path: Path) -> str:
 
 
 def _print_not_started(
-    failure: PreflightFailure, interrupted: int | None, summary: Path | None = None, seconds: float = 0.0
+    failure: StartFailure, interrupted: int | None, summary: Path | None = None, seconds: float = 0.0
 ) -> int:
-    """Print why nothing was started, and return the exit code. An interruption is not reported as a failure."""
+    """Print why the run was not started, and return the exit code. An interruption is not reported as a failure."""
     from ipexctl.ui.messages import print_message, print_refusal
 
-    if interrupted is None or failure.unsure:
+    if interrupted is None or failure.is_unsure:
         print_refusal(failure.reason, failure.fix)
     else:
-        print_message("interrupted before it began: nothing was started")
+        print_message("interrupted before the run was started: nothing runs")
     code = failure.exit_code if interrupted is None else interrupted
     if summary is not None:
         _write_summary(summary, None, code, seconds)
@@ -217,13 +203,13 @@ def _remove_job_files(code: int, hosts: Sequence[Host], record: RunRecord, targe
         remove_job_files(hosts, record, pool)
 
 
-def _show_plan(planned: PlannedRun | PreflightFailure, output: Output, host_options: str) -> int:
-    from ipexctl.jobs.submit.failure import PreflightFailure
+def _show_plan(planned: PlannedRun | StartFailure, output: Output, host_options: str) -> int:
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.ui import launch_plan
     from ipexctl.ui.messages import print_refusal
 
-    if isinstance(planned, PreflightFailure):
-        planned = planned.on(host_options)
+    if isinstance(planned, StartFailure):
+        planned = planned.with_host_options(host_options)
         print_refusal(planned.reason, planned.fix)
         if output.json:
             launch_plan.show_refused_json(planned)
@@ -266,7 +252,7 @@ def _install_first(
     Without --stack and --torch it requests the same stack as the environment on other hosts.
     """
     from ipexctl.facts.gather import gather
-    from ipexctl.jobs.submit.context import requested_before
+    from ipexctl.jobs.submit.context import earlier_request
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
@@ -280,7 +266,7 @@ def _install_first(
     env_request = EnvRequest(StackRequest(request.torch, request.stack))
     check_request(env_request.stack, rows)
     if request.torch is None and request.stack is None:
-        earlier, is_complete = requested_before(
+        earlier, is_complete = earlier_request(
             gather(hosts, pool, home=request.home, timeout=request.timeout), request.env
         )
         if is_complete:

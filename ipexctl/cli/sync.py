@@ -66,7 +66,7 @@ def sync_command(
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import data_patterns, read_project
-    from ipexctl.sync.sync import sync_project
+    from ipexctl.sync.sync import query_project
     from ipexctl.ui.sync import SyncView, show, show_json
 
     home_dir = check_home(home)
@@ -81,7 +81,7 @@ def sync_command(
         Connector(connect_options(targets, output if output.verbose > 1 else None)) as connector,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
     ):
-        report = sync_project(
+        report = query_project(
             project,
             hosts,
             pool,
@@ -91,7 +91,7 @@ def sync_command(
             timeout=targets.timeout,
             dry_run=dry_run,
             ended=abandoned_runs(RunRegistry().directory),
-        )
+        ).upload()
     if output.json:
         show_json(report)
     else:

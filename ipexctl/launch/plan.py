@@ -1,12 +1,9 @@
-"""The plan of one run: ranks, cores, variables with reasons, the mpirun line; its JSON and its job files. Pure."""
+"""The plan of one run: ranks, cores, variables with reasons, the mpirun line, and its JSON. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 Flavor = Literal["intel", "openmpi", "mpich"]
 Backend = Literal["ccl", "gloo", "mpi"]
@@ -130,45 +127,3 @@ class LaunchRefusal:
 def to_json(plan: LaunchPlan) -> dict[str, Any]:
     """The plan as in `plan.json` and in `run --dry-run --json`."""
     return {"schema": SCHEMA, **asdict(plan)}
-
-
-def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> dict[str, Any]:
-    """One host's part of the plan, as the job file of `node/run/rank.py` has it.
-
-    Token, supervisor, paths and the values of secrets are added when the run starts. A secret of the plan that isn't
-    among `secrets` is a KeyError: it must not reach a rank empty.
-    """
-    variables: dict[str, str | None] = {}
-    of_ranks: dict[int, dict[str, str | None]] = {rank.rank: {} for rank in host.ranks}
-    prepended = []
-    for setting in plan.settings:
-        if setting.host not in (None, host.name) or setting.name in RANK_NAMES:
-            continue
-        value = secrets[setting.name] if setting.secret else setting.value
-        if setting.rank is None:
-            variables[setting.name] = value
-        elif setting.rank in of_ranks:
-            of_ranks[setting.rank][setting.name] = value
-        if setting.prepend:
-            prepended.append(setting.name)
-    return {
-        "world_size": plan.world_size,
-        "master": {"addr": plan.master_addr, "port": plan.master_port},
-        "command": list(plan.command),
-        "cwd": plan.cwd,
-        "python": plan.python,
-        "variables": {name: value for name, value in variables.items() if value is not None},
-        "unset": [name for name, value in variables.items() if value is None],
-        "prepended": prepended,
-        "ranks": {
-            str(rank.rank): {
-                "host": host.name,
-                "local_rank": rank.local_rank,
-                "local_size": len(host.ranks),
-                "cores": list(rank.cores),
-                "memory": list(rank.memory),
-                "variables": of_ranks[rank.rank],
-            }
-            for rank in host.ranks
-        },
-    }

@@ -18,7 +18,7 @@ from ipexctl.sync.project import remember, sent_before
 from ipexctl.sync.report import Notice, Stepped, SyncReport, SyncResult, unwatched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -38,11 +38,7 @@ _ROUNDS: Final = 4
 """How often a host may say that it lacks something still: once is the rule, where nobody remembers what it has."""
 
 
-def _at_once() -> None:
-    """Nobody has anything against it."""
-
-
-def sync_project(
+def query_project(
     project: Project,
     hosts: Sequence[Host],
     pool: SessionPool,
@@ -55,19 +51,18 @@ def sync_project(
     dry_run: bool = False,
     lease: str | None = None,
     ended: Sequence[str] = (),
-    before_change: Callable[[], None] = _at_once,
-) -> SyncReport:
-    """Put the project on every host.
+) -> ProjectSync:
+    """Ask every host which files of the project it has. `upload` of the result sends what is missing.
 
     `facts`, when they are known already, save a probe when there is much to send. `lease` is the id of the run that
     will use the tree: each host notes it in the same call, and nobody changes it until that run has ended. `ended` are
-    runs that use no tree, whatever the hosts' records say. `before_change` is called when the hosts have answered and
-    something is to be uploaded; what it raises ends the sync.
+    runs that use no tree, whatever the hosts' records say.
     """
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
     order = TreeRequest(home, project, None if dry_run else lease, tuple(ended), pythons)
-    sync = _Sync(order, hosts, pool, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
-    return sync.run(before_change)
+    sync = ProjectSync(order, hosts, pool, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
+    sync.query()
+    return sync
 
 
 def _python(facts: Facts) -> str | None:
@@ -75,8 +70,8 @@ def _python(facts: Facts) -> str | None:
     return next(fit, None)
 
 
-class _Sync:
-    """One call: what is known and done so far."""
+class ProjectSync:
+    """One sync of a project: hosts are asked first, and what they lack is uploaded afterwards."""
 
     def __init__(
         self,
@@ -95,12 +90,18 @@ class _Sync:
         self.iface, self.watch, self.timeout, self.dry_run = iface, watch, timeout, dry_run
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreeState] = {}
+        self.plan: SyncPlan | None = None
+        """None before the query, and if the hosts' homes differ."""
         self.notes = list(self.project.notes)
         self._began = time.monotonic()
         self._frames: dict[frozenset[str], bytes] = {}
         self._packing = threading.Lock()
 
-    def run(self, before_change: Callable[[], None]) -> SyncReport:
+    @property
+    def needs_upload(self) -> bool:
+        return self.plan is not None and bool(self.plan.leaders)
+
+    def query(self) -> None:
         self._ask(self.hosts)
         reason = homes_differ({name: answer.home for name, answer in self.answers.items()})
         if reason is not None:
@@ -109,18 +110,22 @@ class _Sync:
                     self._fail(
                         host, HostError(reason, "--home DIR names one path for all, such as /scratch/me/ipexctl")
                     )
+            return
+        self.plan = make_sync_plan(self.hosts, self.answers)
+        self.order = replace(self.order, ended=tuple(sorted({*self.order.ended, *self.plan.ended})))
+        for host in self.plan.whole:
+            self._end_whole(host, self.plan.generation)
+
+    def upload(self) -> SyncReport:
+        """Upload to every host what it lacks."""
+        if self.plan is None:
             return self._report(None)
-        decision = make_sync_plan(self.hosts, self.answers)
-        self.order = replace(self.order, ended=tuple(sorted({*self.order.ended, *decision.ended})))
-        for host in decision.whole:
-            self._end_whole(host, decision.generation)
-        if decision.leaders:
-            before_change()
-            self._note_generation(decision)
-            self._deliver(decision)
+        if self.plan.leaders:
+            self._note_generation(self.plan)
+            self._deliver(self.plan)
         if not self.dry_run and any(done.status == "changed" for done in self.done.values()):
             remember(self.project)
-        return self._report(decision.generation)
+        return self._report(self.plan.generation)
 
     # Asking
 

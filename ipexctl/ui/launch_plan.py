@@ -19,7 +19,7 @@ from ipexctl.ui.messages import wants_color
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ipexctl.jobs.submit.failure import PreflightFailure
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 
 _FLAVORS: Final = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
@@ -35,10 +35,10 @@ def show_json(plan: LaunchPlan) -> None:
     sys.stdout.flush()
 
 
-def show_refused_json(refused: PreflightFailure, schema: str = SCHEMA) -> None:
+def show_refused_json(failure: StartFailure, schema: str = SCHEMA) -> None:
     """Print a JSON document with the reason why there is no plan."""
-    details = {"reason": printable(refused.reason), "fix": printable(refused.fix), "hosts": list(refused.hosts)}
-    status = "unreachable" if refused.unreachable else "failed"
+    details = {"reason": printable(failure.reason), "fix": printable(failure.fix), "hosts": list(failure.hosts)}
+    status = "unreachable" if failure.is_unreachable else "failed"
     sys.stdout.write(json.dumps({"schema": schema, "status": status, **details}, indent=2, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 

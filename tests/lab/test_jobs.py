@@ -24,8 +24,9 @@ from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.retention import RetentionLimits
 from ipexctl.jobs.stop import stop
-from ipexctl.jobs.submit.start import File, LaunchSpec, StartFailure, SupervisorStarted, start
+from ipexctl.jobs.submit.start import File, Launch, LaunchSpec
 from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.node.common.job import JobRecord, Master, RankJob
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.events import Event
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.lab import Lab, LabHost
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
@@ -74,28 +76,22 @@ class Scene:
         self.records: list[RunRecord] = []
 
     def begin(self, line: str, **more: Any) -> RunRecord:
-        started, record = self.try_to_begin(line, **more)
-        assert isinstance(started, SupervisorStarted), started
+        failure, record = self.try_to_begin(line, **more)
+        assert failure is None
         return record
 
-    def try_to_begin(self, line: str, **more: Any) -> tuple[SupervisorStarted | StartFailure, RunRecord]:
+    def try_to_begin(self, line: str, **more: Any) -> tuple[StartFailure | None, RunRecord]:
         run = f"run{next(_numbers)}"
         rundir = f"{self.home}/runs/{run}"
         jobs = {
-            host.name: {
-                "world_size": 2 * len(self.hosts),
-                "master": {"addr": self.lab.hosts[0].peer_address, "port": None},
-                "command": ["sh", "-c", line],
-                "cwd": "/tmp",
-                "variables": {"HF_TOKEN": "s3cr3t-value", "AT": host.name},
-                "unset": [],
-                "prepended": [],
-                "python": "python3",
-                "ranks": {
-                    str(2 * index + local): {"host": host.name, "local_rank": local, "local_size": 2}
-                    for local in range(2)
-                },
-            }
+            host.name: JobRecord(
+                2 * len(self.hosts),
+                Master(self.lab.hosts[0].peer_address),
+                ("sh", "-c", line),
+                "/tmp",
+                {2 * index + local: RankJob(host.name, local, 2) for local in range(2)},
+                {"HF_TOKEN": "s3cr3t-value", "AT": host.name},
+            )
             for index, host in enumerate(self.hosts)
         }
         rank = ["/usr/bin/env", "python3", "-I", f"{rundir}/agent.zip", "run.rank", f"{rundir}/job.json"]
@@ -121,7 +117,11 @@ class Scene:
         )
         RunRegistry(self.state / "ipexctl" / "runs").save(record)
         self.records.append(record)
-        return start(self.hosts, spec, self.pool), record
+        launch = Launch(self.hosts, spec, self.pool)
+        failure = launch.prepare() or launch.start_mpirun()
+        if failure is not None:
+            launch.abandon()
+        return failure, record
 
     def follower(self, record: RunRecord, watch: Callable[[Event], None], cancel: Cancel | None = None) -> Follower:
         return Follower(record, lambda cancel: self.connector.open(record.node0, cancel), watch, cancel or Cancel())
@@ -350,11 +350,11 @@ def test_a_node_that_is_cut_off_is_named_and_its_ranks_end_themselves(context: S
 def test_a_host_that_cannot_take_its_part_keeps_the_run_from_starting_anywhere(context: Scene) -> None:
     ask(context.lab.hosts[1], f"rm -rf {context.home}/runs; touch {context.home}/runs")
     try:
-        started, record = context.try_to_begin(FOR_EVER)
+        failure, record = context.try_to_begin(FOR_EVER)
     finally:
         ask(context.lab.hosts[1], f"rm -f {context.home}/runs")
-    assert isinstance(started, StartFailure)
-    assert list(started.errors) == [context.hosts[1].name]
+    assert failure is not None
+    assert failure.hosts == (context.hosts[1].name,)
     context.gone(record, 3)
     assert context.on(context.lab.hosts[0], f"ls -d {record.rundir} 2>/dev/null") == ""
 
@@ -365,7 +365,7 @@ def test_where_a_run_begins_old_ones_are_pruned_and_those_that_go_on_are_not(con
     old = "cd .ipexctl/runs && for i in 1 2 3 4; do mkdir -p old$i && touch -d '40 days ago' old$i; done"
     for node in context.lab.hosts:
         context.on(node, old)
-    begun = context.begin("true", keep=RetentionLimits(days=0, gb=0, newest=1))
+    begun = context.begin("true", retention=RetentionLimits(days=0, gb=0, newest=1))
     until = time.monotonic() + 30
     names = {going.id, begun.id}
     for node in context.lab.hosts:

@@ -1,18 +1,24 @@
-"""What must be known before a run can be planned: facts, one environment everywhere, addresses, node0's way to each."""
+"""Gathers what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ipexctl.facts.gather import gather as gather_facts
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.failure import PreflightFailure
+from ipexctl.jobs.submit.preflight.paths import check_paths
+from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.request import RankEnv
+from ipexctl.remote.background import run_in_background
+from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import homes_differ
 from ipexctl.stack.env.record import records_of
 from ipexctl.stack.resolve.model import EnvRequest
+from ipexctl.trust.config import config_in, read_config
 from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
@@ -20,133 +26,177 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
+    from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
     from ipexctl.stack.env.record import EnvRecord
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterContext:
-    """All of a call's hosts as they are now."""
+class RunContext:
+    """The hosts of a run as they are now."""
 
+    hosts: tuple[Host, ...]
+    """The first is node0."""
     facts: Mapping[str, Facts] = field(hash=False)
-    internal: Mapping[str, str] = field(hash=False)
-    words: Mapping[str, str] = field(hash=False)
+    addresses: Mapping[str, str] = field(hash=False)
+    """Host → the address that the others reach it by; empty for a single host."""
     home: str
-    """Absolute, the same everywhere."""
+    """Absolute, the same on every host."""
+    env: RankEnv
+    mpi: Mpi | None = None
+    """The MPI of `--mpi PATH`."""
+    ssh_config: str | None = None
+    """The path of trust's ssh config on node0, if it has all hosts."""
+    notes: tuple[str, ...] = ()
 
-    def stores(self) -> dict[str, str | None]:
-        return {name: facts.home.store if facts.home else None for name, facts in self.facts.items()}
+    @property
+    def ssh_names(self) -> dict[str, str]:
+        return ssh_names_for(self.hosts, self.addresses)
+
+    @property
+    def stores(self) -> dict[str, str]:
+        """Host → its store."""
+        return {
+            name: (facts.home.store if facts.home else None) or f"alone:{name}" for name, facts in self.facts.items()
+        }
+
+    def env_record(self, name: str | None) -> EnvRecord | None:
+        records = (record for facts in self.facts.values() for _, record in records_of(facts))
+        return next((record for record in records if record.name == name), None)
 
 
-def cluster_context(
-    hosts: Sequence[Host], wishes: RunRequest, answers: Iterable[HostFacts]
-) -> ClusterContext | PreflightFailure:
-    """Every host must answer: a run with a rank missing is none."""
+def gather(
+    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, *, unsynced: str = "", dry_run: bool = False
+) -> RunContext | StartFailure:
+    """Ask all hosts at once. `unsynced` is a path that every host must have, because it is not synced.
+
+    With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it.
+    """
+    node0, *others = hosts
+    paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
+    config = run_in_background(
+        lambda: read_config(pool.session(node0), request.home, cancel=pool.cancel) if others else "", "ssh config"
+    )
+    facts = complete_facts(hosts, gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
+    if isinstance(facts, StartFailure):
+        return facts
+    home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
+    addresses = addresses_among(hosts, facts, request.iface) if others else {}
+    if isinstance(addresses, NoCommonNetwork):
+        return StartFailure(addresses.reason, addresses.fix, addresses.hosts)
+    checked = paths.result()
+    if isinstance(checked, StartFailure):
+        return checked
+    notes: tuple[str, ...] = ()
+    env = checked.env or existing_environment(hosts, request.env, facts, home)
+    if isinstance(env, StartFailure) and dry_run and not has_environment(request.env, facts):
+        from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
+
+        env = planned_environment(request, facts, home, known_rows(os.environ))
+        notes = (f"the environment {request.env} does not exist yet: this plan uses the one that install would make",)
+    if isinstance(env, StartFailure):
+        return env
+    try:
+        ssh_config = config_in(home, config.result(), [host.name for host in others]) if others else None
+    except HostError as error:
+        return StartFailure.of_host(node0.name, error)
+    return RunContext(tuple(hosts), facts, addresses, home, env, checked.mpi, ssh_config, notes)
+
+
+def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts] | StartFailure:
+    """The facts of all hosts: a run needs every one of them, with the same home. Pure."""
     facts: dict[str, Facts] = {}
     for answer in answers:
         if answer.facts is None or answer.status != "ok" or answer.facts.home is None:
-            reason = answer.reason or "it did not say where our directory is"
+            reason = answer.reason or "it did not report a home directory"
             leave_out = f"leave it out: -l '!{answer.host.name}'" if len(hosts) > 1 else "see: ipexctl doctor"
             fix = f"{answer.fix}; or {leave_out}" if answer.fix else leave_out
-            lost = answer.status == "unreachable"
-            return PreflightFailure(f"{answer.host.name}: {reason}", fix, (answer.host.name,), unreachable=lost)
+            is_unreachable = answer.status == "unreachable"
+            return StartFailure(f"{answer.host.name}: {reason}", fix, (answer.host.name,), is_unreachable)
         facts[answer.host.name] = answer.facts
-    homes = {name: known.home.path for name, known in facts.items() if known.home}
-    if refusal := homes_differ(homes, [known.account.user for known in facts.values()]):
-        return PreflightFailure(refusal.reason, refusal.fix, refusal.hosts)
-    internal: Mapping[str, str] = {}
-    if len(hosts) > 1:
-        chosen = addresses_among(hosts, facts, wishes.iface)
-        if isinstance(chosen, NoCommonNetwork):
-            return PreflightFailure(chosen.reason, chosen.fix, chosen.hosts)
-        internal = chosen
-    return ClusterContext(facts, internal, ssh_names_for(hosts, internal), next(iter(homes.values())))
+    homes = {name: host_facts.home.path for name, host_facts in facts.items() if host_facts.home}
+    if refusal := homes_differ(homes, [host_facts.account.user for host_facts in facts.values()]):
+        return StartFailure(refusal.reason, refusal.fix, refusal.hosts)
+    return facts
 
 
-def environment_of(hosts: Sequence[Host], wishes: RunRequest, known: ClusterContext) -> RankEnv | PreflightFailure:
-    """The environment of ours that the ranks run in, the same on every host."""
+def existing_environment(
+    hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str
+) -> RankEnv | StartFailure:
+    """The installed environment of that name, if it is the same on every host. Pure."""
     found: dict[str, EnvRecord] = {}
-    dead: list[str] = []
+    broken: set[str] = set()
     for host in hosts:
-        for env, record in records_of(known.facts[host.name]):
-            if wishes.env in (env.name, *env.names):
+        for env, record in records_of(facts[host.name]):
+            if name in (env.name, *env.names):
                 if env.runs:
                     found[host.name] = record
                 else:
-                    dead.append(host.name)
+                    broken.add(host.name)
+    install = "ipexctl install" + ("" if name == "default" else f" --env {name}")
     missing = tuple(host.name for host in hosts if host.name not in found)
-    install = "ipexctl install" + ("" if wishes.env == "default" else f" --env {wishes.env}")
-    if dead := [name for name in dead if name not in found]:
-        return PreflightFailure(
-            f"the environment {wishes.env} on {fold(dead)} doesn't run: the Python it was made with is gone",
-            f"{install} makes it anew; a Python of your own: --python PATH",
-            tuple(dead),
+    if broken_only := tuple(host for host in missing if host in broken):
+        return StartFailure(
+            f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
+            f"{install} makes it again; or use another Python: --python PATH",
+            broken_only,
         )
     if missing:
-        where = "here" if len(hosts) == 1 else f"on {fold(missing)}"
-        return PreflightFailure(
-            f"there is no environment {wishes.env} {where}",
-            f"{install} makes it there, or run --install; a Python of your own: --python PATH",
+        where = "" if len(hosts) == 1 else f" on {fold(missing)}"
+        return StartFailure(
+            f"there is no environment {name}{where}",
+            f"{install} makes it, and so does run --install; or use another Python: --python PATH",
             missing,
         )
-    names = {record.name for record in found.values()}
-    if len(names) > 1:
-        first = found[hosts[0].name]
-        others = tuple(name for name, record in found.items() if record.name != first.name)
-        return PreflightFailure(
-            f"{wishes.env} is {first.name} on {hosts[0].name} and {found[others[0]].name} on {fold(others)}: ranks of "
-            "different stacks don't understand one another",
-            f"{install} --upgrade gives all hosts the same",
+    first = found[hosts[0].name]
+    others = tuple(host for host, record in found.items() if record.name != first.name)
+    if others:
+        return StartFailure(
+            f"the environment {name} is {first.name} on {hosts[0].name} and {found[others[0]].name} on {fold(others)}: "
+            "ranks of different stacks cannot communicate",
+            f"{install} --upgrade makes it the same on all hosts",
             others,
         )
-    record = found[hosts[0].name]
-    return RankEnv.of(record, f"{known.home}/envs/{record.name}")
+    return RankEnv.of(first, f"{home}/envs/{first.name}")
 
 
-def requested_before(answers: Iterable[HostFacts], env: str) -> tuple[EnvRequest | None, bool]:
-    """By which request the environment of that name was made where it is, and whether no host lacks it. Pure."""
-    request: EnvRequest | None = None
-    everywhere = True
-    for answer in answers:
-        found = records_of(answer.facts) if answer.facts is not None else ()
-        record = next((known for each, known in found if env in (each.name, *each.names) and each.runs), None)
-        everywhere = everywhere and record is not None
-        if record is not None and record.requests and request is None:
-            request = EnvRequest.from_json(record.requests[-1])
-    return request, everywhere
+def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
+    """Whether any host has an environment of that name, even a broken one."""
+    return any(name in (env.name, *env.names) for host in facts.values() for env in host.software.envs)
 
 
 def planned_environment(
-    wishes: RunRequest, known: ClusterContext, rows: Sequence[StackSpec]
-) -> tuple[RankEnv, str] | PreflightFailure:
-    """Where no host has it yet: the environment that install would make by the table, and a sentence that says so."""
-    from ipexctl.stack.lock.wheels import split_requirement
-    from ipexctl.stack.resolve.model import (
-        Refusal,  # these cost start-up, and are seldom needed
-        StackRequest,
-    )
+    request: RunRequest, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
+) -> RankEnv | StartFailure:
+    """The environment that `ipexctl install` would make. Pure."""
+    from ipexctl.stack.lock.wheels import split_requirement  # slow to import, and seldom needed
+    from ipexctl.stack.resolve.model import Refusal, StackRequest
     from ipexctl.stack.resolve.resolver import resolve
 
-    plan = resolve(StackRequest(wishes.torch, wishes.stack), known.facts, None, rows=rows)
+    plan = resolve(StackRequest(request.torch, request.stack), facts, None, rows=rows)
     if isinstance(plan, Refusal):
-        return PreflightFailure(
-            f"there is no environment {wishes.env}, and none can be made: {plan.reason}", plan.fix, plan.hosts
-        )
-    prefix = f"{known.home}/envs/{wishes.env}"
+        reason = f"there is no environment {request.env}, and it cannot be installed: {plan.reason}"
+        return StartFailure(reason, plan.fix, plan.hosts)
+    prefix = f"{home}/envs/{request.env}"
     packages = {split_requirement(line)[0]: "" for line in plan.requirements}
     packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
     variables: dict[str, str] = {}
-    if plan.backend == "ccl" and "impi-rt" not in packages:  # the bindings have an Intel MPI inside
+    if plan.backend == "ccl" and "impi-rt" not in packages:  # the oneCCL bindings contain an Intel MPI
         variables["I_MPI_ROOT"] = f"{prefix}/lib/python{plan.python}/site-packages/{plan.row.module}/opt/mpi"
-    env = RankEnv(f"{prefix}/bin/python", prefix, wishes.env, packages, variables, (), ccl=plan.backend == "ccl")
-    said = (
-        f"the environment {wishes.env} isn't there yet: this is planned with {plan.row.name}, which install would take"
-    )
-    return env, said
+    return RankEnv(f"{prefix}/bin/python", prefix, request.env, packages, variables, (), ccl=plan.backend == "ccl")
 
 
-def has_environment(wishes: RunRequest, known: ClusterContext) -> bool:
-    """Whether any host has one of that name, in whatever state."""
-    return any(wishes.env in (env.name, *env.names) for facts in known.facts.values() for env in facts.software.envs)
+def earlier_request(answers: Iterable[HostFacts], env: str) -> tuple[EnvRequest | None, bool]:
+    """The request that made this environment on other hosts, and whether every host has the environment. Pure."""
+    request: EnvRequest | None = None
+    is_everywhere = True
+    for answer in answers:
+        found = records_of(answer.facts) if answer.facts is not None else ()
+        record = next((record for entry, record in found if env in (entry.name, *entry.names) and entry.runs), None)
+        is_everywhere = is_everywhere and record is not None
+        if record is not None and record.requests and request is None:
+            request = EnvRequest.from_json(record.requests[-1])
+    return request, is_everywhere

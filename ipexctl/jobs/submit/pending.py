@@ -1,80 +1,63 @@
-"""Calls of run on this machine that have not begun their run yet: one that was killed there holds no tree.
+"""Markers for runs that are still starting, so that a killed CLI does not keep its lease on the synced tree.
 
-A note a call, beside the register's records, gone before the run is told to go, or once it won't begin.
+There is one marker a run, beside the records of the registry. It is removed when the run is started or refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from ipexctl.node.common.processes import ProcessIdentity, own_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-_ENDING: Final = ".begins"
-_OLD: Final = 3600.0
-"""Seconds until a note says nothing any more: hosts have long taken the run for one that never came."""
+_SUFFIX: Final = ".begins"
+_KEEP_SECONDS: Final = 3600.0
+"""Hosts drop the lease of a run that never started before this time is over."""
 
 
 @contextlib.contextmanager
 def mark_pending(directory: Path, run: str) -> Iterator[None]:
-    """While inside, whoever looks knows which process is about to begin that run."""
-    path = directory / f"{run}{_ENDING}"
-    said = {"machine": socket.gethostname(), "pid": os.getpid(), "began": _began(os.getpid())}
-    with contextlib.suppress(OSError):  # where there is no room, the run itself will say so
+    """Mark the run as starting, by this process."""
+    with contextlib.suppress(OSError):  # on a full disk, the record of the run is refused later
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_text(json.dumps(said))
+        (directory / f"{run}{_SUFFIX}").write_text(json.dumps(own_identity()._asdict()))
     try:
         yield
     finally:
-        pending_runs(directory, run)
+        clear_pending(directory, run)
 
 
-def pending_runs(directory: Path, run: str) -> None:
-    """The run is told to go: from now on its node0 knows what becomes of it."""
+def clear_pending(directory: Path, run: str) -> None:
     with contextlib.suppress(OSError):
-        (directory / f"{run}{_ENDING}").unlink()
+        (directory / f"{run}{_SUFFIX}").unlink()
 
 
 def abandoned_runs(directory: Path) -> tuple[str, ...]:
-    """Runs that nobody is going to begin any more: their call has died. They are no longer on record."""
+    """Runs whose CLI was killed before it started them. Their records are removed."""
     found = []
     with contextlib.suppress(OSError):
-        for path in sorted(directory.glob(f"*{_ENDING}")):
-            run = path.name.removesuffix(_ENDING)
-            if time.time() - path.stat().st_mtime > _OLD and _is_dead(path):
+        for path in sorted(directory.glob(f"*{_SUFFIX}")):
+            if not _is_abandoned(path):
+                continue
+            run = path.name.removesuffix(_SUFFIX)
+            if time.time() - path.stat().st_mtime > _KEEP_SECONDS:
                 path.unlink()
-            elif _is_dead(path):
+            else:
                 found.append(run)
                 (directory / f"{run}.json").unlink(missing_ok=True)
     return tuple(found)
 
 
-def _is_dead(path: Path) -> bool:
+def _is_abandoned(marker: Path) -> bool:
+    """False also for a process of another machine: whether it runs cannot be seen from here."""
     try:
-        said = json.loads(path.read_text())
-        machine, pid, began = said["machine"], int(said["pid"]), said["began"]
-    except (OSError, ValueError, KeyError, TypeError):
+        process = ProcessIdentity(**json.loads(marker.read_text()))
+    except (OSError, ValueError, TypeError):
         return False
-    if machine != socket.gethostname():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return bool(began is not None and _began(pid) != began)
-
-
-def _began(pid: int) -> str | None:
-    """When that process was started, by the kernel's count: a number that is used again is another's."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
+    return process.is_of_this_machine and not process.is_alive

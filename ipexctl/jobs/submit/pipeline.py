@@ -1,62 +1,54 @@
-"""The verb behind `ipexctl run`: look, find the environment, bring the code, plan, try the way, start."""
+"""Starts a run: gather, plan, preflight, upload, start."""
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shlex
 import time
-from collections.abc import Callable
+from concurrent.futures import wait
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.jobs.registry import RunRecord, RunRegistry, new_id
 from ipexctl.jobs.retention import prune_local, read_limits
-from ipexctl.jobs.submit import start as starting
-from ipexctl.jobs.submit.context import cluster_context, environment_of, has_environment, planned_environment
-from ipexctl.jobs.submit.failure import PreflightFailure
-from ipexctl.jobs.submit.gather import GateClosed, start_gathering
-from ipexctl.jobs.submit.pending import pending_runs
+from ipexctl.jobs.submit.context import gather
+from ipexctl.jobs.submit.job import job_of
+from ipexctl.jobs.submit.pending import abandoned_runs, clear_pending, mark_pending
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
-from ipexctl.jobs.submit.preflight.paths import check_data, check_paths
-from ipexctl.jobs.submit.preflight.requirements import command_of, completed
+from ipexctl.jobs.submit.preflight.imports import complete_requirements, install_command
+from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.project import files_in_other_generations
-from ipexctl.launch.plan import LaunchRefusal, job_of, to_json
+from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up
+from ipexctl.launch.plan import LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.remote.background import run_in_background
-from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import TimedOut, Unreachable
-from ipexctl.remote.session import capture
-from ipexctl.trust.config import config_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.submit.context import ClusterContext
-    from ipexctl.jobs.submit.gather import GatheredContext
+    from ipexctl.jobs.retention import RetentionLimits
+    from ipexctl.jobs.submit.context import RunContext
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.launch.plan import LaunchPlan
-    from ipexctl.launch.request import LaunchOptions, RankEnv
-    from ipexctl.remote.session import Session
+    from ipexctl.launch.request import LaunchOptions
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.sync.report import SyncReport
-
-Say = Callable[[str], None]
-"""Somebody who tells the user how far it is."""
+    from ipexctl.sync.sync import ProjectSync
 
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run that is on its own now."""
+    """A run that continues on its own."""
 
     record: RunRecord
     plan: LaunchPlan
@@ -65,319 +57,326 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True)
 class ConnectSettings:
-    """How this call reaches hosts, as the record remembers it."""
+    """How later commands reach the hosts of this run; kept in its record."""
 
     host_keys: str | None = None
     connect_timeout: float = 10.0
-    again: str = ""
-    """The options that choose the same hosts."""
+    host_options: str = ""
+    """The command line options that select the same hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run that could begin, with the project in its place."""
+    """The result of a dry run."""
 
     plan: LaunchPlan
-    known: ClusterContext
-    env: RankEnv
-    may_go: Callable[[], PreflightFailure | None]
-    """Waits until the ways among the nodes have been tried."""
+    context: RunContext
 
 
 def plan_run(
     hosts: Sequence[Host],
-    wishes: RunRequest,
+    request: RunRequest,
     pool: SessionPool,
-    place: ProjectLocation,
+    project: ProjectLocation,
     *,
     run: str,
-    say: Say,
-    dry_run: bool = False,
-    gathered: GatheredContext | None = None,
-) -> PlannedRun | PreflightFailure:
-    """All up to the plan; with `dry_run` nothing is copied. `gathered` is what the caller has begun with already."""
-    gathered = gathered or start_gathering(hosts, wishes, pool, place, run=run, dry_run=dry_run)
-    planned: PlannedRun | PreflightFailure | None = None
-    try:
-        planned = _planned(hosts, wishes, pool, place, gathered, say=say, dry_run=dry_run)
-    finally:
-        if not isinstance(planned, PlannedRun):
-            gathered.leave()
-    return planned
-
-
-def _planned(
-    hosts: Sequence[Host],
-    wishes: RunRequest,
-    pool: SessionPool,
-    place: ProjectLocation,
-    gathered: GatheredContext,
-    *,
-    say: Say,
-    dry_run: bool,
-) -> PlannedRun | PreflightFailure:
-    known = cluster_context(hosts, wishes, gathered.answers.result())
-    if isinstance(known, PreflightFailure):
-        return known
-    found = check_paths(hosts, wishes, pool, "" if wishes.sync else place.executed(wishes.kind))
-    if isinstance(found, PreflightFailure):
-        return found
-    env = found.env or _environment(hosts, wishes, known, say=say, dry_run=dry_run)
-    if isinstance(env, PreflightFailure):
-        return env
-    try:
-        config = None
-        if gathered.config is not None:
-            config = config_in(known.home, gathered.config.result(), [host.name for host in hosts[1:]])
-    except (Unreachable, TimedOut) as error:
-        return PreflightFailure(f"{hosts[0].name}: {error.reason}", error.fix, (hosts[0].name,), unreachable=True)
-    plan = plan_launch(
-        LaunchRequest(
-            hosts=tuple(hosts),
-            facts=known.facts,
-            internal=known.internal,
-            env=env,
-            command=place.words,
-            kind=wishes.kind,
-            cwd=known.home,
-            rundir=f"{known.home}/runs/{gathered.run}",
-            words=known.words,
-            ssh_config=config,
-            options=_options(wishes, env),
-            mpi_seen=found.mpi,
-        )
-    )
-    if isinstance(plan, LaunchRefusal):
-        return PreflightFailure(plan.reason, plan.fix, plan.hosts)
-    plan = replace(plan, notes=(*plan.notes, *_remarks(wishes.accelerate, hosts, known, env)))
-    wishes.ranks.within(plan.world_size)
-    ways: Future[PreflightFailure | str] = run_in_background(lambda: "", "nothing")
-    if not dry_run:
-        used = [host for host in hosts if host.name in {each.name for each in plan.hosts}]
-        needs = completed(place.needs, wishes, known, env) if place.needs is not None and wishes.sync else None
-        reached = [hosts[0], *(host for host in used if host != hosts[0])]
-        ways = run_in_background(lambda: check_connectivity(reached, known, env, config, pool, needs), "ways")
-
-    @functools.cache
-    def may_go() -> PreflightFailure | None:
-        said = ways.result()
-        if said and not isinstance(said, PreflightFailure):
-            say(f"note: {said}")
-        return said if isinstance(said, PreflightFailure) else None
-
-    gathered.gate.decide(may_go)
-    tree = _tree(gathered.tree, place, known, say=say, dry_run=dry_run)
-    if isinstance(tree, PreflightFailure):
-        return tree
-    lacking = None if dry_run else check_data(hosts, wishes, tree, pool)
-    if wishes.sync and (said := files_in_other_generations(tree, place.below, RunRegistry().all())):
-        say(f"note: {said}")
-    plan = replace(plan, cwd=str(PurePosixPath(tree) / place.below))
-    return lacking or PlannedRun(plan, known, env, may_go)
-
-
-def _options(wishes: RunRequest, env: RankEnv) -> LaunchOptions:
-    """What the ranks get from a configuration depends on the accelerate that is in their environment."""
-    if wishes.accelerate is None:
-        return wishes.options
-    from ipexctl.launch.accelerate_env import variables_of
-
-    kept = wishes.options.ccl_workers is not None
-    words = variables_of(wishes.accelerate, env.packages)
-    return replace(wishes.options, given=tuple(w for w in words if not (kept and w.name == "CCL_WORKER_COUNT")))
-
-
-def _remarks(
-    config: AccelerateConfig | None, hosts: Sequence[Host], known: ClusterContext, env: RankEnv
-) -> tuple[str, ...]:
-    if config is None:
-        return ()
-    from ipexctl.launch.accelerate_config import remarks
-    from ipexctl.launch.accelerate_env import misunderstandings
-
-    node0 = hosts[0]
-    own = {each.address for nic in known.facts[node0.name].network.nics for each in nic.addresses}
-    named = {node0.name, node0.address, *own}
-    return (*remarks(config, len(hosts), named), *misunderstandings(config, env.packages))
-
-
-def _environment(
-    hosts: Sequence[Host], wishes: RunRequest, known: ClusterContext, *, say: Say, dry_run: bool
-) -> RankEnv | PreflightFailure:
-    """The one that is there; to show a plan, one that could be."""
-    if not dry_run or has_environment(wishes, known):
-        return environment_of(hosts, wishes, known)
-    from ipexctl.stack.catalog.user_table import known_rows  # the table costs start-up, and is seldom needed
-
-    planned = planned_environment(wishes, known, known_rows(os.environ))
-    if isinstance(planned, PreflightFailure):
-        return planned
-    env, said = planned
-    say(f"note: {said}")
-    return env
+    notify: Callable[[str], None],
+) -> PlannedRun | StartFailure:
+    """Plan a run and change nothing, for --dry-run and export. Notes for the user go to `notify`."""
+    with ExitStack() as stack:
+        sync = None
+        if request.sync:
+            sync = run_in_background(partial(_query_tree, hosts, request, pool, project, lease=None), "tree")
+            stack.callback(wait, (sync,))
+        context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
+        if isinstance(context, StartFailure):
+            return context
+        for note in context.notes:
+            notify(f"note: {note}")
+        plan = make_plan(context, request, project, run)
+        if isinstance(plan, StartFailure):
+            return plan
+        tree = _upload(sync, project, context, notify)
+        if isinstance(tree, StartFailure):
+            return tree
+        return PlannedRun(replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory)), context)
 
 
 def submit_run(
     hosts: Sequence[Host],
-    wishes: RunRequest,
+    request: RunRequest,
     pool: SessionPool,
-    place: ProjectLocation,
+    project: ProjectLocation,
     secrets: Mapping[str, str],
-    way: ConnectSettings,
+    settings: ConnectSettings,
     *,
-    say: Say,
-    gathered: GatheredContext | None = None,
-) -> StartedRun | PreflightFailure:
-    """Plan the run and start it; it is in this machine's register before its first rank lives."""
-    gathered = gathered or start_gathering(hosts, wishes, pool, place)
-    run = gathered.run
-    try:
-        keep = read_limits(os.environ)
-        planned = plan_run(hosts, wishes, pool, place, run=run, say=say, gathered=gathered)
-    except UserError:
-        gathered.leave()
-        _release_tree(hosts, wishes, pool, run)
-        raise
-    if isinstance(planned, PreflightFailure):
-        _release_tree(hosts, wishes, pool, run)
-        return planned
-    plan, known, env = planned.plan, planned.known, planned.env
-    used = [host for host in hosts if host.name in {each.name for each in plan.hosts}]
-    if hosts[0] not in used:
-        used.insert(0, hosts[0])
-    stores = known.stores()
-    python = env.python
-    firsts: dict[str, str] = {}
-    for host in used:
-        firsts.setdefault(stores[host.name] or f"alone:{host.name}", host.name)
-    record = RunRecord(
+    notify: Callable[[str], None],
+) -> StartedRun | StartFailure:
+    """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
+
+    The preflight checks take longest. A tree that needs no upload, the supervisor and the job files do not wait for it.
+    """
+    run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
+    with mark_pending(registry.directory, run), ExitStack() as on_failure:
+        sync = None
+        if request.sync:
+            sync = run_in_background(partial(_query_tree, hosts, request, pool, project, lease=run), "tree")
+            on_failure.callback(_release_tree, hosts, request, pool, run, sync)
+
+        context = gather(hosts, request, pool, unsynced=project.executed_path(request))
+        if isinstance(context, StartFailure):
+            return context
+
+        plan = make_plan(context, request, project, run)
+        if isinstance(plan, StartFailure):
+            return plan
+
+        preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, notify), "preflight")
+
+        tree = _upload(sync, project, context, notify, preflight)
+        if isinstance(tree, StartFailure):
+            return tree
+        if (failure := check_data(hosts, request, tree, pool)) is not None:
+            return failure
+        if request.sync and (note := files_in_other_generations(tree, project.subdirectory, registry.all())):
+            notify(f"note: {note}")
+        plan = replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
+
+        record = _record(run, context, plan, request, settings)
+        on_failure.callback(registry.remove, run)
+        registry.save(record)
+        spec = _launch_spec(record, context, plan, request, secrets, retention)
+        launch = Launch(record.nodes, spec, pool)
+        on_failure.callback(launch.abandon)
+        failure = launch.prepare() or preflight.result()
+        if failure is not None:
+            return failure
+        clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
+        failure = launch.start_mpirun()
+        if failure is None or failure.is_unsure:
+            on_failure.pop_all()
+        if failure is not None:
+            return failure
+    run_in_background(lambda: prune_local(registry, retention), "prune")
+    return StartedRun(record, plan, (*plan.notes, *_logind_notes(context)))
+
+
+def make_plan(
+    context: RunContext, request: RunRequest, project: ProjectLocation, run: str
+) -> LaunchPlan | StartFailure:
+    """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
+
+    Raises a UserError if the ranks to show do not exist.
+    """
+    options, notes = request.options, list[str]()
+    if request.accelerate is not None:
+        options, notes = _accelerate_options(request.accelerate, options, context)
+    plan = plan_launch(
+        LaunchRequest(
+            hosts=context.hosts,
+            facts=context.facts,
+            internal=context.addresses,
+            env=context.env,
+            command=project.command,
+            kind=request.kind,
+            cwd=context.home,
+            rundir=f"{context.home}/runs/{run}",
+            words=context.ssh_names,
+            ssh_config=context.ssh_config,
+            options=options,
+            mpi_seen=context.mpi,
+        )
+    )
+    if isinstance(plan, LaunchRefusal):
+        return StartFailure(plan.reason, plan.fix, plan.hosts)
+    request.ranks.within(plan.world_size)
+    return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _accelerate_options(
+    config: AccelerateConfig, options: LaunchOptions, context: RunContext
+) -> tuple[LaunchOptions, list[str]]:
+    """The launch options with the variables of an accelerate config, and notes about its other fields.
+
+    They depend on the version of accelerate in the environment.
+    """
+    from ipexctl.launch.accelerate_config import remarks
+    from ipexctl.launch.accelerate_env import misunderstandings, variables_of
+
+    keeps_workers = options.ccl_workers is not None
+    variables = variables_of(config, context.env.packages)
+    given = tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
+    node0 = context.hosts[0]
+    addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
+    notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})
+    return replace(options, given=given), [*notes, *misunderstandings(config, context.env.packages)]
+
+
+def _preflight(
+    context: RunContext,
+    plan: LaunchPlan,
+    request: RunRequest,
+    pool: SessionPool,
+    project: ProjectLocation,
+    notify: Callable[[str], None],
+) -> StartFailure | None:
+    """Check the connections between the hosts with ranks, and the imports of the script."""
+    requirements = project.requirements if request.sync else None
+    if requirements is not None:
+        requirements = complete_requirements(requirements, request, context)
+    result = check_connectivity(_nodes(context, plan), context, pool, requirements)
+    if isinstance(result, str) and result:
+        notify(f"note: {result}")
+    return result if isinstance(result, StartFailure) else None
+
+
+def _query_tree(
+    hosts: Sequence[Host],
+    request: RunRequest,
+    pool: SessionPool,
+    project: ProjectLocation,
+    *,
+    lease: str | None,
+) -> ProjectSync:
+    """Read the project, and ask the hosts which of its files they have. A complete tree gets the lease at once."""
+    from ipexctl.sync.project import data_patterns, read_project  # imported while the facts are gathered
+    from ipexctl.sync.sync import query_project
+
+    excludes = (*request.excludes, *data_patterns(project.root, [Path(path) for path in request.data]))
+    return query_project(
+        read_project(project.root, excludes, includes=request.includes, home=request.home, allow_big=request.allow_big),
+        hosts,
+        pool,
+        home=request.home,
+        iface=request.iface,
+        timeout=request.timeout,
+        dry_run=lease is None,
+        lease=lease,
+        ended=abandoned_runs(RunRegistry().directory),
+    )
+
+
+def _upload(
+    query: Future[ProjectSync] | None,
+    project: ProjectLocation,
+    context: RunContext,
+    notify: Callable[[str], None],
+    preflight: Future[StartFailure | None] | None = None,
+) -> str | StartFailure:
+    """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree."""
+    if query is None:
+        return str(project.root)
+    sync = query.result()
+    if sync.needs_upload and preflight is not None and (failure := preflight.result()) is not None:
+        return failure
+    report = sync.upload()
+    failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]
+    if failed:
+        first = failed[0]
+        return StartFailure(
+            f"{first.host.name}: the project could not be synced: {first.reason}",
+            first.fix,
+            tuple(host.host.name for host in failed),
+            is_unreachable=first.status == "unreachable",
+        )
+    for note in report.notes:
+        notify(f"note: {note}")
+    changed = [host for host in report.hosts if host.files_sent]
+    if changed and not sync.dry_run:
+        files = "1 file" if report.files == 1 else f"{report.files} files"
+        sent, names = max(host.files_sent for host in changed), fold(host.host.name for host in changed)
+        notify(f"{report.root}: {sent} of {files} uploaded to {names}, {report.seconds:.1f} s")
+    path = report.path or next((host.path for host in report.hosts if host.path), None)
+    return path or f"{context.home}/code/{report.project}"
+
+
+def _nodes(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
+    """Node0, which may be without ranks, and the hosts with ranks."""
+    names = {host.name for host in plan.hosts}
+    return (context.hosts[0], *(host for host in context.hosts[1:] if host.name in names))
+
+
+def _record(
+    run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, settings: ConnectSettings
+) -> RunRecord:
+    nodes = _nodes(context, plan)
+    first_of_store: dict[str, str] = {}
+    for host in nodes:
+        first_of_store.setdefault(context.stores[host.name], host.name)
+    return RunRecord(
         id=run,
-        node0=hosts[0],
-        home=known.home,
-        python=python,
-        script=" ".join(wishes.words)[:200],
+        node0=nodes[0],
+        home=context.home,
+        python=context.env.python,
+        script=" ".join(request.argv)[:200],
         env=plan.env or plan.python,
         started=time.time(),
         world_size=plan.world_size,
-        hosts=tuple(host.name for host in used),
-        host_keys=way.host_keys,
-        connect_timeout=way.connect_timeout,
-        stores=tuple(firsts.values()),
-        nodes=tuple(used),
-        ranks=tuple(each.host for each in sorted(plan.ranks, key=lambda each: each.rank)),
+        hosts=tuple(host.name for host in nodes),
+        host_keys=settings.host_keys,
+        connect_timeout=settings.connect_timeout,
+        stores=tuple(first_of_store.values()),
+        nodes=nodes,
+        ranks=tuple(rank.host for rank in sorted(plan.ranks, key=lambda rank: rank.rank)),
         cwd=plan.cwd,
-        again=way.again,
+        again=settings.host_options,
     )
-    jobs = {host.name: job_of(plan, host, secrets) for host in plan.hosts}
-    files = [starting.File(file.name, file.text.encode(), file.mode) for file in plan.files]
-    shown = {**to_json(plan), "install": command_of(plan.env, known, wishes.env) if plan.env else ""}
-    files.append(starting.File("plan.json", json.dumps(shown, indent=1).encode()))
-    spec = starting.LaunchSpec(
-        id=run,
-        home=known.home,
-        python=python,
+
+
+def _launch_spec(
+    record: RunRecord,
+    context: RunContext,
+    plan: LaunchPlan,
+    request: RunRequest,
+    secrets: Mapping[str, str],
+    retention: RetentionLimits,
+) -> LaunchSpec:
+    install = install_command(context.env_record(plan.env), request.env) if plan.env else ""
+    document = json.dumps({**to_json(plan), "install": install}, indent=1)
+    return LaunchSpec(
+        id=record.id,
+        home=context.home,
+        python=context.env.python,
         bind=plan.hosts[0].address,
         addresses=[host.address for host in plan.hosts],
         argv=plan.argv,
         launcher_env={setting.name: setting.value for setting in plan.launcher_env},
-        jobs=jobs,
-        stores=stores,
-        files=files,
-        setup=wishes.setup,
+        jobs={host.name: job_of(plan, host, secrets) for host in plan.hosts},
+        stores=context.stores,
+        files=[
+            *(File(file.name, file.text.encode(), file.mode) for file in plan.files),
+            File("plan.json", document.encode()),
+        ],
+        setup=request.setup,
         script=record.script,
         env=record.env,
         time_limit=plan.time_limit,
-        restarts=wishes.restarts,
-        hang_after=wishes.hang_after,
-        logind=known.facts[hosts[0].name].logind,
-        keep=keep,
+        restarts=request.restarts,
+        hang_after=request.hang_after,
+        logind=context.facts[record.node0.name].logind,
+        retention=retention,
     )
-    register = RunRegistry()
-    try:
-        register.save(record)
-    except UserError:
-        _release_tree(used, wishes, pool, run)
-        raise
 
-    def may_go() -> PreflightFailure | None:
-        refused = planned.may_go()
-        if refused is None:
-            pending_runs(register.directory, run)
-        return refused
 
-    try:
-        started = starting.start(used, spec, pool, may_go)
-    except UserError:
-        register.remove(run)
-        _release_tree(used, wishes, pool, run)
-        raise
-    if isinstance(started, starting.StartFailure) and started.unsure:
-        name, error = next(iter(started.errors.items()))
-        fix = f"it may have begun, or not: ipexctl ps says which, ipexctl stop {run} ends it"
-        return PreflightFailure(f"{name}: {error.reason}", fix, (name,), error.status == "unreachable", unsure=True)
-    if isinstance(started, starting.StartFailure):
-        register.remove(run)
-        _release_tree(used, wishes, pool, run)
-        if started.refused is not None:
-            return started.refused
-        name, error = next(iter(started.errors.items()))
-        return PreflightFailure(
-            f"{name}: {error.reason}", error.fix, tuple(started.errors), error.status == "unreachable"
-        )
-    run_in_background(lambda: prune_local(register, keep), "prune")
-    return StartedRun(record, replace(plan, master_port=started.master_port), (*plan.notes, *started.notes))
+def _logind_notes(context: RunContext) -> tuple[str, ...]:
+    name = context.hosts[0].name
+    logind = context.facts[name].logind
+    if logind is None or not logind.kill_user_processes or logind.linger:
+        return ()
+    note = f"{name}: logind ends all processes of an account at its last logout, and the run with them"
+    return (f"{note}; `loginctl enable-linger` there, once, prevents that",)
+
+
+def _release_tree(
+    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, run: str, sync: Future[ProjectSync]
+) -> None:
+    """Remove the run's leases, so that the next sync may change the tree in place."""
+    wait((sync,))  # it may still ask for a lease
+    home = shlex.quote(request.home.removeprefix("~/"))  # sessions start in the home directory
+    clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{run}", pool)
 
 
 def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:
-    """A run that failed or was stopped early may not have reached every node: its token and secrets are taken off."""
-    used = [host for host in hosts if host.name in record.hosts]
-
-    def clear(host: Host, session: Session) -> None:
-        del host
-        capture(session, Command.argv("rm", "-f", f"{record.rundir}/job.json"), timeout=10)
-
-    list(pool.each(used, clear))  # a node that is lost keeps a token that opens nothing any more
-
-
-def _release_tree(hosts: Sequence[Host], wishes: RunRequest, pool: SessionPool, run: str) -> None:
-    """A run that doesn't begin holds no tree: the next sync may change it in place."""
-    if not wishes.sync:
-        return
-    home = shlex.quote(wishes.home[2:]) if wishes.home.startswith("~/") else shlex.quote(wishes.home)
-
-    def release(host: Host, session: Session) -> None:
-        del host
-        capture(session, Command(f"rm -f {home}/code/*/.ipexctl/leases/{run}", "release the tree"), timeout=10)
-
-    list(pool.each(hosts, release))  # where a host is lost, its lease runs out by itself
-
-
-def _tree(
-    bringing: Future[SyncReport] | None, place: ProjectLocation, known: ClusterContext, *, say: Say, dry_run: bool
-) -> str | PreflightFailure:
-    """The project's directory on the hosts."""
-    if bringing is None:
-        return str(place.root)
-    try:
-        report = bringing.result()
-    except GateClosed as closed:
-        if closed.refused is None:
-            raise
-        return closed.refused
-    bad = [each for each in report.hosts if each.status in ("failed", "unreachable")]
-    if bad:
-        return PreflightFailure(
-            f"{bad[0].host.name}: the project is not there: {bad[0].reason}",
-            bad[0].fix,
-            tuple(each.host.name for each in bad),
-            unreachable=bad[0].status == "unreachable",
-        )
-    for note in report.notes:
-        say(f"note: {note}")
-    lacked = [each for each in report.hosts if each.files_sent]
-    if lacked and not dry_run:
-        files = "1 file" if report.files == 1 else f"{report.files} files"
-        sent, to = max(each.files_sent for each in lacked), fold(each.host.name for each in lacked)
-        say(f"{report.root}: {sent} of {files} brought to {to}, {report.seconds:.1f} s")
-    path = report.path or next((each.path for each in report.hosts if each.path), None)
-    return path or f"{known.home}/code/{report.project}"
+    """Remove token and secrets from the nodes of a run that failed or was stopped before all ranks had read them."""
+    nodes = [host for host in hosts if host.name in record.hosts]
+    clean_up(nodes, f"rm -f {shlex.quote(record.rundir)}/job.json", pool)

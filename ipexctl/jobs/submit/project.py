@@ -1,4 +1,4 @@
-"""The project on this machine: where its root is, and what the ranks execute in it. No host is touched."""
+"""Finds the project on the control machine: its root, and the command of the ranks in it. No host is contacted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.submit.preflight.requirements import requirements_of_module, requirements_of_script
+from ipexctl.jobs.submit.preflight.imports import requirements_of_module, requirements_of_script
 from ipexctl.sync.root import path_problem, root_for, root_problem
 
 if TYPE_CHECKING:
@@ -20,87 +20,88 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.preflight.imports import ScriptRequirements
     from ipexctl.jobs.submit.request import RunRequest
-    from ipexctl.launch.request import CommandKind
 
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectLocation:
-    """Where the project is here, and what the ranks execute in it."""
-
     root: Path
-    below: str
-    """The working directory, from the root on."""
-    words: tuple[str, ...]
-    """The command, the script from the working directory on."""
-    needs: ScriptRequirements | None = None
-    """What of it the hosts' Python has to have; None where we don't bring it."""
+    """On the control machine."""
+    subdirectory: str
+    """The working directory of the ranks, relative to the root."""
+    command: tuple[str, ...]
+    """The command of the ranks; a script is relative to the working directory."""
+    requirements: ScriptRequirements | None = None
+    """None if nothing is known of the command."""
 
-    def executed(self, kind: CommandKind) -> str:
-        """The script, or else the working directory: where it lies here, and on hosts it isn't brought to."""
-        at = self.root / self.below
-        return os.path.normpath(at / self.words[0] if kind == "script" else at)
+    def executed_path(self, request: RunRequest) -> str:
+        """The path that hosts must have if the project is not synced: the script, else the working directory."""
+        if request.sync:
+            return ""
+        cwd = self.root / self.subdirectory
+        return os.path.normpath(cwd / self.command[0] if request.kind == "script" else cwd)
 
 
-def locate_project(wishes: RunRequest, cwd: Path) -> ProjectLocation:
-    """Refuses a script that isn't there, or is no Python, before any host is touched."""
-    script = Path(wishes.script) if wishes.kind == "script" else None
-    if script is not None:
-        at = cwd / script
-        if problem := path_problem(at, "file"):
-            raise UserError(
-                f"the script {quoted(str(script))} {problem}",
-                fix="its path from here; a module: -m NAME; a command: -- CMD",
-            )
-    if wishes.cwd is not None and (problem := path_problem(cwd / wishes.cwd, "directory")):
-        raise UserError(f"--cwd {quoted(str(wishes.cwd))} {problem}", fix="the project's directory on this machine")
-    root = root_for(script, wishes.cwd, cwd)
-    if wishes.sync and (problem := root_problem(root)):
+def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
+    """Refuses a script that does not exist or is not Python."""
+    script = Path(request.script) if request.kind == "script" else None
+    if script is not None and (problem := path_problem(cwd / script, "file")):
+        raise UserError(
+            f"the script {quoted(str(script))} {problem}",
+            fix="name its path from here; for a module: -m NAME; for a command: -- CMD",
+        )
+    if request.cwd is not None and (problem := path_problem(cwd / request.cwd, "directory")):
+        raise UserError(
+            f"--cwd {quoted(str(request.cwd))} {problem}", fix="name the project's directory on this machine"
+        )
+    root = root_for(script, request.cwd, cwd)
+    if request.sync and (problem := root_problem(root)):
         raise UserError(problem, fix=project_fix(script and cwd / script))
     here = Path(os.path.normpath(cwd))
-    below = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+    subdirectory = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+    workdir = root / subdirectory
     if script is None:
-        needs = requirements_of_module(wishes.script, root / below) if wishes.kind == "module" else None
-        return ProjectLocation(root, below, wishes.words, needs)
-    at = Path(os.path.normpath(cwd / script))
-    if not at.is_relative_to(root):
+        requirements = requirements_of_module(request.script, workdir) if request.kind == "module" else None
+        return ProjectLocation(root, subdirectory, request.argv, requirements)
+    path = Path(os.path.normpath(cwd / script))
+    if not path.is_relative_to(root):
         raise UserError(
             f"the script {quoted(str(script))} is not below {root}",
-            fix="--cwd names the directory that holds all of it",
+            fix="name a directory that contains both: --cwd DIR",
         )
-    needs = requirements_of_script(str(script), at, root / below)
-    word = os.path.relpath(at, root / below)
-    word = f"./{word}" if word.startswith("-") else word  # Python would take it for an option of its own
-    return ProjectLocation(root, below, (word, *wishes.words[1:]), needs)
+    requirements = requirements_of_script(str(script), path, workdir)
+    argument = os.path.relpath(path, workdir)
+    argument = f"./{argument}" if argument.startswith("-") else argument  # Python takes `-x.py` for options
+    return ProjectLocation(root, subdirectory, (argument, *request.argv[1:]), requirements)
 
 
 def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--no-sync") -> str:
-    """What to type where a root can't be a project. `option` names a project's directory, `without` copies nothing."""
+    """The fix for a root that is no project. `option` names a project's directory; `without` syncs nothing."""
     if script is None:
-        return f"cd to the project's directory, or name it: {option}DIR; to copy nothing: {without}"
-    at = Path(os.path.normpath(script))
-    if not root_problem(at.parent):
-        return f"name the project's directory: {option}{shlex.quote(str(at.parent))}"
+        return f"cd to the project's directory, or name it: {option}DIR; to sync nothing: {without}"
+    path = Path(os.path.normpath(script))
+    if not root_problem(path.parent):
+        return f"name the project's directory: {option}{shlex.quote(str(path.parent))}"
     return (
-        f"make a project of it: mkdir ~/project && mv {shlex.quote(str(at))} ~/project/ && cd ~/project; "
-        f"where the script is on every host: {without}"
+        f"make a project of it: mkdir ~/project && mv {shlex.quote(str(path))} ~/project/ && cd ~/project; "
+        f"if every host has the script: {without}"
     )
 
 
-def files_in_other_generations(tree: str, below: str, records: Sequence[RunRecord]) -> str:
-    """A sentence, where the last run of this project wrote into a later generation of its tree. Pure."""
+def files_in_other_generations(tree: str, subdirectory: str, records: Sequence[RunRecord]) -> str:
+    """A note if the last run of this project wrote into a later generation of its tree. Pure."""
     first, number = _generation(tree)
     for record in reversed(records):
-        end = "" if below == "." else f"/{below}"
-        at, then = _generation(record.cwd.removesuffix(end))
-        if at != first:
+        suffix = "" if subdirectory == "." else f"/{subdirectory}"
+        record_tree, record_number = _generation(record.cwd.removesuffix(suffix))
+        if record_tree != first:
             continue
-        if then <= number:
+        if record_number <= number:
             return ""
         return (
-            f"this run begins in {tree}, which is free again; what {record.id} wrote is in {record.cwd}: "
-            f"ipexctl fetch {record.id}:PATH . brings it into the project"
+            f"this run uses {tree}, which is free again; files that {record.id} wrote are in {record.cwd}; "
+            f"to copy one into the project: ipexctl fetch {record.id}:PATH ."
         )
     return ""
 

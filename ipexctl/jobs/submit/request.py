@@ -1,8 +1,8 @@
-"""What a call of run asks for, and how its words become variables for the ranks. Pure but for reading --env-file."""
+"""The request of one call of run, its checks, and the reason why a run was not started."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import FileError, UserError
@@ -12,7 +12,7 @@ from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import Export
-from ipexctl.text import is_variable_name
+from ipexctl.text import is_variable_name, on_same_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.launch.request import CommandKind, LaunchOptions
+    from ipexctl.remote.outcome import HostError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,98 +30,122 @@ class RunRequest:
     """One call of run."""
 
     kind: CommandKind
-    words: tuple[str, ...]
-    """The script, module or command, and its arguments, as they were given."""
+    argv: tuple[str, ...]
+    """The script, module or command, and its arguments."""
     options: LaunchOptions
     env: str = "default"
     python: str | None = None
-    """A Python of the user's, on every host."""
+    """The path of the user's own Python, the same on every host."""
     setup: str | None = None
-    """A file on every host that bash sources first."""
+    """The path of a file on every host that bash sources first."""
     home: str = "~/.ipexctl"
     iface: str | None = None
     cwd: Path | None = None
     sync: bool = True
     excludes: tuple[str, ...] = ()
     includes: tuple[str, ...] = ()
-    """Patterns of what is sent although it is left out otherwise, as credentials are."""
+    """Patterns of files that are excluded otherwise, such as credentials."""
     data: tuple[str, ...] = ()
-    """Directories that must be on every host."""
+    """Directories that every host must have."""
     allow_big: bool = False
     timeout: float | None = None
     restarts: int = 0
     hang_after: float = 600.0
-    """Seconds without a word of any rank's until that is reported; 0: never."""
+    """Seconds without output of any rank until a stall is reported; 0: never."""
     stack: str | None = None
     torch: str | None = None
-    """Which environment is to be made where it is missing."""
+    """With `stack`: the environment to install where it is missing."""
     accelerate: AccelerateConfig | None = None
-    """A configuration of accelerate's; what it says of ranks and ports is in `options` already."""
+    """Its ranks and ports are in `options` already."""
     ranks: RankSet = EVERY_RANK
-    """Which are to be shown."""
+    """The ranks to show."""
 
     @property
     def script(self) -> str:
-        """What the run is called after."""
-        return self.words[0]
+        """The script, module or command; the run's id begins with its name."""
+        return self.argv[0]
 
 
-def check_request(wishes: RunRequest) -> None:
-    """Refuse what can't be, before any host is touched."""
-    if (refusal := check_options(wishes.options)) is not None:
+@dataclass(frozen=True, slots=True)
+class StartFailure:
+    """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`."""
+
+    reason: str
+    fix: str = ""
+    hosts: tuple[str, ...] = ()
+    is_unreachable: bool = False
+    is_unsure: bool = False
+    """The connection was lost when the run was started: it may run."""
+
+    @classmethod
+    def of_host(cls, name: str, error: HostError) -> StartFailure:
+        return cls(f"{name}: {error.reason}", error.fix, (name,), error.status == "unreachable")
+
+    def with_host_options(self, options: str) -> StartFailure:
+        """With options in each suggested command that select the same hosts."""
+        return replace(self, fix=on_same_hosts(self.fix, options))
+
+    @property
+    def exit_code(self) -> int:
+        return 3 if self.is_unreachable else 1
+
+
+def check_request(request: RunRequest) -> None:
+    """Refuse impossible options, before any host is contacted."""
+    if (refusal := check_options(request.options)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
-    for option, path in (("--python", wishes.python), ("--setup", wishes.setup)):
+    for option, path in (("--python", request.python), ("--setup", request.setup)):
         if path is not None and not path.startswith("/"):
-            raise UserError(f"{option} {quoted(path)} is no absolute path", fix="its path on the hosts, from / on")
+            raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
 
 
-def check_ranks(wishes: RunRequest, hosts: Sequence[Host]) -> None:
-    """Refuse numbers of ranks that these hosts can't have, as far as that is known without asking them."""
-    options = wishes.options
+def check_ranks(request: RunRequest, hosts: Sequence[Host]) -> None:
+    """Refuse numbers of ranks that do not fit the hosts, as far as that is known before they are contacted."""
+    options = request.options
     share = distribute_ranks(hosts, options.n, options.ppn, 1)
     if isinstance(share, LaunchRefusal):
         raise UserError(share.reason, fix=share.fix)
     if options.n is not None or options.ppn is not None or all(host.slots for host in hosts):
-        wishes.ranks.within(sum(share.counts))
+        request.ranks.within(sum(share.counts))
 
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """The user's variables; the values of secrets are kept apart from every plan that is shown."""
+    """The user's variables. The values of secrets are apart, because plans are shown."""
 
     exports: tuple[Export, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
 
-def read_exports(words: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]) -> Exports:
-    """`-x KEY=VALUE`, `-x KEY` (the value is our own, and secret), and the lines of --env-file (secret, too)."""
+def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]) -> Exports:
+    """`-x KEY=VALUE`, `-x KEY` (a secret with its value in `environ`), and the lines of --env-file (secrets, too)."""
     found: dict[str, Export] = {}
     for file in files:
         for name, value in _read_env_file(file).items():
             found[name] = Export(name, value, secret=True, source=f"--env-file {file.name}")
-    for word in words:
-        name, equals, value = word.partition("=")
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
         if not is_variable_name(name):
             raise UserError(
-                f"-x {quoted(word)}: {quoted(name)} is no name of a variable", fix="-x NAME=VALUE, or -x NAME"
+                f"-x {quoted(argument)}: {quoted(name)} is not a variable name", fix="-x NAME=VALUE, or -x NAME"
             )
         if equals:
             found[name] = Export(name, value, source="-x")
         elif name in environ:
             found[name] = Export(name, environ[name], secret=True, source="-x")
         else:
-            raise UserError(f"-x {name}: it isn't set here", fix=f"export {name}=…, or -x {name}=VALUE")
+            raise UserError(f"-x {name}: it is not set here", fix=f"export {name}=…, or -x {name}=VALUE")
     exports = tuple(found.values())
     return Exports(exports, {export.name: export.value for export in exports if export.secret})
 
 
 def _read_env_file(path: Path) -> dict[str, str]:
-    """`NAME=VALUE` lines as docker reads them: no shell looks into the value; quotes around all of it go."""
+    """`NAME=VALUE` lines, as docker reads them: no shell expansion; quotes around a whole value are removed."""
     try:
         text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UserError(f"--env-file {path}: {said}", fix="a file of NAME=VALUE lines") from None
+        problem = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise UserError(f"--env-file {path}: {problem}", fix="a file of NAME=VALUE lines") from None
     found: dict[str, str] = {}
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
@@ -129,7 +154,7 @@ def _read_env_file(path: Path) -> dict[str, str]:
         name, equals, value = line.removeprefix("export ").partition("=")
         name = name.strip()
         if not equals or not is_variable_name(name):
-            # The line itself may be a secret: it is not shown.
+            # The line is not shown: it may be a secret.
             raise FileError(str(path), number, "this is not NAME=VALUE", fix="one variable a line; # begins a comment")
         value = value.strip()
         if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":

@@ -10,6 +10,7 @@ import contextlib
 import math
 from typing import Any, Callable, Dict, Literal, Mapping, NamedTuple, TypeVar, cast
 
+from ipexctl.node.common.job import Master
 from ipexctl.node.common.processes import ProcessIdentity
 
 Json = Dict[str, Any]
@@ -145,13 +146,6 @@ class Mpirun(NamedTuple):
     exit_code: int | None = None
     tail: tuple[str, ...] = ()
     """Its last output lines, when it ended the run."""
-
-
-class Master(NamedTuple):
-    """The rendezvous address of the ranks: MASTER_ADDR and MASTER_PORT."""
-
-    addr: str = ""
-    port: int | None = None
 
 
 class RunStatus(NamedTuple):

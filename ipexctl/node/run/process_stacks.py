@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any, Dict, Sequence
 
 from ipexctl.node.common.processes import is_caught, is_in_mask, read_stat
 from ipexctl.node.run import processes
@@ -39,7 +39,7 @@ Json = Dict[str, Any]
 class ProcessStacks:
     """The stacks of one rank. `poll` returns its messages whenever `reader` is readable."""
 
-    def __init__(self, guard: int, rundir: str, command: list[str]) -> None:
+    def __init__(self, guard: int, rundir: str, command: Sequence[str]) -> None:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)

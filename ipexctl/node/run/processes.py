@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 from ipexctl.node.common.processes import read_stat
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.job import RankJob
     from ipexctl.node.common.processes import ProcessStat
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
@@ -51,10 +52,10 @@ def _set_memory(nodes: list[int]) -> str:
 
 
 @contextlib.contextmanager
-def bound(plan: dict[str, Any], mismatches: list[str]) -> Iterator[None]:
+def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
     """Processes started inside inherit the planned cores and memory; differences are appended to `mismatches`."""
     before = os.sched_getaffinity(0)
-    cores, nodes = set(plan.get("cores") or ()), list(plan.get("memory") or ())
+    cores, nodes = set(plan.cores), list(plan.memory)
     if cores:
         try:
             os.sched_setaffinity(0, cores)

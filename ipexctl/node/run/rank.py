@@ -1,17 +1,9 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
-mpirun starts it as `PYTHON -I RUNDIR/agent.zip run.rank RUNDIR/job.json`; the supervisor decides. The job file, mode
-0600, is the part of the run of one node (or of one shared home):
+mpirun starts it as `PYTHON -I RUNDIR/agent.zip run.rank RUNDIR/job.json`, with the record of `node/common/job.py`. The
+supervisor decides.
 
-    {"id", "token": 64 hex digits, "supervisor": {"address", "port"}, "home", "rundir", "world_size",
-     "master": {"addr", "port": null where the supervisor picks one}, "command": [word, …], "cwd",
-     "variables": {name: value, or null to unset it}, "unset": [name, …],
-     "prepended": [name of a variable whose value goes before the existing one, …],
-     "setup": a file that bash sources first, or null, "python",
-     "ranks": {"3": {"host", "local_rank", "local_size", "cores": [cpu, …], "memory": [node, …],
-                     "variables": {…, over those above}}}}
-
-Its exit code is that of the command (128+N for signal N), 111 when the rank can't start, 112 when the supervisor is
+The exit code is that of the command (128+N for signal N), 111 when the rank can't start, 112 when the supervisor is
 lost.
 """
 
@@ -24,11 +16,15 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO, Any, Dict
+from typing import IO, TYPE_CHECKING, Any, Dict
 
 from ipexctl.node.common import frames
+from ipexctl.node.common.job import Master, read_job
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemory
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.job import JobRecord
 
 CONNECT = 20.0
 """Seconds for the first connection."""
@@ -50,11 +46,11 @@ Json = Dict[str, Any]
 class Rank:
     """One rank: connects, starts the command, forwards its output, and ends when all of it is acknowledged."""
 
-    def __init__(self, job: Json, path: str, rank: int) -> None:
+    def __init__(self, job: JobRecord, path: str, rank: int) -> None:
         self.job, self.path, self.rank = job, path, rank
-        self.plan: Json = job["ranks"][str(rank)]
+        self.plan = job.ranks[rank]
         self.guard = processes.Guard()
-        self.stacks = process_stacks.ProcessStacks(self.guard.pid, job["rundir"], job["command"])
+        self.stacks = process_stacks.ProcessStacks(self.guard.pid, job.rundir, job.command)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": None}
         self.client = supervisor_client.SupervisorClient(job, self.identity, self.resume)
@@ -110,9 +106,9 @@ class Rank:
         while not self.client.is_up:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
                 remove_job_file(self.path)
-                address = "{address}:{port}".format(**self.job["supervisor"])
+                address, port = self.job.supervisor
                 raise rank_env.RankStartError(
-                    f"the supervisor at {address} can't be reached from here: {self.client.why}; "
+                    f"the supervisor at {address}:{port} can't be reached from here: {self.client.why}; "
                     "is the port open between the nodes? (ipexctl doctor looks)"
                 )
             self.exchange(wake, 0.2)
@@ -122,13 +118,14 @@ class Rank:
         out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         code, why = 127, ""
         try:
-            master, attempt = self.welcome.get("master") or self.job["master"], int(self.identity["attempt"] or 0)
+            master = Master(**self.welcome["master"]) if "master" in self.welcome else self.job.master
+            attempt = int(self.identity["attempt"] or 0)
             environ = self.stacks.prepare(rank_env.environment(self.job, self.rank, master, attempt))
             self.client.last_received = time.monotonic()  # a setup file takes time, in which nothing is read
             with processes.bound(self.plan, self.mismatches):
                 self.child = subprocess.Popen(
-                    self.job["command"],
-                    cwd=self.job["cwd"],
+                    self.job.command,
+                    cwd=self.job.cwd,
                     env=environ,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -138,11 +135,9 @@ class Rank:
                     preexec_fn=processes.die_with_parent,
                 )
         except OSError as error:
-            missing = error.filename == self.job["cwd"]
+            missing = error.filename == self.job.cwd
             code = 126 if isinstance(error, PermissionError) else 127
-            why = (
-                f"{error.filename or self.job['command'][0]}: {error.strerror}" if error.errno else str(error.strerror)
-            )
+            why = f"{error.filename or self.job.command[0]}: {error.strerror}" if error.errno else str(error.strerror)
             why += "; is the project synced to this path? (ipexctl sync)" if missing else ""
         if self.child is not None:
             self.guard.watch(self.child.pid)
@@ -153,7 +148,7 @@ class Rank:
             assert self.child.stderr is not None
             pipes: list[IO[bytes]] = [self.child.stdout, self.child.stderr]
         else:
-            err.put(f"ipexctl: {self.plan['host']}: {why}\n".encode())
+            err.put(f"ipexctl: {self.plan.host}: {why}\n".encode())
             pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
         self.streams = [supervisor_client.Stream(pipe, buffer) for pipe, buffer in zip(pipes, (out, err))]
         if self.child is None:
@@ -162,7 +157,7 @@ class Rank:
 
     def output_buffer(self, stream: frames.Stream) -> output_buffer.OutputBuffer:
         name = frames.SUFFIXES[stream]
-        spill = os.path.join(self.job["rundir"], "spill", f"{self.rank:04}.{name}")
+        spill = os.path.join(self.job.rundir, "spill", f"{self.rank:04}.{name}")
         return output_buffer.OutputBuffer(spill, self.rank, stream, int(self.welcome.get(name) or 0))
 
     def resume(self, welcome: Json) -> None:
@@ -354,7 +349,7 @@ def print_error(text: str) -> None:
 def main(path: str) -> int:
     try:
         with open(path, encoding="utf-8") as file:
-            job: Json = json.load(file)
+            job = read_job(json.load(file))
         code = Rank(job, path, rank_env.find_rank(job)).run()
     except (OSError, ValueError) as error:
         print_error(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")

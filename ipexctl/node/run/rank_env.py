@@ -6,7 +6,10 @@ import os
 import pwd
 import shlex
 import subprocess
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Collection
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.job import JobRecord, Master, Variables
 
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
@@ -14,50 +17,48 @@ LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "M
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 SOURCED = 90.0
 """Seconds for a setup file: one that waits for input would block the run without a message."""
-Json = Dict[str, Any]
 
 
 class RankStartError(Exception):
     """This rank can't start; the text is the reason."""
 
 
-def find_rank(job: Json) -> int:
+def find_rank(job: JobRecord) -> int:
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
     if number is None:
         raise RankStartError(f"mpirun told this rank its number in none of {', '.join(RANKS)}")
-    if number not in job["ranks"]:
+    if int(number) not in job.ranks:
         raise RankStartError(f"mpirun started rank {number} here, where it wasn't planned")
     size = next((os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()), None)
-    if size is not None and int(size) != job["world_size"]:
-        raise RankStartError(f"mpirun says there are {size} ranks, and the plan {job['world_size']}")
+    if size is not None and int(size) != job.world_size:
+        raise RankStartError(f"mpirun says there are {size} ranks, and the plan {job.world_size}")
     return int(number)
 
 
-def environment(job: Json, rank: int, master: Json, attempt: int) -> dict[str, str]:
+def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict[str, str]:
     """mpirun's environment without variables of other launchers, plus the planned variables.
 
     Raises an OSError when the setup file can't be sourced.
     """
-    plan = job["ranks"][str(rank)]
-    unset = {*LAUNCHER_VARIABLES, *job.get("unset", ())}
+    plan = job.ranks[rank]
+    unset = {*LAUNCHER_VARIABLES, *(name for name, value in job.variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}
     account = pwd.getpwuid(os.getuid())  # mpirun passes on the values of node0
     environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
-    if job.get("setup"):
-        environ = sourced(job["setup"], environ)
+    if job.setup:
+        environ = sourced(job.setup, environ)
         environ = {k: v for k, v in environ.items() if k not in unset}
-    prepended = job.get("prepended", [])
-    set_variables(environ, job.get("variables", {}), prepended)
-    set_variables(environ, plan.get("variables", {}), prepended)
+    set_variables(environ, job.variables, job.prepended)
+    set_variables(environ, plan.variables, job.prepended)
     environ.update(
         RANK=str(rank),
-        LOCAL_RANK=str(plan["local_rank"]),
-        WORLD_SIZE=str(job["world_size"]),
-        LOCAL_WORLD_SIZE=str(plan["local_size"]),
-        MASTER_ADDR=str(master["addr"]),
-        MASTER_PORT=str(master["port"]),
+        LOCAL_RANK=str(plan.local_rank),
+        WORLD_SIZE=str(job.world_size),
+        LOCAL_WORLD_SIZE=str(plan.local_size),
+        MASTER_ADDR=master.addr,
+        MASTER_PORT=str(master.port),
         RESTART_COUNT=str(attempt),
-        IPEXCTL_RUN=str(job["id"]),
+        IPEXCTL_RUN=job.id,
     )
     return environ
 
@@ -81,7 +82,7 @@ def sourced(setup: str, environ: dict[str, str]) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
 
 
-def set_variables(environ: dict[str, str], variables: Json, prepended: list[str]) -> None:
+def set_variables(environ: dict[str, str], variables: Variables, prepended: Collection[str]) -> None:
     """Set variables; None removes one; a prepended value goes before the existing value."""
     for name, value in variables.items():
         if value is None:
@@ -89,4 +90,4 @@ def set_variables(environ: dict[str, str], variables: Json, prepended: list[str]
         elif name in prepended and environ.get(name):
             environ[name] = f"{value}:{environ[name]}"
         else:
-            environ[name] = str(value)
+            environ[name] = value

@@ -11,8 +11,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable
 
+from ipexctl.node.common.job import Master
 from ipexctl.node.common.processes import own_identity
-from ipexctl.node.common.records import Master, RunStatus
+from ipexctl.node.common.records import RunStatus
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import RankStatus

@@ -27,7 +27,8 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
 from ipexctl.node.common.answer import emit
-from ipexctl.node.common.records import FINAL, Master, Mpirun
+from ipexctl.node.common.job import Master
+from ipexctl.node.common.records import FINAL, Mpirun
 from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
 

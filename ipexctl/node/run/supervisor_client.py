@@ -17,6 +17,7 @@ from ipexctl.node.run import protocol
 if TYPE_CHECKING:
     from typing import IO
 
+    from ipexctl.node.common.job import JobRecord
     from ipexctl.node.run.output_buffer import OutputBuffer
 
 SILENCE_LIMIT = 12.0
@@ -34,7 +35,7 @@ Json = Dict[str, Any]
 class SupervisorClient:
     """An authenticated connection to the supervisor; it reconnects when it breaks."""
 
-    def __init__(self, job: Json, identity: Json, resume: Callable[[Json], None]) -> None:
+    def __init__(self, job: JobRecord, identity: Json, resume: Callable[[Json], None]) -> None:
         self.is_up = False
         self.last_received = time.monotonic()
         """When the last message of the supervisor arrived."""
@@ -45,8 +46,8 @@ class SupervisorClient:
         self._connecting = False
         self._began = 0.0
         self._retry_at = 0.0
-        self._token = job["token"]
-        self._address = (job["supervisor"]["address"], int(job["supervisor"]["port"]))
+        self._token = job.token
+        self._address = (job.supervisor.address, job.supervisor.port)
         self._identity = identity
         self._resume = resume
         self._expected = ""

@@ -90,7 +90,7 @@ class _Trust:
 class _Sync:
     def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.sync.project import data_patterns, read_project
-        from ipexctl.sync.sync import sync_project
+        from ipexctl.sync.sync import query_project
 
         call, options = calls[0], context.options
         args = call.args
@@ -101,7 +101,7 @@ class _Sync:
             project = read_project(root, excludes, includes=includes, home=options.home, allow_big=args["allow_big"])
         except UserError as error:
             return refused(calls, error.message, error.fix)
-        report = sync_project(
+        report = query_project(
             project,
             [host_call.host for host_call in calls],
             context.pool,
@@ -109,7 +109,7 @@ class _Sync:
             iface=options.iface,
             timeout=call.timeout,
             dry_run=call.check,
-        )
+        ).upload()
         for note in report.notes:
             context.watch(PlayNotice(f"note: {note}"))
         results = {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.jobs.submit.request import RunRequest, StartFailure
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.playbook.result import Call
 
@@ -76,7 +76,7 @@ def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -
     if call.args["sync"]:
         tree = f"{context.options.home}/code/{tree_name(Path(os.path.realpath(location.root)), owner_here())}"
     with context.session(call.host) as session:
-        completed = run_sh(context, session, call, _CREATES, [call.args["creates"], tree, location.below])
+        completed = run_sh(context, session, call, _CREATES, [call.args["creates"], tree, location.subdirectory])
     return completed.stdout.decode(errors="replace").strip() if completed.rc == 0 else ""
 
 
@@ -100,7 +100,7 @@ def _run_request(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str
     exports = tuple(Export(name, value, secret=True, source="environment") for name, value in call.environment.items())
     request = RunRequest(
         kind=kind,
-        words=argv,
+        argv=argv,
         options=LaunchOptions(
             **launch, master_port=args["master_port"], time_limit=args["time_limit"], exports=exports
         ),
@@ -132,13 +132,15 @@ def script_argv(base: Path, line: str) -> list[str]:
         raise UserError("run: a quote is never closed", fix="argv: takes the script's words as a list") from None
 
 
-def _plan_only(context: PlayContext, calls: Sequence[Call], request: RunRequest, location: Any) -> Mapping[str, Result]:
-    from ipexctl.jobs.submit.failure import PreflightFailure
+def _plan_only(
+    context: PlayContext, calls: Sequence[Call], request: RunRequest, location: ProjectLocation
+) -> Mapping[str, Result]:
     from ipexctl.jobs.submit.pipeline import plan_run
+    from ipexctl.jobs.submit.request import StartFailure
 
     hosts = [call.host for call in calls]
-    planned = plan_run(hosts, request, context.pool, location, run="RUN", say=lambda _: None, dry_run=True)
-    if isinstance(planned, PreflightFailure):
+    planned = plan_run(hosts, request, context.pool, location, run="RUN", notify=lambda _: None)
+    if isinstance(planned, StartFailure):
         # With --check, files that an earlier task would create are missing: not a failure of the playbook.
         message = f"not run: --check ({planned.reason})"
         return {call.host.name: Result("skipped", message, data=dict(_NOT_RUN), not_run=True) for call in calls}
@@ -149,18 +151,22 @@ def _plan_only(context: PlayContext, calls: Sequence[Call], request: RunRequest,
 
 
 def _start(
-    context: PlayContext, calls: Sequence[Call], request: RunRequest, location: Any, secrets: Mapping[str, str]
+    context: PlayContext,
+    calls: Sequence[Call],
+    request: RunRequest,
+    location: ProjectLocation,
+    secrets: Mapping[str, str],
 ) -> Mapping[str, Result]:
-    from ipexctl.jobs.submit import pipeline as submit
-    from ipexctl.jobs.submit.failure import PreflightFailure
+    from ipexctl.jobs.submit import pipeline
+    from ipexctl.jobs.submit.request import StartFailure
 
     hosts, options = [call.host for call in calls], context.options
-    settings = submit.ConnectSettings(options.host_keys, options.connect_timeout)
-    started = submit.submit_run(
-        hosts, request, context.pool, location, secrets, settings, say=lambda text: context.watch(PlayNotice(text))
+    settings = pipeline.ConnectSettings(options.host_keys, options.connect_timeout)
+    started = pipeline.submit_run(
+        hosts, request, context.pool, location, secrets, settings, notify=lambda text: context.watch(PlayNotice(text))
     )
-    if isinstance(started, PreflightFailure):
-        return _preflight_results(calls, started)
+    if isinstance(started, StartFailure):
+        return _not_started(calls, started)
     record, plan = started.record, started.plan
     context.watch(
         PlayNotice(f"run {record.id}: {plan.world_size} ranks on {len(plan.hosts)} hosts, over {plan.backend}")
@@ -173,18 +179,18 @@ def _start(
     data |= {"rc": code, **output}
     if code == 0:
         return {call.host.name: Result("changed", f"run {record.id} ended well", data=data) for call in calls}
-    submit.remove_job_files(hosts, record, context.pool)
+    pipeline.remove_job_files(hosts, record, context.pool)
     fix = f"ipexctl why {record.id}"
     reason = f"run {record.id} failed with exit code {code}" + (f": {reason}" if reason else "")
     return {call.host.name: Result("failed", reason, fix, data) for call in calls}
 
 
-def _preflight_results(calls: Sequence[Call], refusal: Any) -> Mapping[str, Result]:
-    failed_hosts = set(refusal.hosts) or {call.host.name for call in calls}
-    results = refused(calls, refusal.reason, refusal.fix)
-    if refusal.unreachable:
+def _not_started(calls: Sequence[Call], failure: StartFailure) -> Mapping[str, Result]:
+    failed_hosts = set(failure.hosts) or {call.host.name for call in calls}
+    results = refused(calls, failure.reason, failure.fix)
+    if failure.is_unreachable:
         for name in failed_hosts & set(results):
-            results[name] = Result("unreachable", refusal.reason, refusal.fix)
+            results[name] = Result("unreachable", failure.reason, failure.fix)
     return results
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.cli.run import _print_not_started
-from ipexctl.jobs.submit.failure import PreflightFailure
+from ipexctl.jobs.submit.request import StartFailure
 from message_data import missing
 
 if TYPE_CHECKING:
     import pytest
 
-HALTED = PreflightFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
+HALTED = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 
 
 def test_what_was_interrupted_before_it_began_says_that_and_nothing_of_hosts(
@@ -29,6 +29,6 @@ def test_a_refusal_nobody_interrupted_is_told_with_its_way_out(capsys: pytest.Ca
 def test_a_run_that_may_have_begun_is_told_of_also_where_it_was_interrupted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    unsure = PreflightFailure("node1: REASON", "FIX: ipexctl ps", unsure=True)
+    unsure = StartFailure("node1: REASON", "FIX: ipexctl ps", is_unsure=True)
     assert _print_not_started(unsure, 130) == 130
     assert "FIX: ipexctl ps" in capsys.readouterr().err

@@ -15,13 +15,16 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.events import Silence, SilentRank
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.stall_report import doing, silence_lines
-from ipexctl.jobs.submit.failure import PreflightFailure
 from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
-from ipexctl.jobs.submit.preflight.imports import check_imports, check_syntax
-from ipexctl.jobs.submit.preflight.requirements import requirements_of_script
-from ipexctl.jobs.submit.preflight.script import Script, read_script
-from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request
+from ipexctl.jobs.submit.preflight.imports import (
+    Script,
+    check_imports,
+    check_syntax,
+    read_script,
+    requirements_of_script,
+)
+from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import LaunchOptions
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def refused(name: str, given: object) -> Case:
-    assert isinstance(given, PreflightFailure), given
+    assert isinstance(given, StartFailure), given
     return Case(name, given.reason, given.fix)
 
 
@@ -58,7 +61,7 @@ def between_hosts() -> list[Case]:
 
 
 def wishes(**more: Any) -> RunRequest:
-    return RunRequest(kind="script", words=("train.py",), **{"options": LaunchOptions(), **more})
+    return RunRequest(kind="script", argv=("train.py",), **{"options": LaunchOptions(), **more})
 
 
 def calls() -> list[Case]:

@@ -10,10 +10,9 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.jobs.submit.failure import PreflightFailure
 from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
-from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request
+from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import Export, LaunchOptions
 from message_data import missing
 
@@ -81,14 +80,14 @@ def test_a_python_that_will_not_do_is_named_with_its_hosts(
     answers: dict[str, str], hosts: tuple[str, ...], words: str
 ) -> None:
     said = places.evaluate_paths(answers, "/v/bin/python")
-    assert isinstance(said, PreflightFailure)
+    assert isinstance(said, StartFailure)
     assert said.hosts == hosts
     assert missing(said.reason, f"/v/bin/python {words}") == []
 
 
 def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> None:
     said = places.evaluate_paths({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
-    assert isinstance(said, PreflightFailure)
+    assert isinstance(said, StartFailure)
     assert missing(said.reason, "--data /d b,c") == []
     assert places.evaluate_paths({"a": "", "b": ""}, None) == places.CheckedPaths()
 
@@ -107,7 +106,7 @@ def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> No
 )
 def test_what_can_not_be_is_refused_before_any_host_is_touched(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        check_request(RunRequest(kind="script", words=("train.py",), **{"options": LaunchOptions(), **wrong}))
+        check_request(RunRequest(kind="script", argv=("train.py",), **{"options": LaunchOptions(), **wrong}))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
 
 def test_a_project_that_is_not_brought_has_to_be_there() -> None:
     said = places.evaluate_paths({"a": "", "b": "--no-sync /data/p/train.py\n"}, None)
-    assert isinstance(said, PreflightFailure)
+    assert isinstance(said, StartFailure)
     assert missing(said.reason, "--no-sync /data/p/train.py b") == []
     assert missing(said.fix, "--no-sync") == []
 
@@ -142,14 +141,14 @@ def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere
     assert said.mpi is not None
     assert (said.mpi.path, said.mpi.flavor, said.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
     other = places.evaluate_paths({"a": ours, "b": ours.replace("5.0.11", "4.1.6")}, None)
-    assert isinstance(other, PreflightFailure)
+    assert isinstance(other, StartFailure)
     assert missing(other.reason, "openmpi 5.0.11 a 4.1.6 b") == []
     lacking = places.evaluate_paths({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
-    assert isinstance(lacking, PreflightFailure)
+    assert isinstance(lacking, StartFailure)
     assert missing(lacking.reason, "--mpi /o/bin/mpirun b") == []
 
 
 def test_what_to_type_next_is_for_the_same_hosts() -> None:
-    said = PreflightFailure("REASON", "ipexctl install --env x; ipexctl ps")
-    assert said.on(" -H 'my hosts' -l a").fix == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
-    assert said.on("") == said
+    said = StartFailure("REASON", "ipexctl install --env x; ipexctl ps")
+    assert said.with_host_options(" -H 'my hosts' -l a").fix == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
+    assert said.with_host_options("") == said

@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.jobs.submit.failure import PreflightFailure
-from ipexctl.jobs.submit.preflight.imports import ScriptRequirements, check_imports, check_syntax, install_again
-from ipexctl.jobs.submit.preflight.requirements import requirements_of_module, requirements_of_script
-from ipexctl.jobs.submit.preflight.script import Import, Script, read_script
+from ipexctl.jobs.submit.preflight.imports import (
+    Import,
+    Script,
+    ScriptRequirements,
+    check_imports,
+    check_syntax,
+    install_command,
+    read_script,
+    requirements_of_module,
+    requirements_of_script,
+)
+from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.stack.env.record import EnvRecord
 from message_data import missing
 
@@ -113,9 +121,9 @@ def test_modules_of_the_project_are_not_asked_for(tmp_path: Path) -> None:
     below = tmp_path / "scripts" / "train.py"
     below.write_text("import own, beside")
     needs = requirements_of_script("scripts/train.py", below, tmp_path)
-    assert ([each.module for each in needs.modules], needs.elsewhere) == (["beside"], ("beside",))
+    assert ([each.module for each in needs.modules], needs.misplaced) == (["beside"], ("beside",))
     said = check_imports(needs, {"a": ["beside"]})
-    assert isinstance(said, PreflightFailure)
+    assert isinstance(said, StartFailure)
     assert "-x PYTHONPATH=." in said.fix
 
 
@@ -128,7 +136,7 @@ def test_a_module_is_found_in_the_project_or_asked_of_the_hosts(tmp_path: Path) 
     theirs = requirements_of_module("torch.distributed.run", tmp_path)
     assert theirs is not None
     said = check_imports(theirs, {"a": ["torch"]})
-    assert isinstance(said, PreflightFailure)
+    assert isinstance(said, StartFailure)
     assert missing(said.reason, "a torch -m") == []
     assert requirements_of_module("pkg.made_later", tmp_path) is None
 
@@ -140,11 +148,11 @@ def needs(*modules: str, **more: Any) -> ScriptRequirements:
 
 def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> None:
     said = check_imports(needs("tqdm", "yaml", install="ipexctl install --torch 2.13"), {"n1": [], "n3": ["tqdm"]})
-    assert isinstance(said, PreflightFailure)
+    assert isinstance(said, StartFailure)
     assert missing(said.reason, "n3 tqdm train.py 4") == []
     assert said.fix == "ipexctl install --torch 2.13 --with tqdm"
     both = check_imports(needs("tqdm", "yaml"), {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]})
-    assert isinstance(both, PreflightFailure)
+    assert isinstance(both, StartFailure)
     assert missing(both.reason, "n[1-2] tqdm yaml train.py 4 5") == []
     assert both.fix == "ipexctl install --with tqdm --with pyyaml"
     assert check_imports(needs("tqdm"), {"n1": [], "n2": []}) == ""
@@ -160,7 +168,7 @@ def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> Non
 )
 def test_what_no_package_would_bring_is_said_otherwise(wanted: ScriptRequirements, fix: str) -> None:
     said = check_imports(wanted, {"a": [wanted.modules[0].module]})
-    assert isinstance(said, PreflightFailure)
+    assert isinstance(said, StartFailure)
     assert fix in said.fix
 
 
@@ -185,8 +193,8 @@ def test_the_command_that_makes_an_environment_again_repeats_what_was_asked() ->
     asked = {"torch": "2.13", "stack": "torch", "python": None, "require_oneccl": True, "extras": ["peft>=0.17"]}
     record = EnvRecord("e", "torch-2.13", "3.11", "", "", "gloo", (asked,), {}, {}, ())
     said = "ipexctl install --env mine --torch 2.13 --stack torch --require-oneccl --with 'peft>=0.17'"
-    assert install_again(record, "mine") == said
-    assert install_again(None, "default") == "ipexctl install"
+    assert install_command(record, "mine") == said
+    assert install_command(None, "default") == "ipexctl install"
 
 
 def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

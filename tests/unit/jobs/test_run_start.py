@@ -1,4 +1,4 @@
-"""Starting a run: one job file a home, no secret on a command line, and a word about logind where it matters."""
+"""Launch: one job file for each store, no secret in a command line, nothing left of a run that does not start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
-from ipexctl.errors import UserError
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.retention import RetentionLimits
-from ipexctl.jobs.submit.failure import PreflightFailure
-from ipexctl.jobs.submit.start import LaunchSpec, StartFailure, SupervisorStarted, merged, start
+from ipexctl.jobs.submit.job import merge_jobs
+from ipexctl.jobs.submit.start import Launch, LaunchSpec
+from ipexctl.node.common.job import JobRecord, Master, RankJob, read_job
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
@@ -24,6 +24,7 @@ from ipexctl.remote.session import Ended
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.command import Command
     from ipexctl.remote.fanout import HostOutcome
     from ipexctl.remote.session import Session, Stream
@@ -31,16 +32,9 @@ if TYPE_CHECKING:
 HOSTS = (Host("a", "a"), Host("b", "b"))
 
 
-def job(host: str, ranks: Sequence[int], **variables: str) -> dict[str, Any]:
-    plans = {str(rank): {"host": host, "local_rank": 0, "local_size": 1, "variables": {}} for rank in ranks}
-    return {
-        "world_size": 2,
-        "master": {"addr": "10.0.0.1", "port": None},
-        "variables": variables,
-        "unset": [],
-        "prepended": [],
-        "ranks": plans,
-    }
+def job(host: str, ranks: Sequence[int], **variables: str | None) -> JobRecord:
+    plans = {rank: RankJob(host, 0, 1) for rank in ranks}
+    return JobRecord(2, Master("10.0.0.1"), ("true",), "/", plans, variables)
 
 
 @dataclass
@@ -50,6 +44,7 @@ class Node:
     host: Host
     server_key: tuple[str, bytes] | None = None
     lost: bool = False
+    port: object = 4242
     after_go: str = ""
     """Once it was told to go the connection is lost: what its record says then, or `nothing` where it stays lost."""
     scripts: list[str] = field(default_factory=list)
@@ -75,7 +70,9 @@ class Node:
             came = stdin.read()
             self._unpack(came[:size])
             self.files["request"] = came[size:]
-            sink("stdout", b'{"event": "listening", "port": 4242}\n')
+            sink("stdout", json.dumps({"event": "listening", "port": self.port}).encode() + b"\n")
+            if self.port != 4242:
+                return Ended(1)
             line = stdin.read()
             if not line:
                 return Ended(1)
@@ -120,28 +117,33 @@ class Crew:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
 
 
-def begin(
-    pool: Crew, may_go: Callable[[], PreflightFailure | None] = lambda: None, **more: Any
-) -> SupervisorStarted | StartFailure:
+def begin(pool: Crew, **more: Any) -> StartFailure | None:
+    launch = launch_on(pool, **more)
+    failure = launch.prepare() or launch.start_mpirun()
+    if failure is not None:
+        launch.abandon()
+    return failure
+
+
+def launch_on(pool: Crew, **more: Any) -> Launch:
     jobs = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
     given: dict[str, Any] = {"jobs": jobs, "argv": ["mpiexec.hydra"], "launcher_env": {}, **more}
     spec = LaunchSpec(id="r", home="/h o", python="/e/bin/python", bind="10.0.0.1", **given)
-    return start(HOSTS, spec, pool, may_go)  # type: ignore[arg-type]
+    return Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
 
 
-def test_every_home_gets_its_job_with_port_and_token_by_stdin() -> None:
+def test_every_store_gets_its_job_with_port_and_token_by_stdin() -> None:
     pool = Crew()
-    started = begin(pool)
-    assert isinstance(started, SupervisorStarted)
-    assert (started.pid, started.port, started.master_port, started.notes) == (7, 4242, 29999, ())
-    jobs = [json.loads(pool.nodes[name].files["job.json"]) for name in "ab"]
-    assert [list(each["ranks"]) for each in jobs] == [["0"], ["1"]]
-    assert jobs[0]["supervisor"] == jobs[1]["supervisor"] == {"address": "10.0.0.1", "port": 4242}
-    assert jobs[0]["token"] == jobs[1]["token"] == json.loads(pool.nodes["a"].files["request"])["token"]
-    assert len(jobs[0]["token"]) == 64
+    assert begin(pool) is None
+    jobs = [read_job(json.loads(pool.nodes[name].files["job.json"])) for name in "ab"]
+    assert [list(record.ranks) for record in jobs] == [[0], [1]]
+    assert jobs[0].supervisor == jobs[1].supervisor == ("10.0.0.1", 4242)
+    token = jobs[0].token
+    assert token == jobs[1].token == json.loads(pool.nodes["a"].files["request"])["token"]
+    assert len(token) == 64
     for node in pool.nodes.values():
         assert set(node.modes.values()) == {0o600}
-        assert not any("s3cr3t" in script or jobs[0]["token"] in script for script in node.scripts)
+        assert not any("s3cr3t" in script or token in script for script in node.scripts)
     assert pool.nodes["a"].go["ranks"] == [
         {"rank": 0, "host": "a", "store": "alone:a"},
         {"rank": 1, "host": "b", "store": "alone:b"},
@@ -150,83 +152,74 @@ def test_every_home_gets_its_job_with_port_and_token_by_stdin() -> None:
     assert "s3cr3t" not in json.dumps(pool.nodes["a"].go)
 
 
-def test_hosts_of_one_home_get_one_job_between_them() -> None:
+def test_hosts_of_one_store_share_a_job() -> None:
     pool = Crew()
     begin(pool, stores={"a": "one", "b": "one"})
     assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["0", "1"]
     assert pool.nodes["b"].files == {}
 
 
-def test_a_merged_job_gives_each_rank_what_its_host_had() -> None:
-    one, two = job("a", [0], IFACE="eth0", SAME="x"), job("b", [1], IFACE="eth1", SAME="x")
-    one["unset"] = ["GONE"]
-    two["ranks"]["1"]["variables"] = {"SAME": "of the rank"}
-    two["prepended"] = ["PATH"]
-    both = merged([one, two])
-    assert both["ranks"]["0"]["variables"] == {"GONE": None, "IFACE": "eth0", "SAME": "x"}
-    assert both["ranks"]["1"]["variables"] == {"IFACE": "eth1", "SAME": "of the rank"}
-    assert (both["variables"], both["unset"], both["prepended"]) == ({}, [], ["PATH"])
+def test_a_merged_job_gives_each_rank_the_variables_of_its_host() -> None:
+    one = job("a", [0], IFACE="eth0", SAME="x", GONE=None)
+    two = job("b", [1], IFACE="eth1", SAME="x")._replace(
+        ranks={1: RankJob("b", 0, 1, variables={"SAME": "of the rank"})}, prepended=("PATH",)
+    )
+    both = merge_jobs([one, two])
+    assert both.ranks[0].variables == {"GONE": None, "IFACE": "eth0", "SAME": "x"}
+    assert both.ranks[1].variables == {"IFACE": "eth1", "SAME": "of the rank"}
+    assert (both.variables, both.prepended) == ({}, ("PATH",))
 
 
-def test_a_host_that_is_lost_keeps_the_run_from_going_and_what_was_brought_is_taken_back() -> None:
+def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None:
     pool = Crew(b={"lost": True})
-    outcome = begin(pool)
-    assert isinstance(outcome, StartFailure)
-    assert list(outcome.errors) == ["b"]
+    failure = begin(pool)
+    assert failure is not None
+    assert (failure.hosts, failure.is_unreachable) == (("b",), True)
     assert pool.nodes["a"].go == {}
     assert "rm -rf '/h o/runs/r'" in pool.nodes["a"].scripts
 
 
 @pytest.mark.parametrize(
-    ("after", "unsure"), [("nothing", True), ("running", True), ("stopped", False), ("never", False)]
+    ("after", "is_unsure"), [("nothing", True), ("running", True), ("stopped", False), ("never", False)]
 )
-def test_a_run_that_was_told_to_go_is_over_or_said_to_be_unsure(
-    after: str, unsure: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_may_have_started_is_stopped_or_reported_as_unsure(
+    after: str, is_unsure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipexctl.jobs.submit.start._UNHEARD", 0.1)
-    outcome = begin(Crew(a={"after_go": after}))
-    assert isinstance(outcome, StartFailure)
-    assert outcome.unsure == unsure
+    monkeypatch.setattr("ipexctl.jobs.submit.start._CONFIRM_SECONDS", 0.1)
+    failure = begin(Crew(a={"after_go": after}))
+    assert failure is not None
+    assert failure.is_unsure == is_unsure
 
 
-def test_older_runs_are_pruned_in_the_round_trip_that_brings_the_job() -> None:
+def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
     pool = Crew()
-    begin(pool, keep=RetentionLimits(days=7))
+    begin(pool, retention=RetentionLimits(days=7))
     for name in "ab":
-        (brings,) = [script for script in pool.nodes[name].scripts if "run.retention" in script]
-        assert "tar -x" in brings
-        assert '"days": 7' in brings
+        (upload,) = [script for script in pool.nodes[name].scripts if "run.retention" in script]
+        assert "tar -x" in upload
+        assert '"days": 7' in upload
         assert "agent.zip" in pool.nodes[name].files
     assert len(pool.nodes["b"].scripts) == 1
 
 
-def test_a_run_that_may_not_go_leaves_nothing() -> None:
+def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled() -> None:
     pool = Crew()
-    outcome = begin(pool, lambda: PreflightFailure("no way"))
-    assert isinstance(outcome, StartFailure)
-    assert outcome.refused == PreflightFailure("no way")
+    launch = launch_on(pool)
+    assert launch.prepare() is None
+    pool.cancel.throw()
+    launch.abandon()
     assert pool.nodes["a"].go == {}
     for node in pool.nodes.values():
         assert "rm -rf '/h o/runs/r'" in node.scripts
 
 
-def test_a_call_that_turns_out_to_be_wrong_leaves_nothing_either() -> None:
-    def wrong() -> PreflightFailure | None:
-        raise UserError("a syntax error")
+def test_a_supervisor_that_answers_nonsense_is_a_failure_of_node0() -> None:
+    failure = begin(Crew(a={"port": "4242"}))
+    assert failure is not None
+    assert failure.hosts == ("a",)
 
+
+def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
     pool = Crew()
-    with pytest.raises(UserError):
-        begin(pool, wrong)
-    assert pool.nodes["a"].go == {}
-    assert "rm -rf '/h o/runs/r'" in pool.nodes["b"].scripts
-
-
-def test_where_logind_ends_processes_the_supervisor_gets_a_scope_and_the_user_a_word() -> None:
-    pool = Crew()
-    started = begin(pool, logind=Logind(present=True, kill_user_processes=True, linger=False))
-    assert isinstance(started, SupervisorStarted)
-    assert "loginctl enable-linger" in started.notes[0]
+    assert begin(pool, logind=Logind(present=True, kill_user_processes=True, linger=False)) is None
     assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].scripts)
-    lingering = begin(Crew(), logind=Logind(present=True, kill_user_processes=True, linger=True))
-    assert isinstance(lingering, SupervisorStarted)
-    assert lingering.notes == ()

@@ -98,7 +98,6 @@ class Run:
             "command": command,
             "cwd": str(self.home),
             "variables": {},
-            "unset": [],
             "prepended": [],
             "setup": None,
             "python": self.python,

@@ -41,9 +41,8 @@ def test_a_rank_knows_its_place_and_strays_are_gone(make: Callable[..., Run]) ->
         code,
         2,
         job={
-            "variables": {"A": "host", "B": "two words\nand a line", "PATH": "/first", "GONE": None},
+            "variables": {"A": "host", "B": "two words\nand a line", "PATH": "/first", "GONE": None, "UNWANTED": None},
             "prepended": ["PATH"],
-            "unset": ["UNWANTED"],
         },
         plans={"1": {"variables": {"A": "rank"}}},
         go={"environ": {"RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GONE": "1", "UNWANTED": "1", "HOME": "/of/node0"}},

@@ -12,7 +12,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.sync.project import read_project
-from ipexctl.sync.sync import sync_project
+from ipexctl.sync.sync import query_project
 
 if TYPE_CHECKING:
     from ipexctl.remote.command import Command
@@ -57,7 +57,7 @@ class Place:
         with pool:
             reading = {name: more.pop(name) for name in ("excludes", "includes", "allow_big") if name in more}
             project = read_project(self.root, home=str(self.home), **reading)
-            return sync_project(project, hosts, pool, home=str(self.home), **more)
+            return query_project(project, hosts, pool, home=str(self.home), **more).upload()
 
     def synced(self, **more: Any) -> SyncResult:
         """The one host's end, which is well."""

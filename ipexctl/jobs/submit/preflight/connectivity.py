@@ -1,4 +1,4 @@
-"""What would go wrong under mpirun, asked before it: node0's ways to the nodes and back, the script's imports."""
+"""Checks on node0 before mpirun starts: its logins to the nodes, ports in both directions, the script's imports."""
 
 from __future__ import annotations
 
@@ -6,106 +6,98 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.failure import PreflightFailure
 from ipexctl.jobs.submit.preflight.imports import check_imports, check_syntax
+from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.remote.command import login_line
 from ipexctl.remote.node_call import agent_command_of, call
-from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.submit.context import ClusterContext
+    from ipexctl.jobs.submit.context import RunContext
     from ipexctl.jobs.submit.preflight.imports import ScriptRequirements
-    from ipexctl.launch.request import RankEnv
     from ipexctl.remote.session_pool import SessionPool
 
 _SECONDS: Final = 6.0
-"""For one connection; a login gets thrice that."""
-_OPEN: Final = (
+"""For one connection; a login gets three times as long."""
+_OPEN_PORTS: Final = (
     "ranks listen on ports the system chooses (sysctl net.ipv4.ip_local_port_range): open those between the nodes, "
-    "or name another network: --iface; ipexctl doctor shows which ways are closed"
+    "or name another network: --iface; ipexctl doctor shows which connections are blocked"
 )
 
 
 def check_connectivity(
-    hosts: Sequence[Host],
-    known: ClusterContext,
-    env: RankEnv,
-    config: str | None,
-    pool: SessionPool,
-    needs: ScriptRequirements | None = None,
-) -> PreflightFailure | str:
-    """The first host is node0; asked of it in one round trip. A sentence, where something is in doubt.
+    hosts: Sequence[Host], context: RunContext, pool: SessionPool, requirements: ScriptRequirements | None = None
+) -> StartFailure | str:
+    """One round trip to node0, the first host. Returns a note, or an empty text, if the run may start.
 
-    Raises a FileError where the script's syntax is wrong.
+    Raises a FileError for a syntax error in the script.
     """
     node0, *others = hosts
-    if not others and needs is None:
+    if not others and requirements is None:
         return ""
-    words = {known.words[host.name]: host.name for host in others}
-    how = ("-F", config) if config else ()
+    names = {context.ssh_names[host.name]: host.name for host in others}
+    config = ("-F", context.ssh_config) if context.ssh_config else ()
     request = {
-        "address": known.internal.get(node0.name, ""),
-        "python": env.python,
-        "ssh": ["ssh", *how, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
-        "probe": login_line(agent_command_of(env.python, "network.ports"), secrets.token_hex(8)),
-        "nodes": [{"word": word, "address": known.internal[name]} for word, name in words.items()],
+        "address": context.addresses.get(node0.name, ""),
+        "python": context.env.python,
+        "ssh": ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
+        "probe": login_line(agent_command_of(context.env.python, "network.ports"), secrets.token_hex(8)),
+        "nodes": [{"word": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
         "seconds": _SECONDS,
-        "script": needs.question() if needs is not None else None,
+        "script": requirements.to_json() if requirements is not None else None,
     }
     try:
-        said = call(
+        reply = call(
             pool.session(node0),
             "network.connectivity",
             "try",
             request,
-            python=env.python,
+            python=context.env.python,
             label="check the connections",
             timeout=8 * _SECONDS,
             cancel=pool.cancel,
         )
-    except Cancelled:
-        raise
     except HostError as error:
-        return PreflightFailure(
-            f"{node0.name}: {error.reason}", error.fix, (node0.name,), isinstance(error, Unreachable)
-        )
-    if needs is not None:
-        check_syntax(needs.script, said["fault"])
-    ways = {words[word]: way for word, way in said["nodes"].items()}
-    if refused := evaluate_connectivity(node0.name, known.internal, ways):
-        return refused
-    lacking = {node0.name: said["missing"], **{name: way["missing"] for name, way in ways.items()}}
-    return check_imports(needs, lacking) if needs is not None else ""
+        return StartFailure.of_host(node0.name, error)
+    if requirements is not None:
+        check_syntax(requirements.script, reply["fault"])
+    results = {names[ssh_name]: result for ssh_name, result in reply["nodes"].items()}
+    if failure := evaluate_connectivity(node0.name, context.addresses, results):
+        return failure
+    missing = {node0.name: reply["missing"], **{name: result["missing"] for name, result in results.items()}}
+    return check_imports(requirements, missing) if requirements is not None else ""
 
 
 def evaluate_connectivity(
-    node0: str, addresses: Mapping[str, str], ways: Mapping[str, Mapping[str, Any]]
-) -> PreflightFailure | None:
-    """Logins first: a node that can't be logged into tells nothing about its ports. Pure."""
+    node0: str, addresses: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]
+) -> StartFailure | None:
+    """Logins first: the ports of a node without a login are unknown. Pure."""
     for kind in ("login", "back", "there"):
-        lost = tuple(name for name, way in ways.items() if way["kind"] == kind)
-        if not lost:
+        failed = tuple(name for name, result in results.items() if result["kind"] == kind)
+        if not failed:
             continue
-        why = str(ways[lost[0]]["text"])
+        text = str(results[failed[0]]["text"])
         if kind == "login":
-            return PreflightFailure(
-                f"node0 ({node0}) can't log into {fold(lost)}, and mpirun starts ranks there by ssh from it"
-                + (f": {why}" if why else ""),
-                "ipexctl trust lets it in; ipexctl doctor says more",
-                lost,
+            return StartFailure(
+                f"node0 ({node0}) cannot log into {fold(failed)}, where mpirun starts ranks by ssh"
+                + (f": {text}" if text else ""),
+                "ipexctl trust allows it; ipexctl doctor shows details",
+                failed,
             )
         if kind == "back":
-            return PreflightFailure(
-                f"{fold(lost)} can't connect to {node0} at {addresses[node0]}: {why}; a firewall on {node0}, or "
-                "between them",
-                _OPEN,
-                (node0, *lost),
+            return StartFailure(
+                f"{fold(failed)} cannot connect to {node0} at {addresses[node0]}: {text}; is there a firewall on "
+                f"{node0}, or between them?",
+                _OPEN_PORTS,
+                (node0, *failed),
             )
-        where = f"{lost[0]} at {addresses[lost[0]]}" if len(lost) == 1 else fold(lost)
-        return PreflightFailure(
-            f"{node0} can't connect to {where}: {why}; a firewall there, or between them", _OPEN, lost
+        where = f"{failed[0]} at {addresses[failed[0]]}" if len(failed) == 1 else fold(failed)
+        return StartFailure(
+            f"{node0} cannot connect to {where}: {text}; is there a firewall there, or between them?",
+            _OPEN_PORTS,
+            failed,
         )
     return None

@@ -1,24 +1,41 @@
-"""Whether the environment can run the script: what to ask the hosts' own Pythons, and what their answers mean. Pure."""
+"""Checks that a script is Python and that every host has the modules it imports.
+
+The script is read here, without running it; the environment's own Python on the hosts judges its syntax and looks for
+the modules.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import FileError
+from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.failure import PreflightFailure
+from ipexctl.jobs.submit.request import StartFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from ipexctl.jobs.submit.preflight.script import Import, Script
+    from ipexctl.jobs.submit.context import RunContext
+    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.stack.env.record import EnvRecord
 
-_MOST: Final = 2_000_000
-"""Letters of a script that is sent to be read."""
+_OTHER_INTERPRETER: Final = re.compile(
+    rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
+    rb"((?:ba|da|z|k|c|tc|fi)?sh|perl|ruby|node|Rscript|lua|awk|tclsh|php|make)(?:\s|$)"
+)
+"""First lines of scripts that are not Python."""
+_FILE_OPTION: Final = {"awk": "-f ", "make": "-f "}
+_IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
+"""Attributes of `sys` that change where imports are found."""
+_LONGEST_SCRIPT: Final = 2_000_000
+"""Characters of a script whose syntax is checked."""
 _PACKAGES: Final = {
     "attr": "attrs",
     "bs4": "beautifulsoup4",
@@ -37,109 +54,265 @@ _PACKAGES: Final = {
     "umap": "umap-learn",
     "yaml": "pyyaml",
 }
-"""What those packages are called that aren't called as their modules are."""
-_ROWS: Final = {
+"""Module → its package, where the names differ."""
+_STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
     "oneccl_bindings_for_pytorch": "--require-oneccl",
     "torch_ccl": "--require-oneccl",
 }
-"""Modules that no package adds to any stack: another stack has them."""
+"""Modules that are part of a stack and cannot be added to another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """A module that the script cannot start without."""
+
+    module: str
+    """Its top level: `torch` for `import torch.nn`."""
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    """As the user named it."""
+    text: str | None = None
+    """None if it is not text: a zip archive, compiled code."""
+    imports: tuple[Import, ...] = ()
+    doubt: str = ""
+    """The reason why a missing module may be found when the script runs."""
+
+    def line(self, number: int) -> str:
+        lines = (self.text or "").split("\n")
+        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptRequirements:
-    """What a run needs of the hosts' Python."""
+    """What a script needs of the Python on the hosts."""
 
     script: Script
     modules: tuple[Import, ...] = ()
-    """Those that aren't in the project."""
-    elsewhere: tuple[str, ...] = ()
-    """Of these, what the project has in a place where Python doesn't look: from the working directory."""
+    """Modules that are not part of the project."""
+    misplaced: tuple[str, ...] = ()
+    """Modules of these that the project has in its working directory, where Python does not look for them."""
     doubt: str = ""
-    """Why a module that isn't found may be found all the same."""
+    """The reason why a missing module may be found when the script runs."""
     own: bool = True
-    """Whether the environment is ours: a login adds nothing to it."""
+    """Whether the environment is made by ipexctl: variables of a login do not apply to it."""
     install: str = ""
     """The command that makes the environment as it is."""
 
-    def question(self) -> dict[str, Any]:
-        """What `imports.py` is asked, on every host; the script is read on node0."""
+    def to_json(self) -> dict[str, Any]:
+        """The request for `node/run/imports.py`."""
         text = self.script.text
         return {
-            "modules": [each.module for each in self.modules],
+            "modules": [entry.module for entry in self.modules],
             "own": self.own,
             "name": self.script.name,
-            "source": text if text is not None and len(text) <= _MOST else None,
+            "source": text if text is not None and len(text) <= _LONGEST_SCRIPT else None,
         }
 
 
-def check_syntax(script: Script, fault: Mapping[str, Any] | None) -> None:
-    """Raises what a hostfile's bad line raises: the place, the line, a caret."""
-    if fault is None:
+def requirements_of_script(name: str, path: Path, cwd: Path) -> ScriptRequirements:
+    """Raises a UserError if the script cannot be read or is not Python."""
+    return _requirements(_read(name, path), (path.parent, path.resolve().parent), cwd)
+
+
+def requirements_of_module(name: str, cwd: Path) -> ScriptRequirements | None:
+    """The requirements of `-m NAME`; None for a module of the project that is not found as a file."""
+    base = cwd.joinpath(*name.split("."))
+    for path in (base.with_name(f"{base.name}.py"), base / "__main__.py"):
+        if path.is_file():
+            return _requirements(_read(str(path.relative_to(cwd)), path), (cwd,), cwd)
+    top = name.partition(".")[0]
+    return None if _has_module(cwd, top) else ScriptRequirements(Script(name), (Import(top, 0),))
+
+
+def _read(name: str, path: Path) -> Script:
+    try:
+        return read_script(name, path.read_bytes())
+    except OSError as error:
+        raise UserError(
+            f"the script {quoted(name)} cannot be read: {error.strerror or error}", fix=f"ls -l {quoted(name)}"
+        ) from None
+
+
+def _requirements(script: Script, import_paths: tuple[Path, ...], cwd: Path) -> ScriptRequirements:
+    modules = tuple(
+        entry for entry in script.imports if not any(_has_module(path, entry.module) for path in import_paths)
+    )
+    misplaced = tuple(entry.module for entry in modules if _has_module(cwd, entry.module))
+    return ScriptRequirements(script, modules, misplaced, script.doubt)
+
+
+def _has_module(directory: Path, module: str) -> bool:
+    """Whether Python finds the module there: as a file, a package or an extension."""
+    return (
+        (directory / module).is_dir()
+        or any((directory / f"{module}{suffix}").is_file() for suffix in (".py", ".pyc", ".so"))
+        or next(directory.glob(f"{module}.*.so"), None) is not None
+    )
+
+
+def read_script(name: str, data: bytes) -> Script:
+    """Raises a UserError for a file that is not Python. A syntax error may be the syntax of a newer Python."""
+    if data.startswith((b"PK\x03\x04", b"PK\x05\x06")) or name.endswith(".pyc"):
+        return Script(name)  # Python runs these, too
+    head = data[:8192]
+    if data.startswith(b"\x7fELF"):
+        raise _not_python(name, "is a program")
+    if b"\0" in head:
+        raise _not_python(name, "is a binary file")
+    other = _OTHER_INTERPRETER.match(head)
+    if other is not None and b"python" not in b"".join(head.splitlines()[:4]):
+        interpreter = other[1].decode()
+        raise _not_python(
+            name, f"is for {interpreter} by its first line", f"{interpreter} {_FILE_OPTION.get(interpreter, '')}"
+        )
+    if name.endswith(".ipynb"):
+        raise UserError(
+            f"the script {quoted(name)} is a notebook, not Python", fix=f"jupyter nbconvert --to script {quoted(name)}"
+        )
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        if name.endswith((".sh", ".bash", ".zsh")):
+            raise _not_python(name, "is a shell script", "bash ") from None
+        return Script(name, text)
+    return Script(name, text, tuple(_imports(tree)), _doubt(tree))
+
+
+def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
+    path = name if "/" in name else f"./{name}"
+    return UserError(
+        f"the script {quoted(name)} {problem}, not Python",
+        fix=f"to run a command: ipexctl run -- {interpreter}{shlex.quote(path)}",
+    )
+
+
+def _imports(tree: ast.Module) -> Iterator[Import]:
+    """Unconditional imports. A module that is also imported in an `if` or a `try` is optional."""
+    guards = [node for node in tree.body if isinstance(node, (ast.If, ast.Try, ast.With))]
+    seen = {name for guard in guards for node in ast.walk(guard) for name in _modules(node)}
+    for node in tree.body:
+        for name in _modules(node):
+            if name not in seen:
+                seen.add(name)
+                yield Import(name, getattr(node, "lineno", 0))
+
+
+def _modules(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        yield node.module.partition(".")[0]
+
+
+def _doubt(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if _changes_imports(node) or (isinstance(node, ast.Attribute) and node.attr == "addsitedir"):
+            return f"it changes where Python looks for modules (line {getattr(node, 'lineno', 0)})"
+        if isinstance(node, ast.Call) and any(_is_install(argument) for argument in ast.walk(node)):
+            return f"it may install what it needs (line {node.lineno})"
+    return ""
+
+
+def _changes_imports(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "sys" and any(alias.name in _IMPORT_SETTINGS for alias in node.names)
+    is_of_sys = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "sys"
+    return is_of_sys and isinstance(node, ast.Attribute) and node.attr in _IMPORT_SETTINGS
+
+
+def _is_install(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        return False
+    return node.value == "pip" or node.value.startswith(("pip install", "python -m pip install"))
+
+
+def complete_requirements(
+    requirements: ScriptRequirements, request: RunRequest, context: RunContext
+) -> ScriptRequirements:
+    """With what the call and the environment add."""
+    doubt = requirements.doubt
+    if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in request.options.exports):
+        doubt = doubt or "PYTHONPATH is exported"
+    if request.setup:
+        doubt = doubt or f"{request.setup} may set where Python looks for modules"
+    install = install_command(context.env_record(context.env.name), request.env)
+    return replace(requirements, doubt=doubt, own=context.env.name is not None, install=install)
+
+
+def check_syntax(script: Script, error: Mapping[str, Any] | None) -> None:
+    """Raises a FileError, with the line and a caret, for a syntax error that node0 has found."""
+    if error is None:
         return
-    line = int(fault["line"])
-    text = script.line(line)
-    column = min(int(fault["column"]), len(text) + 1)
-    what = str(fault["what"])
-    if fault["kind"] in ("IndentationError", "TabError") or not what.startswith("invalid"):
-        what = f"{fault['kind']}: {what}"
-    fix = f"so says the environment's Python {fault['python']}; nothing was started"
-    raise FileError(script.name, line, what, text=text, column=column, fix=fix)
+    number = int(error["line"])
+    line = script.line(number)
+    column = min(int(error["column"]), len(line) + 1)
+    what = str(error["what"])
+    if error["kind"] in ("IndentationError", "TabError") or not what.startswith("invalid"):
+        what = f"{error['kind']}: {what}"
+    fix = f"found by Python {error['python']} of the environment; nothing was started"
+    raise FileError(script.name, number, what, text=line, column=column, fix=fix)
 
 
-def check_imports(needs: ScriptRequirements, lacking: Mapping[str, Sequence[str]]) -> PreflightFailure | str:
-    """`lacking`: host → the modules it lacks, in the hosts' order. A sentence, where it may go well all the same."""
+def check_imports(requirements: ScriptRequirements, missing: Mapping[str, Sequence[str]]) -> StartFailure | str:
+    """`missing` maps hosts to the modules they lack. Returns a note, or an empty text, if the run may start. Pure."""
     by_module: dict[str, list[str]] = {}
-    for host, modules in lacking.items():
+    for host, modules in missing.items():
         for module in modules:
             by_module.setdefault(module, []).append(host)
-    if not by_module:
+    needed = [entry for entry in requirements.modules if entry.module in by_module]
+    if not needed:
         return ""
-    first = next(each.module for each in needs.modules if each.module in by_module)
-    hosts = tuple(by_module[first])
-    alike = [each for each in needs.modules if tuple(by_module.get(each.module, ())) == hosts]
-    said = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(alike, needs.script.name)}"
-    if needs.doubt:
-        return f"{said}; {needs.doubt}, so it may be found"
-    return PreflightFailure(said, _fix([each for each in needs.modules if each.module in by_module], needs), hosts)
+    hosts = tuple(by_module[needed[0].module])
+    same_hosts = [entry for entry in needed if tuple(by_module[entry.module]) == hosts]
+    reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, requirements.script.name)}"
+    if requirements.doubt:
+        return f"{reason}; {requirements.doubt}, so the run starts all the same"
+    return StartFailure(reason, _fix(needed, requirements), hosts)
 
 
 def _named(imports: Sequence[Import], script: str) -> str:
-    names = [each.module for each in imports]
-    lines = list(dict.fromkeys(str(each.line) for each in imports if each.line))
-    what = f"the module {names[0]}" if len(names) == 1 else f"the modules {_and(names)}"
+    names = [entry.module for entry in imports]
+    lines = list(dict.fromkeys(str(entry.line) for entry in imports if entry.line))
+    modules = f"the module {names[0]}" if len(names) == 1 else f"the modules {_and(names)}"
     if not lines:
-        return f"{what} that -m names"
-    return f"{what} that {script} imports ({'line' if len(lines) == 1 else 'lines'} {_and(lines)})"
+        return f"{modules} of -m"
+    return f"{modules} that {script} imports ({'line' if len(lines) == 1 else 'lines'} {_and(lines)})"
 
 
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _fix(imports: Sequence[Import], needs: ScriptRequirements) -> str:
-    names = [each.module for each in imports]
-    if astray := [name for name in names if name in needs.elsewhere]:
-        return f"{astray[0]} is in the project, but not where Python looks for it: -x PYTHONPATH=. lets it look there"
-    if old := [name for name in names if name in sys.stdlib_module_names]:
-        return f"{old[0]} came with Python {sys.version_info[0]}.{sys.version_info[1]}: a script for another Python?"
-    if row := next((_ROWS[name] for name in names if name in _ROWS), None):
-        return f"another stack has it: ipexctl install {row}"
+def _fix(imports: Sequence[Import], requirements: ScriptRequirements) -> str:
+    names = [entry.module for entry in imports]
+    if misplaced := [name for name in names if name in requirements.misplaced]:
+        return f"{misplaced[0]} is in the project's working directory; to import it from there: -x PYTHONPATH=."
+    if removed := [name for name in names if name in sys.stdlib_module_names]:
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return f"{removed[0]} is part of Python {version}: is the script for another Python than the environment's?"
+    if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
+        return f"another stack has it: ipexctl install {option}"
     packages = [_PACKAGES.get(name, name) for name in names]
-    if not needs.own:
+    if not requirements.own:
         return f"in that Python, on each host: -m pip install {shlex.join(packages)}"
-    return " ".join([needs.install or "ipexctl install", *(f"--with {shlex.quote(each)}" for each in packages)])
+    return " ".join([requirements.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
 
 
-def install_again(record: EnvRecord | None, name: str) -> str:
-    """The command that asks for the environment as it is; what is to be added goes behind it."""
-    words = ["ipexctl", "install", *(["--env", name] if name != "default" else [])]
-    asked = record.requests[-1] if record is not None and record.requests else {}
+def install_command(record: EnvRecord | None, name: str) -> str:
+    """The command that makes the environment as it is; `--with PKG` may be appended."""
+    argv = ["ipexctl", "install", *(["--env", name] if name != "default" else [])]
+    request = record.requests[-1] if record is not None and record.requests else {}
     for option in ("torch", "stack", "ipex", "oneccl", "python"):
-        if asked.get(option):
-            words += [f"--{option}", str(asked[option])]
-    if asked.get("require_oneccl"):
-        words.append("--require-oneccl")
-    for extra in asked.get("extras", ()):
-        words += ["--with", str(extra)]
-    return shlex.join(words)
+        if request.get(option):
+            argv += [f"--{option}", str(request[option])]
+    if request.get("require_oneccl"):
+        argv.append("--require-oneccl")
+    for extra in request.get("extras", ()):
+        argv += ["--with", str(extra)]
+    return shlex.join(argv)

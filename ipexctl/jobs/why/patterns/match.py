@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ipexctl.node.common.records import Master
+from ipexctl.node.common.job import Master
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from ipexctl.jobs.submit.pending import abandoned_runs, mark_pending, pending_runs
+from ipexctl.jobs.submit.pending import abandoned_runs, clear_pending, mark_pending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_run_whose_call_was_killed_before_it_went_is_no_run(tmp_path: Path) ->
 def test_a_run_that_was_told_to_go_is_its_nodes_affair(tmp_path: Path) -> None:
     with mark_pending(tmp_path, "train-1"):
         (tmp_path / "train-1.json").write_text("{}")
-        pending_runs(tmp_path, "train-1")
+        clear_pending(tmp_path, "train-1")
         assert [path.name for path in tmp_path.iterdir()] == ["train-1.json"]
 
 
@@ -53,7 +53,7 @@ def test_a_number_that_another_process_has_now_is_not_the_call_s(tmp_path: Path)
     with mark_pending(tmp_path, "train-1"):
         path = tmp_path / "train-1.begins"
         said = json.loads(path.read_text())
-        path.write_text(json.dumps({**said, "began": "1"}))
+        path.write_text(json.dumps({**said, "start": 1}))
         assert abandoned_runs(tmp_path) == ("train-1",)
-        path.write_text(json.dumps({**said, "machine": "elsewhere", "pid": os.getpid(), "began": "1"}))
+        path.write_text(json.dumps({**said, "machine": "elsewhere", "start": 1}))
         assert abandoned_runs(tmp_path) == (), "whether a process of another machine lives can't be seen from here"
