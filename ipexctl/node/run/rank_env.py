@@ -23,6 +23,10 @@ class RankStartError(Exception):
     """This rank can't start; the text is the reason."""
 
 
+class SetupError(OSError):
+    """A setup file could not be sourced; `strerror` is the reason."""
+
+
 def find_rank(job: JobRecord) -> int:
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
     if number is None:
@@ -64,7 +68,7 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict
 
 
 def sourced(setup: str, environ: dict[str, str]) -> dict[str, str]:
-    """The environment after bash has sourced that file; raises an OSError with the error that bash printed."""
+    """The environment after bash has sourced that file; raises a SetupError with the error that bash printed."""
     # As at a prompt, $0 is bash, since oneAPI's scripts refuse a $0 that is their own name. No arguments are given.
     # setvars.sh exits with 3 when it has been sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; exec env -0"
@@ -72,12 +76,12 @@ def sourced(setup: str, environ: dict[str, str]) -> dict[str, str]:
         argv = ["bash", "-c", script]
         done = subprocess.run(argv, env=environ, capture_output=True, check=False, timeout=SOURCED)
     except FileNotFoundError:
-        raise OSError(0, f"there is no bash to source {setup} with") from None
+        raise SetupError(0, f"there is no bash to source {setup} with") from None
     except subprocess.TimeoutExpired:
-        raise OSError(0, f"{setup} could not be sourced: it took longer than {SOURCED:g} s") from None
+        raise SetupError(0, f"{setup} could not be sourced: it took longer than {SOURCED:g} s") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise OSError(0, f"{setup} could not be sourced: {lines[-1] if lines else f'exit code {done.returncode}'}")
+        raise SetupError(0, f"{setup} could not be sourced: {lines[-1] if lines else f'exit code {done.returncode}'}")
     pairs = (item.partition(b"=") for item in done.stdout.split(b"\0") if item)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
 

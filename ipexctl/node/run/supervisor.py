@@ -21,6 +21,7 @@ import contextlib
 import json
 import os
 import resource
+import shlex
 import signal
 import sys
 import time
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.records import FINAL, Mpirun
-from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run import messages, mpirun, protocol, rank_env, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
 
 if TYPE_CHECKING:
@@ -107,6 +108,11 @@ class Supervisor:
         """Start mpirun; returns the reply to the `go` request."""
         try:
             self.start()
+        except rank_env.SetupError as error:
+            self.fail("mpirun", str(error.strerror))
+            command = shlex.join(["bash", "-c", f". {shlex.quote(self.go['setup'])}"])
+            fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
+            return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
         except OSError as error:
             why = f"{error.filename or self.go['argv'][0]}: {error.strerror}" if error.errno else str(error.strerror)
             self.fail("mpirun", f"mpirun can't be started: {why}")
@@ -368,6 +374,11 @@ class Supervisor:
             peer.count()
         try:
             self.start()
+        except rank_env.SetupError as error:
+            self.fail("mpirun", str(error.strerror))
+            command = shlex.join(["bash", "-c", f". {shlex.quote(self.go['setup'])}"])
+            fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
+            return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
         except OSError as error:
             self.fail("mpirun", f"mpirun can't be started again: {error.strerror or error}")
             return False

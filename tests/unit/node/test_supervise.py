@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -296,3 +297,16 @@ def test_a_disk_that_stays_full_ends_no_training_and_what_is_lost_is_counted(
         assert status["ranks"][0]["lost"] > whole - (1 << 20)
     finally:
         subprocess.run(["umount", str(place)], check=False)
+
+
+def test_a_setup_file_that_fails_on_node0_is_named_with_the_command_that_shows_its_errors(
+    make: Callable[..., Run], tmp_path: Path
+) -> None:
+    setup = tmp_path / "set up.sh"
+    setup.write_text("echo no such license >&2\nfalse\n")
+    reply = make("print(1)", go={"setup": str(setup)}).start().started
+    assert reply["event"] == "failed"
+    assert missing(reply["reason"], f"{setup} no such license") == []
+    argv = shlex.split(reply["fix"].partition("ipexctl exec -- ")[2])
+    assert argv[:2] == ["bash", "-c"]
+    assert b"no such license" in subprocess.run(argv, capture_output=True, check=False).stderr
