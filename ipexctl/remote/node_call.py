@@ -156,7 +156,8 @@ def agent_command(
 
 def agent_command_of(python: str, command: str) -> Command:
     """Like `agent_command`, for this Python and no other."""
-    arguments = [python, "-I", "-c", _BOOT, str(len(agent_zip(command.partition(".")[0]))), command]
+    no_copy = ""
+    arguments = [python, "-I", "-c", _BOOT, str(len(agent_zip(command.partition(".")[0]))), no_copy, command]
     return Command(f"exec {shlex.join(arguments)}", command)
 
 

@@ -14,7 +14,7 @@ from node_store_helpers import END, file_of, frame, other_pythons
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import agent_zip, call
+from ipexctl.remote.node_call import agent_command_of, agent_zip, call, call_line
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -185,3 +185,11 @@ def test_an_archive_with_another_hash_is_not_kept(home: Path, monkeypatch: pytes
     monkeypatch.setattr("ipexctl.remote.node_call._copy_name", lambda archive: "0123456789abcdef")
     assert not is_copied(home)
     assert not (home / "agent").exists()
+
+
+def test_a_named_python_runs_the_agent_from_stdin() -> None:
+    line = agent_command_of(sys.executable, "network.ports")
+    request = {"address": "127.0.0.1", "token": "t", "life": 5, "script": None}
+    orders = b'{"targets": [], "seconds": 1}\n'
+    session = LocalSession(Host("localhost", "localhost"))
+    call_line(session, line, agent_zip("network"), request, stdin=cast("BinaryIO", io.BytesIO(orders)))
