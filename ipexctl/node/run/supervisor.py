@@ -374,11 +374,6 @@ class Supervisor:
             peer.count()
         try:
             self.start()
-        except rank_env.SetupError as error:
-            self.fail("mpirun", str(error.strerror))
-            command = shlex.join(["bash", "-c", f". {shlex.quote(self.go['setup'])}"])
-            fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
-            return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
         except OSError as error:
             self.fail("mpirun", f"mpirun can't be started again: {error.strerror or error}")
             return False
