@@ -1,10 +1,10 @@
-"""The verb behind `ipexctl doctor`: probe every host, judge it, judge all together, look at the network."""
+"""Runs `ipexctl doctor`: facts of every host, rules over each host and over all, and the check of the network."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_findings, worst
@@ -16,7 +16,7 @@ from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ipexctl.doctor.finding import HostStatus
     from ipexctl.doctor.run_states import RunState
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
 
-TIERS = ("avx2", "avx512", "avx512_bf16", "amx")
+_TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
-    """What the caller asks of the examination."""
+    """The options of a call of doctor."""
 
     home: str
     iface: str | None = None
@@ -40,40 +40,42 @@ class DoctorRequest:
     smoke: bool = False
     timeout: float | None = None
     rows: tuple[StackSpec, ...] | None = None
-    """The version table; None: as it is in the package."""
+    """The version table; None: that of the package."""
     node0_of: Callable[[str], Host | None] | None = None
-    """By a run's id its node0, where the run was started from this machine."""
+    """The node0 of a run by its id, if the run was started from the control machine."""
 
 
-def run_doctor(hosts: Sequence[Host], wishes: DoctorRequest, pool: SessionPool) -> DoctorReport:
-    """Everything there is to know, as one value. What fails on a host is in its report, never raised."""
+def run_doctor(hosts: Sequence[Host], request: DoctorRequest, pool: SessionPool) -> DoctorReport:
+    """Examine the hosts. A host's failure is in its report, never raised."""
     started = time.monotonic()
-    answers = {answer.host.name: answer for answer in gather(hosts, pool, home=wishes.home, timeout=wishes.timeout)}
+    answers = {answer.host.name: answer for answer in gather(hosts, pool, home=request.home, timeout=request.timeout)}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
-    internal = _internal(hosts, facts, wishes.iface)
-    runs = _run_states([(host, answers[host.name].facts) for host in hosts], wishes.node0_of)
+    chosen = addresses_among(hosts, facts, request.iface)
+    internal = {} if isinstance(chosen, NoCommonNetwork) else chosen  # then it is a finding of the cluster's rules
+    runs = _run_states([(host, answers[host.name].facts) for host in hosts], request.node0_of)
     contexts = {host.name: _context(host, answers[host.name], internal, facts, hosts[0], runs) for host in hosts}
-    reports = tuple(_judge(answers[host.name], contexts[host.name], wishes) for host in hosts)
-    together = [(host, facts[host.name]) for host in hosts if host.name in facts]
-    cluster = list(examine_cluster(together, contexts, iface=wishes.iface))
-    probed = time.monotonic()
-    well = [host for host in hosts if answers[host.name].status == "ok"]
-    looked_at = None
-    if wishes.network and len(well) > 1 and internal:
+    with_facts = [(host, facts[host.name]) for host in hosts if host.name in facts]
+    cluster = list(examine_cluster(with_facts, contexts, iface=request.iface))
+    reached = [host for host in hosts if answers[host.name].status == "ok"]
+    network_seconds = None
+    if request.network and len(reached) > 1 and internal:
         from ipexctl.doctor.network_check import check_network
 
-        cluster += check_network(pool, well, internal, facts=facts, home=wishes.home).findings
-        looked_at = time.monotonic() - probed
-    if wishes.smoke and well:
+        network = check_network(pool, reached, internal, facts=facts, home=request.home)
+        cluster += network.findings
+        network_seconds = network.seconds
+    if request.smoke and reached:
         from ipexctl.doctor.smoke import measure
 
-        cluster += measure(pool, well, internal, facts).findings
+        cluster += measure(pool, reached, internal, facts).findings
+    names = tuple(answers)
+    failed = {name for finding in cluster if finding.level == "fail" for name in finding.hosts or names}
     return DoctorReport(
-        hosts=reports,
+        hosts=tuple(host_report(answers[host.name], contexts[host.name], request, failed) for host in hosts),
         cluster=merge_findings(cluster),
-        recommendation=recommend(facts, internal, wishes.rows),
+        recommendation=recommend(facts, internal, request.rows),
         seconds=time.monotonic() - started,
-        network_seconds=looked_at,
+        network_seconds=network_seconds,
     )
 
 
@@ -105,34 +107,30 @@ def _context(
     )
 
 
-def _judge(answer: HostFacts, context: HostContext, wishes: DoctorRequest) -> HostReport:
+def host_report(answer: HostFacts, context: HostContext, request: DoctorRequest, failed: Collection[str]) -> HostReport:
+    """`failed`: hosts with a finding of level fail about several hosts or the network."""
     host, facts = answer.host, answer.facts
-    if facts is None:
-        status: HostStatus = "unreachable" if answer.status == "unreachable" else "fail"
-        return HostReport(host, status, answer.seconds, None, (), answer.reason, answer.fix)
-    findings = (*_required(host, facts, wishes.require), *examine_host(facts, context))
+    findings: tuple[Finding, ...] = ()
+    if facts is not None:
+        findings = (*_required(host, facts, request.require), *examine_host(facts, context))
     level = worst(findings)
-    status = level if level in ("warn", "fail") else "ok"
-    if answer.status != "ok":
-        status = "unreachable" if answer.status == "unreachable" else "fail"
+    status: HostStatus = level if level in ("warn", "fail") else "ok"
+    if answer.status == "unreachable":
+        status = "unreachable"
+    elif facts is None or answer.status != "ok" or host.name in failed:
+        status = "fail"
     return HostReport(host, status, answer.seconds, facts, findings, answer.reason, answer.fix)
 
 
 def _required(host: Host, facts: Facts, tier: str | None) -> tuple[Finding, ...]:
-    """What --require asks for, said of every host that hasn't got it."""
+    """The finding for --require on a host with less."""
     if tier is None:
         return ()
     has = facts.cpu.tier
     if has is None:
-        message = f"--require {tier}: which instructions this CPU has could not be read"
-    elif has in TIERS and TIERS.index(has) >= TIERS.index(tier):
+        message = f"--require {tier}: the instruction set of this CPU could not be read"
+    elif has in _TIERS and _TIERS.index(has) >= _TIERS.index(tier):
         return ()
     else:
-        message = f"--require {tier}: this CPU's best is {has}"
-    return (Finding("cpu.require", "fail", message, "leave it out: --limit '!NAME', or ask for less", (host.name,)),)
-
-
-def _internal(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None) -> dict[str, str]:
-    """The addresses the hosts reach one another by; none where no network joins them, which is a finding."""
-    chosen = addresses_among(hosts, facts, iface)
-    return {} if isinstance(chosen, NoCommonNetwork) else chosen
+        message = f"--require {tier}: this CPU has only {has}"
+    return (Finding("cpu.require", "fail", message, "leave it out: --limit '!NAME', or require less", (host.name,)),)

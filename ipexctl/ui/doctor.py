@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 import textwrap
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import fold_names
 from ipexctl.ui.safe_output import for_terminal
-from ipexctl.ui.table import show_table
+from ipexctl.ui.table import output_width, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.doctor.recommend import Recommendation
     from ipexctl.facts.facts import Facts
 
+_MORE = " (... ipexctl doctor -v)"
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
 
 
@@ -149,9 +149,11 @@ def _paragraph(
     title = " ".join(part for part in (fold_names(hosts), f"[{id_}]" if id_ else "") if part)
     first = f"{level:<5} {title}"
     if brief:
-        first = textwrap.shorten(f"{first}: {printable(message)}", width - 1, placeholder=" ...")
-        first = f"{level:<5} {first[len(level) :].lstrip()}"
-        return [first.replace(level, tint(level, level), 1)]
+        text = f"{title}: {printable(message)}"
+        room = max(width - len(f"{level:<5} "), len(_MORE) + 1)
+        if len(text) > room:
+            text = text[: room - len(_MORE)].rstrip() + _MORE
+        return [f"{tint(level, level)}{' ' * (5 - len(level))} {text}"]
     lines = [first.replace(level, tint(level, level), 1)]
     lines += textwrap.wrap(printable(message), width, initial_indent=indent, subsequent_indent=indent)
     if fix:
@@ -190,7 +192,7 @@ def _advice(advice: Recommendation | None) -> list[str]:
 
 
 def _width() -> int:
-    return min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 100
+    return min(100, output_width(100))
 
 
 def _counts(report: DoctorReport) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import textwrap
 import time
@@ -17,7 +16,7 @@ from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, wants_color
 from ipexctl.ui.run.summary import counted
-from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL
+from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,7 +40,7 @@ class Page:
     """Collects lines cut to the terminal's width, with colors where they are enabled."""
 
     def __init__(self, *, no_color: bool = False) -> None:
-        self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+        self.width = output_width(WIDTH_WITHOUT_TERMINAL)
         self._colored = wants_color(sys.stdout, os.environ, no_color=no_color)
         self._lines: list[str] = []
 

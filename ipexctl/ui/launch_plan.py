@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
+from ipexctl.ui.table import output_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ def show_refused_json(failure: StartFailure, schema: str = SCHEMA) -> None:
 
 def show_plan(plan: LaunchPlan, *, no_color: bool = False) -> None:
     """Print the plan to stdout."""
-    width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+    width = min(100, output_width(80))
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
     sys.stdout.write("".join(f"{line}\n" for line in plan_lines(plan, width, colors=colors)))
     sys.stdout.flush()

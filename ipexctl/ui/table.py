@@ -18,10 +18,18 @@ WIDTH_WITHOUT_TERMINAL = 200
 """Columns of a table in a pipe: cells are not folded there, so that grep finds whole lines."""
 
 
+def output_width(without_terminal: int) -> int:
+    """Columns of stdout: COLUMNS if it is set, else those of the terminal."""
+    columns = os.environ.get("COLUMNS", "")
+    if sys.stdout.isatty() or (columns.isdecimal() and int(columns)):
+        return shutil.get_terminal_size().columns
+    return without_terminal
+
+
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_color: bool = False) -> None:
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+    width = output_width(WIDTH_WITHOUT_TERMINAL)
     if sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         _show_folded(headings, cells, width, no_color=no_color)
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import textwrap
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, wants_color
 from ipexctl.ui.safe_output import for_terminal
-from ipexctl.ui.table import show_table
+from ipexctl.ui.table import output_width, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +117,7 @@ def _mpi_text(plan: StackPlan) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+    width = min(100, output_width(80))
     return textwrap.wrap(
         printable(text), width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False,
         drop_whitespace=True, replace_whitespace=True,

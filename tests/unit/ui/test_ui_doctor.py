@@ -1,0 +1,59 @@
+"""Output of doctor: a host's status with findings about several hosts, the width, shortened info lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from doctor_rules_helpers import context, healthy
+
+from ipexctl.doctor.finding import DoctorReport, Finding
+from ipexctl.doctor.run import DoctorRequest, host_report
+from ipexctl.facts.gather import HostFacts
+from ipexctl.hosts.host import Host
+from ipexctl.ui.doctor import show_doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ipexctl.doctor.finding import HostReport
+
+LONG = "Something about the host that is " + "quite " * 30 + "long"
+WORD = "(... ipexctl doctor -v)"
+
+
+def report(failed: Collection[str]) -> HostReport:
+    answer = HostFacts(Host("node1", "10.1.0.1"), "ok", facts=healthy())
+    return host_report(answer, context(name="node1"), DoctorRequest(home="~/.ipexctl"), failed)
+
+
+def shown(capfd: pytest.CaptureFixture[str], *cluster: Finding, verbose: bool = False) -> list[str]:
+    names = {name for finding in cluster if finding.level == "fail" for name in finding.hosts}
+    show_doctor(DoctorReport((report(names),), cluster, None, 1.0), quiet=False, verbose=verbose, no_color=True)
+    return capfd.readouterr().out.splitlines()
+
+
+def test_a_host_with_a_failed_network_fails_in_its_row_and_in_the_summary(capfd: pytest.CaptureFixture[str]) -> None:
+    assert report(()).status == "ok"
+    assert report({"node1"}).status == "fail"
+    lines = shown(capfd, Finding("network.login", "fail", "no login", "ipexctl trust", ("node1",)))
+    row = next(line for line in lines if line.startswith("node1"))
+    assert row.split()[1] == "fail"
+    assert lines[-1].startswith("1 host: 1 fail ")
+
+
+@pytest.mark.parametrize("columns", ["", "60", "90"])
+def test_columns_is_obeyed_in_a_pipe_and_a_shortened_line_says_how_to_see_it_whole(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    finding = Finding("system.example", "info", LONG, "nothing to do", ("node1",))
+    lines = shown(capfd, finding, Finding("cpu.example", "info", "Short", "", ("node1",)))
+    (info,) = [line for line in lines if "system.example" in line]
+    assert len(info) <= int(columns or 100)
+    assert info.endswith(WORD)
+    assert "info  node1 [cpu.example]: Short" in lines
+    assert all(len(line) <= int(columns or 200) for line in lines)
+    whole = " ".join(line.strip() for line in shown(capfd, finding, verbose=True))
+    assert LONG in whole
+    assert WORD not in whole
