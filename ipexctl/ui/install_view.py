@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PROGRESS_SECONDS: Final = 5.0
 """Seconds between two plain lines about the bytes of one host."""
 _MOST_BARS: Final = 24
-HERE: Final = "here"
+CONTROL_MACHINE: Final = "control machine"
 
 
 class InstallView:
@@ -67,7 +67,7 @@ class _Lines:
             if self._verbose:
                 print_message(_timed(event))
         elif isinstance(event, Stepped) or self._verbose or not event.ok:
-            print_message(f"{printable(event.host or HERE)}: {event.what}")
+            print_message(f"{printable(event.host or CONTROL_MACHINE)}: {event.what}")
 
     def _print_bytes(self, event: BytesMoved) -> None:
         key, now = (event.host, event.what), time.monotonic()
@@ -81,7 +81,9 @@ class _Lines:
             self._last[key] = float("inf") if is_complete else now
         total_text = f" of {gigabytes(event.total)}" if event.total else ""
         rate = f" ({gigabytes((event.done - first_done) / (now - began))}/s)" if now - began > 1 else ""
-        print_message(f"{printable(event.host or HERE)}: {event.what} {gigabytes(event.done)}{total_text}{rate}")
+        print_message(
+            f"{printable(event.host or CONTROL_MACHINE)}: {event.what} {gigabytes(event.done)}{total_text}{rate}"
+        )
 
 
 class _Bars:
@@ -110,9 +112,9 @@ class _Bars:
                 )
                 return
             if isinstance(event, Ended) and not event.host:
-                self._remove_task(progress, HERE)
+                self._remove_task(progress, CONTROL_MACHINE)
                 return
-            task = self._task(progress, event.host or HERE)
+            task = self._task(progress, event.host or CONTROL_MACHINE)
             if isinstance(event, BytesMoved):
                 self._bytes[event.host] = (event.what, event.done, event.total)
                 if task is not None:
@@ -172,4 +174,4 @@ class _Bars:
 
 
 def _timed(event: Timed) -> str:
-    return f"{printable(event.host or HERE)}: {printable(event.what)} ({event.seconds:.3f} s)"
+    return f"{printable(event.host or CONTROL_MACHINE)}: {printable(event.what)} ({event.seconds:.3f} s)"

@@ -329,7 +329,7 @@ def _footer(state: RunState) -> RenderableType:
     for key, action in (
         ("/", "ranks"),
         ("space", "continue" if controls.paused else "hold"),
-        ("↑↓", "scroll"),
+        ("up/down", "scroll"),
         ("d", "detach"),
         ("s", "stop"),
         ("?", "help"),

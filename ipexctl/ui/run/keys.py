@@ -16,7 +16,7 @@ Mode = Literal["watching", "filtering", "confirming", "help"]
 HELP: Final = (
     ("/", "show only some ranks, such as 0-3,8; an empty list shows all"),
     ("space", "hold the log; again continues"),
-    ("↑ ↓ PgUp PgDn", "scroll through the log"),
+    ("up, down, page up, page down", "scroll through the log"),
     ("d, q", "detach: the run continues"),
     ("s", "stop the run on every host, after you confirm with y"),
     ("Ctrl-C", "stop the run at once"),

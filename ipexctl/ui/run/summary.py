@@ -23,7 +23,7 @@ def _gap_lines(status: RunStatus) -> list[str]:
         return []
     size = counted(sum(rank.lost for rank in gaps), "byte")
     ranks = f"rank{'s' * (len(gaps) > 1)} {fold_ranks(rank.rank for rank in gaps)}"
-    return [f"  {size} of what {ranks} printed are missing: there was no room for them on any disk"]
+    return [f"  {size} of the output of {ranks} are lost: no disk had room for them"]
 
 
 def _verdict(status: RunStatus, exit_code: int) -> list[str]:
@@ -31,24 +31,24 @@ def _verdict(status: RunStatus, exit_code: int) -> list[str]:
     size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
     if status.state == "ok":
-        attempts = f", begun {counted(status.attempt + 1, 'time')}" if status.attempt else ""
+        attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
         return [f"{subject} ended well{took}{attempts}: {size}"]
     if status.state == "stopped":
         return [f"{subject} was stopped{took}: {size}"]
     if status.state == "lost":
         return [
-            f"{subject} is lost{took}: its supervisor on node0 is gone and left no verdict",
-            f"  what its ranks said until then: ipexctl logs {printable(status.id)}",
+            f"{subject} is lost{took}: its supervisor on node0 died before it recorded the end",
+            f"  output until then: ipexctl logs {printable(status.id)}",
         ]
-    first, attempts = status.first_failure, f", begun {counted(status.attempt + 1, 'time')}" if status.attempt else ""
+    first, attempts = status.first_failure, f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
     if first is not None and first.rank is not None and first.kind in ("", "exit", "signal"):
         why = f": rank {first.rank} on {printable(first.host or '')} {how_it_ended(first)}"
     else:
         why = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
     if first is None or first.rank is None:
-        hint = f"  what its ranks said: ipexctl logs {printable(status.id)}"
+        hint = f"  its output: ipexctl logs {printable(status.id)}"
     else:
-        hint = f"  all it said: ipexctl logs {printable(status.id)} -r {first.rank}"
+        hint = f"  output of that rank: ipexctl logs {printable(status.id)} -r {first.rank}"
     return [f"{subject} failed{took}{attempts}{why}", hint]
 
 
@@ -63,17 +63,17 @@ def how_it_ended(rank: Failure | RankStatus) -> str:
 
 def left_lines(run: str) -> list[str]:
     """For a user who detached: the commands to attach again and to stop the run."""
-    return [f"detached; run {run} goes on: ipexctl attach {run}", f"  to end it: ipexctl stop {run}"]
+    return [f"detached; run {run} continues: ipexctl attach {run}", f"  to stop it: ipexctl stop {run}"]
 
 
 def not_stopped_lines(run: str, reason: str) -> list[str]:
     """For a user who asked to stop the run, but left before the stop was confirmed."""
-    return [f"{printable(reason)}", f"run {run} may go on: ipexctl stop {run}"]
+    return [f"{printable(reason)}", f"run {run} may still be running: ipexctl stop {run}"]
 
 
 def cut_short_lines(run: str) -> list[str]:
     """For a run that ended before all of its output was shown."""
-    return [f"run {run} is over; not all it said was shown: ipexctl logs {run}"]
+    return [f"run {run} is over; not all of its output was shown: ipexctl logs {run}"]
 
 
 def state_counts(ranks: list[RankStatus]) -> str:

@@ -205,7 +205,7 @@ def test_a_closed_terminal_leaves_the_run_to_itself_and_nohup_is_heeded(attach: 
         each.send_signal(signal.SIGHUP)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 129
-    assert b"goes on: ipexctl attach" in err
+    assert b"ipexctl attach" in err
     out, _ = nohup.communicate(timeout=60)
     assert nohup.returncode == 0
     assert of_rank(out, 0)[-1] == b"number 59"
@@ -238,7 +238,7 @@ def test_the_live_view_goes_on_until_the_run_it_was_told_to_stop_has_ended(attac
     assert shown.until_seen(b"still here")
     shown.type(b"\x03")
     assert shown.until_seen(b"stopping")
-    assert shown.until_seen(b"Ctrl-C once more leaves at once")
+    assert shown.until_seen(b"Ctrl-C again")
     assert shown.until_seen(b"told to go")
     assert b"\x1b[?1049l" not in shown.seen
     assert shown.until_gone() == 130
@@ -280,7 +280,7 @@ def test_a_reader_that_left_leaves_the_run_to_itself(attach: Callable[..., Attac
     process.stdout.close()
     assert process.wait(30) == 141
     assert process.stderr is not None
-    assert b"goes on: ipexctl attach" in process.stderr.read()
+    assert b"ipexctl attach" in process.stderr.read()
     assert attached.run.wait()["state"] == "ok"
 
 
@@ -314,4 +314,4 @@ def test_somebody_whose_pager_does_not_read_can_still_stop_the_run(attach: Calla
     assert process.wait(40) == 130
     assert attached.run.status["state"] == "stopped"
     assert process.stderr is not None
-    assert b"not all it said was shown" in process.stderr.read()
+    assert b"ipexctl logs" in process.stderr.read()
