@@ -245,3 +245,18 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
 def test_a_line_taken_for_a_program_is_told_the_way() -> None:
     done = call("exec", "--hosts", "localhost", "--", "df -h")
     assert missing(done.stderr, "localhost failed 127 --shell") == []
+
+
+def test_exec_with_json_does_not_hold_the_output_in_memory(tmp_path: Path) -> None:
+    size = 48_000_000
+    line = f"yes 'a line' | head -c {size}"
+    with (tmp_path / "document.json").open("wb") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "ipexctl", "exec", "--hosts", "localhost", "--json", "--shell", line], stdout=out
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    assert usage.ru_maxrss < 64_000  # kilobytes; the output alone is 48,000
+    (host,) = json.loads((tmp_path / "document.json").read_bytes())["hosts"]
+    assert len(host["stdout"]) == size

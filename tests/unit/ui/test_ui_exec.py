@@ -114,3 +114,11 @@ def test_json_is_valid_whatever_was_printed(capsys: pytest.CaptureFixture[str]) 
     document = json.loads(capsys.readouterr().out)
     assert [host["stdout"] for host in document["hosts"]] == ['"\\\x00\ufffd\n', ""]
     assert document["summary"] == {"ok": 2, "failed": 0, "unreachable": 0}
+
+
+def test_json_keeps_characters_that_are_cut_by_a_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "ü\U0001f600" * 300_000
+    show_json(*report_of(("n1", b"x" + text.encode()), ("n2", b"\xf0\x9f")))
+    first, second = json.loads(capsys.readouterr().out)["hosts"]
+    assert first["stdout"] == "x" + text
+    assert second["stdout"] == "\ufffd"
