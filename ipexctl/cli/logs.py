@@ -107,7 +107,7 @@ def _from_copy(
 ) -> int:
     """Print the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
     from ipexctl.cli.run_hosts import report_host_error
-    from ipexctl.jobs.events import RunNotice
+    from ipexctl.jobs.events import Notice
     from ipexctl.jobs.local_copy import read_copy
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import Unreachable
@@ -117,7 +117,7 @@ def _from_copy(
         return report_host_error(record, error)
     last_seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
     extent = "" if copy.is_whole else f", as far as the run was followed: until {last_seen}"
-    watch(RunNotice(f"{record.node0.name}: {error.reason}; from the copy on this machine{extent}", not copy.is_whole))
+    watch(Notice(f"{record.node0.name}: {error.reason}; from the copy on this machine{extent}", not copy.is_whole))
     for chunk in copy.chunks(ranks, streams):
         if cancel.thrown:
             break

@@ -67,7 +67,8 @@ def sync_command(
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import data_patterns, read_project
     from ipexctl.sync.sync import query_project
-    from ipexctl.ui.sync import SyncView, show, show_json
+    from ipexctl.ui.install_view import InstallView
+    from ipexctl.ui.sync import show, show_json
 
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
@@ -75,11 +76,12 @@ def sync_command(
     excludes = (*(exclude or ()), *data_patterns(root, data or ()))
     project = read_project(root, excludes, includes=tuple(include or ()), home=home_dir, allow_big=allow_big)
     cancel = Cancel()
-    view = SyncView(quiet=output.quiet, verbose=output.verbose > 0)
+    view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with (
         cancelling(cancel) as interrupt,
         Connector(connect_options(targets, output if output.verbose > 1 else None)) as connector,
         SessionPool(connector, cancel, forks=targets.forks) as pool,
+        view,
     ):
         report = query_project(
             project,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.cli.interrupt import handling_signals, write_to_terminal
 from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
-from ipexctl.jobs.events import RunEnded, RunNotice, RunStatus
+from ipexctl.jobs.events import Notice, RunEnded, RunStatus
 from ipexctl.jobs.follow import Follower, run_exit_code
 from ipexctl.jobs.local_copy import LocalCopy, read_copy
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
@@ -134,7 +134,7 @@ class _Watching:
         copy = read_copy(self._run_dir)
         if self._follower.status is not None or copy is None or not copy.is_whole:
             raise error
-        self._on_event(RunNotice(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
+        self._on_event(Notice(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
         for chunk in copy.chunks(None, ("stdout", "stderr")):
             self._on_event(chunk)
         ended = RunEnded(run_exit_code(copy.status), copy.status)
@@ -223,6 +223,6 @@ class _Watching:
             self._not_stopped = reason
             self._cancel.throw()
         else:
-            self._on_event(RunNotice(f"it could not be stopped: {reason}", True))
+            self._on_event(Notice(f"it could not be stopped: {reason}", True))
             if isinstance(self._view, LiveRun):
                 self._view.not_stopping()

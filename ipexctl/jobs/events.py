@@ -20,6 +20,7 @@ from ipexctl.node.common.records import (
     State,
     read_status,
 )
+from ipexctl.remote.progress import Notice
 
 __all__ = (
     "FINAL",
@@ -30,7 +31,7 @@ __all__ = (
     "OutOfMemory",
     "RankStatus",
     "RunStatus",
-    "RunNotice",
+    "Notice",
     "Silence",
     "SilentRank",
     "State",
@@ -41,14 +42,6 @@ __all__ = (
 
 
 @dataclass(frozen=True, slots=True)
-class RunNotice:
-    """A message of ipexctl's about the run: a link lost, a link found again, a log that has a gap."""
-
-    text: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The run is over and all of its output has been told; nothing comes after this."""
 
@@ -56,5 +49,5 @@ class RunEnded:
     status: RunStatus | None = None
 
 
-Event = Chunk | RunStatus | RunNotice | RunEnded
+Event = Chunk | RunStatus | Notice | RunEnded
 Watch = Callable[[Event], None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from ipexctl.jobs.events import RunEnded, RunNotice, read_status
+from ipexctl.jobs.events import Notice, RunEnded, read_status
 from ipexctl.jobs.stall_report import silence_lines
 from ipexctl.node.common.frames import SUFFIXES, FrameError, decode_chunk, decode_json
 from ipexctl.remote.node_call import call
@@ -82,7 +82,7 @@ class Follower:
                 if failures == 1:
                     name = self._record.node0.name
                     self._watch(
-                        RunNotice(f"{name}: {error.reason}; the run goes on there, trying to reach it again", True)
+                        Notice(f"{name}: {error.reason}; the run goes on there, trying to reach it again", True)
                     )
                 self._rest(_WAITS[min(failures, len(_WAITS)) - 1])
             else:
@@ -96,7 +96,7 @@ class Follower:
         session = self._open_session(self._cancel)
         try:
             if self.status is not None:
-                self._watch(RunNotice(f"{self._record.node0.name} is reached again"))
+                self._watch(Notice(f"{self._record.node0.name} is reached again"))
             request = {
                 "home": self._record.home,
                 "id": self._record.id,
@@ -121,7 +121,7 @@ class Follower:
             session.close()
         status = self._take_in(last["status"])
         if status.state == "failed" and (tail := _mpirun_said(last["status"])):
-            self._watch(RunNotice(tail, True))
+            self._watch(Notice(tail, True))
         return RunEnded(run_exit_code(status), status)
 
     def _on_frame(self, frame: Frame) -> None:
@@ -146,7 +146,7 @@ class Follower:
         self.status = status = read_status(document)
         goes_on = status.state in ("starting", "running")
         if goes_on and status.silent is not None and (self._silent is None or status.silent.since != self._silent):
-            self._watch(RunNotice("\n".join(silence_lines(self._record.id, status.silent)), True))
+            self._watch(Notice("\n".join(silence_lines(self._record.id, status.silent)), True))
         self._silent = status.silent.since if status.silent is not None else None
         if self._copy is not None:
             self._copy.note(document)
@@ -158,9 +158,7 @@ class Follower:
         if self._copy is not None and self._copy.broken is not None:
             why = self._copy.broken.strerror or str(self._copy.broken)
             where, self._copy = self._copy.directory, None
-            self._watch(
-                RunNotice(f"the run's copy in {where} is not written any further: {why}; node0 has it all", True)
-            )
+            self._watch(Notice(f"the run's copy in {where} is not written any further: {why}; node0 has it all", True))
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds

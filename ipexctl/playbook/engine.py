@@ -13,20 +13,12 @@ from ipexctl.playbook.facts_hints import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, secrets_in, shown
 from ipexctl.playbook.model import Block, Flush
 from ipexctl.playbook.positions import templates_in
-from ipexctl.playbook.report import (
-    Counts,
-    HostDone,
-    PlayNotice,
-    PlayReport,
-    PlayStarted,
-    TaskDone,
-    TaskReport,
-    TaskStarted,
-)
+from ipexctl.playbook.report import Counts, HostDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
 from ipexctl.playbook.result import Result
 from ipexctl.playbook.task_runner import TaskRunner
 from ipexctl.playbook.templater import Filled, Job
 from ipexctl.playbook.variables import ansible_facts, send_call_variables, send_host_lists, send_play_variables
+from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,9 +109,7 @@ class Engine:
             self._play_hosts = {host.name for host in all_hosts} - {host.name for host in hosts} | set(names)
             self._run_batch(play, batch)
             if index < len(groups) and not self._remaining(names):
-                self.context.watch(
-                    PlayNotice("serial: all of these failed, so the others are left alone", warning=True)
-                )
+                self.context.watch(Notice("serial: all of these failed, so the others are left alone", warning=True))
                 self._ended = True
 
     def _run_batch(self, play: Play, hosts: Sequence[Host]) -> None:
@@ -131,7 +121,7 @@ class Engine:
         self.failed_hosts |= self._steps(play.steps, self._remaining(names))
         self.failed_hosts |= self._handlers(play, self._remaining(names))
         if play.any_errors_fatal and not self._remaining(names):
-            self.context.watch(PlayNotice("any_errors_fatal: the play ends here, for all hosts", warning=True))
+            self.context.watch(Notice("any_errors_fatal: the play ends here, for all hosts", warning=True))
             self._ended = True
 
     def missing(self, hosts: Sequence[str]) -> dict[str, str]:

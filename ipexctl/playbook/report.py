@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.remote.progress import Notice
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -65,21 +67,13 @@ class TaskDone:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayNotice:
-    """A note or warning while the playbook runs."""
-
-    text: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class RankOutput:
     """Output of a rank while a run is followed; `event` is an event of `jobs`."""
 
     event: Any
 
 
-Event = PlayStarted | TaskStarted | ItemDone | HostDone | TaskDone | PlayNotice | RankOutput
+Event = PlayStarted | TaskStarted | ItemDone | HostDone | TaskDone | Notice | RankOutput
 Watch = Callable[[Event], None]
 
 

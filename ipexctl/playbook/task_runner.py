@@ -18,10 +18,11 @@ from ipexctl.playbook.options import BadOption, filled, filled_environment
 from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
 from ipexctl.playbook.positions import did_you_mean
 from ipexctl.playbook.rephrase import as_playbook
-from ipexctl.playbook.report import ItemDone, PlayNotice
+from ipexctl.playbook.report import ItemDone
 from ipexctl.playbook.result import Call, Result, combine_items, failed
 from ipexctl.playbook.templater import Filled, Job, TemplateError
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -209,7 +210,7 @@ class TaskRunner:
                 break
             names = fold(dict.fromkeys(work_item.host.name for work_item in unfinished))
             self._context.watch(
-                PlayNotice(f"{names}: {self._report.name}: until doesn't hold yet; {max_attempts - attempt} more")
+                Notice(f"{names}: {self._report.name}: until doesn't hold yet; {max_attempts - attempt} more")
             )
             self._sleep(task.delay)
             pending = unfinished

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import Download, StoreLocation
 from ipexctl.stack.env.staging import blob_of, is_whole
 from ipexctl.stack.install_context import InstallContext, announce_sizes, inspect_hosts, summary_of
 from ipexctl.stack.lock.pipeline import lock_stack, web_of
-from ipexctl.stack.progress import BytesMoved, Notice, unwatched
 from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
+    from ipexctl.remote.progress import Watch
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.install_context import InstallRequest
     from ipexctl.stack.lock.lock import Wheel
     from ipexctl.stack.lock.pipeline import LockedStack
-    from ipexctl.stack.progress import Watch
     from ipexctl.stack.report import InstallReport
 
 LOCK: Final = "ipexctl-lock.json"
@@ -35,7 +35,7 @@ _PARTS: Final = ".ipexctl-parts"
 
 
 def download(
-    hosts: Sequence[Host], wishes: InstallRequest, pool: SessionPool, directory: Path, watch: Watch = unwatched
+    hosts: Sequence[Host], wishes: InstallRequest, pool: SessionPool, directory: Path, watch: Watch = ignore_event
 ) -> InstallReport:
     """Fill the directory. Where hosts are named, the stack is the one that fits them."""
     directory = directory.expanduser().absolute()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.progress import Notice, ignore_event
 from ipexctl.remote.session import capture
 from ipexctl.stack.env import environment
 from ipexctl.stack.env.build import (
@@ -27,7 +28,6 @@ from ipexctl.stack.install_context import InstallContext, InstallRequest, announ
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import uv_for_node
 from ipexctl.stack.lock.pipeline import installer_of, lock_stack
-from ipexctl.stack.progress import Notice, unwatched
 from ipexctl.stack.report import InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.outcome import Status
+    from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.env.environment import CheckResult
     from ipexctl.stack.env.record import EnvRecord, Existing
     from ipexctl.stack.lock.pipeline import LockedStack
-    from ipexctl.stack.progress import Watch
     from ipexctl.stack.report import InstallReport
 
 __all__ = ["InstallRequest", "install"]
 
 
 def install(
-    hosts: Sequence[Host], wishes: InstallRequest, pool: SessionPool, watch: Watch = unwatched
+    hosts: Sequence[Host], wishes: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
 ) -> InstallReport:
     """Put one stack on every host. A host that fails takes no other down; a second call finishes the job."""
     context = InstallContext(hosts, wishes, pool, watch)

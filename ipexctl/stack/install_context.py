@@ -15,11 +15,11 @@ import platformdirs
 from ipexctl.facts.gather import gather
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.progress import Notice, Timed
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.env.preflight import gigabytes, takes_wheels
 from ipexctl.stack.env.record import DEFAULT
 from ipexctl.stack.lock.indexes import TORCH_CPU
-from ipexctl.stack.progress import Notice, Timed
 from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import usable_pythons
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.remote.outcome import HostError
+    from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
     from ipexctl.stack.lock.lock import Lock
     from ipexctl.stack.lock.pipeline import LockedStack
-    from ipexctl.stack.progress import Watch
     from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources, StackPlan
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,40 +9,6 @@ from ipexctl.remote.outcome import HostResult, Report
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """A sentence about the whole."""
-
-    text: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BytesMoved:
-    """How far bytes have come on one host."""
-
-    host: str
-    done: int
-    total: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """A round trip to a host, and what it took."""
-
-    host: str
-    what: str
-    seconds: float
-
-
-Event = Notice | BytesMoved | Stepped
-Watch = Callable[[Event], None]
-
-
-def unwatched(event: Event) -> None:
-    """Nobody looks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import remember, sent_before
-from ipexctl.sync.report import Notice, Stepped, SyncReport, SyncResult, unwatched
+from ipexctl.sync.report import SyncReport, SyncResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.remote.progress import Watch
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.plan import SyncPlan
     from ipexctl.sync.project import Project
-    from ipexctl.sync.report import Watch
     from ipexctl.sync.upload import Uploader
 
 MUCH: Final = 8_000_000
@@ -46,7 +47,7 @@ def query_project(
     *,
     home: str,
     iface: str | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_event,
     timeout: float | None = None,
     dry_run: bool = False,
     lease: str | None = None,
@@ -135,7 +136,7 @@ class ProjectSync:
             answer = query_tree(
                 session, self.order, dry_run=self.dry_run, timeout=self.timeout, cancel=self.pool.cancel
             )
-            self.watch(Stepped(host.name, "asked", time.monotonic() - began))
+            self.watch(Timed(host.name, "asked", time.monotonic() - began))
             return answer
 
         for done in self.pool.each(hosts, work):
@@ -262,7 +263,7 @@ class ProjectSync:
             if not needed <= set(self.project.manifest.files):
                 raise MalformedReply("it needs files that are not in the project", json.dumps(said))
             blobs, contents = [], self._contents(needed)
-        self.watch(Stepped(host.name, "sent", time.monotonic() - began))
+        self.watch(Timed(host.name, "sent", time.monotonic() - began))
         return self._synced(host, said, decision.generation, 0 if self.dry_run else sent)
 
     def _synced(self, host: Host, said: Reply, number: int, sent: int) -> SyncResult:

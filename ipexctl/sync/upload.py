@@ -15,24 +15,24 @@ from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 from ipexctl.sync.manifest import encode
 from ipexctl.sync.node_calls import END, frame
-from ipexctl.sync.report import BytesMoved, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.manifest import Entry
     from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.project import Project
-    from ipexctl.sync.report import Watch
 
 ALONE: Final = 1_000_000
 """A file of this size travels under its own hash, and is moved into its place; smaller ones share a parcel."""
@@ -131,14 +131,14 @@ class Uploader:
             session,
             source,
             [(blob, path) for blob, path in self._files if blob in need],
-            on_bytes=lambda done: self._watch(BytesMoved(host.name, done, total)),
+            on_bytes=lambda done: self._watch(BytesMoved(host.name, "receiving", done, total)),
             timeout=self._cluster.timeout,
             cancel=self._crew.cancel,
         )
         self.sent[host.name] = total
 
     def _moved(self, host: Host, done: int, total: int | None) -> None:
-        self._watch(BytesMoved(host.name, done, total))
+        self._watch(BytesMoved(host.name, "receiving", done, total))
 
     def _make_places(self) -> dict[str, StoreLocation]:
         hosts, answers = self._cluster.hosts, self._cluster.answers

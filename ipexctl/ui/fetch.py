@@ -8,12 +8,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json, show_failures
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.fetch.manifest import FetchProgress, FetchResult, FileFailure
+    from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure
+    from ipexctl.remote.progress import Event
 
 _DRAW_SECONDS: Final = 0.1
 _LINE_SECONDS: Final = 5.0
@@ -37,18 +39,22 @@ class FetchView:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def watch(self, event: FetchProgress | str) -> None:
-        if isinstance(event, str):
+    def watch(self, event: Event) -> None:
+        if isinstance(event, Notice):
             self.stop()
-            print_message(printable(event))
-            return
+            print_message(printable(event.text))
+        elif isinstance(event, BytesMoved):
+            self._show_bytes(event)
+
+    def _show_bytes(self, event: BytesMoved) -> None:
         now = time.monotonic()
         began, first = self._began = self._began or (now, event.done)
         if self._quiet or now - self._last < (_DRAW_SECONDS if self._terminal else _LINE_SECONDS):
             return
         self._last = now
         rate = (event.done - first) / max(now - began, 0.001)
-        text = f"{readable(event.done)} of {readable(event.total)}, {readable(rate)}/s, {printable(event.name)}"
+        total = readable(event.total or event.done)
+        text = f"{readable(event.done)} of {total}, {readable(rate)}/s, {printable(event.what)}"
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             self._write_terminal(f"\r{text[:width]}\x1b[K")

@@ -8,15 +8,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.remote.progress import BytesMoved, Ended, Notice, Stepped, Timed
 from ipexctl.stack.env.preflight import gigabytes
-from ipexctl.stack.progress import BytesMoved, Ended, Notice, Stepped, Timed
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from ipexctl.stack.progress import Event
+    from ipexctl.remote.progress import Event
 
 _PROGRESS_SECONDS: Final = 5.0
 """Seconds between two plain lines about the bytes of one host."""

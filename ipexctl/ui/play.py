@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import HostDone, ItemDone, PlayNotice, PlayStarted, RankOutput, TaskDone, TaskStarted
+from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RankOutput, TaskDone, TaskStarted
+from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
 from ipexctl.ui.messages import excerpt, print_message, wants_color
 from ipexctl.ui.run.summary import counted
@@ -61,7 +62,7 @@ class PlayView:
                 self._hosts.append(event)
             elif isinstance(event, TaskDone):
                 self._finish()
-            elif isinstance(event, PlayNotice):
+            elif isinstance(event, Notice):
                 if event.warning or not self._quiet:
                     print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
             elif isinstance(event, RankOutput):

@@ -4,51 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.sync.report import Notice, Stepped
-from ipexctl.text import printable, readable
+from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import fold_equal, host_json, print_json, show_results, summary_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.sync.report import BytesMoved, Event, SyncReport, SyncResult
+    from ipexctl.sync.report import SyncReport, SyncResult
 
-_PROGRESS_SECONDS: Final = 2.0
 _LISTED: Final = 5
-
-
-class SyncView:
-    """Prints progress lines: bytes every two seconds, and with -v every round trip."""
-
-    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
-        self._quiet, self._verbose = quiet, verbose
-        self._lock = threading.Lock()
-        self._last: dict[str, float] = {}
-
-    def watch(self, event: Event) -> None:
-        if isinstance(event, Notice):
-            if event.warning or not self._quiet:
-                print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
-        elif isinstance(event, Stepped):
-            if self._verbose:
-                print_message(f"{printable(event.host)}: {event.what} ({event.seconds:.2f} s)")
-        elif not self._quiet:
-            self._moved(event)
-
-    def _moved(self, event: BytesMoved) -> None:
-        now = time.monotonic()
-        with self._lock:
-            if now - self._last.setdefault(event.host, now) < _PROGRESS_SECONDS:
-                return
-            self._last[event.host] = now
-        total_text = f" of {readable(event.total)}" if event.total else ""
-        print_message(f"{printable(event.host)}: received {readable(event.done)}{total_text}")
 
 
 def as_json(report: SyncReport) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.jobs.events import Chunk, RunEnded, RunNotice, RunStatus
+from ipexctl.jobs.events import Chunk, Notice, RunEnded, RunStatus
 from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.retention import RetentionLimits
@@ -260,7 +260,7 @@ def test_a_follower_whose_link_breaks_goes_on_where_it_was(context: Scene) -> No
     assert done[0].exit_code == 0
     for rank in range(4):
         assert output(events, rank) == b"".join(b"line %d\n" % i for i in range(150))
-    assert any(isinstance(event, RunNotice) and "the run goes on" in event.text for event in events)
+    assert any(isinstance(event, Notice) and "the run goes on" in event.text for event in events)
 
 
 def kill_connections(node: LabHost) -> None:

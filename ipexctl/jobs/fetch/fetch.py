@@ -15,6 +15,7 @@ from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.stdin_queue import StdinQueue
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.fetch.manifest import Source, Watch
+    from ipexctl.jobs.fetch.manifest import Source
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
 
 _WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -99,10 +101,14 @@ def fetch(
 
     `timeout` is for all of it.
     """
+
+    def on_bytes(name: str, done: int, total: int) -> None:
+        watch(BytesMoved(order.host.name, name, done, total))
+
     began, failures = time.monotonic(), 0
     before: list[Receiver] = []
     while True:
-        giving = Receiver(order.requested, StdinQueue(), lambda single: _landing(order.dest, single), watch)
+        giving = Receiver(order.requested, StdinQueue(), lambda single: _landing(order.dest, single), on_bytes)
         try:
             gone = time.monotonic() - began if before else 0.0
             left = None if timeout is None else max(round(timeout - gone, 1), 0.1)
@@ -112,7 +118,7 @@ def fetch(
             failures = 1 if giving.received else failures + 1
             if not any(each.received for each in before) or failures > len(_WAITS):
                 raise
-            watch(f"{order.host.name}: {error.reason}; trying to reach it again, to go on from there")
+            watch(Notice(f"{order.host.name}: {error.reason}; connecting again to resume"))
             _rest(_WAITS[failures - 1], cancel)
         else:
             return _summed(order, [*before, giving], time.monotonic() - began)

@@ -6,7 +6,6 @@ What a host says is not trusted: a name that leads out of where it is to go is r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -63,19 +62,6 @@ class FileFailure:
 
     name: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class FetchProgress:
-    """How far it is: bytes that are here, of those that were missing."""
-
-    done: int
-    total: int
-    name: str
-
-
-Watch = Callable[[FetchProgress | str], None]
-"""Somebody who shows progress, and hears a sentence now and then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.fetch.destination import WriteRefused
-from ipexctl.jobs.fetch.manifest import FetchProgress, FileFailure, as_it_is_now, read_entry, renamed
+from ipexctl.jobs.fetch.manifest import FileFailure, as_it_is_now, read_entry, renamed
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.jobs.fetch.destination import Destination, Want
-    from ipexctl.jobs.fetch.manifest import Entry, Watch
+    from ipexctl.jobs.fetch.manifest import Entry
     from ipexctl.jobs.fetch.requested import Requested
     from ipexctl.remote.session import Stream
     from ipexctl.remote.stdin_queue import StdinQueue
@@ -35,7 +35,7 @@ class Receiver:
         requested: Requested,
         told: StdinQueue,
         land: Callable[[bool], tuple[Destination, str | None]],
-        watch: Watch,
+        on_bytes: Callable[[str, int, int], None],
     ) -> None:
         self.source = ""
         self.brought: list[str] = []
@@ -47,7 +47,7 @@ class Receiver:
         self.received = 0
         self.last: dict[str, Any] | None = None
         self.destination: Destination | None = None
-        self.told, self._requested, self._land, self._watch = told, requested, land, watch
+        self.told, self._requested, self._land, self._on_bytes = told, requested, land, on_bytes
         self._entries: list[Entry] = []
         self._wants: dict[int, Want] = {}
         self._line = bytearray()
@@ -117,7 +117,7 @@ class Receiver:
         self._piece -= len(piece)
         self.received += len(piece)
         self._here += len(piece)
-        self._watch(FetchProgress(self._here, max(self._total, self._here), self._current.name))
+        self._on_bytes(self._current.name, self._here, max(self._total, self._here))
         return at + len(piece)
 
     def _hear(self, event: object, said: dict[str, Any]) -> None:

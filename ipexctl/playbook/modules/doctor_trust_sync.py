@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.report import PlayNotice
 from ipexctl.playbook.result import Result, failed
+from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ class _Trust:
         trust_options = setup.TrustOptions(options.home, options.iface, call.timeout, call.check)
         report = change(hosts, context.pool, trust_options)
         for note in report.notes:
-            context.watch(PlayNotice(f"note: {note}"))
+            context.watch(Notice(f"note: {note}"))
         if any(done.status == "changed" for done in report.hosts):
             context.fixed.add("network.login")
         return {
@@ -111,7 +111,7 @@ class _Sync:
             dry_run=call.check,
         ).upload()
         for note in report.notes:
-            context.watch(PlayNotice(f"note: {note}"))
+            context.watch(Notice(f"note: {note}"))
         results = {}
         for done in report.hosts:
             send, deleted = done.would_send, done.would_delete

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.playbook.report import PlayNotice
+from ipexctl.remote.progress import Notice
 from ipexctl.sync.ignore import Ignored, layer_of, outer_layers, pattern_for
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def warn_of_synced_files(context: PlayContext, dest: Path) -> None:
         if path:
             del context.projects[root]
             context.watch(
-                PlayNotice(
+                Notice(
                     f"fetch brings {path} into the project {root}: the next run sends it to all hosts; "
                     f"a dest outside, or exclude: ['{pattern_for(path)}'] of run, leaves it here",
                     warning=True,

@@ -11,9 +11,10 @@ from ipexctl.errors import UserError
 from ipexctl.playbook.modules.doctor_trust_sync import bad_call, refused
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.report import PlayNotice, RankOutput
+from ipexctl.playbook.report import RankOutput
 from ipexctl.playbook.result import Result
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,14 +164,12 @@ def _start(
     hosts, options = [call.host for call in calls], context.options
     settings = pipeline.ConnectSettings(options.host_keys, options.connect_timeout)
     started = pipeline.submit_run(
-        hosts, request, context.pool, location, secrets, settings, notify=lambda text: context.watch(PlayNotice(text))
+        hosts, request, context.pool, location, secrets, settings, notify=lambda text: context.watch(Notice(text))
     )
     if isinstance(started, StartFailure):
         return _not_started(calls, started)
     record, plan = started.record, started.plan
-    context.watch(
-        PlayNotice(f"run {record.id}: {plan.world_size} ranks on {len(plan.hosts)} hosts, over {plan.backend}")
-    )
+    context.watch(Notice(f"run {record.id}: {plan.world_size} ranks on {len(plan.hosts)} hosts, over {plan.backend}"))
     data: dict[str, Any] = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if calls[0].args["detach"]:
         message = f"run {record.id} goes on by itself"
@@ -196,7 +195,7 @@ def _not_started(calls: Sequence[Call], failure: StartFailure) -> Mapping[str, R
 
 def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[int, str, dict[str, str]]:
     """Follow the run to its end; cancelling the call stops it. Returns exit code, reason, and the ranks' output."""
-    from ipexctl.jobs.events import Chunk, RunNotice
+    from ipexctl.jobs.events import Chunk, Notice
     from ipexctl.jobs.follow import Follower
     from ipexctl.jobs.local_copy import LocalCopy
     from ipexctl.jobs.registry import RunRegistry
@@ -221,8 +220,8 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
             open_lines[key] = remainder
             if newline:
                 emit(event.rank, event.stream, complete + newline)
-        elif isinstance(event, RunNotice):
-            context.watch(PlayNotice(event.text, event.warning))
+        elif isinstance(event, Notice):
+            context.watch(Notice(event.text, event.warning))
 
     follower = Follower(
         record,
@@ -257,9 +256,7 @@ def _stop(context: PlayContext, record: RunRecord) -> None:
         finally:
             session.close()
     except HostError as error:
-        context.watch(
-            PlayNotice(f"run {record.id} could not be stopped: {error.reason}; ipexctl stop {record.id}", True)
-        )
+        context.watch(Notice(f"run {record.id} could not be stopped: {error.reason}; ipexctl stop {record.id}", True))
 
 
 RUNNERS: Final = {"run": _Run()}

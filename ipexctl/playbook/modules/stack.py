@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError
 from ipexctl.playbook.modules.doctor_trust_sync import bad_call, refused
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.report import PlayNotice
 from ipexctl.playbook.result import Result
+from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 class _Install:
     def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.stack.install import install
-        from ipexctl.stack.progress import Notice
 
         def watch(event: Any) -> None:
             if isinstance(event, Notice):
-                context.watch(PlayNotice(event.text))
+                context.watch(Notice(event.text))
 
         try:
             request = _install_request(context, calls[0])
@@ -37,7 +36,7 @@ class _Install:
         except UserError as error:
             return bad_call(calls, error)
         for note in report.notes:
-            context.watch(PlayNotice(f"note: {note}"))
+            context.watch(Notice(f"note: {note}"))
         stack = report.stack
         stack_data = (
             {} if stack is None else {"stack": stack.name, "torch": stack.torch, "ipex": stack.ipex, "mpi": stack.mpi}

@@ -11,13 +11,13 @@ from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
+from ipexctl.remote.progress import BytesMoved, Ended, Stepped
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
 from ipexctl.stack.env import environment
 from ipexctl.stack.env.preflight import home_obstacle
 from ipexctl.stack.env.staging import WheelDelivery, blob_of, stage_wheels
 from ipexctl.stack.env.verify_errors import explain
-from ipexctl.stack.progress import BytesMoved, Ended, Stepped
 from ipexctl.stack.report import InstallResult
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.progress import BytesMoved, Ended
 from ipexctl.remote.transfer import store_client
 from ipexctl.remote.transfer.relay import ArrivingFiles
 from ipexctl.remote.transfer.store_client import Download, NotInStore, StoredFile
 from ipexctl.stack.lock.indexes import directory_of, pip_settings, shown, unasked
 from ipexctl.stack.lock.pipeline import ask_here, web_of
-from ipexctl.stack.progress import BytesMoved, Ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

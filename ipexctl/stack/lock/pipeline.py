@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, WebSettings
 from ipexctl.stack.lock.indexes import (
@@ -24,7 +25,6 @@ from ipexctl.stack.lock.indexes import (
 from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
-from ipexctl.stack.progress import Notice
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import few
 from ipexctl.stack.resolve.model import Refusal

@@ -10,7 +10,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.events import Chunk, RunEnded, RunNotice
+from ipexctl.jobs.events import Chunk, Notice, RunEnded
 from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
@@ -81,7 +81,7 @@ class PlainRun:
                 lines = self._lines.get((event.rank, event.stream)) or self._begin(event.rank, event.stream)
                 if complete := lines.feed(event.data):
                     self._show(event.rank, event.stream, complete)
-        elif isinstance(event, RunNotice):
+        elif isinstance(event, Notice):
             if event.warning or not self._quiet:
                 text = "\n".join(printable(line) for line in event.text.split("\n"))
                 self._print(f"{'warning: ' if event.warning else ''}{text}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.events import FINAL, Chunk, RankStatus, RunNotice, RunStatus
+from ipexctl.jobs.events import FINAL, Chunk, Notice, RankStatus, RunStatus
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.text import printable, without_colors
 from ipexctl.ui.run.figures import Figures
@@ -82,13 +82,13 @@ class RunState:
 
     def feed(self, event: Event) -> None:
         self.changed = self.changed or not isinstance(event, RunStatus) or _states(event) != _states(self.status)
-        self._has_new_event = self._has_new_event or not isinstance(event, RunNotice)
+        self._has_new_event = self._has_new_event or not isinstance(event, Notice)
         if isinstance(event, Chunk):
             self._row(event.rank).streams[event.stream].feed(event.data)
             self._updated[event.rank, event.stream] = None
         elif isinstance(event, RunStatus):
             self._apply_status(event)
-        elif isinstance(event, RunNotice):
+        elif isinstance(event, Notice):
             first, *more = event.text.split("\n")
             self._notices.append(f"{'warning: ' if event.warning else ''}{printable(first)}")
             self._notices.extend(printable(line) for line in more)

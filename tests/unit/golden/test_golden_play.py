@@ -11,8 +11,8 @@ import test_play_read as reading
 import test_play_refusals as refusals
 import test_play_templates as templates
 from ipexctl.errors import UserError
-from ipexctl.playbook.report import PlayNotice
 from ipexctl.playbook.templater import Templater
+from ipexctl.remote.progress import Notice
 from playbook_helpers import book, play_of, played
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def while_playing(tmp_path: Path) -> list[Case]:
     cases = []
     for name, text in texts.items():
         report, events = played(tmp_path, text)
-        cases += [Case(name, event.text) for event in events if isinstance(event, PlayNotice)]
+        cases += [Case(name, event.text) for event in events if isinstance(event, Notice)]
         for task in report.tasks:
             cases += [Case(name, each.reason, each.fix) for each in task.hosts.values() if each.reason]
     return cases

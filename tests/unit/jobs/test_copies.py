@@ -10,7 +10,7 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.events import Chunk, RunEnded, RunNotice
+from ipexctl.jobs.events import Chunk, Notice, RunEnded
 from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.local_copy import LocalCopy, read_copy, remove_copy, size_of_copy
 from ipexctl.jobs.registry import RunRecord
@@ -154,7 +154,7 @@ def test_a_full_disk_here_is_said_once_and_the_run_is_followed_on(tmp_path: Path
     watched, follower = following(tmp_path, *pieces, last={"event": "done", "status": document("ok")})
     follower.follow()
     assert b"".join(event.data for event in watched if isinstance(event, Chunk)) == TEXT
-    (said,) = [event for event in watched if isinstance(event, RunNotice)]
+    (said,) = [event for event in watched if isinstance(event, Notice)]
     assert said.warning
     assert "No space left on device" in said.text
     assert isinstance(watched[-1], RunEnded)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def heard(root: Path, *lines: bytes, path: str = "./") -> Receiver:
-    giving = Receiver(Requested(path), StdinQueue(), lambda _: (Destination(str(root)), None), lambda _: None)
+    giving = Receiver(Requested(path), StdinQueue(), lambda _: (Destination(str(root)), None), lambda *_: None)
     with contextlib.ExitStack() as stack:
         for line in lines:
             giving.sink("stdout", line)

@@ -26,8 +26,9 @@ from message_data import missing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.fetch.manifest import FetchProgress, FetchResult
+    from ipexctl.jobs.fetch.manifest import FetchResult
     from ipexctl.remote.command import Command
+    from ipexctl.remote.progress import Event
     from ipexctl.remote.session import Ended, Stream
 
 HERE = Host("localhost", "localhost")
@@ -227,7 +228,7 @@ def _break_off(there: Path, out: Path, after: int) -> Path:
     order = FetchRequest(HERE, {"base": str(there), "path": "w.pt"}, f"{out}/", "~/.ipexctl")
     cancel, link = Cancel(), Cut(after)
 
-    def broken(_: FetchProgress | str) -> None:
+    def broken(_: Event) -> None:
         if link.moved > after - 300_000:
             cancel.throw()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.playbook.modules.registry import runner
-from ipexctl.playbook.report import PlayNotice
 from ipexctl.playbook.result import Result
+from ipexctl.remote.progress import Notice
 from message_data import missing
 from playbook_helpers import HOSTS, play_of, played
 
@@ -50,7 +50,7 @@ def test_any_errors_fatal_takes_all_hosts_to_the_rescue_and_what_is_rescued_goes
         assert seen(report, name) == dict.fromkeys(("node1", "node2", "node3"), "ok")
     assert [recap(report, host.name) for host in HOSTS] == [(3, 0, 0), (3, 0, 1), (3, 0, 0)]
     assert report.exit_code == 0
-    assert not [event for event in events if isinstance(event, PlayNotice)]
+    assert not [event for event in events if isinstance(event, Notice)]
 
 
 def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: P
     assert seen(report, "after") == seen(report, "next") == {}
     assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 0), (1, 1, 1), (1, 0, 0)]
     assert report.exit_code == 1
-    (told,) = [event.text for event in events if isinstance(event, PlayNotice)]
+    (told,) = [event.text for event in events if isinstance(event, Notice)]
     assert missing(told, "any_errors_fatal") == []
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import PlayNotice, TaskDone, TaskStarted
+from ipexctl.playbook.report import TaskDone, TaskStarted
+from ipexctl.remote.progress import Notice
 from ipexctl.ui.play import PlayView
 from message_data import missing
 from playbook_helpers import book, play_of, played
@@ -39,7 +40,7 @@ def test_a_handler_is_called_one(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_each_try_that_is_left_is_said(tmp_path: Path) -> None:
     text = play_of("- {name: poll, debug: , register: r, until: r is failed, retries: 2, delay: 0}\n")
     _, events = played(tmp_path, text)
-    told = [event.text for event in events if isinstance(event, PlayNotice)]
+    told = [event.text for event in events if isinstance(event, Notice)]
     assert [missing(text, f"node[1-3] poll until {left}") for text, left in zip(told, (2, 1), strict=True)] == [[], []]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import signal, sys, threading, time
-from ipexctl.jobs.events import Chunk, RunEnded, RankStatus, RunNotice, RunStatus
+from ipexctl.jobs.events import Chunk, RunEnded, RankStatus, Notice, RunStatus
 from ipexctl.ui.run.view import LiveRun
 
 def status(state):
@@ -75,7 +75,7 @@ def test_an_exception_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]
 
 
 def test_an_error_of_the_view_itself_is_raised_and_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
-    shown = show("view.state.tick = None; view.watch(RunNotice('x')); time.sleep(0.5)")
+    shown = show("view.state.tick = None; view.watch(Notice('x')); time.sleep(0.5)")
     assert shown.until_gone() == 1
     assert shown.restored
     assert b"TypeError" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]

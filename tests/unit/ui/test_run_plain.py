@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import pytest
 
-from ipexctl.jobs.events import Chunk, Failure, RunEnded, RunNotice, RunStatus
+from ipexctl.jobs.events import Chunk, Failure, Notice, RunEnded, RunStatus
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.cancel import Cancel
 from ipexctl.ui.run.plain import PlainRun
@@ -20,11 +20,11 @@ Captured = pytest.CaptureFixture[str]
 
 def test_streams_stay_apart_and_our_own_words_have_no_rank(capfd: Captured) -> None:
     with PlainRun(Cancel()) as plain:
-        plain.watch(RunNotice("a message"))
+        plain.watch(Notice("a message"))
         plain.watch(Chunk(0, "stdout", b"epoch 1\nepo"))
         plain.watch(Chunk(1, "stderr", b"careful\n"))
         plain.watch(Chunk(0, "stdout", b"ch 2\nlast without an end"))
-        plain.watch(RunNotice("WARNING", warning=True))
+        plain.watch(Notice("WARNING", warning=True))
     out, err = capfd.readouterr()
     assert out == "[0] epoch 1\n[0] epoch 2\n[0] last without an end\n"
     assert err == "a message\n[1] careful\nwarning: WARNING\n"
@@ -53,7 +53,7 @@ def test_words_of_ours_in_a_ranks_output_are_not_shown_as_its_own(capfd: Capture
 
 def test_what_mpirun_said_keeps_its_lines(capfd: Captured) -> None:
     with PlainRun(Cancel()) as plain:
-        plain.watch(RunNotice("mpirun ended\n  no such host\x1b[31m\n  bye", warning=True))
+        plain.watch(Notice("mpirun ended\n  no such host\x1b[31m\n  bye", warning=True))
     assert capfd.readouterr().err == "warning: mpirun ended\n  no such host\ufffd[31m\n  bye\n"
 
 
@@ -86,8 +86,8 @@ def test_the_end_says_who_was_first_and_what_to_type(capfd: Captured) -> None:
 
 def test_quiet_means_problems_only(capfd: Captured) -> None:
     with PlainRun(Cancel(), quiet=True) as plain:
-        plain.watch(RunNotice("fine"))
-        plain.watch(RunNotice("not fine", warning=True))
+        plain.watch(Notice("fine"))
+        plain.watch(Notice("not fine", warning=True))
         plain.watch(RunEnded(0, RunStatus("r7", "ok")))
     assert capfd.readouterr().err == "warning: not fine\n"
 

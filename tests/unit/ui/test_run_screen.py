@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from ipexctl.jobs.events import Chunk, Failure, RankStatus, RunEnded, RunNotice, RunStatus
+from ipexctl.jobs.events import Chunk, Failure, Notice, RankStatus, RunEnded, RunStatus
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.ui.run.folded_log import FoldedLog, colored
 from ipexctl.ui.run.frame import Frame
@@ -131,7 +131,7 @@ def test_a_node0_that_is_not_heard_any_more_is_no_longer_said_to_be_all_right() 
     screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"hello\n"))
     assert "not heard" not in plain(screen, now=100.0)[1]
-    screen.feed(RunNotice("trying to reach it again"))
+    screen.feed(Notice("trying to reach it again"))
     assert "node0 not heard for 0:12" in plain(screen, now=112.0)[1]
     screen.feed(status(2))
     assert "not heard" not in plain(screen, now=113.0)[1]
@@ -184,7 +184,7 @@ def test_a_filter_holds_for_rows_and_lines() -> None:
     screen = RunState(status(4), Controls(parse_ranks("2")))
     for rank in range(4):
         screen.feed(Chunk(rank, "stdout", b"all\nrank %d\n" % rank))
-    screen.feed(RunNotice("a message"))
+    screen.feed(Notice("a message"))
     text = plain(screen)
     assert [line[:4].strip() for line in text if line.startswith("   ")] == ["2"]
     assert stream(screen) == ["[0-3] all", "[2] rank 2", "ipexctl: a message"]
@@ -279,7 +279,7 @@ EVENTS: st.SearchStrategy[list[Event]] = st.lists(
             st.sampled_from(["stdout", "stderr"]),
             st.one_of(st.binary(max_size=40), st.text(max_size=60).map(lambda text: f"{text}\n".encode())),
         ),
-        st.builds(RunNotice, st.text(max_size=200)),
+        st.builds(Notice, st.text(max_size=200)),
         st.builds(status, st.integers(0, 70), st.sampled_from(["starting", "running", "failed", "lost"])),
     ),
     max_size=12,

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ipexctl.hosts.host import Host
+from ipexctl.remote.progress import BytesMoved, Ended, Notice, Stepped
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.progress import BytesMoved, Ended, Notice, Stepped
 from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui.install import as_json, show

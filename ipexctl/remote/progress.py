@@ -1,4 +1,4 @@
-"""What happens while an install goes on, as small events that somebody may show, or not. Values only."""
+"""Events that a long step reports while it runs, for a view to show. Values only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence about the whole: which stack, how much is to be had."""
+    """A message about the whole call."""
 
     text: str
     warning: bool = False
@@ -16,27 +16,26 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class BytesMoved:
-    """How far bytes have come on one host; `host` is empty for this machine."""
+    """The bytes transferred so far on one host; `host` is empty for the control machine."""
 
     host: str
     what: str
-    """`downloading`, `receiving` …"""
+    """`downloading`, `receiving`, or the name of a file."""
     done: int
     total: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A host has begun something that can't be counted."""
+    """A host has begun a step without a known length, such as `unpacking`."""
 
     host: str
     what: str
-    """`unpacking`, `verifying` …"""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A step is done, and what it took: for who asked to see each."""
+    """A step has ended after so many seconds; shown with -v."""
 
     host: str
     what: str
@@ -45,7 +44,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A host is through, well or not."""
+    """A host has finished, successfully or not."""
 
     host: str
     what: str
@@ -56,5 +55,5 @@ Event = Notice | BytesMoved | Stepped | Timed | Ended
 Watch = Callable[[Event], None]
 
 
-def unwatched(event: Event) -> None:
-    """Nobody looks."""
+def ignore_event(event: Event) -> None:
+    """The default of `watch`."""
