@@ -15,6 +15,7 @@ import io
 import json
 import queue
 import shlex
+import threading
 import zipfile
 from importlib import resources
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
@@ -38,6 +39,7 @@ _LONGEST_LINE: Final = 64 << 20
 """Bytes of one event; a host that sends more without a newline is cut off."""
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
 _TOO_OLD: Final = 97
+_zip_lock = threading.Lock()
 NO_PYTHON: Final = "there is no Python 3.8 or newer"
 
 _BOOT: Final = f"""\
@@ -96,9 +98,14 @@ printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl do
 """Finding a Python and running the agent is one round trip."""
 
 
-@functools.cache
 def agent_zip(folder: str) -> bytes:
     """The agent as a zip: the modules all commands share, and one folder of it (`env`, `files`, `network`, `run`)."""
+    with _zip_lock:  # calls to many hosts begin at once, and each of them would make the zip (4 ms)
+        return _make_zip(folder)
+
+
+@functools.cache
+def _make_zip(folder: str) -> bytes:
     packed = io.BytesIO()
     package = resources.files("ipexctl.node")
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

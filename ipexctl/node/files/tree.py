@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import stat
@@ -54,6 +53,8 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
 
 
 def sha256_of(path: bytes) -> str:
+    import hashlib  # it loads OpenSSL (3 to 15 ms), and an unchanged tree needs no hash
+
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(CHUNK), b""):
