@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.cli.interrupt import Leave
-    from ipexctl.jobs.events import Event, Stream, Watch
+    from ipexctl.jobs.follow import Event, Watch
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.frames import Stream
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
 
@@ -107,27 +108,28 @@ def _from_copy(
 ) -> int:
     """Print the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
     from ipexctl.cli.run_hosts import report_host_error
-    from ipexctl.jobs.events import Notice
     from ipexctl.jobs.local_copy import read_copy
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import Unreachable
+    from ipexctl.remote.progress import Notice
 
     copy = read_copy(RunRegistry().directory / record.id)
     if copy is None:
         return report_host_error(record, error)
     last_seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
-    extent = "" if copy.is_whole else f", as far as the run was followed: until {last_seen}"
-    watch(Notice(f"{record.node0.name}: {error.reason}; from the copy on this machine{extent}", not copy.is_whole))
+    extent = "" if copy.is_complete else f", as far as the run was followed: until {last_seen}"
+    watch(Notice(f"{record.node0.name}: {error.reason}; from the copy on this machine{extent}", not copy.is_complete))
     for chunk in copy.chunks(ranks, streams):
         if cancel.thrown:
             break
         watch(chunk)
-    return 0 if copy.is_whole else 3 if isinstance(error, Unreachable) else 1
+    return 0 if copy.is_complete else 3 if isinstance(error, Unreachable) else 1
 
 
 def _lines_only(watch: Watch, stderr: bool, follow: bool) -> Watch:
     """Send the lines of --stderr to stdout, and drop the end of the run unless the logs are followed."""
-    from ipexctl.jobs.events import Chunk, RunEnded
+    from ipexctl.jobs.follow import RunEnded
+    from ipexctl.node.common.frames import Chunk
 
     def watched(event: Event) -> None:
         if isinstance(event, Chunk) and stderr:

@@ -99,8 +99,8 @@ def _prune(
     import json
     import sys
 
-    from ipexctl.jobs.events import FINAL
     from ipexctl.jobs.retention import prune_local, prune_nodes
+    from ipexctl.node.common.records import FINAL
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.ps import pruned_json, show_pruned
 

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.cli.interrupt import handling_signals, write_to_terminal
 from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
-from ipexctl.jobs.events import Notice, RunEnded, RunStatus
-from ipexctl.jobs.follow import Follower, run_exit_code
+from ipexctl.jobs.follow import Follower, RunEnded, run_exit_code
 from ipexctl.jobs.local_copy import LocalCopy, read_copy
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.jobs.stop import stop
+from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.progress import Notice
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.plain import PlainRun
 from ipexctl.ui.run.summary import cut_short_lines, left_lines, not_stopped_lines
@@ -28,7 +29,7 @@ from ipexctl.ui.run.view import LiveRun, wants_live
 
 if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt, Leave
-    from ipexctl.jobs.events import Event
+    from ipexctl.jobs.follow import Event
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session import Session
 
@@ -132,7 +133,7 @@ class _Watching:
     def _show_copy(self, error: HostError) -> RunEnded:
         """Show the local copy of an ended run if node0 is unreachable or has pruned the run."""
         copy = read_copy(self._run_dir)
-        if self._follower.status is not None or copy is None or not copy.is_whole:
+        if self._follower.status is not None or copy is None or not copy.is_complete:
             raise error
         self._on_event(Notice(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
         for chunk in copy.chunks(None, ("stdout", "stderr")):

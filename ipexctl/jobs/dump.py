@@ -10,14 +10,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.events import read_status
 from ipexctl.jobs.stop import run_on_node0
+from ipexctl.node.common.records import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.events import RunStatus
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session

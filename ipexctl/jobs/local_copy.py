@@ -1,9 +1,9 @@
-"""A run's copy on this machine, written while it is followed: for when node0, or its record there, is gone.
+"""The copy of a run on the control machine, written while it is followed: node0 may be gone, or prune the run.
 
-    RUNS/ID/ranks/NNNN.out, NNNN.err    what the ranks printed, the bytes as they came
-    RUNS/ID/status.json                 as node0 had it; a final one says that the copy is whole
+    RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
+    RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
 
-Every byte is written at its own offset, so that two who follow at once write the same files, twice the same.
+Every byte is written at its own offset, so two followers at once write the same content.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.events import FINAL, Chunk, read_status
-from ipexctl.node.common.frames import SUFFIXES
+from ipexctl.node.common.frames import SUFFIXES, Chunk
+from ipexctl.node.common.records import FINAL, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.jobs.events import RunStatus, Stream
+    from ipexctl.node.common.frames import Stream
+    from ipexctl.node.common.records import RunStatus
 
-_NOTED_EVERY: Final = 5.0
-_OPEN_AT_ONCE: Final = 256
-_PIECE: Final = 1 << 18
+_STATUS_INTERVAL: Final = 5.0
+_MAX_OPEN_FILES: Final = 256
+_CHUNK_SIZE: Final = 1 << 18
 
 
 class LocalCopy:
-    """The copy as it is written. What can't be written ends it: `broken` says why, and nothing else suffers."""
+    """A copy that is being written. After an error it writes no more; the error is in `error`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.broken: OSError | None = None
+        self.error: OSError | None = None
         self._open: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._state = ""
-        self._noted = 0.0
+        self._status_at = 0.0
 
-    def take(self, chunk: Chunk) -> None:
-        """A piece of a rank's output. Pieces of one stream come in order, the first at its beginning."""
-        if self.broken is not None:
+    def write(self, chunk: Chunk) -> None:
+        """Write a chunk of a rank's output. Chunks of one stream come in order, from its beginning."""
+        if self.error is not None:
             return
         name = f"{chunk.rank:04}.{SUFFIXES[chunk.stream]}"
         data, offset = chunk.data, chunk.offset
         try:
-            number = self._opened(name)
+            number = self._file(name)
             if offset > self._sizes[name]:
-                raise OSError(0, f"{name} is shorter than it was")
+                raise OSError(0, f"{name} has become shorter")
             while data and offset + len(data) > self._sizes[name]:
                 written = os.pwrite(number, data, offset)
                 offset, data = offset + written, data[written:]
@@ -58,17 +59,17 @@ class LocalCopy:
         except OSError as error:
             self._give_up(error)
 
-    def note(self, document: Mapping[str, Any]) -> None:
-        """How the run stands, now and then. How it ended is written last, by `finish`."""
+    def write_status(self, document: Mapping[str, Any]) -> None:
+        """Write the status, at most every few seconds. `finish` writes the final one."""
         now = time.monotonic()
         state = str(document.get("state"))
-        if state in FINAL or (state == self._state and now - self._noted < _NOTED_EVERY):
+        if state in FINAL or (state == self._state and now - self._status_at < _STATUS_INTERVAL):
             return
-        self._state, self._noted = state, now
+        self._state, self._status_at = state, now
         self._save(document)
 
     def finish(self, document: Mapping[str, Any]) -> None:
-        """All was told, and this is how it ended."""
+        """All output is written, and this is the last status."""
         if document.get("state") in FINAL:
             self._save(document)
         self.close()
@@ -78,20 +79,20 @@ class LocalCopy:
             os.close(number)
         self._open.clear()
 
-    def _opened(self, name: str) -> int:
+    def _file(self, name: str) -> int:
         number = self._open.get(name)
         if number is None:
-            if len(self._open) >= _OPEN_AT_ONCE:
+            if len(self._open) >= _MAX_OPEN_FILES:
                 os.close(self._open.pop(next(iter(self._open))))
-            place = self.directory / "ranks"
-            for made in (self.directory, place):  # a parent made along the way would be open to all
-                made.mkdir(mode=0o700, parents=True, exist_ok=True)
-            number = self._open[name] = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            ranks = self.directory / "ranks"
+            for directory in (self.directory, ranks):  # mkdir gives `mode` only to the last directory it makes
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            number = self._open[name] = os.open(ranks / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._sizes[name] = os.fstat(number).st_size
         return number
 
     def _save(self, document: Mapping[str, Any]) -> None:
-        if self.broken is not None:
+        if self.error is not None:
             return
         aside = self.directory / f"status.{secrets.token_hex(4)}.part"
         try:
@@ -105,26 +106,26 @@ class LocalCopy:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        self.broken = error
+        self.error = error
         self.close()
 
 
 class ReadCopy:
-    """A copy as it is read again."""
+    """A copy of an earlier call."""
 
     def __init__(self, directory: Path, status: RunStatus, seen: float) -> None:
         self.directory = directory
         self.status = status
         self.seen = seen
-        """When the run was last heard of, in seconds since the epoch."""
+        """When its status was written, in seconds since the epoch."""
 
     @property
-    def is_whole(self) -> bool:
-        """All that was ever said is here, and how it ended."""
+    def is_complete(self) -> bool:
+        """Whether it has all output of the run, and its final status."""
         return self.status.state in FINAL
 
     def chunks(self, ranks: Sequence[int] | None, streams: Sequence[Stream]) -> Iterator[Chunk]:
-        """What these ranks have printed, one after the other."""
+        """The output of these ranks, one rank after the other."""
         for rank in range(self.status.world_size) if ranks is None else ranks:
             for stream in streams:
                 yield from self._read(rank, stream)
@@ -133,13 +134,13 @@ class ReadCopy:
         offset = 0
         path = self.directory / "ranks" / f"{rank:04}.{SUFFIXES[stream]}"
         with contextlib.suppress(OSError), path.open("rb") as file:
-            while data := file.read(_PIECE):
+            while data := file.read(_CHUNK_SIZE):
                 yield Chunk(rank, stream, data, offset)
                 offset += len(data)
 
 
 def read_copy(directory: Path) -> ReadCopy | None:
-    """What there is of a run on this machine; None where it was never followed."""
+    """The local copy of a run; None if it was never followed from this machine."""
     path = directory / "status.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -150,13 +151,13 @@ def read_copy(directory: Path) -> ReadCopy | None:
 
 
 def remove_copy(runs: Path, run: str) -> None:
-    """Take a run's copy away, of which there may be none; `runs` is the register's directory."""
+    """Remove the copy of a run, if there is one; `runs` is the directory of the registry."""
     shutil.rmtree(runs / run / "ranks", ignore_errors=True)  # the status last: a copy without one is nobody's to remove
     shutil.rmtree(runs / run, ignore_errors=True)
 
 
 def size_of_copy(runs: Path, run: str) -> int:
-    """Bytes it takes on this machine's disk."""
+    """Bytes on the disk of the control machine."""
     size = 0
     for path in (runs / run).rglob("*"):
         with contextlib.suppress(OSError):

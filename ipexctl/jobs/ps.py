@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ipexctl.jobs.events import read_status
 from ipexctl.jobs.local_copy import read_copy
+from ipexctl.node.common.records import read_status
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.events import RunStatus
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
@@ -95,7 +95,7 @@ def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
     found = []
     for run in runs:
         copy = read_copy(directory / run.record.id) if run.status is None else None
-        found.append(replace(run, status=copy.status) if copy is not None and copy.is_whole else run)
+        found.append(replace(run, status=copy.status) if copy is not None and copy.is_complete else run)
     return found
 
 

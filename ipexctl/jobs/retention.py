@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.events import FINAL
 from ipexctl.jobs.local_copy import read_copy, remove_copy, size_of_copy
+from ipexctl.node.common.records import FINAL
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult

@@ -1,4 +1,4 @@
-"""A run in which nobody has said a word for long, in words: what each rank was at, folded where they agree. Pure."""
+"""Describes a run without output for a long time: the state of each rank, equal ones folded. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.events import Silence, SilentRank
+    from ipexctl.node.common.records import Silence, SilentRank
 
 _BUSY: Final = 50.0
-"""Percent of a core from which on a rank computes, or spins."""
+"""Percent of a core above which a rank computes or spins."""
 _STATES: Final = {
     "R": "runs",
     "S": "waits",
     "D": "waits for a disk or a network filesystem",
-    "T": "is halted by a signal or a debugger",
-    "t": "is halted by a signal or a debugger",
-    "Z": "has ended and is not taken off yet",
+    "T": "is stopped by a signal or a debugger",
+    "t": "is stopped by a signal or a debugger",
+    "Z": "has ended, and its parent has not noticed",
 }
-_PLACES: Final = (
+_KERNEL_FUNCTIONS: Final = (
     ("futex", "for a lock or another thread"),
     ("epoll", "for a socket"),
     ("poll", "for a socket or a file"),
@@ -35,37 +35,38 @@ _PLACES: Final = (
     ("nfs", "for NFS"),
     ("rpc_", "for NFS"),
 )
-_MOST: Final = 8
-"""Groups that are told one by one."""
+_MAX_GROUPS: Final = 8
+"""Groups of ranks that are listed."""
 _WIDTH: Final = 100
 
 
 def silence_lines(run: str, silence: Silence) -> list[str]:
-    """What to type first, then what the ranks were at."""
+    """The command to type, then the state of the ranks."""
     head = f"no rank has printed anything for {_minutes(silence.after)}: ipexctl dump {run} shows where each is"
     groups: dict[tuple[str, str], list[SilentRank]] = {}
     for rank in silence.ranks:
-        last = f"last line: {printable(rank.last)[:_WIDTH]}" if rank.last else "it has printed nothing yet"
-        groups.setdefault((doing(rank), last), []).append(rank)
+        last = f"last line: {printable(rank.last)[:_WIDTH]}" if rank.last else "no output yet"
+        groups.setdefault((describe_activity(rank), last), []).append(rank)
     lines = []
-    for (what, last), ranks in list(groups.items())[:_MOST]:
-        many = "s" * (len(ranks) > 1)
+    for (activity, last), ranks in list(groups.items())[:_MAX_GROUPS]:
+        plural = "s" * (len(ranks) > 1)
         hosts = list(dict.fromkeys(printable(rank.host) for rank in ranks))
-        where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-        lines.append(f"  rank{many} {fold_ranks(rank.rank for rank in ranks)} on {where}: {what}; {last}")
-    if len(groups) > _MOST:
-        lines.append(f"  and {len(groups) - _MOST} more groups of ranks")
+        place = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
+        lines.append(f"  rank{plural} {fold_ranks(rank.rank for rank in ranks)} on {place}: {activity}; {last}")
+    if len(groups) > _MAX_GROUPS:
+        lines.append(f"  and {len(groups) - _MAX_GROUPS} more groups of ranks")
     return [head, *lines]
 
 
-def doing(rank: SilentRank) -> str:
+def describe_activity(rank: SilentRank) -> str:
     """`computes (98 % of a core)`, `waits for the network`."""
     if rank.cpu is not None and rank.cpu >= _BUSY:
         return f"computes, or spins ({round(rank.cpu, -1):.0f} % of a core)"
     state = _STATES.get(rank.process or "", "is there")
     if rank.process in ("S", "D") and rank.waits_in:
-        place = next((words for part, words in _PLACES if part in rank.waits_in), f"in {printable(rank.waits_in)}")
-        return f"waits {place}" if rank.process == "S" else f"{state} ({printable(rank.waits_in)})"
+        function = printable(rank.waits_in)
+        reason = next((reason for part, reason in _KERNEL_FUNCTIONS if part in rank.waits_in), f"in {function}")
+        return f"waits {reason}" if rank.process == "S" else f"{state} ({function})"
     return state
 
 

@@ -1,4 +1,4 @@
-"""Stopping a run on node0, and clearing what only a run under way needs from the other nodes."""
+"""Stops a run, and removes the job files of an ended run from its nodes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.events import read_status
+from ipexctl.node.common.records import read_status
 from ipexctl.remote.node_call import call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.jobs.events import RunStatus, State
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.records import RunStatus, State
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 WAIT: Final = 20.0
-"""Seconds for all ranks to be gone: the grace between TERM and KILL is four."""
+"""Seconds for all ranks to exit: there are four between TERM and KILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What the run is now, and was when we came."""
+    """The status of a run after it was stopped, and its state before."""
 
     status: RunStatus
     was: State
@@ -42,14 +42,14 @@ def stop(
     wait: float = WAIT,
     cancel: Cancel | None = None,
 ) -> Stopped:
-    """Tell the supervisor to end the run, by pid and start time, and wait until it has. Raises a HostError."""
+    """Signal the supervisor, and wait until the run has ended. Raises a HostError."""
     answer = run_on_node0(session, record, "stop", {"wait": wait, "signal": number}, cancel)
     was = read_status({"state": answer["was"]}).state
     return Stopped(read_status(answer["status"]), was)
 
 
 def clear(session: Session, record: RunRecord, *, cancel: Cancel | None = None) -> None:
-    """Take the job file with its token and secrets off a node, if it is still there."""
+    """Remove the job file of a node, with its token and secrets, if it is still there."""
     run_on_node0(session, record, "clear", {}, cancel)
 
 

@@ -17,11 +17,11 @@ from ipexctl.ui.table import show_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.events import Failure, RankStatus
     from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.registry import Damaged, RunRecord
     from ipexctl.jobs.retention import PrunedRun, PruneResult
     from ipexctl.jobs.stop import Stopped
+    from ipexctl.node.common.records import Failure, RankStatus
 
 _HEADINGS = ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by")
 _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")

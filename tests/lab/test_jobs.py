@@ -19,17 +19,19 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.jobs.events import Chunk, Notice, RunEnded, RunStatus
-from ipexctl.jobs.follow import Follower
+from ipexctl.jobs.follow import Follower, RunEnded
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.retention import RetentionLimits
 from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit.start import File, Launch, LaunchSpec
 from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.job import JobRecord, Master, RankJob
+from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled
+from ipexctl.remote.progress import Notice
 from ipexctl.remote.session_pool import SessionPool
 from lab_helpers import ask
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.events import Event
+    from ipexctl.jobs.follow import Event
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.lab import Lab, LabHost
 

@@ -15,11 +15,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from ipexctl.jobs.events import FINAL
 from ipexctl.jobs.retention import background_prune
 from ipexctl.jobs.submit.job import merge_jobs
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.node.common.job import SupervisorAddress
+from ipexctl.node.common.records import FINAL
 from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.events import FINAL
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.node.common.frames import FrameError, decode_chunk
+from ipexctl.node.common.records import FINAL
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call

@@ -195,11 +195,12 @@ def _not_started(calls: Sequence[Call], failure: StartFailure) -> Mapping[str, R
 
 def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[int, str, dict[str, str]]:
     """Follow the run to its end; cancelling the call stops it. Returns exit code, reason, and the ranks' output."""
-    from ipexctl.jobs.events import Chunk, Notice
     from ipexctl.jobs.follow import Follower
     from ipexctl.jobs.local_copy import LocalCopy
     from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.node.common.frames import Chunk
     from ipexctl.remote.outcome import Cancelled
+    from ipexctl.remote.progress import Notice
 
     output: dict[str, list[str]] = {"stdout": [], "stderr": []}
     sizes = {"stdout": 0, "stderr": 0}

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from rich.segment import Segment
 
-    from ipexctl.jobs.events import Stream as StreamName
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.node.common.frames import Stream as StreamName
 
 WINDOW: Final = 0.15
 """Seconds within which equal lines of different ranks are one entry. Longer than one tick of the view."""

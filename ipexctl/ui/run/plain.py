@@ -10,8 +10,10 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.events import Chunk, Notice, RunEnded
+from ipexctl.jobs.follow import RunEnded
 from ipexctl.jobs.ranks import EVERY_RANK
+from ipexctl.node.common.frames import Chunk
+from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.run.lines import PrefixedLines
@@ -21,8 +23,9 @@ from ipexctl.ui.safe_output import Pipe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.events import Event, Stream
+    from ipexctl.jobs.follow import Event
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.node.common.frames import Stream
     from ipexctl.remote.cancel import Cancel
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.events import FINAL, Chunk, Notice, RankStatus, RunStatus
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
+from ipexctl.remote.progress import Notice
 from ipexctl.text import printable, without_colors
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.folded_log import FoldedLog, colored, newest
@@ -15,7 +17,8 @@ from ipexctl.ui.run.lines import NewestLines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.events import Event, RunEnded, Stream
+    from ipexctl.jobs.follow import Event, RunEnded
+    from ipexctl.node.common.frames import Stream
     from ipexctl.ui.run.folded_log import Entry
 
 _LINES_PER_TICK: Final = 500

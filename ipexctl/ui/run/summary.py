@@ -9,7 +9,7 @@ from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.events import Failure, RankStatus, RunStatus
+    from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 
 
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:

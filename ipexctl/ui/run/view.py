@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.events import Chunk
 from ipexctl.jobs.ranks import EVERY_RANK
+from ipexctl.node.common.frames import Chunk
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls, read_keys
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-    from ipexctl.jobs.events import Event, RunStatus
+    from ipexctl.jobs.follow import Event
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.node.common.records import RunStatus
 
 _TICK: Final = 0.1
 _FRAME: Final = 0.2

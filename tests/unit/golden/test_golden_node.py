@@ -9,6 +9,9 @@ import test_verdict
 from golden_file import Case, check, rows_of
 from test_verdict import NOW, cluster, verdict
 
+from ipexctl.node.common.records import OutOfMemory
+from ipexctl.node.run.messages import Exit
+
 if TYPE_CHECKING:
     from test_verdict import Record
 
@@ -20,13 +23,13 @@ def test_node() -> None:
         cases.append(Case(name, record.status.reason))
 
     for exit_ in (
-        {"code": 3, "signal": None, "own": True},
-        {"code": 139, "signal": 11, "own": True},
-        {"code": 137, "signal": 9, "own": True, "oom": {"by": "cgroup", "limit": 2 << 30}},
+        Exit(3, None, True),
+        Exit(139, 11, True),
+        Exit(137, 9, True, OutOfMemory("cgroup", 2 << 30)),
     ):
         judge, record = verdict()
         judge.on_exit(cluster()[3], exit_)
-        note(f"exited: {exit_}", record)
+        note(f"exited: {exit_.code} {exit_.signal} {exit_.oom and exit_.oom.by}", record)
     for quiet, *_ in rows_of(test_verdict.test_a_node_that_falls_silent_is_named_with_its_ranks):
         judge, record = verdict()
         peers = cluster()

@@ -12,9 +12,8 @@ from golden_file import Case, check, refusal, rows_of
 from test_run_refusals import ADDRESSES, OK, found
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.events import Silence, SilentRank
 from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.jobs.stall_report import doing, silence_lines
+from ipexctl.jobs.stall_report import describe_activity, silence_lines
 from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
 from ipexctl.jobs.submit.preflight.imports import (
@@ -26,6 +25,7 @@ from ipexctl.jobs.submit.preflight.imports import (
 )
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import LaunchOptions
+from ipexctl.node.common.records import Silence, SilentRank
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +113,7 @@ def of_silence() -> list[Case]:
     many = tuple(SilentRank(rank, "a", f"step {rank}") for rank in range(20))
     rows = rows_of(silence.test_what_the_kernel_says_of_a_process_in_words)
     return [
-        *(Case(f"doing: {rank.process} {rank.waits_in}", doing(rank)) for rank, _ in rows),
+        *(Case(f"doing: {rank.process} {rank.waits_in}", describe_activity(rank)) for rank, _ in rows),
         Case("silence", "\n".join(silence_lines("run1", Silence(0.0, 600.0, (*waiting, odd))))),
         Case("silence of many", "\n".join(silence_lines("run1", Silence(0.0, 90.0, many)))),
     ]

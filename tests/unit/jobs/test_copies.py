@@ -10,18 +10,19 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.events import Chunk, Notice, RunEnded
-from ipexctl.jobs.follow import Follower
+from ipexctl.jobs.follow import Follower, RunEnded
 from ipexctl.jobs.local_copy import LocalCopy, read_copy, remove_copy, size_of_copy
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.node.common.frames import CompressedFrameWriter, encode_chunk, encode_json
+from ipexctl.node.common.frames import Chunk, CompressedFrameWriter, encode_chunk, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.jobs.events import Event, Stream
+    from ipexctl.jobs.follow import Event
+    from ipexctl.node.common.frames import Stream
 
 HOST = Host(name="node1", address="10.0.0.1")
 TEXT = b"".join(b"line %d \xff\r\n" % number for number in range(500))
@@ -42,9 +43,9 @@ def kept(directory: Path, rank: int = 0) -> bytes:
 def test_two_who_follow_at_once_write_every_byte_once(tmp_path: Path) -> None:
     one, other = LocalCopy(tmp_path / "r1"), LocalCopy(tmp_path / "r1")
     for start in range(0, len(TEXT), 700):
-        one.take(Chunk(0, "stdout", TEXT[start : start + 700], start))
+        one.write(Chunk(0, "stdout", TEXT[start : start + 700], start))
     for start in range(0, len(TEXT), 333):
-        other.take(Chunk(0, "stdout", TEXT[start : start + 333], start))
+        other.write(Chunk(0, "stdout", TEXT[start : start + 333], start))
         if start == 333 * 4:
             one.finish(document("ok"))
     other.finish(document("ok"))
@@ -55,32 +56,32 @@ def test_two_who_follow_at_once_write_every_byte_once(tmp_path: Path) -> None:
 def test_who_comes_back_goes_on_where_the_copy_ends(tmp_path: Path) -> None:
     for upto in (1000, 300, len(TEXT)):
         copy = LocalCopy(tmp_path / "r1")
-        copy.note(document("running"))
+        copy.write_status(document("running"))
         for start in range(0, upto, 100):
-            copy.take(Chunk(0, "stdout", TEXT[start : min(upto, start + 100)], start))
+            copy.write(Chunk(0, "stdout", TEXT[start : min(upto, start + 100)], start))
         copy.close()
-        assert copy.broken is None
+        assert copy.error is None
     assert kept(tmp_path / "r1") == TEXT
 
 
 def test_a_copy_is_whole_once_the_end_of_the_run_was_told_and_all_before_it(tmp_path: Path) -> None:
     assert read_copy(tmp_path / "r1") is None
     copy = LocalCopy(tmp_path / "r1")
-    copy.note(document("running"))
-    copy.note(document("ok"))  # the last bytes are still to come
+    copy.write_status(document("running"))
+    copy.write_status(document("ok"))  # the last bytes are still to come
     half = read_copy(tmp_path / "r1")
     assert half is not None
-    assert not half.is_whole
+    assert not half.is_complete
     copy.finish(document("ok"))
     whole = read_copy(tmp_path / "r1")
     assert whole is not None
-    assert whole.is_whole
+    assert whole.is_complete
     assert json.loads((tmp_path / "r1" / "status.json").read_text()) == document("ok")
 
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     copy = LocalCopy(tmp_path / "runs" / "r1")
-    copy.take(Chunk(0, "stderr", b"x", 0))
+    copy.write(Chunk(0, "stderr", b"x", 0))
     copy.finish(document("ok"))
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "runs").rglob("*")}
     assert modes == {"r1": 0o700, "ranks": 0o700, "0000.err": 0o600, "status.json": 0o600}
@@ -88,7 +89,7 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
 
 def test_a_rank_that_said_nothing_has_no_file_and_is_read_as_silent(tmp_path: Path) -> None:
     copy = LocalCopy(tmp_path / "r1")
-    copy.take(Chunk(1, "stdout", b"hello\n", 0))
+    copy.write(Chunk(1, "stdout", b"hello\n", 0))
     copy.finish(document("ok"))
     read = read_copy(tmp_path / "r1")
     assert read is not None
@@ -99,7 +100,7 @@ def test_more_streams_than_files_may_be_open_are_all_written(tmp_path: Path) -> 
     copy = LocalCopy(tmp_path / "r1")
     for offset in range(3):
         for rank in range(400):
-            copy.take(Chunk(rank, "stdout", b"abc"[offset : offset + 1], offset))
+            copy.write(Chunk(rank, "stdout", b"abc"[offset : offset + 1], offset))
     copy.finish(document("ok", 400))
     assert all(kept(tmp_path / "r1", rank) == b"abc" for rank in range(400))
 
@@ -107,7 +108,7 @@ def test_more_streams_than_files_may_be_open_are_all_written(tmp_path: Path) -> 
 def test_a_removed_copy_is_gone_and_no_other_is(tmp_path: Path) -> None:
     for run in ("r1", "r2"):
         copy = LocalCopy(tmp_path / run)
-        copy.take(Chunk(0, "stdout", b"x" * 5000, 0))
+        copy.write(Chunk(0, "stdout", b"x" * 5000, 0))
         copy.finish(document("ok"))
     assert size_of_copy(tmp_path, "r1") >= 5000
     remove_copy(tmp_path, "r1")

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.events import Failure, RankStatus, RunStatus, read_status
+from ipexctl.node.common.records import Failure, RankStatus, RunStatus, read_status
 
 DOCUMENT = {
     "schema": "ipexctl.status/1",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.jobs.events import Silence, SilentRank, read_status
-from ipexctl.jobs.stall_report import doing, silence_lines
+from ipexctl.jobs.stall_report import describe_activity, silence_lines
+from ipexctl.node.common.records import Silence, SilentRank, read_status
 from message_data import missing
 
 
@@ -33,7 +33,7 @@ def test_ranks_that_are_at_the_same_are_told_together_and_the_odd_one_stands_out
     ],
 )
 def test_what_the_kernel_says_of_a_process_in_words(rank: SilentRank, data: str) -> None:
-    assert missing(doing(rank), data) == []
+    assert missing(describe_activity(rank), data) == []
 
 
 def test_a_thousand_odd_ranks_are_not_a_thousand_lines() -> None:

@@ -121,7 +121,7 @@ def test_two_at_once_see_every_line_and_leave_one_whole_copy(attach: Callable[..
         assert b"ended well" in err
     copy = read_copy(attached.copies / attached.run.id)
     assert copy is not None
-    assert copy.is_whole
+    assert copy.is_complete
     assert b"".join(chunk.data for chunk in copy.chunks([1], ("stdout",))).splitlines() == numbers(120)
 
 

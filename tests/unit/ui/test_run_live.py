@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import signal, sys, threading, time
-from ipexctl.jobs.events import Chunk, RunEnded, RankStatus, Notice, RunStatus
+from ipexctl.jobs.follow import RunEnded
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import RankStatus, RunStatus
+from ipexctl.remote.progress import Notice
 from ipexctl.ui.run.view import LiveRun
 
 def status(state):

@@ -9,9 +9,12 @@ from collections import defaultdict
 
 import pytest
 
-from ipexctl.jobs.events import Chunk, Failure, Notice, RunEnded, RunStatus
+from ipexctl.jobs.follow import RunEnded
 from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import Failure, RunStatus
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.progress import Notice
 from ipexctl.ui.run.plain import PlainRun
 from message_data import missing
 

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from ipexctl.jobs.events import Chunk, Failure, Notice, RankStatus, RunEnded, RunStatus
+from ipexctl.jobs.follow import RunEnded
 from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import Failure, RankStatus, RunStatus
+from ipexctl.remote.progress import Notice
 from ipexctl.ui.run.folded_log import FoldedLog, colored
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls
@@ -22,7 +25,8 @@ from message_data import missing
 if TYPE_CHECKING:
     from rich.segment import Segment
 
-    from ipexctl.jobs.events import Event, State
+    from ipexctl.jobs.follow import Event
+    from ipexctl.node.common.records import State
 
 
 def status(ranks: int, state: State = "running", **odd: State) -> RunStatus:

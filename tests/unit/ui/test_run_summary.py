@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.jobs.events import Failure, RankStatus, RunStatus
+from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 from ipexctl.ui.run.summary import end_lines
 from message_data import missing
 

@@ -69,7 +69,7 @@ output.sink_for(Host("n1", "n1"))("stdout", DATA + b"\\r10%\\r20%\\n")
 show_gathered(Report((ExecResult(Host("n1", "n1"), "ok"),), 1.0), output)
 """
 RUN = """
-from ipexctl.jobs.events import Chunk
+from ipexctl.node.common.frames import Chunk
 from ipexctl.ui.run.plain import PlainRun
 with PlainRun(Cancel()) as plain:
     plain.watch(Chunk(0, "stdout", DATA + b"\\n\\r10%\\r20%\\n"))
