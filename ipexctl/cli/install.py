@@ -108,13 +108,13 @@ def install_command(
     from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
     from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.requirements import check_request, sources_of, wanted_packages
+    from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
     from ipexctl.stack.resolve.model import EnvRequest, StackRequest
     from ipexctl.ui.install import show, show_json
     from ipexctl.ui.install_view import InstallView
 
     home_dir = check_home(home)
-    packages_request = wanted_packages(packages or (), requirements or ())
+    packages_request = read_package_request(packages or (), requirements or ())
     stack_request = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
     rows = known_rows(os.environ)
     check_request(stack_request, rows)

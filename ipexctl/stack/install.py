@@ -1,4 +1,4 @@
-"""The verb behind `ipexctl install`: look, decide, fetch once, spread, build on each store, verify on each host."""
+"""`ipexctl install`: inspect hosts, resolve and lock a stack, distribute its wheels, build and verify environments."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ipexctl.stack.env.build import (
     is_named,
     machine_token,
     name_env,
-    prove_only,
+    verify_only,
 )
-from ipexctl.stack.env.preflight import homes_differ
+from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvFields, env_directory, find_existing
 from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_sizes, inspect_hosts, summary_of
 from ipexctl.stack.lock.lock import Lock, Wheel
@@ -50,86 +50,86 @@ __all__ = ["InstallRequest", "install"]
 
 
 def install(
-    hosts: Sequence[Host], wishes: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
+    hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
 ) -> InstallReport:
-    """Put one stack on every host. A host that fails takes no other down; a second call finishes the job."""
-    context = InstallContext(hosts, wishes, pool, watch)
+    """Install one stack on every host. Hosts fail independently; a second call completes the rest."""
+    context = InstallContext(hosts, request, pool, watch)
     inspect_hosts(context)
-    if not context.there:
+    if not context.pending:
         return context.report()
-    homes = {host.name: home.path for host in context.there if (home := context.facts[host.name].home)}
-    users = [context.facts[host.name].account.user for host in context.there]
-    if refusal := homes_differ(homes, users):
+    homes = {host.name: home.path for host in context.pending if (home := context.facts[host.name].home)}
+    users = [context.facts[host.name].account.user for host in context.pending]
+    if refusal := check_same_home(homes, users):
         return context.report(refusal=refusal)
-    known = None if wishes.upgrade else find_existing(wishes.to_json(), wishes.name, context.facts)
+    known = None if request.upgrade else find_existing(request.to_json(), request.name, context.facts)
     if known is not None and (report := _reuse(context, known)) is not None:
         return report
-    if not context.there:
+    if not context.pending:
         return context.report()
     try:
-        decided = lock_stack(context)
+        locked = lock_stack(context)
     except Cancelled as error:
-        for host in context.there:
+        for host in context.pending:
             context.end(host, error)
         return context.report()
     except HostError as error:
         return context.report(refusal=Refusal(error.reason, error.fix))
-    if isinstance(decided, Refusal):
-        return context.report(refusal=decided)
-    return _begin(context, decided)
+    if isinstance(locked, Refusal):
+        return context.report(refusal=locked)
+    return _install_locked(context, locked)
 
 
-def _begin(context: InstallContext, decided: LockedStack) -> InstallReport:
-    """A lock that was just made, on all hosts."""
-    plan, lock = decided.plan, decided.lock
+def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:
+    """Install a new lock on all hosts."""
+    plan, lock = locked.plan, locked.lock
     context.notes += plan.notes
     name = env_directory(plan.row.name, lock.digest)
     summary = summary_of(plan, lock)
-    fetches = f"{context.first.name} fetches them itself"
-    announce_sizes(context, decided, by=fetches if decided.by_node0 else "they come through this machine")
-    if context.wishes.dry_run:
-        for host in context.there:
-            if wrong := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
-                context.end(host, HostError(*wrong))
+    fetches = f"{context.first.name} downloads them"
+    announce_sizes(context, locked, by=fetches if locked.by_node0 else "they pass through the control machine")
+    if context.request.dry_run:
+        for host in context.pending:
+            if problems := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
+                context.end(host, HostError(*problems))
             else:
                 context.done[host.name] = InstallResult(
                     host, "changed", seconds=context.seconds, env=name, packages=lock.packages
                 )
-        return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.wishes.name}")
-    setup = EnvSpec(
+        return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.request.name}")
+    spec = EnvSpec(
         name=name,
         lock=lock,
-        installer=decided.installer,
+        installer=locked.installer,
         record=EnvFields(
             row=plan.row.name,
             python=plan.python,
-            requests=(context.wishes.to_json(),),
+            requests=(context.request.to_json(),),
             backend=plan.backend,
             module=plan.row.module if plan.oneccl else None,
             retired=plan.row.retired,
             mpi=summary.mpi,
             why=plan.why,
-            installer=decided.installer.to_json() if decided.installer else None,
+            installer=locked.installer.to_json() if locked.installer else None,
         ).to_json(),
         interpreters=plan.interpreters,
-        asked=decided.asked,
-        by_node0=decided.by_node0,
+        index_answer=locked.index_answer,
+        by_node0=locked.by_node0,
     )
-    build_everywhere(context, setup, context.there)
-    return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.wishes.name}")
+    build_everywhere(context, spec, context.pending)
+    return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.request.name}")
 
 
-def _setup_again(context: InstallContext, known: Existing) -> EnvSpec | None:
-    """The environment that answers this request already, for all hosts; None where it wouldn't do for all of them."""
+def _spec_of(context: InstallContext, known: Existing) -> EnvSpec | None:
+    """The spec of an existing environment; None if it does not fit all hosts."""
     record = known.record
-    row = stacks(context.wishes.rows).get(record.row)
+    row = stacks(context.request.rows).get(record.row)
     if row is None or any(incompatibility(row, facts) for facts in context.facts.values()):
         return None
     interpreters = interpreters_for(record.python, context.facts)
-    if any(host.name not in interpreters for host in context.there):
+    if any(host.name not in interpreters for host in context.pending):
         return None
     for name in known.hosts:
-        host = next(host for host in context.there if host.name == name)
+        host = next(host for host in context.pending if host.name == name)
         lock = _read_lock(context, host, record)
         if lock is not None:
             fields = EnvFields(
@@ -148,28 +148,28 @@ def _setup_again(context: InstallContext, known: Existing) -> EnvSpec | None:
 
 
 def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock | None:
-    """An environment's lock, from one host that has it; None where it is broken there."""
+    """The lock of an environment on a host; None if it is unreadable."""
     path = f"{context.home}/envs/{record.name}/lock.json"
     try:
         session = context.pool.session(host)
-        said = capture(session, Command.argv("cat", path), timeout=60, cancel=context.pool.cancel)
-        lock = Lock.from_json(json.loads(said.stdout))
+        output = capture(session, Command.argv("cat", path), timeout=60, cancel=context.pool.cancel)
+        lock = Lock.from_json(json.loads(output.stdout))
     except (HostError, ValueError, KeyError, TypeError):
         return None
     return lock if lock.digest == record.digest else None
 
 
 def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
-    """Keep the environment where it is whole, and make it from the same lock where it is damaged or missing.
+    """Keep an existing environment, and build it from the same lock where it is damaged or missing.
 
-    None where it does not fit all hosts, or where it failed its verification wherever it is.
+    None if it does not fit all hosts, or failed its verification on every host that has it.
     """
-    setup = _setup_again(context, known)
-    if setup is None:
+    spec = _spec_of(context, known)
+    if spec is None:
         return None
     record = known.record
-    found = _check_all(context, setup)
-    present = _there(context, found)
+    found = _check_all(context, spec)
+    present = _present(context, found)
     if present and all(result.has_failed for _, result in present):
         return None
     summary = StackSummary(
@@ -181,43 +181,43 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
         python=record.python,
         backend=record.backend,
         why=record.why,
-        retired=bool(setup.record.get("retired")),
+        retired=bool(spec.record.get("retired")),
     )
-    path = f"{context.home}/envs/{context.wishes.name}"
+    path = f"{context.home}/envs/{context.request.name}"
     broken = {host.name: result.build for host, result in present if not result.ok or result.has_failed}
-    whole = [host for host, result in present if host.name not in broken]
-    setup = replace(setup, broken=broken)
-    rest = [host for host in context.there if host not in whole]
-    if context.wishes.dry_run:
-        for host in context.there:
-            status: Status = "ok" if host in whole else "changed"
-            context.done[host.name] = _host_install(context, setup, host, status)
-        return context.report(stack=summary, lock=setup.lock, path=path)
+    intact = [host for host, result in present if host.name not in broken]
+    spec = replace(spec, broken=broken)
+    rest = [host for host in context.pending if host not in intact]
+    if context.request.dry_run:
+        for host in context.pending:
+            status: Status = "ok" if host in intact else "changed"
+            context.done[host.name] = _host_install(context, spec, host, status)
+        return context.report(stack=summary, lock=spec.lock, path=path)
     for host, result in present:
         if host.name in broken:
-            reason = result.wrong[0] if result.wrong else "its verification failed"
+            reason = result.problems[0] if result.problems else "its verification failed"
             context.watch(Notice(f"{host.name}: building the environment again: {reason}"))
-    unproved = []
-    for host in whole:
-        proof = environment.noted(found[host.name].verified.get(machine_token(context, host)))
+    unverified = []
+    for host in intact:
+        proof = environment.parse_result(found[host.name].verified.get(machine_token(context, host)))
         if proof is None:
-            unproved.append(host)
+            unverified.append(host)
         else:
-            context.done[host.name] = _host_install(context, setup, host, "ok", proof.to_json())
-    prove_only(context, setup, unproved)
-    _name_where_missing(context, setup, [host for host in whole if host not in unproved])
-    if rest:  # only then: to know our own uv is to read all of it
-        build_everywhere(context, replace(setup, installer=_recorded_installer(record)), rest)
-    return context.report(stack=summary, lock=setup.lock, path=path)
+            context.done[host.name] = _host_install(context, spec, host, "ok", proof.to_json())
+    verify_only(context, spec, unverified)
+    _name_where_missing(context, spec, [host for host in intact if host not in unverified])
+    if rest:  # hashing the control machine's uv takes time
+        build_everywhere(context, replace(spec, installer=_recorded_installer(record)), rest)
+    return context.report(stack=summary, lock=spec.lock, path=path)
 
 
-def _check_all(context: InstallContext, setup: EnvSpec) -> dict[str, CheckResult]:
+def _check_all(context: InstallContext, spec: EnvSpec) -> dict[str, CheckResult]:
     def check(host: Host, session: Session) -> CheckResult:
         with context.timed(host.name, "checked the environment"):
-            return check_env(context, setup, host, session)
+            return check_env(context, spec, host, session)
 
     found: dict[str, CheckResult] = {}
-    for done in context.pool.each(context.there, check):
+    for done in context.pool.each(context.pending, check):
         if done.error is not None:
             context.end(done.host, done.error)
         elif done.result is not None:
@@ -225,34 +225,34 @@ def _check_all(context: InstallContext, setup: EnvSpec) -> dict[str, CheckResult
     return found
 
 
-def _there(context: InstallContext, found: Mapping[str, CheckResult]) -> list[tuple[Host, CheckResult]]:
-    """The hosts where there is an environment of that name, whole or not."""
-    return [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].there]
+def _present(context: InstallContext, found: Mapping[str, CheckResult]) -> list[tuple[Host, CheckResult]]:
+    """The hosts that have the environment, damaged or not."""
+    return [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].exists]
 
 
-def _name_where_missing(context: InstallContext, setup: EnvSpec, hosts: Sequence[Host]) -> None:
-    """The environment may be there under another name only."""
+def _name_where_missing(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
+    """Give the requested name to an environment that has only other names."""
 
-    def give(host: Host, session: Session) -> None:
-        name_env(context, setup, host, session)
+    def name_one(host: Host, session: Session) -> None:
+        name_env(context, spec, host, session)
 
-    for done in context.pool.each([host for host in hosts if not is_named(context, setup, host)], give):
+    for done in context.pool.each([host for host in hosts if not is_named(context, spec, host)], name_one):
         if done.error is not None:
-            context.end(done.host, done.error, setup.name)
+            context.end(done.host, done.error, spec.name)
         elif (before := context.done[done.host.name]).status == "ok":
-            reason = f"is named {context.wishes.name} now"
+            reason = f"is named {context.request.name} now"
             context.done[done.host.name] = replace(before, status="changed", reason=reason)
 
 
 def _host_install(
-    context: InstallContext, setup: EnvSpec, host: Host, status: Status, verify: Mapping[str, Any] | None = None
+    context: InstallContext, spec: EnvSpec, host: Host, status: Status, verify: Mapping[str, Any] | None = None
 ) -> InstallResult:
-    packages = setup.lock.packages
-    return InstallResult(host, status, seconds=context.seconds, env=setup.name, packages=packages, verify=verify or {})
+    packages = spec.lock.packages
+    return InstallResult(host, status, seconds=context.seconds, env=spec.name, packages=packages, verify=verify or {})
 
 
 def _recorded_installer(record: EnvRecord) -> Wheel | None:
-    """uv as the environment was made with, where it can be had again; else ours."""
+    """The uv that built the environment if its URL is known, else the control machine's."""
     with contextlib.suppress(KeyError, TypeError):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)

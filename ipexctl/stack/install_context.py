@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """What a call of install asks for."""
+    """The options of one install."""
 
     env: EnvRequest
     sources: Sources
     rows: tuple[StackSpec, ...] = field(repr=False)
-    """The version table, with the user's own rows."""
+    """The version table with the user's rows."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Requirement line → where the user wrote it."""
+    """Requirement → where the user wrote it, such as `requirements.txt:3`."""
     name: str = DEFAULT
     home: str = "~/.ipexctl"
     iface: str | None = None
@@ -63,7 +63,7 @@ class InstallRequest:
 
 @dataclass(frozen=True, slots=True)
 class ControlMachine:
-    """This machine as one that asks indexes, makes locks and downloads."""
+    """The control machine, which can query indexes, make locks and download."""
 
     session: Session
     python: str
@@ -75,19 +75,19 @@ class ControlMachine:
         return cls(LocalSession(Host("localhost", "localhost")), sys.executable, str(cache))
 
     @property
-    def place(self) -> StoreLocation:
+    def location(self) -> StoreLocation:
         return StoreLocation(self.session.host, self.python, f"{self.home}/wheels")
 
 
 class InstallContext:
-    """What is known and done so far in one call: the only thing here that changes."""
+    """The state of one install: facts, results and counters. The only mutable object of this package."""
 
-    def __init__(self, hosts: Sequence[Host], wishes: InstallRequest, pool: SessionPool, watch: Watch) -> None:
+    def __init__(self, hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch) -> None:
         self.hosts = tuple(hosts)
-        self.wishes = wishes
+        self.request = request
         self.pool = pool
         self.watch = watch
-        self.here = ControlMachine.find()
+        self.control = ControlMachine.find()
         self.notes: list[str] = []
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
@@ -97,24 +97,24 @@ class InstallContext:
         self._began = time.monotonic()
 
     @property
-    def there(self) -> tuple[Host, ...]:
-        """The hosts that have answered and aren't through yet."""
+    def pending(self) -> tuple[Host, ...]:
+        """The hosts with facts and without a result."""
         return tuple(host for host in self.hosts if host.name in self.facts and host.name not in self.done)
 
     @property
     def first(self) -> Host:
-        """Where wheels land: node0, or the first that answers and has a place for them."""
+        """The host that stores the wheels first: node0, or the next with room for them."""
         answered = [host for host in self.hosts if host.name in self.facts]
         return next((host for host in answered if takes_wheels(self.facts[host.name])), answered[0])
 
     @property
     def home(self) -> str:
-        """Our directory, absolute: the same on every host by now."""
+        """The absolute home directory, the same on every host."""
         return next(facts.home.path for facts in self.facts.values() if facts.home is not None)
 
     @contextmanager
     def timed(self, host: str, what: str) -> Iterator[None]:
-        """Tell whoever watches what the body took."""
+        """Emit the duration of the body."""
         began = time.monotonic()
         yield
         self.watch(Timed(host, what, time.monotonic() - began))
@@ -124,7 +124,7 @@ class InstallContext:
         return time.monotonic() - self._began
 
     def python(self, host: Host, preferred: str | None = None) -> str:
-        """An interpreter of the host for our own scripts."""
+        """An interpreter of the host that can run the agent."""
         if preferred:
             return preferred
         found = usable_pythons(self.facts[host.name])
@@ -134,7 +134,7 @@ class InstallContext:
         self.done[host.name] = InstallResult(host, error.status, error.reason, error.fix, env=env, seconds=self.seconds)
 
     def leave_out(self, host: Host) -> None:
-        """Nothing is done to that host: it was looked at, and that is all."""
+        """Give this host no result: it was only inspected."""
         self._left_out.add(host.name)
 
     def report(
@@ -146,11 +146,11 @@ class InstallContext:
         path: str | None = None,
     ) -> InstallReport:
         if refusal is not None:
-            for host in self.there:
+            for host in self.pending:
                 if host.name in self._left_out:
                     continue
                 named = not refusal.hosts or host.name in refusal.hosts
-                reason = refusal.reason if named else "nothing was begun: all hosts get one stack, or none"
+                reason = refusal.reason if named else "nothing was started: all hosts get the same stack"
                 self.done[host.name] = InstallResult(
                     host, "failed", reason, refusal.fix if named else "", seconds=self.seconds
                 )
@@ -162,29 +162,31 @@ class InstallContext:
             lock=lock,
             notes=tuple(dict.fromkeys(self.notes)),
             path=path,
-            dry_run=self.wishes.dry_run,
+            dry_run=self.request.dry_run,
             uplink=self.uplink,
             downloaded=self.downloaded,
         )
 
 
 def inspect_hosts(context: InstallContext) -> None:
-    """The facts of all hosts; one that has none is through."""
+    """Gather the facts of all hosts; a host without facts gets its result."""
     if not context.hosts:
         return
-    wishes = context.wishes
+    request = context.request
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         context.watch(Timed(host.name, step, seconds))
 
-    for answer in gather(context.hosts, context.pool, home=wishes.home, timeout=wishes.timeout, on_step=on_step):
-        facts = answer.facts
-        if facts is not None and answer.status == "ok" and facts.home is not None:
-            context.facts[answer.host.name] = facts
+    for gathered in gather(context.hosts, context.pool, home=request.home, timeout=request.timeout, on_step=on_step):
+        facts = gathered.facts
+        if facts is not None and gathered.status == "ok" and facts.home is not None:
+            context.facts[gathered.host.name] = facts
             continue
-        status = "failed" if answer.status == "ok" else answer.status
-        reason = answer.reason or "it did not say where our directory would be"
-        context.done[answer.host.name] = InstallResult(answer.host, status, reason, answer.fix, seconds=answer.seconds)
+        status = "failed" if gathered.status == "ok" else gathered.status
+        reason = gathered.reason or "it reported no home directory"
+        context.done[gathered.host.name] = InstallResult(
+            gathered.host, status, reason, gathered.fix, seconds=gathered.seconds
+        )
 
 
 def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
@@ -201,16 +203,16 @@ def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
     )
 
 
-def announce_sizes(context: InstallContext, decided: LockedStack, *, by: str) -> None:
-    """Before a byte moves: how many, by which way, and whether most of them are for nothing."""
-    lock = decided.lock
-    unknown = " and more, for some sizes nobody says" if any(wheel.size is None for wheel in lock.wheels) else ""
+def announce_sizes(context: InstallContext, locked: LockedStack, *, by: str) -> None:
+    """Announce the size of the download, its route, and a CUDA build that no CPU needs."""
+    lock = locked.lock
+    unknown = " plus wheels of unknown size" if any(wheel.size is None for wheel in lock.wheels) else ""
     context.watch(Notice(f"{len(lock.wheels)} wheels, {gigabytes(lock.size)}{unknown}; {by}"))
     if lock.is_cuda:
         cuda = sum(wheel.size or 0 for wheel in lock.wheels if wheel.name.startswith(("nvidia-", "triton")))
         text = (
-            f"of torch {decided.plan.torch} only the CUDA build can be had: {gigabytes(lock.size)}, of which "
-            f"{gigabytes(cuda)} no CPU will ever use; the CPU wheels are at {TORCH_CPU}"
+            f"only the CUDA build of torch {locked.plan.torch} is available: {gigabytes(lock.size)}, of which "
+            f"{gigabytes(cuda)} are useless on a CPU; the CPU wheels are at {TORCH_CPU}"
         )
         context.notes.append(text)
         context.watch(Notice(text, warning=True))

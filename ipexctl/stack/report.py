@@ -1,4 +1,4 @@
-"""What became of a call of install, as a value."""
+"""The result of an install."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StackSummary:
-    """The stack that was installed, or is there, or would be."""
+    """The stack that was, is or would be installed."""
 
     name: str
-    """The row's."""
+    """The name of the row."""
     torch: str
     ipex: str | None
     oneccl: str | None
@@ -32,7 +32,7 @@ class StackSummary:
 
 @dataclass(frozen=True, slots=True)
 class InstallResult(HostResult):
-    """One host: what was done there, and whether its environment works."""
+    """The result of one host, with its environment and verification."""
 
     env: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -43,16 +43,16 @@ class InstallResult(HostResult):
 class InstallReport(Report[InstallResult]):
     stack: StackSummary | None = None
     refusal: Refusal | None = None
-    """Why nothing was done."""
+    """The reason why nothing was done."""
     lock: Lock | None = None
     notes: tuple[str, ...] = ()
     path: str | None = None
-    """The environment's directory, the same on every host; of --download-only the directory here."""
+    """The environment's directory on every host; with --download-only the directory on the control machine."""
     dry_run: bool = False
     uplink: int = 0
-    """Bytes of wheels that went from this machine to the hosts."""
+    """Bytes of wheels sent from the control machine to hosts."""
     downloaded: int = 0
-    """Bytes of wheels fetched from indexes, by whichever machine."""
+    """Bytes of wheels downloaded from indexes, on any machine."""
 
     @property
     def exit_code(self) -> int:

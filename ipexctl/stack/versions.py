@@ -1,4 +1,4 @@
-"""What `ipexctl versions` answers, as a value: the table, the choice and why; and the verb that asks hosts for it."""
+"""`ipexctl versions`: the version table, and the stack that would be chosen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class VersionsReport:
     rows: tuple[StackSpec, ...]
     outcome: StackPlan | Refusal
     hosts: tuple[HostFacts, ...] = ()
-    """Those that were asked what they are; none: the table alone decided."""
+    """The inspected hosts; empty if only the table decided."""
     seconds: float = 0.0
 
     @property
@@ -38,7 +38,7 @@ class VersionsReport:
 
 
 def versions(request: StackRequest, rows: Sequence[StackSpec]) -> VersionsReport:
-    """By the table alone."""
+    """Choose by the table alone."""
     return VersionsReport(tuple(rows), resolve(request, {}, None, rows=rows))
 
 
@@ -51,7 +51,7 @@ def versions_for(
     home: str | None = None,
     timeout: float | None = None,
 ) -> VersionsReport:
-    """For these hosts; those that don't answer are left out of the choice, and said."""
+    """Choose for these hosts; hosts without facts are reported and do not count."""
     from ipexctl.facts.gather import gather
 
     began = time.monotonic()
@@ -66,12 +66,12 @@ def versions_for(
 
 def _for_hosts(request: StackRequest, facts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan | Refusal:
     if not facts:
-        return Refusal("no host answered, so there is nothing to choose for")
+        return Refusal("no host answered, so no stack can be chosen")
     return resolve(request, facts, None, rows=rows)
 
 
 def mpi_of(plan: StackPlan) -> str | None:
-    """`2021.14` where the bindings bring Intel MPI, else what pip is asked for; None: the hosts' own."""
+    """The Intel MPI inside the bindings (`2021.14`), else the requirement; None for the hosts' own MPI."""
     if plan.oneccl:
         version = plan.oneccl.partition("+")[0]
         bundled = next((build.mpi for build in plan.row.oneccl_builds if build.version == version), None)

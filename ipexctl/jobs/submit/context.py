@@ -15,7 +15,7 @@ from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.request import RankEnv
 from ipexctl.remote.background import run_in_background
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.env.preflight import homes_differ
+from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import records_of
 from ipexctl.stack.resolve.model import EnvRequest
 from ipexctl.trust.config import config_in, read_config
@@ -118,7 +118,7 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
             return StartFailure(f"{answer.host.name}: {reason}", fix, (answer.host.name,), is_unreachable)
         facts[answer.host.name] = answer.facts
     homes = {name: host_facts.home.path for name, host_facts in facts.items() if host_facts.home}
-    if refusal := homes_differ(homes, [host_facts.account.user for host_facts in facts.values()]):
+    if refusal := check_same_home(homes, [host_facts.account.user for host_facts in facts.values()]):
         return StartFailure(refusal.reason, refusal.fix, refusal.hosts)
     return facts
 

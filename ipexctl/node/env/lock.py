@@ -74,7 +74,6 @@ def environment(request: Json, directory: Path, settings: Json) -> dict[str, str
         NO_COLOR="1",
     )
     links = [source["url"] for source in request["sources"] if source["kind"] == "links"]
-    links += [str(directory / "links")] if request.get("kept") else []
     if links:
         env["UV_FIND_LINKS"] = ",".join(links)
     bundle = settings.get("cert") or os.environ.get("SSL_CERT_FILE")
@@ -124,11 +123,6 @@ def compile_lock(request: Json, work: LockWork) -> Json:
     uv = request["uv"]
     if not isinstance(uv, str):
         uv = unpack_uv(Path(uv["store"]).expanduser(), uv, directory)
-    if request.get("kept"):
-        (directory / "links").mkdir()
-        for file in request["kept"]["files"]:
-            wheel = Path(request["kept"]["store"]).expanduser() / file["sha256"] / file["name"]
-            (directory / "links" / file["name"]).symlink_to(wheel)
     request = dict(request, sources=[with_readable_path(source, directory) for source in request["sources"]])
     env = environment(request, directory, settings)
     config = directory / "uv.toml"

@@ -66,12 +66,12 @@ def _install_request(context: PlayContext, call: Call) -> InstallRequest:
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.requirements import check_request, sources_of, wanted_packages
+    from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
     from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 
     args, options = call.args, context.options
     files = [local_path(call.task.base, source) for source in args["requirements"] or ()]
-    packages = wanted_packages(args["with"] or (), files)
+    packages = read_package_request(args["with"] or (), files)
     names = ("torch", "stack", "ipex", "oneccl", "python")
     stack_request = StackRequest(**{name: args[name] for name in names}, require_oneccl=args["require_oneccl"])
     rows = known_rows(os.environ)

@@ -1,4 +1,4 @@
-"""JSON with the place of every value in its text, for messages that say where. Pure."""
+"""JSON with the position of every value, for error messages. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 _BLANK: Final = " \t\r\n"
 
 
-class NotJson(Exception):
+class JsonSyntaxError(Exception):
     def __init__(self, what: str, at: int) -> None:
         super().__init__(what)
         self.what = what
@@ -17,52 +17,52 @@ class NotJson(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A value and where it begins; the values inside lists and objects are places themselves."""
+class JsonNode:
+    """A value and its position; items of lists and objects are nodes too."""
 
-    value: str | int | float | bool | list[Place] | dict[str, Place] | None
+    value: str | int | float | bool | list[JsonNode] | dict[str, JsonNode] | None
     at: int
     key_at: int = 0
-    """Where its key begins, for a value of an object."""
+    """The position of its key, for a value of an object."""
 
 
-def read(text: str) -> Place:
-    """Raises NotJson with the place."""
+def read(text: str) -> JsonNode:
+    """Parse JSON. Raises JsonSyntaxError with the position."""
     try:
         json.loads(text)
         return _value(text, _skip(text, 0))[0]
     except json.JSONDecodeError as error:
-        raise NotJson(error.msg[:1].lower() + error.msg[1:], error.pos) from None
+        raise JsonSyntaxError(error.msg[:1].lower() + error.msg[1:], error.pos) from None
     except RecursionError:
-        raise NotJson("nested too deeply", 0) from None
+        raise JsonSyntaxError("nested too deeply", 0) from None
     except ValueError:
-        raise NotJson("a number of too many digits", 0) from None
+        raise JsonSyntaxError("a number of too many digits", 0) from None
 
 
-def _value(text: str, at: int) -> tuple[Place, int]:
-    """What begins here, of a text that is known to be JSON."""
+def _value(text: str, at: int) -> tuple[JsonNode, int]:
+    """The value at this position of valid JSON, and the position after it."""
     if text[at] == "[":
-        items: list[Place] = []
+        items: list[JsonNode] = []
         end = _skip(text, at + 1)
         while text[end] != "]":
             item, end = _value(text, end)
             items.append(item)
             end = _after_comma(text, end)
-        return Place(items, at), end + 1
+        return JsonNode(items, at), end + 1
     if text[at] == "{":
-        nodes: dict[str, Place] = {}
+        nodes: dict[str, JsonNode] = {}
         end = _skip(text, at + 1)
         while text[end] != "}":
             key_at = end
             key, end = _DECODER.raw_decode(text, end)
             value, end = _value(text, _skip(text, _skip(text, end) + 1))
             if key in nodes:
-                raise NotJson(f"{key!r} is there twice", key_at)
-            nodes[key] = Place(value.value, value.at, key_at)
+                raise JsonSyntaxError(f"{key!r} is there twice", key_at)
+            nodes[key] = JsonNode(value.value, value.at, key_at)
             end = _after_comma(text, end)
-        return Place(nodes, at), end + 1
+        return JsonNode(nodes, at), end + 1
     value, end = _DECODER.raw_decode(text, at)
-    return Place(value, at), end
+    return JsonNode(value, at), end
 
 
 _DECODER: Final = json.JSONDecoder()
@@ -79,17 +79,17 @@ def _skip(text: str, at: int) -> int:
     return at
 
 
-def plain(place: Place) -> object:
-    """The value as json.loads would have it."""
-    if isinstance(place.value, list):
-        return [plain(item) for item in place.value]
-    if isinstance(place.value, dict):
-        return {key: plain(item) for key, item in place.value.items()}
-    return place.value
+def to_plain(node: JsonNode) -> object:
+    """The value as json.loads returns it."""
+    if isinstance(node.value, list):
+        return [to_plain(item) for item in node.value]
+    if isinstance(node.value, dict):
+        return {key: to_plain(item) for key, item in node.value.items()}
+    return node.value
 
 
 def line_of(text: str, at: int) -> tuple[int, str, int]:
-    """Its line's number, from 1, the line, and the column, from 1."""
+    """The line's number, the line and the column, counted from 1."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     line = text[start : end if end >= 0 else len(text)].rstrip("\r")

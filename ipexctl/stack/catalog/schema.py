@@ -1,4 +1,4 @@
-"""The format of a row as it is written: which keys, which values; what is wrong is said with its place. Pure."""
+"""The format of a row in rows.json; errors have their position. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ipexctl.stack.catalog.json_positions import Place
+    from ipexctl.stack.catalog.json_positions import JsonNode
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """What is wrong at a place of the text, and what it should be."""
+class FormatError:
+    """An error at a position of the text, with the fix."""
 
     what: str
     at: int
@@ -29,43 +29,45 @@ class Text:
     pattern: re.Pattern[str] = field(default_factory=lambda: re.compile(r"[^\x00-\x1f]*"))
     nullable: bool = False
 
-    def wrong(self, place: Place, what: str) -> Iterator[Wrong]:
-        value = place.value
+    def errors(self, node: JsonNode, what: str) -> Iterator[FormatError]:
+        value = node.value
         if value is None and self.nullable:
             return
         if not isinstance(value, str) or not self.pattern.fullmatch(value):
-            yield Wrong(f"{what} must be {self.meaning}", place.at, f'such as "{self.example}"' if self.example else "")
+            yield FormatError(
+                f"{what} must be {self.meaning}", node.at, f'such as "{self.example}"' if self.example else ""
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
     words: tuple[str, ...]
 
-    def wrong(self, place: Place, what: str) -> Iterator[Wrong]:
-        if place.value not in self.words:
-            near = get_close_matches(str(place.value), self.words, n=1)
-            yield Wrong(
-                f"{what} is one of {', '.join(self.words)}", place.at, f"did you mean {near[0]!r}?" if near else ""
+    def errors(self, node: JsonNode, what: str) -> Iterator[FormatError]:
+        if node.value not in self.words:
+            near = get_close_matches(str(node.value), self.words, n=1)
+            yield FormatError(
+                f"{what} is one of {', '.join(self.words)}", node.at, f"did you mean {near[0]!r}?" if near else ""
             )
 
 
 @dataclass(frozen=True, slots=True)
 class YesNo:
-    def wrong(self, place: Place, what: str) -> Iterator[Wrong]:
-        if not isinstance(place.value, bool):
-            yield Wrong(f"{what} must be true or false", place.at)
+    def errors(self, node: JsonNode, what: str) -> Iterator[FormatError]:
+        if not isinstance(node.value, bool):
+            yield FormatError(f"{what} must be true or false", node.at)
 
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
     item: Shape
 
-    def wrong(self, place: Place, what: str) -> Iterator[Wrong]:
-        if not isinstance(place.value, list):
-            yield Wrong(f"{what} must be a list", place.at, "[...]")
+    def errors(self, node: JsonNode, what: str) -> Iterator[FormatError]:
+        if not isinstance(node.value, list):
+            yield FormatError(f"{what} must be a list", node.at, "[...]")
             return
-        for item in place.value:
-            yield from self.item.wrong(item, f"an item of {what}")
+        for item in node.value:
+            yield from self.item.errors(item, f"an item of {what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,37 +76,37 @@ class ByGlibc:
 
     value: Text
 
-    def wrong(self, place: Place, what: str) -> Iterator[Wrong]:
-        if not isinstance(place.value, dict):
-            yield Wrong(f"{what} must be an object", place.at, '{"2.28": "impi-rt>=2021.14,<2021.19"}')
+    def errors(self, node: JsonNode, what: str) -> Iterator[FormatError]:
+        if not isinstance(node.value, dict):
+            yield FormatError(f"{what} must be an object", node.at, '{"2.28": "impi-rt>=2021.14,<2021.19"}')
             return
-        for key, item in place.value.items():
+        for key, item in node.value.items():
             if not _NUMBERS.pattern.fullmatch(key):
-                yield Wrong(f"{key!r} must be the glibc from which on it holds", item.key_at, 'such as "2.28"')
-            yield from self.value.wrong(item, f"{what} of glibc {key}")
+                yield FormatError(f"{key!r} must be the oldest glibc that it is for", item.key_at, 'such as "2.28"')
+            yield from self.value.errors(item, f"{what} of glibc {key}")
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """An object with these keys, of which some must be there."""
+    """An object with these keys, some of them required."""
 
     known: Mapping[str, Shape] = field(hash=False)
     needed: tuple[str, ...] = ()
 
-    def wrong(self, place: Place, what: str) -> Iterator[Wrong]:
-        if not isinstance(place.value, dict):
-            yield Wrong(f"{what} must be an object", place.at, "{...}")
+    def errors(self, node: JsonNode, what: str) -> Iterator[FormatError]:
+        if not isinstance(node.value, dict):
+            yield FormatError(f"{what} must be an object", node.at, "{...}")
             return
-        for key, item in place.value.items():
+        for key, item in node.value.items():
             if key in self.known:
-                yield from self.known[key].wrong(item, repr(key))
+                yield from self.known[key].errors(item, repr(key))
                 continue
             near = get_close_matches(key, self.known, n=1)
             fix = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self.known)}"
-            yield Wrong(f"no key of {what} is called {key!r}", item.key_at, fix)
+            yield FormatError(f"no key of {what} is called {key!r}", item.key_at, fix)
         for key in self.needed:
-            if key not in place.value:
-                yield Wrong(f"{key!r} is missing in {what}", place.at)
+            if key not in node.value:
+                yield FormatError(f"{key!r} is missing in {what}", node.at)
 
 
 Shape = Text | OneOf | YesNo | ListOf | ByGlibc | Keys
@@ -113,7 +115,7 @@ _VERSION: Final = Text("a version", "2.8.0", re.compile(r"\d+(\.\d+){1,3}"))
 _NUMBERS: Final = Text("two numbers", "3.11", re.compile(r"\d{1,3}\.\d{1,3}"))
 _NAME: Final = Text("small letters, digits, dots and dashes", "ipex-2.8-site", re.compile(r"[a-z0-9][a-z0-9._-]{0,40}"))
 _REQUIREMENT: Final = Text(
-    "what pip would be asked for",
+    "a requirement as for pip",
     "impi-rt>=2021.14,<2021.19",
     re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*((===?|[<>]=?|~=|!=)[A-Za-z0-9.]+(\.\*)?(,(?=[=<>~!])|$))*"),
 )

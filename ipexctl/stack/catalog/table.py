@@ -1,7 +1,4 @@
-"""The version table: which builds belong together, and what a host must have for them. The data is in rows.json.
-
-Which row fits given hosts is `fit`'s, which one is taken `resolver`'s; a user's own rows come from `user_rows`.
-"""
+"""The version table: builds that belong together, and their requirements on hosts. The data is in rows.json."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ class IpexBuild:
 
     version: str
     built_for: str
-    """The torch it was built against."""
+    """The torch that it was built against."""
     pythons: tuple[str, ...]
     pypi: PyPI
     works_with: tuple[str, ...]
-    """Patches of torch; IPEX itself looks at major and minor only."""
+    """Patch versions of torch; IPEX itself compares only major and minor."""
     pypi_pythons: tuple[str, ...] = ()
     wheel_tag: str | None = None
     glibc: str = "2.17"
@@ -46,19 +43,19 @@ class OnecclBuild:
     built_for: str
     pythons: tuple[str, ...]
     cpu_wheel: CpuWheel
-    """Whether a wheel for CPUs was ever published; `unverified`: one is listed by readmes of later versions only."""
+    """Whether a wheel for CPUs was ever published; `unverified`: only readmes of later versions list it."""
     works_with: tuple[str, ...]
     oneccl: str | None = None
-    """The oneCCL inside."""
+    """The version of oneCCL inside."""
     mpi: str | None = None
-    """The Intel MPI inside; None: none."""
+    """The version of Intel MPI inside; None if there is none."""
     note: str = ""
     source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Where a row's wheels are published."""
+    """A place where a row's wheels are published."""
 
     kind: Literal["index", "links"]
     url: str
@@ -66,7 +63,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """A combination that doesn't work, or not well. The versions given are those that must meet."""
+    """A combination that fails or works badly; it applies if all given versions are chosen."""
 
     what: str
     symptom: str
@@ -79,7 +76,7 @@ class KnownBad:
 
 @dataclass(frozen=True, slots=True)
 class StackSpec:
-    """One stack: versions that were built for one another, and what a host must have for them."""
+    """One stack: versions that were built for one another, and their requirements on hosts."""
 
     name: str
     torch: str
@@ -92,20 +89,20 @@ class StackSpec:
     oneccl_builds: tuple[OnecclBuild, ...] = ()
     """The preferred one first."""
     mpi: tuple[tuple[str, str], ...] = ()
-    """(glibc floor, what pip is asked for), the newest floor first."""
+    """(oldest glibc, requirement), newest glibc first."""
     requires: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     indexes: tuple[Index, ...] = ()
     module: str | None = None
-    """What a script imports to have the ccl backend."""
+    """The module that registers the ccl backend."""
     setvars: str | None = None
-    """The script that sets its variables, from the module's directory on."""
+    """The script with its variables, relative to the module's directory."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
     note: str = ""
     sources: tuple[str, ...] = ()
     origin: str = ""
-    """The user's file that it, or a part of it, is from."""
+    """The user's file that defines or changes the row."""
 
     @property
     def line(self) -> str:
@@ -114,7 +111,7 @@ class StackSpec:
 
     @property
     def title(self) -> str:
-        """As people say it: `IPEX 2.8`, `torch 2.13`."""
+        """For messages: `IPEX 2.8`, `torch 2.13`."""
         return f"IPEX {self.line}" if self.ipex_builds else f"torch {self.line}"
 
     @property
@@ -123,7 +120,7 @@ class StackSpec:
 
     @property
     def oneccl(self) -> str | None:
-        """The bindings this row is known with: published for CPUs, and for the recommended torch."""
+        """The bindings published for CPUs and the recommended torch."""
         return next((build.version for build in self._published), None)
 
     @property
@@ -141,7 +138,7 @@ class StackSpec:
 
     @property
     def pythons(self) -> tuple[str, ...]:
-        """Those that every part was built for."""
+        """The Python versions that every part was built for."""
         found = set(self.torch_pythons)
         if self.ipex_builds:
             found &= {python for build in self.ipex_builds for python in build.pythons}
@@ -151,7 +148,7 @@ class StackSpec:
 
     @property
     def glibc(self) -> str:
-        """The oldest that every part runs on."""
+        """The oldest glibc that every part runs on."""
         floors = [self.torch_glibc]
         if self.ipex_builds:
             floors.append(min((build.glibc for build in self.ipex_builds), key=version_key))
@@ -159,16 +156,16 @@ class StackSpec:
 
     @property
     def isa(self) -> Isa | None:
-        """The least a CPU must have; None: torch alone runs on any x86-64."""
+        """The instructions that a CPU needs; None if any x86-64 will do."""
         floors = {build.isa for build in self.ipex_builds}
         return None if not floors else "avx2" if "avx2" in floors else "avx512"
 
     def without_oneccl(self) -> StackSpec:
-        """The same with gloo."""
+        """The row without bindings, for gloo."""
         return replace(self, oneccl_builds=())
 
     def stock(self) -> StackSpec:
-        """Its torch alone: `torch-2.7` of `ipex-2.7`."""
+        """The row of its torch alone: `torch-2.7` of `ipex-2.7`."""
         if not self.ipex_builds:
             return self
         return replace(
@@ -194,19 +191,19 @@ def rows() -> tuple[StackSpec, ...]:
 
 @cache
 def packaged() -> tuple[Mapping[str, Any], ...]:
-    """The rows as they are written."""
+    """The rows of rows.json as JSON values."""
     return tuple(json.loads((files("ipexctl.stack.catalog") / "rows.json").read_text(encoding="utf-8")))
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
-    """By torch; of two for one torch the user's own comes first, and what has IPEX."""
+    """Sorted by torch; for one torch the user's rows come first, then rows with IPEX."""
     return tuple(
         sorted(made, key=lambda row: (version_key(row.torch), bool(row.origin), row.ipex is not None), reverse=True)
     )
 
 
 def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
-    """A row as it is written, as a value; what may be left out is said in docs/versions.md."""
+    """A row from its JSON; docs/versions.md has the defaults."""
     torch = data["torch"]
     patches = _texts(data, "torch_patches") or (torch,)
     pythons = _texts(data, "torch_pythons")
@@ -272,7 +269,7 @@ def minor(version: str) -> str:
 
 @lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
-    """For sorting: the numbers before any local part."""
+    """A sort key: the numbers before a local version."""
     return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
 
 

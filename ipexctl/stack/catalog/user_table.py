@@ -1,6 +1,6 @@
-"""A user's own rows: a JSON file of theirs that adds rows to the version table, or changes some of ours.
+"""A user's rows: a JSON file that adds rows to the version table, or changes packaged ones.
 
-What may stand in it is `row_format`'s, and in docs/versions.md; the values are made by `table`.
+`schema` and docs/versions.md describe the format.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.catalog.json_positions import NotJson, line_of, plain, read
+from ipexctl.stack.catalog.json_positions import JsonSyntaxError, line_of, read, to_plain
 from ipexctl.stack.catalog.schema import ROW
 from ipexctl.stack.catalog.table import newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
@@ -18,7 +18,7 @@ from ipexctl.stack.lock.wheels import split_requirement
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.stack.catalog.json_positions import Place
+    from ipexctl.stack.catalog.json_positions import JsonNode
     from ipexctl.stack.catalog.table import StackSpec
 
 VARIABLE: Final = "IPEXCTL_ROWS"
@@ -27,7 +27,7 @@ _KINDS: Final = ("ipex", "torch")
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:
-    """The user's file: what $IPEXCTL_ROWS names, or the one in their configuration where that is there."""
+    """The user's file: $IPEXCTL_ROWS, else rows.json in their configuration if it exists."""
     if named := environ.get(VARIABLE):
         return Path(named).expanduser()
     import platformdirs
@@ -37,7 +37,7 @@ def rows_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
-    """The whole table, with the user's own rows, newest first. A bad file is a FileError."""
+    """The version table with the user's rows, newest first. Raises a FileError for a bad file."""
     path = rows_file(environ)
     if path is None:
         return rows()
@@ -47,18 +47,20 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
             data = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no path"
-        raise UserError(f"{path}{by}: {why}", fix=f"unset {VARIABLE} to go by our table alone" if by else "") from None
+        raise UserError(
+            f"{path}{by}: {why}", fix=f"unset {VARIABLE} to use the packaged table alone" if by else ""
+        ) from None
     if len(data) > _LARGEST:
-        raise UserError(f"{path}{by}: larger than any version table")
+        raise UserError(f"{path}{by}: too large for a version table")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UserError(f"{path}{by}: this is not UTF-8 text") from None
+        raise UserError(f"{path}{by}: not UTF-8 text") from None
     return merged(text, str(path))
 
 
 def merged(text: str, path: str) -> tuple[StackSpec, ...]:
-    """Our rows with those of this text added, or put over ours of the same name key by key."""
+    """The packaged rows, with the rows of this text added or merged key by key into those of the same name."""
     return _Reader(text, path).rows()
 
 
@@ -70,53 +72,61 @@ class _Reader:
 
     def rows(self) -> tuple[StackSpec, ...]:
         try:
-            top = read(self._text)
-        except NotJson as error:
-            self._fail(error.what, error.at, "JSON has names and texts in double quotes, and no comma behind the last")
-        if not isinstance(top.value, list):
-            self._fail("the file must be a list of rows", top.at, '[{"name": "ipex-2.8", ...}]')
+            document = read(self._text)
+        except JsonSyntaxError as error:
+            self._fail(
+                error.what,
+                error.at,
+                "JSON needs double quotes around names and texts, and has no comma after the last item",
+            )
+        if not isinstance(document.value, list):
+            self._fail("the file must be a list of rows", document.at, '[{"name": "ipex-2.8", ...}]')
         found = {name: row_from(row) for name, row in self._ours.items()}
         seen: set[str] = set()
-        for place in top.value:
-            row = self._row(place)
+        for node in document.value:
+            row = self._row(node)
             if row.name in seen:
-                self._fail(f"the row {row.name!r} is there twice", place.at)
+                self._fail(f"the row {row.name!r} occurs twice", node.at)
             seen.add(row.name)
             found[row.name] = row
         return newest_first(found.values())
 
-    def _row(self, place: Place) -> StackSpec:
-        for wrong in ROW.wrong(place, "a row"):
-            self._fail(wrong.what, wrong.at, wrong.fix)
-        said = place.value if isinstance(place.value, dict) else {}
-        name = str(said["name"].value)
+    def _row(self, node: JsonNode) -> StackSpec:
+        for error in ROW.errors(node, "a row"):
+            self._fail(error.what, error.at, error.fix)
+        keys = node.value if isinstance(node.value, dict) else {}
+        name = str(keys["name"].value)
         if name in _KINDS:
-            self._fail(f"{name!r} means the newest row of that kind", said["name"].at, "give the row another name")
-        packaged_row, own = self._ours.get(name, {}), {key: plain(value) for key, value in said.items()}
+            self._fail(
+                f"{name!r} is the name of the newest row of that kind",
+                keys["name"].at,
+                "choose another name for the row",
+            )
+        packaged_row, own = self._ours.get(name, {}), {key: to_plain(value) for key, value in keys.items()}
         data: dict[str, Any] = {**packaged_row, **own, "requires": _requirements(packaged_row, own)}
-        if name in self._ours and "torch" in said and "torch_patches" not in said:
+        if name in self._ours and "torch" in keys and "torch_patches" not in keys:
             data["torch_patches"] = list(dict.fromkeys([*data["torch_patches"], data["torch"]]))
         for needed in ("torch", "torch_pythons"):
             if not data.get(needed):
                 near = get_close_matches(name, self._ours, n=1)
-                fix = f"to change a row of ours give its very name, such as {near[0]!r}" if near else ""
-                self._fail(f"the row {name!r} has no {needed!r}", place.at, fix)
+                fix = f"to change a packaged row use its exact name, such as {near[0]!r}" if near else ""
+                self._fail(f"the row {name!r} has no {needed!r}", node.at, fix)
         row = row_from(data, self._path)
-        self._check_together(row, said, place)
+        self._check_together(row, keys, node)
         return row
 
-    def _check_together(self, row: StackSpec, said: Mapping[str, Place], place: Place) -> None:
-        """What each key may say, but not beside the others."""
+    def _check_together(self, row: StackSpec, keys: Mapping[str, JsonNode], node: JsonNode) -> None:
+        """Check keys against one another."""
         if row.torch not in row.torch_patches:
-            at = said.get("torch_patches", place).at
+            at = keys.get("torch_patches", node).at
             self._fail(f"torch {row.torch} is not among the 'torch_patches'", at)
         for key, builds in (("ipex", row.ipex_builds), ("oneccl", row.oneccl_builds)):
             for build in builds:
                 if not set(build.works_with) & set(row.torch_patches):
-                    at = said.get(key, place).at
+                    at = keys.get(key, node).at
                     self._fail(f"{key} {build.version} works with no torch of this row", at, "see its 'works_with'")
         if row.oneccl_builds and not row.ipex_builds:
-            self._fail("oneCCL bindings without IPEX are no stack of ours", said.get("oneccl", place).at)
+            self._fail("a row cannot have oneCCL bindings without IPEX", keys.get("oneccl", node).at)
 
     def _fail(self, what: str, at: int, fix: str = "") -> NoReturn:
         line, text, column = line_of(self._text, at)

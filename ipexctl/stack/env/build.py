@@ -1,4 +1,4 @@
-"""An environment on every host: bytes to each store, built once a store, verified on each host that uses it."""
+"""Installs an environment on hosts: wheels to each store, one build per store, verification on every host."""
 
 from __future__ import annotations
 
@@ -34,172 +34,176 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """The environment that all hosts are to have."""
+    """The environment to install on all hosts."""
 
     name: str
-    """Its directory's."""
+    """The name of its directory."""
     lock: Lock
     installer: Wheel | None
     record: Mapping[str, Any] = field(hash=False)
-    """env.json's fields that are the same everywhere."""
+    """The fields of env.json that are the same on every host."""
     interpreters: Mapping[str, str] = field(hash=False)
-    asked: IndexAnswer | None = None
+    index_answer: IndexAnswer | None = None
     by_node0: bool = True
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
-    """Host → which making of the environment there is broken, and is to be made anew."""
+    """Host → the build token of an environment there that is damaged or failed, to be replaced."""
 
 
 def machine_token(context: InstallContext, host: Host) -> str:
-    """What a host's verification is noted under: hosts that share a home have one environment between them."""
+    """The name of a host's verification record: hosts that share a home share the environment."""
     return hashlib.sha256((context.facts[host.name].machine or host.name).encode()).hexdigest()[:16]
 
 
-def build_everywhere(context: InstallContext, setup: EnvSpec, hosts: Sequence[Host]) -> None:
-    """Everything from bytes to proof, for these hosts; each one's end is noted in the course."""
-    well = [host for host in hosts if _has_room(context, setup, host)]
-    if not well:
+def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
+    """Deliver the wheels, build once per store and verify on every host; results go to the context."""
+    ready = [host for host in hosts if _check_room(context, spec, host)]
+    if not ready:
         return
-    setup = _with_damage(context, setup, well)
-    places = _places(context, setup)
-    source: StoreLocation | None = places[context.first.name]
-    if any(lacks(context, setup, host) for host in well):
-        source = _stocked(context, setup, places, well)
+    spec = _find_damaged(context, spec, ready)
+    locations = _store_locations(context, spec)
+    source: StoreLocation | None = locations[context.first.name]
+    if any(needs_build(context, spec, host) for host in ready):
+        source = _stage(context, spec, locations, ready)
     if source is None:
         return
-    leaders = _leaders(context, well)
+    leaders = _leaders(context, ready)
 
     def moved(host: Host, done: int, total: int | None) -> None:
         context.watch(BytesMoved(host.name, "receiving", done, total))
 
-    blobs = [blob_of(wheel) for wheel in _files(setup)]
+    blobs = [blob_of(wheel) for wheel in _files(spec)]
     built: dict[str, BuildResult] = {}
-    with Distributor(context.pool, source, blobs, on_progress=moved) as spreader:
+    with Distributor(context.pool, source, blobs, on_progress=moved) as distributor:
 
-        def make(host: Host, session: Session) -> BuildResult:
-            if lacks(context, setup, host):
+        def build_one(host: Host, session: Session) -> BuildResult:
+            if needs_build(context, spec, host):
                 with context.timed(host.name, "got the wheels"):
-                    way = spreader.bring(places[host.name], session, timeout=context.wishes.timeout)
-                if way == "here" and not isinstance(session, LocalSession):
-                    context.uplink += setup.lock.size
-            with context.timed(host.name, "made the environment"):
-                result = _build(context, setup, host, session)
+                    route = distributor.bring(locations[host.name], session, timeout=context.request.timeout)
+                if route == "here" and not isinstance(session, LocalSession):
+                    context.uplink += spec.lock.size
+            with context.timed(host.name, "built the environment"):
+                result = _build(context, spec, host, session)
             built[host.name] = result
             if result.state == "there":
-                _note_request(context, setup, host, session)
-            _prove(context, setup, host, session, changed=result.state == "built")
+                _add_request(context, spec, host, session)
+            _verify(context, spec, host, session, changed=result.state == "built")
             return result
 
-        for done in context.pool.each(leaders, make):
+        for done in context.pool.each(leaders, build_one):
             if done.error is not None:
-                context.end(done.host, done.error, setup.name)
+                context.end(done.host, done.error, spec.name)
                 context.watch(Ended(done.host.name, done.error.reason, ok=False))
-    _verify_followers(context, setup, well, leaders, built)
-    _drop_wheels(context, setup, [h for h in leaders if h.name in built and not _same_store(context, h, source.host)])
+    _verify_followers(context, spec, ready, leaders, built)
+    _drop_wheels(context, spec, [h for h in leaders if h.name in built and not _same_store(context, h, source.host)])
 
 
-def _with_damage(context: InstallContext, setup: EnvSpec, hosts: Sequence[Host]) -> EnvSpec:
-    """An environment of that name that is damaged or failed its verification is made anew."""
-    there = [host for host in hosts if not lacks(context, setup, host)]
+def _find_damaged(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> EnvSpec:
+    """Mark environments of that name that are damaged or failed their verification, to be replaced."""
+    present = [host for host in hosts if not needs_build(context, spec, host)]
     found = {
         done.host.name: done.result.build
-        for done in context.pool.each(there, lambda host, session: check_env(context, setup, host, session))
+        for done in context.pool.each(present, lambda host, session: check_env(context, spec, host, session))
         if done.result is not None and (not done.result.ok or done.result.has_failed)
     }
-    return replace(setup, broken={**setup.broken, **found})
+    return replace(spec, broken={**spec.broken, **found})
 
 
-def lacks(context: InstallContext, setup: EnvSpec, host: Host) -> bool:
-    """Whether the environment has to be made there: one that seems to be there is looked at first."""
+def needs_build(context: InstallContext, spec: EnvSpec, host: Host) -> bool:
+    """Whether the host lacks a usable environment of that name."""
     envs = context.facts[host.name].software.envs
-    return host.name in setup.broken or not any(env.name == setup.name and env.runs for env in envs)
+    return host.name in spec.broken or not any(env.name == spec.name and env.runs for env in envs)
 
 
-def is_named(context: InstallContext, setup: EnvSpec, host: Host) -> bool:
-    """Whether the name of this call points at the environment there."""
+def is_named(context: InstallContext, spec: EnvSpec, host: Host) -> bool:
+    """Whether the requested name (`--env`) points at the environment on that host."""
     envs = context.facts[host.name].software.envs
-    return any(env.name == setup.name and context.wishes.name in env.names for env in envs)
+    return any(env.name == spec.name and context.request.name in env.names for env in envs)
 
 
-def _stocked(
-    context: InstallContext, setup: EnvSpec, places: Mapping[str, StoreLocation], well: list[Host]
+def _stage(
+    context: InstallContext, spec: EnvSpec, locations: Mapping[str, StoreLocation], ready: list[Host]
 ) -> StoreLocation | None:
-    """The host that has all wheels now: the first, or the next where it can't take them, which is then through."""
+    """Bring all wheels to the first host, or to the next one if it cannot store them; None if no host can."""
     first = context.first
     is_fit = first.name not in context.done or context.done[first.name].status in ("ok", "changed")
-    for host in [*([first] if is_fit else []), *(host for host in tuple(well) if host != first)]:
+    for host in [*([first] if is_fit else []), *(host for host in tuple(ready) if host != first)]:
         try:
-            stage_wheels(context, context.pool.session(host), places[host.name], _delivery(setup))
+            stage_wheels(context, context.pool.session(host), locations[host.name], _delivery(spec))
         except (Cancelled, TimedOut, NotInStore, Damaged) as error:
-            for each in well:
-                is_its_own = each == host or isinstance(error, NotInStore)
-                reason = error.reason if is_its_own else f"wheels come by way of {host.name}: {error.reason}"
-                context.end(each, HostError(reason, error.fix))
+            for other in ready:
+                is_its_own = other == host or isinstance(error, NotInStore)
+                reason = (
+                    error.reason if is_its_own else f"{host.name}, which passes the wheels on, failed: {error.reason}"
+                )
+                context.end(other, HostError(reason, error.fix))
             return None
         except HostError as error:
-            if host in well:
-                well.remove(host)
+            if host in ready:
+                ready.remove(host)
                 context.end(host, error)
                 context.watch(Ended(host.name, error.reason, ok=False))
             else:
-                context.notes.append(f"{host.name} can't take the wheels to hand them on: {error.reason}")
+                context.notes.append(f"{host.name} cannot store the wheels to pass them on: {error.reason}")
         else:
-            return places[host.name]
+            return locations[host.name]
     return None
 
 
-def _drop_wheels(context: InstallContext, setup: EnvSpec, hosts: Sequence[Host]) -> None:
-    """Not before all have theirs: who is complete hands wheels on. The first host keeps them for the next time."""
+def _drop_wheels(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
+    """Remove the wheels, after all hosts have them; the first host keeps its copy for the next install."""
 
     def drop(host: Host, session: Session) -> None:
-        _build(context, setup, host, session, drop=True)
+        _build(context, spec, host, session, drop=True)
 
     for done in context.pool.each(hosts, drop):
         if done.error is not None:
-            context.notes.append(f"{done.host.name} still has the wheels: {done.error.reason}; ipexctl envs --prune")
+            context.notes.append(
+                f"{done.host.name} still has the wheels ({done.error.reason}); remove them: ipexctl envs --prune"
+            )
 
 
 def _verify_followers(
     context: InstallContext,
-    setup: EnvSpec,
+    spec: EnvSpec,
     hosts: Sequence[Host],
     leaders: Sequence[Host],
     built: Mapping[str, BuildResult],
 ) -> None:
-    """Those that share the home of another: nothing is built there, everything is proved."""
-    led = {leader.name for leader in leaders}
+    """Verify on the hosts that share the home of a leader, which has built the environment."""
+    leader_names = {leader.name for leader in leaders}
     followers = []
     for host in hosts:
-        if host.name in led:
+        if host.name in leader_names:
             continue
-        leader = next(each for each in leaders if _same_store(context, host, each))
+        leader = next(other for other in leaders if _same_store(context, host, other))
         if leader.name in built:
             followers.append(host)
         else:
-            context.end(host, HostError(f"it shares the home of {leader.name}, where the environment was not made"))
+            context.end(host, HostError(f"it shares the home of {leader.name}, where the build failed"))
 
-    def prove(host: Host, session: Session) -> None:
-        _prove(context, setup, host, session, changed=True, shares=True)
+    def verify(host: Host, session: Session) -> None:
+        _verify(context, spec, host, session, changed=True, shares_home=True)
 
-    for done in context.pool.each(followers, prove):
+    for done in context.pool.each(followers, verify):
         if done.error is not None:
-            context.end(done.host, done.error, setup.name)
+            context.end(done.host, done.error, spec.name)
 
 
-def prove_only(context: InstallContext, setup: EnvSpec, hosts: Sequence[Host]) -> None:
-    """For hosts that have the environment, whole: whether it works there."""
+def verify_only(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
+    """Verify on hosts that have the environment already."""
 
-    def prove(host: Host, session: Session) -> None:
-        _prove(context, setup, host, session, changed=False)
+    def verify(host: Host, session: Session) -> None:
+        _verify(context, spec, host, session, changed=False)
 
-    for done in context.pool.each(hosts, prove):
+    for done in context.pool.each(hosts, verify):
         if done.error is not None:
-            context.end(done.host, done.error, setup.name)
+            context.end(done.host, done.error, spec.name)
 
 
-def _has_room(context: InstallContext, setup: EnvSpec, host: Host) -> bool:
-    if not lacks(context, setup, host):
+def _check_room(context: InstallContext, spec: EnvSpec, host: Host) -> bool:
+    if not needs_build(context, spec, host):
         return True
-    found = find_obstacle(context, host, setup.lock, setup.interpreters.get(host.name))
+    found = find_obstacle(context, host, spec.lock, spec.interpreters.get(host.name))
     if found is not None:
         context.end(host, HostError(*found))
     return found is None
@@ -211,10 +215,10 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
     found = home_obstacle(facts, lock)
     if found is None:
         return None
-    place = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
+    location = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
     blobs = [blob_of(wheel) for wheel in lock.wheels]
     try:
-        lacking = missing(context.pool.session(host), place, blobs, timeout=60, cancel=context.pool.cancel)
+        lacking = missing(context.pool.session(host), location, blobs, timeout=60, cancel=context.pool.cancel)
     except HostError:
         return found
     return home_obstacle(facts, lock, held=lock.size - sum(blob.size or 0 for blob in lacking))
@@ -230,25 +234,25 @@ def _store(context: InstallContext, host: Host) -> str:
 
 
 def _leaders(context: InstallContext, hosts: Sequence[Host]) -> list[Host]:
-    """One host of each home, the first; it builds for all that share it."""
+    """The first host of each shared home; it builds for the others."""
     firsts: dict[str, Host] = {}
     for host in hosts:
         firsts.setdefault(_store(context, host), host)
     return list(firsts.values())
 
 
-def _places(context: InstallContext, setup: EnvSpec) -> dict[str, StoreLocation]:
+def _store_locations(context: InstallContext, spec: EnvSpec) -> dict[str, StoreLocation]:
     hosts = [host for host in context.hosts if host.name in context.facts]
-    internal = addresses_among(hosts, context.facts, context.wishes.iface)
+    internal = addresses_among(hosts, context.facts, context.request.iface)
     if isinstance(internal, NoCommonNetwork):
         if len(hosts) > 1:
-            context.notes.append(f"wheels go through this machine: {internal.reason}. {internal.fix}")
+            context.notes.append(f"wheels pass through the control machine: {internal.reason}. {internal.fix}")
         internal = {}
     store = f"{context.home}/wheels"
     return {
         host.name: StoreLocation(
             host,
-            context.python(host, setup.interpreters.get(host.name)),
+            context.python(host, spec.interpreters.get(host.name)),
             store,
             internal.get(host.name),
         )
@@ -256,113 +260,113 @@ def _places(context: InstallContext, setup: EnvSpec) -> dict[str, StoreLocation]
     }
 
 
-def _files(setup: EnvSpec) -> tuple[Wheel, ...]:
-    return (*setup.lock.wheels, *((setup.installer,) if setup.installer else ()))
+def _files(spec: EnvSpec) -> tuple[Wheel, ...]:
+    return (*spec.lock.wheels, *((spec.installer,) if spec.installer else ()))
 
 
-def _delivery(setup: EnvSpec) -> WheelDelivery:
-    return WheelDelivery(_files(setup), setup.asked, setup.by_node0)
+def _delivery(spec: EnvSpec) -> WheelDelivery:
+    return WheelDelivery(_files(spec), spec.index_answer, spec.by_node0)
 
 
-def _build(context: InstallContext, setup: EnvSpec, host: Host, session: Session, *, drop: bool = False) -> BuildResult:
+def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session, *, drop: bool = False) -> BuildResult:
     def on_event(event: dict[str, Any]) -> None:
         context.watch(Stepped(host.name, str(event.get("what") or "building")))
 
-    interpreter = setup.interpreters[host.name]
+    interpreter = spec.interpreters[host.name]
     return environment.build(
         session,
         interpreter,
         home=context.home,
-        name=setup.name,
+        name=spec.name,
         interpreter=interpreter,
-        lock=setup.lock,
-        record={**setup.record, "interpreter": interpreter},
-        installer=setup.installer,
+        lock=spec.lock,
+        record={**spec.record, "interpreter": interpreter},
+        installer=spec.installer,
         drop_wheels=drop,
-        replace=None if drop else setup.broken.get(host.name),
+        replace=None if drop else spec.broken.get(host.name),
         on_event=on_event,
-        timeout=context.wishes.timeout or 3600.0,
+        timeout=context.request.timeout or 3600.0,
         cancel=context.pool.cancel,
     )
 
 
-def _note_request(context: InstallContext, setup: EnvSpec, host: Host, session: Session) -> None:
-    """An environment that was there answers this request, too: the next such call needs no index."""
-    environment.note(
+def _add_request(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> None:
+    """Record this request with an existing environment, so that the next one needs no index."""
+    environment.add_request(
         session,
-        context.python(host, setup.interpreters.get(host.name)),
+        context.python(host, spec.interpreters.get(host.name)),
         home=context.home,
-        name=setup.name,
-        request=context.wishes.to_json(),
+        name=spec.name,
+        request=context.request.to_json(),
         cancel=context.pool.cancel,
     )
 
 
-def check_env(context: InstallContext, setup: EnvSpec, host: Host, session: Session) -> CheckResult:
-    """Whether the environment is there, and as its lock says."""
+def check_env(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> CheckResult:
+    """Check that the environment exists and is what its lock says."""
     return environment.check(
         session,
-        context.python(host, setup.interpreters.get(host.name)),
+        context.python(host, spec.interpreters.get(host.name)),
         home=context.home,
-        name=setup.name,
-        digest=setup.lock.digest,
-        cached=not context.wishes.dry_run,
+        name=spec.name,
+        digest=spec.lock.digest,
+        cached=not context.request.dry_run,
         cancel=context.pool.cancel,
     )
 
 
-def _prove(
-    context: InstallContext, setup: EnvSpec, host: Host, session: Session, *, changed: bool, shares: bool = False
+def _verify(
+    context: InstallContext, spec: EnvSpec, host: Host, session: Session, *, changed: bool, shares_home: bool = False
 ) -> None:
     """Verify the environment on this host, and record the host's result; only a good environment gets the name."""
     began = time.monotonic()
     context.watch(Stepped(host.name, "verifying"))
     with context.timed(host.name, "checked the environment"):
-        found = check_env(context, setup, host, session)
+        found = check_env(context, spec, host, session)
     if not found.ok:
-        raise HostError(f"the environment {setup.name} is damaged: {found.wrong[0]}", "run ipexctl install again")
+        raise HostError(f"the environment {spec.name} is damaged: {found.problems[0]}", "run ipexctl install again")
     machine = machine_token(context, host)
     result = environment.verify_env(
         session,
-        path=f"{context.home}/envs/{setup.name}",
+        path=f"{context.home}/envs/{spec.name}",
         record=found.record,
         machine=machine,
-        timeout=context.wishes.timeout,
+        timeout=context.request.timeout,
         cancel=context.pool.cancel,
     )
-    wrong = explain(result, env=setup.name, record=found.record)
-    named = is_named(context, setup, host)
-    works_elsewhere = any(environment.noted(other) for name, other in found.verified.items() if name != machine)
-    if wrong is None and not named:
-        name_env(context, setup, host, session)
-    elif wrong is not None and named and not works_elsewhere:
-        _take_name(context, setup, host, session)
-    status: Status = "failed" if wrong is not None else "changed" if changed or not named else "ok"
-    reason, fix = wrong or ("shares the home of another host" if shares else "", "")
+    problem = explain(result, env=spec.name, record=found.record)
+    named = is_named(context, spec, host)
+    works_elsewhere = any(environment.parse_result(other) for name, other in found.verified.items() if name != machine)
+    if problem is None and not named:
+        name_env(context, spec, host, session)
+    elif problem is not None and named and not works_elsewhere:
+        _unname_env(context, spec, host, session)
+    status: Status = "failed" if problem is not None else "changed" if changed or not named else "ok"
+    reason, fix = problem or ("shares the home of another host" if shares_home else "", "")
     context.done[host.name] = InstallResult(
-        host, status, reason, fix, context.seconds, setup.name, setup.lock.packages, result.to_json()
+        host, status, reason, fix, context.seconds, spec.name, spec.lock.packages, result.to_json()
     )
-    context.watch(Ended(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=wrong is None))
+    context.watch(Ended(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=problem is None))
 
 
-def name_env(context: InstallContext, setup: EnvSpec, host: Host, session: Session) -> None:
+def name_env(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> None:
     """Make the name of this call point at the environment."""
     environment.link(
         session,
-        context.python(host, setup.interpreters[host.name]),
+        context.python(host, spec.interpreters[host.name]),
         home=context.home,
-        name=setup.name,
-        links=(context.wishes.name,),
+        name=spec.name,
+        links=(context.request.name,),
         cancel=context.pool.cancel,
     )
 
 
-def _take_name(context: InstallContext, setup: EnvSpec, host: Host, session: Session) -> None:
+def _unname_env(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> None:
     environment.unlink(
         session,
-        context.python(host, setup.interpreters[host.name]),
+        context.python(host, spec.interpreters[host.name]),
         home=context.home,
-        name=setup.name,
-        links=(context.wishes.name,),
+        name=spec.name,
+        links=(context.request.name,),
         cancel=context.pool.cancel,
     )

@@ -1,6 +1,6 @@
-"""An environment on one host: made, checked, verified, listed, removed. Each call is one script of `node/`.
+"""Calls of the agent's environment commands on one host: build, check, verify, list, remove.
 
-What a failed verification means is said by `explain`.
+`verify_errors` explains a failed verification.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_TIME = 120.0
 
 
 def _ignore(event: dict[str, Any]) -> None:
-    """Nobody follows."""
+    """The default for `on_event`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class CheckResult:
     """Whether an environment is what its lock says."""
 
     ok: bool
-    wrong: tuple[str, ...]
-    """Sentences: what isn't."""
-    there: bool
-    """Whether there is one of that name at all."""
+    problems: tuple[str, ...]
+    """Sentences: what is damaged."""
+    exists: bool
+    """Whether there is an environment of that name."""
     name: str
-    """Its own: `ipex-2.8-1a2b3c4d`."""
+    """The name of its directory: `ipex-2.8-1a2b3c4d`."""
     build: str | None
-    """Which making of it this is; what `build` takes as `replace`."""
+    """The token of its build, for the `replace` of `build`."""
     record: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Its env.json."""
+    """The content of env.json."""
     verified: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Machine → how its verification there ended, where that was recorded."""
 
@@ -70,10 +70,10 @@ class Phase:
     seconds: float
     rc: int | None = None
     signal: int | None = None
-    """What ended it, as a number; of mpirun's ranks, the one it reports."""
+    """The number of the signal that ended it; of ranks, the one that mpirun reports."""
     timed_out: bool = False
     text: str = ""
-    """What it printed, where it failed: its beginning and its end."""
+    """The beginning and the end of its output, if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +86,19 @@ class VerifyResult:
     oneccl: str | None = None
     python: str | None = None
     capability: str | None = None
-    """torch's own word for the instructions it uses: `AVX512`."""
+    """torch's CPU capability: `AVX512`."""
     bf16: str | None = None
-    """What was possible in bf16: `training`, `inference` or `no`."""
+    """`training`, `inference` or `no`."""
     bf16_why: str = ""
     backend: str | None = None
     launcher: str | None = None
-    """The mpirun that started the two ranks; None where they were started without one."""
+    """The mpirun that started the two ranks; None if they were started without one."""
     allreduce_ms: tuple[float, ...] = ()
     """The best of three, for 4 KB and for 4 MB."""
 
     @property
     def failed(self) -> Phase | None:
-        """The first step that failed."""
+        """The first failed phase."""
         return next((phase for phase in self.phases if not phase.ok), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class EnvEntry:
-    """An environment as `envs` shows it."""
+    """An entry of `ipexctl envs`."""
 
     name: str
     names: tuple[str, ...]
@@ -143,9 +143,9 @@ class EnvEntry:
 class EnvListing:
     envs: tuple[EnvEntry, ...]
     dangling: tuple[str, ...]
-    """Names whose environment is gone."""
+    """Names that point at no environment."""
     leftovers: int
-    """Half-made things, of builds at work or of builds that died."""
+    """Files of builds that run or died."""
     leftover_bytes: int
     wheels: int
     wheel_bytes: int
@@ -155,9 +155,9 @@ class EnvListing:
 class Removed:
     removed: tuple[str, ...]
     failed: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Name → why it is still there."""
+    """Name → the reason why it was not removed."""
     bytes: int = 0
-    """Of wheels and leftovers that went besides."""
+    """Bytes of removed wheels and leftovers."""
 
 
 def build(
@@ -177,10 +177,10 @@ def build(
     timeout: float | None = _BUILD_TIME,
     cancel: Cancel | None = None,
 ) -> BuildResult:
-    """Have the environment on the host, made of wheels in its store. Raises a HostError where that can't be.
+    """Build the environment from wheels in the host's store, unless it exists. Raises a HostError.
 
-    `python` runs the script; `interpreter` is the one the environment is for. `replace` is the `build` of an
-    environment that a check found broken: it is made anew.
+    `python` runs the agent; the environment is for `interpreter`. `replace` is the build token of a damaged
+    environment to be replaced.
     """
     request = {
         "home": home,
@@ -194,7 +194,7 @@ def build(
         "drop_wheels": drop_wheels,
         "replace": replace,
     }
-    done = call(
+    reply = call(
         session,
         "env.build",
         "build",
@@ -206,7 +206,7 @@ def build(
         timeout=timeout,
         cancel=cancel,
     )
-    return BuildResult(done.text("state"), done.text("path"), done.number("seconds"))
+    return BuildResult(reply.text("state"), reply.text("path"), reply.number("seconds"))
 
 
 def check(
@@ -220,17 +220,17 @@ def check(
     timeout: float | None = _LOOK_TIME,
     cancel: Cancel | None = None,
 ) -> CheckResult:
-    """Whether that environment, by its own name or one that points at it, is whole: in a fraction of a second."""
+    """Compare an environment, given by its directory or by a name, with its lock."""
     request = {"home": home, "name": name, "digest": digest}
-    done = _manage(session, "check", request, python=python, cached=cached, timeout=timeout, cancel=cancel)
+    reply = _manage(session, "check", request, python=python, cached=cached, timeout=timeout, cancel=cancel)
     return CheckResult(
-        done.flag("ok"),
-        done.texts("wrong"),
-        done.flag("there"),
-        done.text("name"),
-        done.text_or_none("build"),
-        done.record("record"),
-        done.record("verified"),
+        reply.flag("ok"),
+        reply.texts("wrong"),
+        reply.flag("there"),
+        reply.text("name"),
+        reply.text_or_none("build"),
+        reply.record("record"),
+        reply.record("verified"),
     )
 
 
@@ -253,13 +253,13 @@ def verify(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> VerifyResult:
-    """Use the environment of that interpreter: imports, a step in bf16, an all-reduce of two ranks.
+    """Use the environment of an interpreter: imports, a training step in bf16, an all-reduce of two ranks.
 
-    `ipex` says that IPEX has to be there; where it is, it is used anyway. `limit` is for each step. `keep` is a file
-    on the host to note a good result in.
+    With `ipex` a missing IPEX is a failure. `limit` is the time for each phase. `keep` is a file on the host for
+    the result.
     """
     request = {
-        "python": python,  # what is verified, also where another one runs the agent
+        "python": python,  # verified even if another interpreter runs the agent
         "variables": dict(variables or {}),
         "prepended": list(prepended),
         "backend": backend,
@@ -272,10 +272,10 @@ def verify(
         "keep": keep,
         "timeout": limit,
     }
-    done = call(
+    reply = call(
         session, "env.verify", "verify", request, python=python, on_event=on_event, timeout=timeout, cancel=cancel
     )
-    return verify_result(done)
+    return verify_result(reply)
 
 
 def verify_env(
@@ -289,7 +289,7 @@ def verify_env(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> VerifyResult:
-    """Verify an environment of ours, at that path and with that env.json, and note it for this machine."""
+    """Verify an environment by its path and env.json; with `machine` the result is recorded under that name."""
     return verify(
         session,
         f"{path}/bin/python",
@@ -337,25 +337,25 @@ def _phase(reply: Reply) -> Phase:
     )
 
 
-def noted(said: Mapping[str, Any] | None) -> VerifyResult | None:
-    """A good result that was noted on the host; None where there is none, or it can't be read."""
+def parse_result(reply: Mapping[str, Any] | None) -> VerifyResult | None:
+    """A recorded good result; None if there is none or it is unreadable."""
     try:
-        result = verify_result(Reply(said or {}))
+        result = verify_result(Reply(reply or {}))
     except MalformedReply:
         return None
     return result if result.ok else None
 
 
 def listing(session: Session, python: str, *, home: str, cancel: Cancel | None = None) -> EnvListing:
-    """All environments of a home, with what they take on disk."""
-    done = _manage(session, "list", {"home": home}, python=python, cached=False, cancel=cancel)
+    """All environments of a home, with their size on disk."""
+    reply = _manage(session, "list", {"home": home}, python=python, cached=False, cancel=cancel)
     return EnvListing(
-        tuple(_env_entry(env) for env in done.records("envs")),
-        done.texts("dangling"),
-        done.record("leftovers").integer("count"),
-        done.record("leftovers").integer("bytes"),
-        done.record("wheels").integer("count"),
-        done.record("wheels").integer("bytes"),
+        tuple(_env_entry(env) for env in reply.records("envs")),
+        reply.texts("dangling"),
+        reply.record("leftovers").integer("count"),
+        reply.record("leftovers").integer("bytes"),
+        reply.record("wheels").integer("count"),
+        reply.record("wheels").integer("bytes"),
     )
 
 
@@ -375,10 +375,10 @@ def _env_entry(reply: Reply) -> EnvEntry:
 
 
 def remove(session: Session, python: str, *, home: str, names: Sequence[str], cancel: Cancel | None = None) -> Removed:
-    """Remove environments, by their own names or by those that point at them. One in use stays, and says so."""
+    """Remove environments, given by directory or name; an environment in use stays and is reported as failed."""
     request = {"home": home, "names": list(names)}
-    done = _manage(session, "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
-    return Removed(done.texts("removed"), done.texts_by_name("failed"))
+    reply = _manage(session, "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
+    return Removed(reply.texts("removed"), reply.texts_by_name("failed"))
 
 
 def prune(
@@ -390,16 +390,16 @@ def prune(
     wheels: bool = True,
     cancel: Cancel | None = None,
 ) -> Removed:
-    """Remove leftovers, wheels, and environments no name points at."""
+    """Remove leftovers, wheels, and environments without a name."""
     request = {"home": home, "unnamed": unnamed, "wheels": wheels}
-    done = _manage(session, "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
-    return Removed(done.texts("removed"), done.texts_by_name("failed"))
+    reply = _manage(session, "prune", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
+    return Removed(reply.texts("removed"), reply.texts_by_name("failed"), reply.integer("bytes"))
 
 
 def link(
     session: Session, python: str, *, home: str, name: str, links: Sequence[str], cancel: Cancel | None = None
 ) -> None:
-    """Make names point at an environment."""
+    """Make these names point at an environment."""
     request = {"home": home, "name": name, "links": list(links)}
     _manage(session, "link", request, python=python, cancel=cancel)
 
@@ -412,7 +412,7 @@ def unlink(
     call(session, "env.environments", "unlink", request, python=python, timeout=_LOOK_TIME, cancel=cancel)
 
 
-def note(
+def add_request(
     session: Session,
     python: str,
     *,
@@ -421,9 +421,9 @@ def note(
     request: Mapping[str, Any],
     cancel: Cancel | None = None,
 ) -> None:
-    """Record one more request that this environment answers, so that the next call knows it by that."""
-    said = {"home": home, "name": name, "request": dict(request)}
-    _manage(session, "note", said, python=python, cancel=cancel)
+    """Record one more request that this environment satisfies."""
+    reply = {"home": home, "name": name, "request": dict(request)}
+    _manage(session, "note", reply, python=python, cancel=cancel)
 
 
 def _manage(

@@ -1,4 +1,4 @@
-"""The verbs behind `ipexctl envs`: what environments there are, taking one away, proving one, also one not ours."""
+"""`ipexctl envs`: lists, removes and verifies environments, also a Python of the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnvsResult(HostResult):
-    """One host: what is there, what was taken away, or what was proved."""
+    """The result of one host: its environments, the removed ones, or a verification."""
 
     listing: EnvListing | None = None
     removed: tuple[str, ...] = ()
@@ -41,8 +41,8 @@ class EnvsReport(Report[EnvsResult]):
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
-    """A host that answered, with what our scripts need there."""
+class _Target:
+    """A host with its facts and session."""
 
     host: Host
     session: Session
@@ -52,54 +52,54 @@ class _There:
 
 
 def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
-    def look(there: _There) -> EnvsResult:
-        found = environment.listing(there.session, there.python, home=there.home, cancel=pool.cancel)
-        return _of(there, "ok", listing=found)
+    def list_one(target: _Target) -> EnvsResult:
+        found = environment.listing(target.session, target.python, home=target.home, cancel=pool.cancel)
+        return _of(target, "ok", listing=found)
 
-    return _on_each(hosts, pool, look, home=home, timeout=timeout, verb="list")
+    return _on_each(hosts, pool, list_one, home=home, timeout=timeout, verb="list")
 
 
 def remove_envs(
     hosts: Sequence[Host], pool: SessionPool, names: Sequence[str], *, home: str, timeout: float | None = None
 ) -> EnvsReport:
-    """Take environments away, by their own names or those that point at them; a second time there is nothing to do."""
+    """Remove environments by directory or name; missing ones are no failure."""
 
-    def take(there: _There) -> EnvsResult:
-        known = {word for env in there.facts.software.envs for word in (env.name, *env.names)}
-        gone = environment.remove(
-            there.session,
-            there.python,
-            home=there.home,
+    def remove_one(target: _Target) -> EnvsResult:
+        known = {word for env in target.facts.software.envs for word in (env.name, *env.names)}
+        removed = environment.remove(
+            target.session,
+            target.python,
+            home=target.home,
             names=[name for name in names if name in known],
             cancel=pool.cancel,
         )
-        if gone.failed:
-            name, why = next(iter(gone.failed.items()))
-            raise HostError(f"{name} stays: {why}")
+        if removed.failed:
+            name, why = next(iter(removed.failed.items()))
+            raise HostError(f"{name} was not removed: {why}")
         unknown = [name for name in names if name not in known]
-        reason = f"not there: {', '.join(unknown)}" if unknown else ""
-        return _of(there, "changed" if gone.removed else "ok", reason, removed=gone.removed)
+        reason = f"no such environment: {', '.join(unknown)}" if unknown else ""
+        return _of(target, "changed" if removed.removed else "ok", reason, removed=removed.removed)
 
-    return _once_a_store(hosts, pool, take, home=home, timeout=timeout, verb="remove")
+    return _once_a_store(hosts, pool, remove_one, home=home, timeout=timeout, verb="remove")
 
 
 def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
-    """Take away wheels, leftovers, and environments no name points at."""
+    """Remove wheels, leftovers, and environments without a name."""
 
-    def take(there: _There) -> EnvsResult:
-        gone = environment.prune(there.session, there.python, home=there.home, cancel=pool.cancel)
-        if gone.failed:
-            name, why = next(iter(gone.failed.items()))
-            raise HostError(f"{name} stays: {why}")
-        wheels = f"wheels and leftovers taken away, {gigabytes(gone.bytes)}" if gone.bytes else ""
-        return _of(there, "changed" if gone.removed or gone.bytes else "ok", wheels, removed=gone.removed)
+    def remove_one(target: _Target) -> EnvsResult:
+        removed = environment.prune(target.session, target.python, home=target.home, cancel=pool.cancel)
+        if removed.failed:
+            name, why = next(iter(removed.failed.items()))
+            raise HostError(f"{name} was not removed: {why}")
+        wheels = f"wheels and leftovers removed, {gigabytes(removed.bytes)}" if removed.bytes else ""
+        return _of(target, "changed" if removed.removed or removed.bytes else "ok", wheels, removed=removed.removed)
 
-    return _once_a_store(hosts, pool, take, home=home, timeout=timeout, verb="prune")
+    return _once_a_store(hosts, pool, remove_one, home=home, timeout=timeout, verb="prune")
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to be proved: an environment of ours, or a Python of the user's with a file that sets it up."""
+    """The environment to verify: by name, or a Python of the user with a file to source."""
 
     name: str | None = None
     python: str | None = None
@@ -109,90 +109,90 @@ class Subject:
 def verify_envs(
     hosts: Sequence[Host], pool: SessionPool, subject: Subject, *, home: str, timeout: float | None = None
 ) -> EnvsReport:
-    """Use it on every host, and say whether it works. Nothing in it is changed."""
+    """Verify an environment on every host."""
 
-    def prove(there: _There) -> EnvsResult:
+    def prove(target: _Target) -> EnvsResult:
         if subject.python is not None:
             result = environment.verify(
-                there.session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel
+                target.session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel
             )
-            wrong = explain(result, env=subject.python)
+            problem = explain(result, env=subject.python)
         else:
             name = subject.name or "default"
             found = environment.check(
-                there.session, there.python, home=there.home, name=name, timeout=timeout, cancel=pool.cancel
+                target.session, target.python, home=target.home, name=name, timeout=timeout, cancel=pool.cancel
             )
-            if not found.there:
-                raise HostError(f"there is no environment {name}", "ipexctl envs shows those that are there")
+            if not found.exists:
+                raise HostError(f"there is no environment {name}", "list the environments: ipexctl envs")
             if not found.ok:
-                raise HostError(f"{name} isn't whole: {found.wrong[0]}", "ipexctl install makes it anew")
-            path = f"{there.home}/envs/{found.name}"
+                raise HostError(f"{name} is damaged: {found.problems[0]}", "build it again: ipexctl install")
+            path = f"{target.home}/envs/{found.name}"
             result = environment.verify_env(
-                there.session, path=path, record=found.record, timeout=timeout, cancel=pool.cancel
+                target.session, path=path, record=found.record, timeout=timeout, cancel=pool.cancel
             )
-            wrong = explain(result, env=found.name, record=found.record)
-        if wrong is not None:
-            return _of(there, "failed", wrong[0], wrong[1], verify=result.to_json())
-        return _of(there, "ok", verify=result.to_json())
+            problem = explain(result, env=found.name, record=found.record)
+        if problem is not None:
+            return _of(target, "failed", problem[0], problem[1], verify=result.to_json())
+        return _of(target, "ok", verify=result.to_json())
 
     return _on_each(hosts, pool, prove, home=home, timeout=timeout, verb="verify")
 
 
-def _of(there: _There, status: Status, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
-    store = there.facts.home.store if there.facts.home else None
-    return EnvsResult(there.host, status, reason, fix, home=there.home, store=store, **found)
+def _of(target: _Target, status: Status, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
+    store = target.facts.home.store if target.facts.home else None
+    return EnvsResult(target.host, status, reason, fix, home=target.home, store=store, **found)
 
 
 def _on_each(
     hosts: Sequence[Host],
     pool: SessionPool,
-    work: Callable[[_There], EnvsResult],
+    work: Callable[[_Target], EnvsResult],
     *,
     home: str,
     timeout: float | None,
     verb: str,
 ) -> EnvsReport:
     began = time.monotonic()
-    done, there = _look(hosts, pool, home, timeout)
-    done |= _fan_out(pool, there, work)
+    done, target = _look(hosts, pool, home, timeout)
+    done |= _fan_out(pool, target, work)
     return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
 
 
 def _once_a_store(
     hosts: Sequence[Host],
     pool: SessionPool,
-    work: Callable[[_There], EnvsResult],
+    work: Callable[[_Target], EnvsResult],
     *,
     home: str,
     timeout: float | None,
     verb: str,
 ) -> EnvsReport:
-    """Hosts that share a home have it done once, and share the outcome."""
+    """Do it once per shared home; all its hosts get the same result."""
     began = time.monotonic()
-    done, there = _look(hosts, pool, home, timeout)
+    done, target = _look(hosts, pool, home, timeout)
     firsts: dict[str, Host] = {}
     for host in hosts:
-        if host.name in there:
-            firsts.setdefault(_store(there[host.name]), host)
-    leaders = {host.name: there[host.name] for host in firsts.values()}
+        if host.name in target:
+            firsts.setdefault(_store(target[host.name]), host)
+    leaders = {host.name: target[host.name] for host in firsts.values()}
     done |= _fan_out(pool, leaders, work)
-    for name, each in there.items():
+    for name, other in target.items():
         if name not in done:
-            leader = firsts[_store(each)]
+            leader = firsts[_store(other)]
             ended = done[leader.name]
             done[name] = EnvsResult(
-                each.host, ended.status, ended.reason or f"shares the home of {leader.name}", ended.fix
+                other.host, ended.status, ended.reason or f"shares the home of {leader.name}", ended.fix
             )
     return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
 
 
-def _store(there: _Found) -> str:
-    return (there.facts.home.store if there.facts.home else None) or f"alone:{there.host.name}"
+def _store(target: _Found) -> str:
+    return (target.facts.home.store if target.facts.home else None) or f"alone:{target.host.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A host's facts, before its session is asked for anything else."""
+    """A host with its facts."""
 
     host: Host
     facts: Facts
@@ -204,34 +204,36 @@ def _look(
     hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None
 ) -> tuple[dict[str, EnvsResult], dict[str, _Found]]:
     done: dict[str, EnvsResult] = {}
-    there: dict[str, _Found] = {}
+    target: dict[str, _Found] = {}
     for answer in gather(hosts, pool, home=home, timeout=timeout):
         host, facts = answer.host, answer.facts
         if facts is None or answer.status != "ok" or facts.home is None:
             status: Status = "failed" if answer.status == "ok" else answer.status
             done[host.name] = EnvsResult(
-                host, status, answer.reason or "it did not say where our directory is", answer.fix, answer.seconds
+                host, status, answer.reason or "it reported no home directory", answer.fix, answer.seconds
             )
             continue
         pythons = usable_pythons(facts)
         if not pythons:
-            done[host.name] = EnvsResult(host, "failed", "there is no Python 3.8 or newer", "ipexctl doctor says more")
+            done[host.name] = EnvsResult(
+                host, "failed", "there is no Python 3.8 or newer", "list the Pythons: ipexctl doctor"
+            )
             continue
-        there[host.name] = _Found(host, facts, facts.home.path, pythons[0].path)
-    return done, there
+        target[host.name] = _Found(host, facts, facts.home.path, pythons[0].path)
+    return done, target
 
 
 def _fan_out(
-    pool: SessionPool, there: Mapping[str, _Found], work: Callable[[_There], EnvsResult]
+    pool: SessionPool, target: Mapping[str, _Found], work: Callable[[_Target], EnvsResult]
 ) -> dict[str, EnvsResult]:
     began = time.monotonic()
 
     def on_one(host: Host, session: Session) -> EnvsResult:
-        found = there[host.name]
-        return work(_There(host, session, found.facts, found.home, found.python))
+        found = target[host.name]
+        return work(_Target(host, session, found.facts, found.home, found.python))
 
     done: dict[str, EnvsResult] = {}
-    for ended in pool.each([found.host for found in there.values()], on_one):
+    for ended in pool.each([found.host for found in target.values()], on_one):
         if ended.result is not None:
             done[ended.host.name] = replace(ended.result, seconds=time.monotonic() - began)
         elif ended.error is not None:

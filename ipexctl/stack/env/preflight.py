@@ -1,4 +1,4 @@
-"""What of a host's home stands in the way of an environment there, before a byte is moved. Pure."""
+"""Checks of a host's home before an environment is installed there. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from ipexctl.stack.lock.lock import Lock
 
 UNPACKED: Final = 2.1
-"""An environment takes about so many bytes on the disk for each byte of its wheels, which lie beside it meanwhile."""
+"""Bytes of an environment on disk per byte of its wheels."""
 _FILES: Final = 30_000
 
 
 _LEAST: Final = 200_000_000
-"""Bytes free without which a host isn't one where wheels land: the smallest stack takes more."""
+"""The free bytes that the host needs that stores the wheels first; the smallest stack takes more."""
 
 
 def takes_wheels(facts: Facts) -> bool:
-    """Whether nothing is known to keep wheels from that host, whichever they will be."""
+    """Whether that host can store wheels, as far as known."""
     disk = facts.home.disk if facts.home else None
     if disk is None:
         return True
@@ -31,16 +31,16 @@ def takes_wheels(facts: Facts) -> bool:
 
 
 def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
-    """The reason and what to do, or None where nothing is known to be in the way; `held` bytes of wheels are there."""
+    """The reason against an environment there, and the fix; `held` bytes of its wheels are in the store already."""
     home = facts.home
     disk = home.disk if home else None
     if home is None or disk is None:
         return None
-    elsewhere = "name another directory: --home DIR"
+    elsewhere = "choose another directory: --home DIR"
     if disk.writable is False:
-        return f"{home.path} can't be written ({_where(disk.mount)})", elsewhere
+        return f"{home.path} cannot be written ({_where(disk.mount)})", elsewhere
     if disk.noexec:
-        return f"{home.path} is on a filesystem mounted noexec: no program or library in it would start", elsewhere
+        return f"{home.path} is on a filesystem mounted noexec, where no program or library starts", elsewhere
     needed = int(lock.size * (1 + UNPACKED)) - held
     if disk.free is not None and disk.free < needed:
         return (
@@ -51,12 +51,15 @@ def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | 
             f"make room there (ipexctl envs lists environments), or {elsewhere}",
         )
     if disk.inodes_free is not None and disk.inodes_free < _FILES:
-        return f"{home.path} has room for {disk.inodes_free} more files; an environment has about {_FILES}", elsewhere
+        return (
+            f"{home.path} has room for {disk.inodes_free} more files, and an environment has about {_FILES}",
+            elsewhere,
+        )
     return None
 
 
 def gigabytes(count: float) -> str:
-    """`3.7 GB`, `240 MB`; thousands, as disks and networks are sold."""
+    """`3.7 GB`, `240 MB`, in powers of 1000."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.{1 if count < 100 * size and unit != 'MB' else 0}f} {unit}"
@@ -67,16 +70,16 @@ def _where(mount: Mount | None) -> str:
     return f"{mount.point} is mounted read-only" if mount and "ro" in mount.options else "no permission, or read-only"
 
 
-def homes_differ(homes: Mapping[str, str], users: Sequence[str | None]) -> Refusal | None:
-    """mpirun starts the same path on every host, so it must be the same everywhere."""
+def check_same_home(homes: Mapping[str, str], users: Sequence[str | None]) -> Refusal | None:
+    """Refuse different homes: mpirun starts programs by the same path on every host."""
     if len(set(homes.values())) <= 1:
         return None
     first = next(iter(homes.items()))
     other = next(item for item in homes.items() if item[1] != first[1])
     owner = next((user for user in users if user), "me")
     return Refusal(
-        f"our directory is {first[1]} on {first[0]} and {other[1]} on {other[0]}: mpirun starts programs by one path "
-        "that must hold on every host",
-        f"name one: --home /var/tmp/ipexctl-{owner}, or a directory of your scratch space (also: $IPEXCTL_HOME)",
+        f"the home directory is {first[1]} on {first[0]} and {other[1]} on {other[0]}, but mpirun starts programs by "
+        "the same path on every host",
+        f"choose one for all hosts: --home /var/tmp/ipexctl-{owner}, or a directory of your scratch space",
         tuple(name for name, path in homes.items() if path != first[1]),
     )

@@ -24,21 +24,21 @@ _MADE: Final = re.compile(r".*-[0-9a-f]{8}")
 
 
 def env_directory(row: str, digest: str) -> str:
-    """`ipex-2.8-1a2b3c4d`: the directory of an environment, by its row and what exactly is in it."""
+    """The directory of an environment, by its row and lock: `ipex-2.8-1a2b3c4d`."""
     return f"{row}-{digest[:8]}"
 
 
 def check_env_name(name: str) -> str:
-    """The name, where an environment can be called that."""
+    """Return a valid name. Raises a UserError."""
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"{quoted(name)} can't be an environment's name",
-            fix="up to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit",
+            f"{quoted(name)} is not a valid name of an environment",
+            fix="use up to 64 letters, digits, dots, dashes and underscores, with a letter or digit first",
         )
     if _MADE.fullmatch(name):
         raise UserError(
-            f"{quoted(name)} looks like the directory of an environment, which is named after what is in it",
-            fix="another name, such as --env finetune",
+            f"{quoted(name)} looks like the directory of an environment, whose name is made from its content",
+            fix="choose another name, such as --env finetune",
         )
     return name
 
@@ -48,7 +48,7 @@ SCHEMA: Final = "ipexctl.env/1"
 
 @dataclass(frozen=True, slots=True)
 class EnvFields:
-    """The part of env.json that is the same on every host; whoever builds adds the rest."""
+    """The fields of env.json that are the same on every host; the agent adds the others."""
 
     row: str
     python: str
@@ -66,7 +66,7 @@ class EnvFields:
 
 @dataclass(frozen=True, slots=True)
 class EnvRecord:
-    """What an environment's env.json says of it."""
+    """The content of env.json."""
 
     name: str
     row: str
@@ -85,7 +85,7 @@ class EnvRecord:
 
 
 def read_record(text: str) -> EnvRecord | None:
-    """The record, or None where the text is none of ours."""
+    """The record; None if the text is not a valid record."""
     try:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
@@ -115,13 +115,13 @@ def read_record(text: str) -> EnvRecord | None:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """An environment that was made for this very request, and which hosts have it under the wanted name."""
+    """An environment made for an equal request, and the hosts that have it."""
 
     record: EnvRecord
     hosts: tuple[str, ...]
-    """Those that have its directory."""
+    """The hosts that have its directory."""
     named: tuple[str, ...]
-    """Those of them where the wanted name points at it."""
+    """The hosts where the requested name points at it."""
 
 
 def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
@@ -132,7 +132,7 @@ def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
 
 
 def find_existing(request: Mapping[str, Any], name: str, hosts: Mapping[str, Facts]) -> Existing | None:
-    """The environment made for this request that most hosts have; of equals the one that carries the name."""
+    """The environment made for this request that has the requested name on most hosts, then the one on most hosts."""
     records: dict[str, EnvRecord] = {}
     having: dict[str, list[str]] = {}
     named: dict[str, list[str]] = {}

@@ -24,8 +24,8 @@ from ipexctl.remote.progress import BytesMoved, Ended
 from ipexctl.remote.transfer import store_client
 from ipexctl.remote.transfer.relay import ArrivingFiles
 from ipexctl.remote.transfer.store_client import Download, NotInStore, StoredFile
-from ipexctl.stack.lock.indexes import directory_of, pip_settings, shown, unasked
-from ipexctl.stack.lock.pipeline import ask_here, web_of
+from ipexctl.stack.lock.indexes import directory_of, pip_settings, unqueried, without_credentials
+from ipexctl.stack.lock.pipeline import query_here, web_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class WheelDelivery:
     """The wheels that the first host needs, and where they come from."""
 
     wheels: tuple[Wheel, ...]
-    asked: IndexAnswer | None = field(default=None, repr=False)
+    index_answer: IndexAnswer | None = field(default=None, repr=False)
     """The answer of the indexes; None if the lock is an older one, read from a host."""
     by_node0: bool = True
     """Whether the host downloads first. Then the URLs of the wheels come from a host."""
@@ -53,36 +53,36 @@ def blob_of(wheel: Wheel) -> StoredFile:
     return StoredFile(wheel.sha256, wheel.filename, wheel.size)
 
 
-def stage_wheels(context: InstallContext, session: Session, place: StoreLocation, delivery: WheelDelivery) -> None:
+def stage_wheels(context: InstallContext, session: Session, location: StoreLocation, delivery: WheelDelivery) -> None:
     """Complete the host's store. Wheels that have arrived stay there for the next call.
 
     Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
     """
-    cancel, sources = context.pool.cancel, context.wishes.sources
+    cancel, sources = context.pool.cancel, context.request.sources
     files = {wheel.sha256: blob_of(wheel) for wheel in delivery.wheels}
-    missing = {file.sha256 for file in store_client.missing(session, place, tuple(files.values()), cancel=cancel)}
+    missing = {file.sha256 for file in store_client.missing(session, location, tuple(files.values()), cancel=cancel)}
     wanted = [wheel for wheel in delivery.wheels if wheel.sha256 in missing]
-    if delivery.asked is None:
+    if delivery.index_answer is None:
         wanted = [_find_in_directories(wheel, sources) for wheel in wanted]
     reasons: dict[str, str] = {}
     if delivery.by_node0 and not sources.offline:
         by_url = [wheel for wheel in wanted if wheel.url and not wheel.path]
-        reasons = _download_on_host(context, session, place, by_url, delivery.asked)
+        reasons = _download_on_host(context, session, location, by_url, delivery.index_answer)
         wanted = [wheel for wheel in wanted if wheel not in by_url or wheel.sha256 in reasons]
     if wanted:
-        _send_from_here(context, session, place, wanted, delivery, reasons)
+        _send_from_here(context, session, location, wanted, delivery, reasons)
 
 
 def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
     """A wheel of an older lock may be in a directory that this call names."""
     for option in (sources.wheelhouse, *sources.find_links):
         directory = directory_of(option) if option and not wheel.path else None
-        if directory is not None and is_whole(path := Path(directory, wheel.filename), wheel):
+        if directory is not None and is_intact(path := Path(directory, wheel.filename), wheel):
             return replace(wheel, path=str(path))
     return wheel
 
 
-def is_whole(path: Path, wheel: Wheel) -> bool:
+def is_intact(path: Path, wheel: Wheel) -> bool:
     """Whether that file is the wheel, by its size and hash."""
     try:
         if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
@@ -97,22 +97,26 @@ def is_whole(path: Path, wheel: Wheel) -> bool:
 
 
 def _download_on_host(
-    context: InstallContext, session: Session, place: StoreLocation, wheels: Sequence[Wheel], asked: IndexAnswer | None
+    context: InstallContext,
+    session: Session,
+    location: StoreLocation,
+    wheels: Sequence[Wheel],
+    index_answer: IndexAnswer | None,
 ) -> dict[str, str]:
     """Let the host download; returns the reason for each wheel that it could not download."""
     if not wheels:
         return {}
-    if asked is None:
-        settings = pip_settings(session, place.python, cancel=context.pool.cancel)
-        asked = unasked(context.wishes.sources, settings)
-    total, name = _total(wheels), place.host.name
+    if index_answer is None:
+        settings = pip_settings(session, location.python, cancel=context.pool.cancel)
+        index_answer = unqueried(context.request.sources, settings)
+    total, name = _total(wheels), location.host.name
     result = store_client.fetch(
         session,
-        place,
-        _downloads(wheels, asked),
-        web=web_of(asked.settings),
+        location,
+        _downloads(wheels, index_answer),
+        web=web_of(index_answer.settings),
         on_bytes=lambda done: context.watch(BytesMoved(name, "downloading", done, total)),
-        timeout=context.wishes.timeout,
+        timeout=context.request.timeout,
         cancel=context.pool.cancel,
     )
     context.downloaded += sum(wheel.size or 0 for wheel in wheels if wheel.sha256 in result.got)
@@ -122,36 +126,36 @@ def _download_on_host(
 def _send_from_here(
     context: InstallContext,
     session: Session,
-    place: StoreLocation,
+    location: StoreLocation,
     wheels: Sequence[Wheel],
     delivery: WheelDelivery,
     reasons: Mapping[str, str],
 ) -> None:
     """Send wheels from the control machine; those it has to download are sent while others are still arriving."""
     to_send = [(blob_of(wheel), Path(wheel.path)) for wheel in wheels if wheel.path]
-    to_download, asked = [wheel for wheel in wheels if not wheel.path], delivery.asked
-    if context.wishes.sources.offline:
+    to_download, index_answer = [wheel for wheel in wheels if not wheel.path], delivery.index_answer
+    if context.request.sources.offline:
         to_download = [replace(wheel, url=None) for wheel in to_download]
-    elif to_download and (delivery.by_node0 or asked is None):
-        to_download, asked = _find_in_own_indexes(context, to_download)
+    elif to_download and (delivery.by_node0 or index_answer is None):
+        to_download, index_answer = _find_in_own_indexes(context, to_download)
     unknown = [wheel.filename for wheel in to_download if not wheel.url]
     if unknown:
         name = unknown[0] if len(unknown) == 1 else f"{unknown[0]} and {len(unknown) - 1} more"
         raise NotInStore(
-            f"this machine finds {name} in no index and no directory, and {place.host.name}'s store lacks it",
+            f"this machine finds {name} in no index and no directory, and {location.host.name}'s store lacks it",
             "name the directory that has it: --wheelhouse DIR; or choose versions anew: --upgrade",
         )
-    total, name = _total(wheels), place.host.name
+    total, name = _total(wheels), location.host.name
     with (
-        _Transit(Path(context.here.place.store)) as transit,
-        _downloading(context, to_download, asked, reasons) as arriving,
+        _Transit(Path(context.control.location.store)) as transit,
+        _downloading(context, to_download, index_answer, reasons) as arriving,
     ):
         store_client.push(
             session,
-            place,
+            location,
             (entry for entries in (to_send, arriving) for entry in entries),
             on_bytes=lambda done: context.watch(BytesMoved(name, "receiving", done, total)),
-            timeout=context.wishes.timeout,
+            timeout=context.request.timeout,
             cancel=context.pool.cancel,
         )
         context.watch(BytesMoved(name, "receiving", total or 0, total))
@@ -166,11 +170,11 @@ def _find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tu
 
     A URL or a proxy that a host names is not used here: the host could reach any server of this machine's network.
     """
-    asked = ask_here(context, context.wishes.sources, tuple(wheel.name for wheel in wheels))
-    urls = {item.filename: item.url for items in asked.obtainable.candidates.values() for item in items}
-    direct = direct_urls(context.wishes.env)
+    index_answer = query_here(context, context.request.sources, tuple(wheel.name for wheel in wheels))
+    urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
+    direct = direct_urls(context.request.env)
     found = [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels]
-    return found, asked
+    return found, index_answer
 
 
 def direct_urls(env: EnvRequest) -> frozenset[str]:
@@ -178,7 +182,7 @@ def direct_urls(env: EnvRequest) -> frozenset[str]:
     found = set()
     for line in env.extras:
         with contextlib.suppress(InvalidRequirement):
-            found.add(shown(Requirement(line).url or ""))
+            found.add(without_credentials(Requirement(line).url or ""))
     return frozenset(found - {""})
 
 
@@ -211,18 +215,18 @@ class _Transit:
 
 @contextmanager
 def _downloading(
-    context: InstallContext, wheels: Sequence[Wheel], asked: IndexAnswer | None, reasons: Mapping[str, str]
+    context: InstallContext, wheels: Sequence[Wheel], index_answer: IndexAnswer | None, reasons: Mapping[str, str]
 ) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
     """Download wheels to the control machine in the background; yields an iterator of those that have arrived."""
     files = [blob_of(wheel) for wheel in wheels]
     stop = Cancel()
-    arriving = ArrivingFiles(context.here.place.store, stop)
+    arriving = ArrivingFiles(context.control.location.store, stop)
 
-    def download(asked: IndexAnswer) -> None:
+    def download(index_answer: IndexAnswer) -> None:
         error: HostError = NotInStore("the download on this machine ended early")
         try:
             with context.pool.cancel.waking(stop.throw):
-                _download_here(context, wheels, asked, reasons, arriving, stop)
+                _download_here(context, wheels, index_answer, reasons, arriving, stop)
         except (Cancelled, NotInStore) as caught:
             error = caught
         except HostError as caught:
@@ -230,10 +234,10 @@ def _downloading(
         finally:
             arriving.end(files, error)
 
-    if not wheels or asked is None:
+    if not wheels or index_answer is None:
         yield iter(())
         return
-    running = run_in_background(partial(download, asked), "download")
+    running = run_in_background(partial(download, index_answer), "download")
     try:
         yield arriving.files(files)
     except BaseException:
@@ -246,22 +250,22 @@ def _downloading(
 def _download_here(
     context: InstallContext,
     wheels: Sequence[Wheel],
-    asked: IndexAnswer,
+    index_answer: IndexAnswer,
     reasons: Mapping[str, str],
     arriving: ArrivingFiles,
     cancel: Cancel,
 ) -> None:
-    here, total = context.here, _total(wheels)
+    here, total = context.control, _total(wheels)
     # An earlier call that failed may have left some of them.
     files = [blob_of(wheel) for wheel in wheels]
-    missing = store_client.missing(here.session, here.place, files, verify=True, cancel=cancel)
+    missing = store_client.missing(here.session, here.location, files, verify=True, cancel=cancel)
     for file in set(files) - set(missing):
         arriving.add(file.sha256)
     result = store_client.fetch(
         here.session,
-        here.place,
-        _downloads([wheel for wheel in wheels if blob_of(wheel) in missing], asked),
-        web=web_of(asked.settings),
+        here.location,
+        _downloads([wheel for wheel in wheels if blob_of(wheel) in missing], index_answer),
+        web=web_of(index_answer.settings),
         on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
         on_got=arriving.add,
         cancel=cancel,
@@ -278,8 +282,8 @@ def _download_here(
     context.watch(Ended("", "downloaded", ok=True))
 
 
-def _downloads(wheels: Sequence[Wheel], asked: IndexAnswer) -> list[Download]:
-    return [Download(blob_of(wheel), wheel.url, asked.headers_for(wheel.url)) for wheel in wheels if wheel.url]
+def _downloads(wheels: Sequence[Wheel], index_answer: IndexAnswer) -> list[Download]:
+    return [Download(blob_of(wheel), wheel.url, index_answer.headers_for(wheel.url)) for wheel in wheels if wheel.url]
 
 
 def _total(wheels: Sequence[Wheel]) -> int | None:

@@ -1,1 +1,1 @@
-"""The exact wheels of a stack: where they may come from, what belongs to them, their hashes."""
+"""Locks: the exact wheels of a stack, with their sources and hashes."""

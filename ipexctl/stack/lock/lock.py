@@ -1,4 +1,4 @@
-"""A lock: the exact wheels an environment is made of, with their hashes. Values only."""
+"""A lock: the exact wheels of an environment, with their hashes. Values only."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """One file of a lock."""
+    """A wheel of a lock."""
 
     name: str
-    """As pip normalises it: `intel-extension-for-pytorch`."""
+    """The normalised name: `intel-extension-for-pytorch`."""
     version: str
     filename: str
     sha256: str
     size: int | None = None
-    """Bytes, where an index or the disk said."""
+    """In bytes; None if the index does not give it."""
     url: str | None = None
-    """Where it can be had over http; without credentials."""
+    """Its http URL, without credentials."""
     path: str | None = None
-    """Where it lies on the machine that made the lock."""
+    """Its path on the machine that made the lock."""
 
     def to_json(self) -> dict[str, Any]:
-        """What is recorded beside an environment: paths of one machine mean nothing there."""
+        """The record beside an environment; without the path, which belongs to one machine."""
         return {
             "name": self.name,
             "version": self.version,
@@ -55,17 +55,17 @@ class Lock:
     python: str
     """`3.11`."""
     wheels: tuple[Wheel, ...]
-    """In the order of their names."""
+    """Sorted by name."""
 
     @property
     def digest(self) -> str:
-        """The same for the same files under the same Python."""
+        """A hash of the Python version and all wheels."""
         lines = [self.python, *sorted(wheel.sha256 for wheel in self.wheels)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     @property
     def size(self) -> int:
-        """Bytes to be had, as far as known."""
+        """The sum of the known sizes, in bytes."""
         return sum(wheel.size or 0 for wheel in self.wheels)
 
     @property
@@ -74,7 +74,7 @@ class Lock:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether torch's CUDA build is among them."""
+        """Whether it has torch's CUDA build."""
         return any(wheel.name.startswith("nvidia-") for wheel in self.wheels)
 
     def to_json(self) -> dict[str, Any]:

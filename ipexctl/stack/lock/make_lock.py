@@ -1,7 +1,4 @@
-"""Making a lock on one machine: uv decides which versions, and what the indexes leave out is found out here.
-
-Which stack is meant is decided before; getting the wheels comes after.
-"""
+"""Makes a lock with uv on one machine, from a plan and the sources that answered there."""
 
 from __future__ import annotations
 
@@ -37,21 +34,21 @@ if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import Availability, Candidate, StackPlan
 
 _OLDEST_UV: Final = Version("0.13")
-"""Older ones leave out hashes that an index doesn't give."""
+"""Older versions leave out hashes that an index does not give."""
 _TIME: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class UvFile:
-    """uv as a file for a node's store: its wheel, or the binary alone."""
+    """uv for a node's store: its wheel or its binary."""
 
     name: str
     sha256: str
     size: int | None = None
     url: str | None = None
-    """Where the node can fetch it itself."""
+    """For a download by the node."""
     path: str | None = None
-    """Where it lies on this machine."""
+    """On the control machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +57,11 @@ class LockMaker:
 
     session: Session
     python: str
-    """Its interpreter for our scripts."""
+    """The interpreter that runs the agent."""
     home: str
-    """Our directory there: its tmp is worked in, and uv may lie in its store."""
+    """The home directory there, with tmp and the store."""
     uv: str | UvFile
-    """A path there, or what lies in its store."""
+    """A path there, or a file of its store."""
 
     @property
     def store(self) -> str:
@@ -72,7 +69,7 @@ class LockMaker:
 
 
 def uv_here() -> str | None:
-    """The uv that came with us; None where there is no binary of it for this machine."""
+    """The uv installed with ipexctl; None if it has no binary for this machine."""
     try:
         import uv
 
@@ -81,10 +78,10 @@ def uv_here() -> str | None:
         return None
 
 
-def uv_for_node(obtainable: Availability | None, glibc: str) -> UvFile | None:
-    """How a node gets uv: its indexes' newest, else ours where the node can run it. None: the lock is made here."""
+def uv_for_node(availability: Availability | None, glibc: str) -> UvFile | None:
+    """uv for a node: the newest of its indexes, else that of the control machine; None if neither runs on the node."""
     ranks = set(pylock.tags("3.8", glibc))
-    found = [candidate for candidate in (obtainable.of("uv") if obtainable else ()) if _is_usable(candidate, ranks)]
+    found = [candidate for candidate in (availability.of("uv") if availability else ()) if _is_usable(candidate, ranks)]
     if found:
         newest = max(found, key=lambda candidate: Version(candidate.version))
         return UvFile(newest.filename, newest.sha256 or "", newest.size, newest.url)
@@ -102,49 +99,45 @@ def uv_for_node(obtainable: Availability | None, glibc: str) -> UvFile | None:
 def make_lock(
     maker: LockMaker,
     plan: StackPlan,
-    asked: IndexAnswer,
+    index_answer: IndexAnswer,
     *,
     extras: Iterable[str] = (),
     constraints: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
-    kept: Iterable[Wheel] = (),
     cancel: Cancel | None = None,
 ) -> Lock:
-    """The exact wheels of this plan, from the sources that answered on that machine; raises a HostError.
+    """The exact wheels of this plan, from the sources that answered on that machine. Raises a HostError.
 
-    `origins`: requirement line → where the user wrote it, for messages. `kept`: wheels in that machine's store that
-    count besides, such as those of a wheelhouse that is elsewhere.
+    `origins` says where the user wrote each requirement, for messages.
     """
     wanted = tuple(extras)
-    files = [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in kept]
-    if not asked.sources and not files:
-        raise no_index_error(asked)
+    if not index_answer.sources:
+        raise no_index_error(index_answer)
     request = {
-        "uv": _uv_word(maker),
+        "uv": _uv_request(maker),
         "requirements": [*plan.requirements, *wanted],
         "constraints": [*plan.constraints, *constraints],
         "python": plan.python,
         "platform": pylock.platform_for(plan.glibc),
-        "sources": [source.to_json() for source in asked.sources],
-        "settings": asked.settings.transport(),
+        "sources": [source.to_json() for source in index_answer.sources],
+        "settings": index_answer.settings.transport(),
         "home": maker.home,
-        "kept": {"store": maker.store, "files": files} if files else None,
         "timeout": _TIME,
     }
-    said = _run(maker, "env.lock", "compile", request, cancel=cancel, timeout=_TIME + 30)
-    if said.get("pylock") is None:
-        raise explain(str(said.get("said") or ""), plan, wanted, origins or {}, asked)
+    reply = _run(maker, "env.lock", "compile", request, cancel=cancel, timeout=_TIME + 30)
+    if reply.get("pylock") is None:
+        raise explain(str(reply.get("said") or ""), plan, wanted, origins or {}, index_answer)
     try:
-        wheels = pylock.read(said["pylock"], plan.python, plan.glibc, said.get("on_disk") or {})
+        wheels = pylock.read(reply["pylock"], plan.python, plan.glibc, reply.get("on_disk") or {})
     except pylock.NoWheel as package:
         raise HostError(f"there is no wheel of {package} for Python {plan.python} and glibc {plan.glibc}") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise MalformedReply(f"pylock.toml: {error}", str(said["pylock"])) from None
+        raise MalformedReply(f"pylock.toml: {error}", str(reply["pylock"])) from None
     if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
-        raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index for it")
+        raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index: --index-url URL")
     if not isinstance(maker.session, LocalSession):
         wheels = tuple(_without_path(wheel) for wheel in wheels)
-    return Lock(plan.python, sized(maker, wheels, asked, cancel))
+    return Lock(plan.python, sized(maker, wheels, index_answer, cancel))
 
 
 def _without_path(wheel: Wheel) -> Wheel:
@@ -155,17 +148,19 @@ def _without_path(wheel: Wheel) -> Wheel:
 
 
 def sized(
-    maker: LockMaker, wheels: tuple[Wheel, ...], asked: IndexAnswer, cancel: Cancel | None = None
+    maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer, cancel: Cancel | None = None
 ) -> tuple[Wheel, ...]:
-    """Sizes the index didn't give, asked for without fetching; a size nobody says stays unknown."""
-    known = {c.url: c.size for items in asked.obtainable.candidates.values() for c in items if c.size is not None}
+    """Add sizes that the indexes did not give, by HTTP HEAD requests; some may stay unknown."""
+    known = {
+        c.url: c.size for items in index_answer.availability.candidates.values() for c in items if c.size is not None
+    }
     wheels = tuple(replace(w, size=known.get(w.url)) if w.size is None and w.url in known else w for w in wheels)
     urls = [wheel.url for wheel in wheels if wheel.size is None and wheel.url]
     if not urls:
         return wheels
-    found = _run(maker, "env.sizes", "read", {"urls": urls, "timeout": 5, **_transport(asked)}, cancel=cancel).record(
-        "sizes"
-    )
+    found = _run(
+        maker, "env.sizes", "read", {"urls": urls, "timeout": 5, **_transport(index_answer)}, cancel=cancel
+    ).record("sizes")
     return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
 
 
@@ -181,11 +176,11 @@ def _run(
     return call(maker.session, command, action, request, python=maker.python, timeout=timeout, cancel=cancel)
 
 
-def _transport(asked: IndexAnswer) -> dict[str, Any]:
-    return {"settings": asked.settings.transport(), "logins": dict(asked.logins)}
+def _transport(index_answer: IndexAnswer) -> dict[str, Any]:
+    return {"settings": index_answer.settings.transport(), "logins": dict(index_answer.logins)}
 
 
-def _uv_word(maker: LockMaker) -> str | dict[str, str]:
+def _uv_request(maker: LockMaker) -> str | dict[str, str]:
     if isinstance(maker.uv, str):
         return maker.uv
     return {"store": maker.store, "sha256": maker.uv.sha256, "name": maker.uv.name}
@@ -197,7 +192,7 @@ def _is_usable(candidate: Candidate, fitting: set[Tag]) -> bool:
     except (InvalidWheelFilename, InvalidVersion):
         return False
     if not candidate.sha256 or not (candidate.url or "").startswith("http"):
-        return False  # a file on one machine's disk is not to be had on another
+        return False  # a file on the disk of one machine
     usable = not candidate.yanked and not version.is_prerelease and version >= _OLDEST_UV
-    # Its wheels are for every Python: what counts is the platform.
+    # Its wheels fit every Python, so only the platform is compared.
     return usable and name == "uv" and any(tag in fitting for tag in named)

@@ -1,4 +1,4 @@
-"""From a request to exact wheels: who is asked, on which machine, what is taken, and the lock that pins it."""
+"""From a request to a lock: queries the indexes, resolves the stack and locks it on one machine."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ipexctl.remote.progress import Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, WebSettings
 from ipexctl.stack.lock.indexes import (
-    BESIDES,
     PYPI,
+    STACK_SOURCES,
     PipSettings,
     Source,
-    ask,
     directory_of,
     pip_settings,
-    shown,
+    query_indexes,
     sources_for,
+    without_credentials,
 )
 from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.resolve import resolver
-from ipexctl.stack.resolve.compatibility import few
+from ipexctl.stack.resolve.compatibility import join_names
 from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
@@ -39,56 +39,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LockedStack:
-    """What is to be installed, and who knows where its bytes are."""
+    """A plan with its lock, and the source of its wheels."""
 
     plan: StackPlan
     lock: Lock
     installer: Wheel | None
-    """uv, as a file; None: the hosts' own pip."""
-    asked: IndexAnswer
+    """uv for the hosts; None if they use pip."""
+    index_answer: IndexAnswer
     by_node0: bool
-    """Whether node0 reaches what was asked, and can fetch by itself."""
+    """Whether node0 reaches the indexes and can download."""
 
 
 def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStack | Refusal:
-    """The lock for all hosts; raises a HostError of the machine that was to make it.
+    """Resolve and lock one stack for all hosts. Raises a HostError of the machine that makes the lock.
 
-    `node0_may`: whether node0 is asked, too, and does the work where it reaches an index.
+    With `node0_may` node0 queries the indexes too, and makes the lock if it reaches one.
     """
-    request = context.wishes.env.stack
-    by_table = resolver.resolve(request, context.facts, None, rows=context.wishes.rows)
+    request = context.request.env.stack
+    by_table = resolver.resolve(request, context.facts, None, rows=context.request.rows)
     if isinstance(by_table, Refusal) and (by_table.wrong_call or by_table.hosts):
-        return by_table  # what nobody publishes may still lie in somebody's wheelhouse; what no host can run doesn't
-    projects = resolver.projects(request, context.wishes.rows)
-    sources = context.wishes.sources
-    alone: LockedStack | Refusal | HostError | None = None
+        return by_table  # unlike a build that is not published, which a wheelhouse may have
+    projects = resolver.projects(request, context.request.rows)
+    sources = context.request.sources
+    from_wheelhouse: LockedStack | Refusal | HostError | None = None
     if sources.wheelhouse is not None:
-        alone = _from_directories(context, sources, projects)
-        if isinstance(alone, LockedStack):
-            return alone
+        from_wheelhouse = _from_directories(context, sources, projects)
+        if isinstance(from_wheelhouse, LockedStack):
+            return from_wheelhouse
     if sources.offline:
         found = _from_directories(context, sources, projects, and_pips=True)
         if isinstance(found, LockedStack):
             return found
-        why = found if alone is None else alone  # of two failures that of what the call names
-        if isinstance(why, HostError):
-            raise why
-        return why
-    here_only = not node0_may or any(directory_of(word) is not None for word in _named(sources))
-    with context.timed("", "asked the indexes"):
+        failure = found if from_wheelhouse is None else from_wheelhouse  # the failure of the named directory first
+        if isinstance(failure, HostError):
+            raise failure
+        return failure
+    here_only = not node0_may or any(directory_of(source) is not None for source in _named(sources))
+    with context.timed("", "queried the indexes"):
         if here_only:
-            asked, by_node0 = ask_here(context, sources, projects), False
+            index_answer, by_node0 = query_here(context, sources, projects), False
         else:
-            asked, by_node0 = _ask_where_best(context, sources, projects)
-    _tell_silent(context, asked.obtainable, by_node0=by_node0)
-    decided = resolver.resolve(request, context.facts, asked.obtainable, rows=context.wishes.rows)
-    if by_node0 and not isinstance(decided, Refusal) and uv_for_node(asked.obtainable, decided.glibc) is None:
+            index_answer, by_node0 = _query_both(context, sources, projects)
+    _report_failures(context, index_answer.availability, by_node0=by_node0)
+    plan = resolver.resolve(request, context.facts, index_answer.availability, rows=context.request.rows)
+    if by_node0 and not isinstance(plan, Refusal) and uv_for_node(index_answer.availability, plan.glibc) is None:
         # node0 can't run uv; uv on this machine does not go to indexes that a host names.
-        asked, by_node0 = ask_here(context, sources, projects), False
-        decided = resolver.resolve(request, context.facts, asked.obtainable, rows=context.wishes.rows)
-    if isinstance(decided, Refusal):
-        return decided
-    return _locked(context, decided, asked, by_node0=by_node0)
+        index_answer, by_node0 = query_here(context, sources, projects), False
+        plan = resolver.resolve(request, context.facts, index_answer.availability, rows=context.request.rows)
+    if isinstance(plan, Refusal):
+        return plan
+    return _locked(context, plan, index_answer, by_node0=by_node0)
 
 
 def _named(sources: Sources) -> tuple[str, ...]:
@@ -98,129 +98,138 @@ def _named(sources: Sources) -> tuple[str, ...]:
 def _from_directories(
     context: InstallContext, sources: Sources, projects: tuple[str, ...], *, and_pips: bool = False
 ) -> LockedStack | Refusal | HostError:
-    """From the wheelhouse and other places of wheels that the call names, or pip's settings; no index is asked."""
-    here = context.here
+    """Lock from the directories of the call, and with `and_pips` those of pip's settings, without any index."""
+    control = context.control
     try:
         settings = PipSettings()
         if and_pips:
-            settings = pip_settings(here.session, here.python, cancel=context.pool.cancel)
-        places = sources_for(sources, replace(settings, no_index=True))
-        asked = ask(here.session, here.python, places, projects, PipSettings(), cancel=context.pool.cancel)
-        _tell_silent(context, asked.obtainable, by_node0=False)
-        decided = resolver.resolve(context.wishes.env.stack, context.facts, asked.obtainable, rows=context.wishes.rows)
-        return decided if isinstance(decided, Refusal) else _locked(context, decided, asked, by_node0=False)
+            settings = pip_settings(control.session, control.python, cancel=context.pool.cancel)
+        sources_here = sources_for(sources, replace(settings, no_index=True))
+        index_answer = query_indexes(
+            control.session, control.python, sources_here, projects, PipSettings(), cancel=context.pool.cancel
+        )
+        _report_failures(context, index_answer.availability, by_node0=False)
+        plan = resolver.resolve(
+            context.request.env.stack, context.facts, index_answer.availability, rows=context.request.rows
+        )
+        return plan if isinstance(plan, Refusal) else _locked(context, plan, index_answer, by_node0=False)
     except HostError as error:
         return error
 
 
-def ask_here(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
+def query_here(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
     """The answer of the control machine's indexes."""
-    here, cancel = context.here, context.pool.cancel
-    settings = pip_settings(here.session, here.python, cancel=cancel)
-    wanted = sources_for(sources, settings, besides=_besides(context))
-    return ask(here.session, here.python, wanted, projects, settings, cancel=cancel)
+    control, cancel = context.control, context.pool.cancel
+    settings = pip_settings(control.session, control.python, cancel=cancel)
+    wanted = sources_for(sources, settings, besides=_stack_sources(context))
+    return query_indexes(control.session, control.python, wanted, projects, settings, cancel=cancel)
 
 
-def _ask_node0(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
+def _query_node0(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
     host, cancel = context.first, context.pool.cancel
     session, python = context.pool.session(host), context.python(host)
     settings = pip_settings(session, python, cancel=cancel)
-    wanted = sources_for(sources, settings, here=False, besides=_besides(context))
-    return ask(session, python, wanted, projects, settings, cancel=cancel)
+    wanted = sources_for(sources, settings, here=False, besides=_stack_sources(context))
+    return query_indexes(session, python, wanted, projects, settings, cancel=cancel)
 
 
-def _ask_where_best(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> tuple[IndexAnswer, bool]:
-    """Both are asked at once, so that one without a way out costs no time; node0 is taken where it reaches an index."""
+def _query_both(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> tuple[IndexAnswer, bool]:
+    """Query from node0 and the control machine concurrently; prefer node0 if it reaches an index."""
     from_node0: list[IndexAnswer] = []
 
     def at_node0() -> None:
         try:
-            from_node0.append(_ask_node0(context, sources, projects))
+            from_node0.append(_query_node0(context, sources, projects))
         except HostError as error:
-            context.notes.append(f"{context.first.name} could not ask indexes: {error.reason}")
+            context.notes.append(f"{context.first.name} could not query the indexes: {error.reason}")
 
-    other = threading.Thread(target=at_node0, name="ask-node0", daemon=True)
+    other = threading.Thread(target=at_node0, name="query-node0", daemon=True)
     other.start()
     try:
-        mine: IndexAnswer | HostError = ask_here(context, sources, projects)
+        own: IndexAnswer | HostError = query_here(context, sources, projects)
     except HostError as error:
-        mine = error
+        own = error
     other.join()
-    if context.wishes.dry_run and not isinstance(mine, HostError) and mine.obtainable.of(resolver.TORCH):
-        return mine, False  # a lock made on node0 would leave uv there
-    if from_node0 and (isinstance(mine, HostError) or from_node0[0].obtainable.of(resolver.TORCH)):
+    if context.request.dry_run and not isinstance(own, HostError) and own.availability.of(resolver.TORCH):
+        return own, False  # a lock made on node0 would leave uv there
+    if from_node0 and (isinstance(own, HostError) or from_node0[0].availability.of(resolver.TORCH)):
         return from_node0[0], True
-    if isinstance(mine, HostError):
-        raise mine
-    return mine, False
+    if isinstance(own, HostError):
+        raise own
+    return own, False
 
 
-def _besides(context: InstallContext) -> tuple[Source, ...]:
-    """Where the rows that may be taken publish their wheels, under the names people know."""
-    labels = {source.url.rstrip("/"): source for source in BESIDES}
+def _stack_sources(context: InstallContext) -> tuple[Source, ...]:
+    """The indexes of the candidate rows, with their known labels."""
+    labels = {source.url.rstrip("/"): source for source in STACK_SOURCES}
     return tuple(
-        labels.get(index.url.rstrip("/"), Source(index.kind, index.url, shown(index.url)))
-        for index in resolver.indexes(context.wishes.env.stack, context.wishes.rows)
+        labels.get(index.url.rstrip("/"), Source(index.kind, index.url, without_credentials(index.url)))
+        for index in resolver.indexes(context.request.env.stack, context.request.rows)
         if index.url.rstrip("/") != PYPI
     )
 
 
-def _tell_silent(context: InstallContext, obtainable: Availability, *, by_node0: bool) -> None:
-    where = context.first.name if by_node0 else "this machine"
+def _report_failures(context: InstallContext, availability: Availability, *, by_node0: bool) -> None:
+    where = context.first.name if by_node0 else "the control machine"
     reasons: dict[str, list[str]] = {}
-    for silent in obtainable.silent:
-        reasons.setdefault(silent.reason, []).append(silent.source)
+    for failures in availability.failures:
+        reasons.setdefault(failures.reason, []).append(failures.source)
     for reason, sources in reasons.items():
-        context.notes.append(f"no answer to {where} from {few(sources, 3)}: {reason}")
+        context.notes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
 
 
-def _locked(context: InstallContext, plan: StackPlan, asked: IndexAnswer, *, by_node0: bool) -> LockedStack:
+def _locked(context: InstallContext, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
     """The lock, made on the machine that asked the indexes."""
-    wishes = context.wishes
-    if wrong := contradiction(plan, wishes.env.extras, wishes.origins):
-        raise wrong
-    uv = uv_for_node(asked.obtainable, plan.glibc)
-    maker = _maker(context, uv, asked, by_node0=by_node0)
-    context.watch(Notice(f"{plan.row.name} for Python {plan.python}: finding out what belongs to it"))
+    request = context.request
+    if error := contradiction(plan, request.env.extras, request.origins):
+        raise error
+    uv = uv_for_node(index_answer.availability, plan.glibc)
+    maker = _maker(context, uv, index_answer, by_node0=by_node0)
+    context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))
     with context.timed("", "made the lock"):
         lock = make_lock(
             maker,
             plan,
-            asked,
-            extras=wishes.env.extras,
-            constraints=wishes.env.constraints,
-            origins=wishes.origins,
+            index_answer,
+            extras=request.env.extras,
+            constraints=request.env.constraints,
+            origins=request.origins,
             cancel=context.pool.cancel,
         )
     installer = installer_of(uv)
     if installer is not None and installer.size is None:
-        (installer,) = sized(maker, (installer,), asked, context.pool.cancel)
-    return LockedStack(plan, lock, installer, asked, by_node0)
+        (installer,) = sized(maker, (installer,), index_answer, context.pool.cancel)
+    return LockedStack(plan, lock, installer, index_answer, by_node0)
 
 
-def _maker(context: InstallContext, uv: UvFile | None, asked: IndexAnswer, *, by_node0: bool) -> LockMaker:
-    here = context.here
+def _maker(context: InstallContext, uv: UvFile | None, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:
+    control = context.control
     if by_node0 and uv is not None:
         host = context.first
         session, python = context.pool.session(host), context.python(host)
-        place = StoreLocation(host, python, f"{context.home}/wheels")
+        location = StoreLocation(host, python, f"{context.home}/wheels")
         if uv.url:
-            download = Download(StoredFile(uv.sha256, uv.name, uv.size), uv.url, asked.headers_for(uv.url))
-            fetched = stores.fetch(session, place, [download], web=web_of(asked.settings), cancel=context.pool.cancel)
+            download = Download(StoredFile(uv.sha256, uv.name, uv.size), uv.url, index_answer.headers_for(uv.url))
+            fetched = stores.fetch(
+                session, location, [download], web=web_of(index_answer.settings), cancel=context.pool.cancel
+            )
             if fetched.failed:
-                raise HostError(f"{uv.name} can't be fetched: {next(iter(fetched.failed.values()))}")
+                raise HostError(f"{uv.name} cannot be downloaded: {next(iter(fetched.failed.values()))}")
         elif uv.path:
             stores.push(
-                session, place, [(StoredFile(uv.sha256, uv.name, uv.size), Path(uv.path))], cancel=context.pool.cancel
+                session,
+                location,
+                [(StoredFile(uv.sha256, uv.name, uv.size), Path(uv.path))],
+                cancel=context.pool.cancel,
             )
         return LockMaker(session, python, context.home, uv)
     binary = uv_here()
     if binary is None:
         raise HostError(
-            "there is no uv on this machine, which makes the lock",
-            "pip install uv beside ipexctl",
+            "there is no uv on the control machine, which makes the lock",
+            "install it beside ipexctl: pip install uv",
         )
-    return LockMaker(here.session, here.python, here.home, binary)
+    return LockMaker(control.session, control.python, control.home, binary)
 
 
 def installer_of(uv: UvFile | None) -> Wheel | None:
@@ -231,7 +240,7 @@ def installer_of(uv: UvFile | None) -> Wheel | None:
 
 
 def web_of(settings: PipSettings) -> WebSettings:
-    """How a machine with these settings downloads."""
+    """The download settings for pip's settings."""
     proxy = settings.proxy
     return WebSettings(
         proxies={"http": proxy, "https": proxy} if proxy else None,

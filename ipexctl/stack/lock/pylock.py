@@ -1,4 +1,4 @@
-"""Reading uv's pylock.toml, and of several wheels of one package the one that fits the target best. Pure."""
+"""Reads uv's pylock.toml and chooses the wheel of each package that fits the target best. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from ipexctl.stack.lock.indexes import shown
+from ipexctl.stack.lock.indexes import without_credentials
 from ipexctl.stack.lock.lock import Wheel
 
 if sys.version_info >= (3, 11):
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
 _PLATFORMS: Final = (17, 28, *range(31, 41))
-"""The glibc 2.N that uv has a name for."""
+"""The minor versions of glibc for which uv has a platform name."""
 _LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 class NoWheel(Exception):
-    """A package of the lock has no file that could be taken."""
+    """No file of a package fits the target."""
 
 
 def platform_for(glibc: str) -> str:
-    """uv's name for the newest platform that still runs on that glibc: `x86_64-manylinux_2_28`."""
+    """uv's name of the newest platform for that glibc: `x86_64-manylinux_2_28`."""
     minor = _glibc_minor(glibc)
     known = [number for number in _PLATFORMS if number <= minor]
     return f"x86_64-manylinux_2_{max(known, default=_PLATFORMS[0])}"
@@ -56,7 +56,7 @@ def read(text: str, python: str, glibc: str, on_disk: Mapping[str, Mapping[str, 
 
 
 def tags(python: str, glibc: str) -> Iterator[Tag]:
-    """What CPython on Linux x86_64 with that glibc can install, the best first."""
+    """The tags that CPython on Linux x86_64 with that glibc can install, best first."""
     version = tuple(int(part) for part in python.split(".")[:2])
     platforms = []
     for minor in range(_glibc_minor(glibc), 4, -1):
@@ -73,7 +73,7 @@ def filename_of(file: Mapping[str, Any]) -> str:
 
 
 def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[int, str]] | None:
-    """The smaller, the better: its best tag, then the newest build."""
+    """A sort key, smallest is best: the rank of its best tag, then the newest build."""
     try:
         _, _, build, named = parse_wheel_filename(filename_of(file))
     except InvalidWheelFilename:
@@ -94,7 +94,7 @@ def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], on_disk: Mapping
         filename=filename,
         sha256=(known or {}).get("sha256") or (file.get("hashes") or {}).get("sha256") or "",
         size=(known or {}).get("size") or file.get("size"),
-        url=None if known else shown(url),
+        url=None if known else without_credentials(url),
         path=(known or {}).get("path"),
     )
 

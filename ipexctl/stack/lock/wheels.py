@@ -1,7 +1,4 @@
-"""Which of the wheels somebody has would run: Python, libc, processor and build. Pure.
-
-Only versions are compared here; what belongs together is in `table`.
-"""
+"""The available wheels that run on a target: Python, glibc, processor and build. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ if TYPE_CHECKING:
 
 _LEGACY: Final = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 _LOCALS: Final = ("cpu", None)
-"""The builds for CPUs, the surest first: `2.8.0+cpu`, and a plain version. `+cu126` and `+xpu` are something else."""
+"""Local versions of builds for CPUs, preferred first: `2.8.0+cpu`, then `2.8.0`. `+cu126` and `+xpu` are for GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a wheel must run on."""
+    """The Python and glibc that a wheel must run on."""
 
     python: str
     """`3.11`."""
@@ -37,25 +34,25 @@ class Target:
 
 
 class Wheels:
-    """The wheels that were found; with none asked for, whatever was ever published is taken to be there."""
+    """The available wheels. Without an answer of indexes every published wheel counts as available."""
 
-    def __init__(self, obtainable: Availability | None) -> None:
-        self.obtainable = obtainable
+    def __init__(self, availability: Availability | None) -> None:
+        self.availability = availability
 
     @property
-    def asked(self) -> bool:
-        return self.obtainable is not None
+    def queried(self) -> bool:
+        return self.availability is not None
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return self.obtainable.answered if self.obtainable else ()
+        return self.availability.answered if self.availability else ()
 
     @property
-    def silent(self) -> tuple[str, ...]:
-        return tuple(each.source for each in self.obtainable.silent) if self.obtainable else ()
+    def failures(self) -> tuple[str, ...]:
+        return tuple(each.source for each in self.availability.failures) if self.availability else ()
 
     def build(self, project: str, version: str, target: Target) -> Candidate | None:
-        """A wheel of that version for CPUs: one that says so first, then one that nobody has withdrawn."""
+        """A wheel of that version for CPUs: `+cpu` first, not yanked first."""
         wanted = _version(version)
         found = [
             (candidate, known)
@@ -69,8 +66,8 @@ class Wheels:
         return None
 
     def can_satisfy(self, requirement: str, target: Target) -> bool:
-        """Whether `impi-rt>=2021.14,<2021.19` could be had; pip takes a withdrawn one only by an exact pin."""
-        if self.obtainable is None:
+        """Whether a wheel satisfies the requirement; a yanked wheel counts only for an exact pin, as in pip."""
+        if self.availability is None:
             return True
         project, specifier = split_requirement(requirement)
         exact = "==" in str(specifier) and "*" not in str(specifier)
@@ -81,27 +78,27 @@ class Wheels:
         )
 
     def has_any(self, project: str) -> bool:
-        return self.obtainable is None or bool(self.obtainable.of(project))
+        return self.availability is None or bool(self.availability.of(project))
 
     def versions(self, project: str) -> tuple[str, ...]:
-        """What somebody has of it at all, whatever it runs on; the newest last."""
-        if self.obtainable is None:
+        """All available versions, for any platform, oldest first."""
+        if self.availability is None:
             return ()
-        return tuple(sorted({candidate.version for candidate in self.obtainable.of(project)}, key=version_key))
+        return tuple(sorted({candidate.version for candidate in self.availability.of(project)}, key=version_key))
 
     def pythons(self, project: str, version: str) -> tuple[str, ...]:
-        """The Pythons that wheels of this version are for."""
-        if self.obtainable is None:
+        """The Python versions with wheels of this version."""
+        if self.availability is None:
             return ()
-        read = [_read(candidate.filename) for candidate in self.obtainable.of(project)]
+        read = [_read(candidate.filename) for candidate in self.availability.of(project)]
         tags = [tag.interpreter for each in read if each and each[0].base_version == version for tag in each[1]]
         found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
         return tuple(sorted(found, key=version_key))
 
     def _runnable(self, project: str, target: Target) -> Iterator[tuple[Candidate, Version]]:
-        if self.obtainable is None:
+        if self.availability is None:
             return
-        for candidate in self.obtainable.of(project):
+        for candidate in self.availability.of(project):
             if (read := _read(candidate.filename)) is None:
                 continue
             known, tags = read
@@ -111,7 +108,7 @@ class Wheels:
 
 @lru_cache(maxsize=8192)
 def _read(filename: str) -> tuple[Version, frozenset[Tag]] | None:
-    """The version and tags that are in the name; None where it is no wheel's."""
+    """The version and the tags of a file name; None if it is not a wheel's."""
     try:
         _, version, _, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion):

@@ -1,1 +1,1 @@
-"""Which one stack for all hosts: from what is asked for, their facts and what can be had. Pure."""
+"""The resolver: one stack for all hosts, from a request, their facts and the available wheels. Pure."""

@@ -1,6 +1,6 @@
-"""Whether a row of the table can run on given hosts, and by which of their Pythons. Pure.
+"""Whether a row of the version table runs on given hosts, and with which Python. Pure.
 
-What isn't known of a host is no reason against it. What an index has is `wheels`'s.
+Unknown facts of a host are no reason against it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ipexctl.stack.catalog.table import Isa, StackSpec
 
 OUR_FLOOR: Final = "3.8"
-"""Our own part on the nodes runs under the environment's Python, and needs this."""
+"""The oldest Python that runs the agent."""
 _VERBS: Final = {"has": "have", "is": "are", "runs": "run", "lacks": "lack"}
 
 
 @dataclass(frozen=True, slots=True)
 class HostProfile:
-    """What of a host decides which rows fit it: large clusters have few different ones."""
+    """The facts of a host that decide which rows fit; large clusters have few different profiles."""
 
     kernel: str | None
     arch: str | None
@@ -35,17 +35,17 @@ class HostProfile:
     libc: str | None
     glibc: str | None
     pythons: frozenset[str] | None
-    """Minor versions a stack could be made with; None where nobody looked, or not to the end."""
+    """Usable minor versions; None if the probe did not look for them or was cut short."""
     others: tuple[str, ...] = ()
-    """Minor versions it has too, which are no use."""
+    """Minor versions that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incompatibility:
-    """Why a row can't be had on these hosts."""
+    """The reason why a row does not run on these hosts."""
 
     reason: str
-    """A whole clause: `node3 has glibc 2.17; IPEX 2.8 needs 2.28`."""
+    """A clause: `node3 has glibc 2.17; IPEX 2.8 needs 2.28`."""
     hosts: tuple[str, ...] = ()
     fix: str = ""
 
@@ -67,12 +67,12 @@ def profile(facts: Facts) -> HostProfile:
 
 
 def _was_asked(facts: Facts) -> bool:
-    """Whether the probe got through its look for programs: only then does no Python mean none."""
+    """Whether the probe completed its search for programs, so that no result means no Python."""
     return "programs" not in facts.cut and (facts.complete or bool(facts.cut))
 
 
 def usable_pythons(facts: Facts) -> tuple[Python, ...]:
-    """The interpreters that run, for our wheels' libc and processor, and our own part on the node."""
+    """The interpreters that run the agent and take wheels for glibc and x86-64."""
     return tuple(
         python
         for python in facts.software.pythons
@@ -84,7 +84,7 @@ def usable_pythons(facts: Facts) -> tuple[Python, ...]:
 
 
 def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
-    """Each kind of host with the names of those that are so, in the hosts' order."""
+    """Host profiles with the names of their hosts, in order."""
     found: dict[HostProfile, list[str]] = {}
     for name, facts in hosts.items():
         found.setdefault(profile(facts), []).append(name)
@@ -92,14 +92,14 @@ def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
 
 
 def incompatibility(row: StackSpec, facts: Facts) -> str | None:
-    """Why a host can't have this row, not even with gloo, as the rest of a sentence about it."""
+    """The predicate that says why a host cannot run this row, not even over gloo; None if it can."""
     kind = profile(facts)
-    wrong = _machine(row, kind)
-    return wrong[0] if wrong else _pythons(row.title, kind, row.without_oneccl().pythons)
+    problem = _machine(row, kind)
+    return problem[0] if problem else _pythons(row.title, kind, row.without_oneccl().pythons)
 
 
 def _machine(row: StackSpec, host: HostProfile) -> tuple[str, str] | None:
-    """What is wrong with it, and what could be done."""
+    """The problem with the machine, and the fix."""
     if host.kernel not in (None, "Linux"):
         return f"runs {host.kernel}; the wheels are for Linux", ""
     if host.arch is not None and host.arch not in X86:
@@ -148,102 +148,106 @@ def span(pythons: Sequence[str]) -> str:
 
 
 def has_isa(tier: Tier | None, isa: Isa) -> bool:
-    """Of a CPU we know nothing about, the best is assumed."""
+    """An unknown CPU counts as the best."""
     return tier is None or TIERS.index(tier) >= TIERS.index(isa)
 
 
 def incompatibilities(
-    row: StackSpec, kinds: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], title: str = ""
+    row: StackSpec, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], title: str = ""
 ) -> tuple[Incompatibility | None, tuple[str, ...]]:
-    """Why this row is not for all these hosts, or else the Pythons that would do, the newest first.
+    """The reason why this row does not run on all hosts, or the Pythons that do, newest first.
 
-    `title`: what of it is built for these Pythons alone, where that isn't all of it.
+    `title` is the part of the row that is built for these Pythons alone.
     """
     title = title or row.title
-    wrong = _grouped({names: _machine(row, kind) for kind, names in kinds.items()})
-    if wrong is None:
-        fix = f"install Python {_best_to_add(kinds, pythons)} there"
-        lacking = {names: _pythons(title, kind, pythons) for kind, names in kinds.items()}
-        wrong = _grouped({names: (why, fix) if why else None for names, why in lacking.items()})
-    if wrong is not None:
-        return wrong, ()
+    problem = _grouped({names: _machine(row, kind) for kind, names in host_groups.items()})
+    if problem is None:
+        fix = f"install Python {_best_to_add(host_groups, pythons)} there"
+        lacking = {names: _pythons(title, kind, pythons) for kind, names in host_groups.items()}
+        problem = _grouped({names: (why, fix) if why else None for names, why in lacking.items()})
+    if problem is not None:
+        return problem, ()
     common = {python for python in pythons if version_key(python) >= version_key(OUR_FLOOR)}
-    for kind in kinds:
+    for kind in host_groups:
         if kind.pythons is not None:
             common &= kind.pythons
     if not common:
-        return _none_common(title, kinds, pythons), ()
+        return _none_common(title, host_groups, pythons), ()
     return None, tuple(sorted(common, key=version_key, reverse=True))
 
 
-def _grouped(wrongs: Mapping[tuple[str, ...], tuple[str, str] | None]) -> Incompatibility | None:
-    """Hosts with the same reason together; a few reasons are enough."""
+def _grouped(problems: Mapping[tuple[str, ...], tuple[str, str] | None]) -> Incompatibility | None:
+    """One incompatibility for all hosts, grouped by reason; at most three reasons."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for names, wrong in wrongs.items():
-        if wrong:
-            groups.setdefault(wrong, []).extend(names)
+    for names, problem in problems.items():
+        if problem:
+            groups.setdefault(problem, []).extend(names)
     if not groups:
         return None
-    reasons = [f"{few(names)} {_agreeing(why, len(names))}" for (why, _), names in list(groups.items())[:3]]
+    reasons = [f"{join_names(names)} {_agreeing(why, len(names))}" for (why, _), names in list(groups.items())[:3]]
     fixes = dict.fromkeys(fix for _, fix in groups if fix)
     return Incompatibility(
         "; ".join(reasons), tuple(name for names in groups.values() for name in names), ", and ".join(fixes)
     )
 
 
-def _best_to_add(kinds: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
-    """The Python that most hosts have already; of equals the newest."""
+def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
+    """The Python that most hosts have; the newest of equals."""
     known = [python for python in pythons if version_key(python) >= version_key(OUR_FLOOR)] or list(pythons)
 
     def having(python: str) -> int:
-        return sum(max(1, len(names)) for kind, names in kinds.items() if kind.pythons and python in kind.pythons)
+        return sum(max(1, len(names)) for kind, names in host_groups.items() if kind.pythons and python in kind.pythons)
 
     return max(known, key=lambda python: (having(python), version_key(python)), default=OUR_FLOOR)
 
 
-def _none_common(title: str, kinds: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> Incompatibility:
+def _none_common(
+    title: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]
+) -> Incompatibility:
     if not any(version_key(python) >= version_key(OUR_FLOOR) for python in pythons):
         return Incompatibility(
             f"{title} is built for Python {span(pythons)}; ipexctl needs {OUR_FLOOR} or newer on a node"
         )
-    wanted = _best_to_add(kinds, pythons)
+    wanted = _best_to_add(host_groups, pythons)
     lacking = tuple(
         name
-        for kind, names in kinds.items()
+        for kind, names in host_groups.items()
         if kind.pythons is not None and wanted not in kind.pythons
         for name in names
     )
     has = "; ".join(
-        f"{few(names)} {_agreeing(f'has {_only(kind.pythons)}', len(names))}"
-        for kind, names in list(kinds.items())[:4]
+        f"{join_names(names)} {_agreeing(f'has {_only(kind.pythons)}', len(names))}"
+        for kind, names in list(host_groups.items())[:4]
         if kind.pythons
     )
     return Incompatibility(
         f"no Python that {title} is built for ({_built_for(pythons)}) is on all hosts: {has}",
         lacking,
-        f"install Python {wanted} on {few(lacking)}",
+        f"install Python {wanted} on {join_names(lacking)}",
     )
 
 
-def without_python(python: str, kinds: Mapping[HostProfile, tuple[str, ...]]) -> Refusal | None:
-    """Hosts that are known not to have the one that was asked for."""
-    lacking = {kind: names for kind, names in kinds.items() if kind.pythons is not None and python not in kind.pythons}
+def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> Refusal | None:
+    """Refuse a requested Python that some hosts lack."""
+    lacking = {
+        kind: names for kind, names in host_groups.items() if kind.pythons is not None and python not in kind.pythons
+    }
     if not lacking:
         return None
     kind, names = next(iter(lacking.items()))
     everyone = tuple(name for each in lacking.values() for name in each)
-    has = f"Python {', '.join(sorted(kind.pythons or (), key=version_key))}" if kind.pythons else "no Python of use"
+    has = f"Python {', '.join(sorted(kind.pythons or (), key=version_key))}" if kind.pythons else "no usable Python"
     return Refusal(
-        f"there is no Python {python} on {few(everyone)} ({few(names)}: {has})",
-        f"install it there, or leave --python {python} out",
+        f"there is no Python {python} on {join_names(everyone)} ({join_names(names)}: {has})",
+        f"install it there, or remove --python {python}",
         everyone,
     )
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:
-    """Host → the path of that Python there; hosts with one home get one path, where they have one in common.
+    """Host → the path of that Python; hosts that share a home get the same path if they have one in common.
 
-    Of a host whose Pythons nobody knows it is the name, for its PATH to find; one that hasn't got it is left out.
+    A host with unknown Pythons gets the name, to be found on its PATH; a host without that Python is left out.
     """
     ranked = {name: _ranked(python, facts) for name, facts in hosts.items()}
     chosen = {name: paths[0] for name, paths in ranked.items() if paths}
@@ -266,20 +270,20 @@ def _best_of(paths: Collection[str], rankings: Sequence[Sequence[str]]) -> str:
 
 
 def _ranked(python: str, facts: Facts) -> list[str]:
-    """Those that say they are for glibc and this processor first, then in the order of PATH."""
+    """The paths of that Python, those known to be for glibc and x86-64 first, then in the order of PATH."""
     good = [each for each in usable_pythons(facts) if minor(each.version or "") == python]
     good.sort(key=lambda each: (each.libc != "glibc", each.arch is None, each.venv is False))
     return list(dict.fromkeys(each.path for each in good))
 
 
-def few(names: Sequence[str], most: int = 5) -> str:
-    """`node1, node2 and 3 more`: a message stays a line."""
+def join_names(names: Sequence[str], most: int = 5) -> str:
+    """`node1, node2 and 3 more`."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
 
 
 def _agreeing(predicate: str, count: int) -> str:
-    """`has glibc 2.17` of one host, `have glibc 2.17` of several."""
+    """Agree the verb: `has glibc 2.17` for one host, `have glibc 2.17` for several."""
     verb, blank, rest = predicate.partition(" ")
     return predicate if count == 1 else f"{_VERBS.get(verb, verb)}{blank}{rest}"

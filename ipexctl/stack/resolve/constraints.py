@@ -1,6 +1,6 @@
-"""From what a call asks for to the rows that may be it, in their order; or why there can be none. Pure.
+"""The candidate rows of a request, in order, or a refusal. Pure.
 
-Hosts and wheels don't count here: a version that nobody knows is a wrong call, two that don't go together a refusal.
+A version that the table does not have is a wrong call (exit code 2); versions that exclude each other are a refusal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLIP: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A row, with its bindings or without."""
+    """A row with its bindings or without."""
 
     row: StackSpec
     ccl: bool
@@ -35,22 +35,22 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What may be taken, the best first."""
+    """The candidate rows and their limits."""
 
     variants: tuple[Variant, ...]
     kind: Kind
     named: bool
-    """Whether the call says which row, and not just which kind."""
+    """Whether the request names a row, not only a kind."""
     python: str | None
     require_oneccl: bool
     oneccl: str | None = None
 
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Refusal:
-    """Everything that can be said without a host."""
+    """Read the constraints of a request, or the refusal that needs no host."""
     for check in (_check_stack, _check_torch, _check_ipex, _check_oneccl, _check_python):
-        if wrong := check(request, table):
-            return wrong
+        if problem := check(request, table):
+            return problem
     chosen = _of_stack(request, table)
     for narrow in (_narrow_torch, _narrow_ipex, _narrow_oneccl, _narrow_kind):
         narrowed = narrow(request, chosen, table)
@@ -68,7 +68,7 @@ def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Const
 
 
 def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
-    """Every name a stack can be asked by: the rows, and the torch of each IPEX row alone."""
+    """All stack names: the rows, and the torch of each IPEX row alone."""
     rows = tuple(table)
     named = {row.name: row for row in rows}
     for row in rows:
@@ -77,7 +77,7 @@ def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
 
 
 def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) -> tuple[Variant, ...]:
-    """With IPEX and oneCCL, then with IPEX, then stock PyTorch, each the newest first."""
+    """IPEX with oneCCL, then IPEX, then stock PyTorch, each newest first."""
     found = [Variant(row, True) for row in rows if row.ipex and row.oneccl_builds]
     if must:
         return tuple(found)
@@ -145,12 +145,12 @@ def _check_python(request: StackRequest, table: Sequence[StackSpec]) -> Refusal 
         if version_key(request.python) >= version_key(OUR_FLOOR):
             return None
         return Refusal(
-            f"Python {request.python} is too old for ipexctl's own part on a node, which needs {OUR_FLOOR} or newer",
-            f"--python {OUR_FLOOR}, or leave it out",
+            f"Python {request.python} is too old: ipexctl needs {OUR_FLOOR} or newer on a host",
+            f"use --python {OUR_FLOOR}, or remove it",
         )
     if re.fullmatch(r"\d+\.\d+\.\d+\S*", request.python) and minor(request.python) in known:
         return _unknown(
-            f"--python takes a Python by its first two numbers, not {_shown(request.python)}",
+            f"--python takes the first two numbers of a version, not {_shown(request.python)}",
             [minor(request.python)],
             "",
         )
@@ -257,7 +257,7 @@ def _narrow_kind(
         if request.require_oneccl:
             return Refusal(
                 "stock PyTorch has no oneCCL bindings: --stack torch and --require-oneccl contradict each other",
-                "leave one of them out",
+                "remove one of them",
             )
         return tuple(row.stock() for row in rows)
     if request.stack != "ipex":
@@ -278,7 +278,7 @@ def _no_oneccl(rows: Sequence[StackSpec], table: Sequence[StackSpec]) -> Refusal
     last = next((row for row in having if row.line == rows[0].line), having[0] if having else None)
     return Refusal(
         f"there are no oneCCL bindings for {rows[0].title}",
-        (f"--stack {last.name} has them, or " if last else "") + "leave out --require-oneccl, for gloo",
+        (f"--stack {last.name} has them; or " if last else "") + "remove --require-oneccl to use gloo",
     )
 
 
@@ -288,12 +288,12 @@ def _check_python_fits(constraints: Constraints) -> Refusal | None:
     row = next((variant.row for variant in constraints.variants if not variant.ccl), constraints.variants[0].row)
     return Refusal(
         f"{row.title} is built for Python {span(row.pythons)}, not for {constraints.python}",
-        "leave out --python, or another row: ipexctl versions --python " + constraints.python,
+        "remove --python, or choose another row: ipexctl versions --python " + constraints.python,
     )
 
 
 def _is(asked: str, version: str) -> bool:
-    """`2.7` asks for every 2.7."""
+    """Whether a version matches; `2.7` matches every 2.7."""
     wanted = _public(asked)
     return wanted == version or (wanted.count(".") == 1 and minor(version) == wanted)
 
@@ -303,7 +303,7 @@ def _public(version: str) -> str:
 
 
 def _near(asked: str, known: Iterable[str]) -> list[str]:
-    """The nearest number; of what is no number what is spelled alike."""
+    """The nearest version; for other texts those with a similar spelling."""
     ordered = sorted(known, key=version_key, reverse=True)
     if re.fullmatch(r"\d+(\.\d+)+", asked) and ordered:
         wanted = _weight(asked)
@@ -312,7 +312,7 @@ def _near(asked: str, known: Iterable[str]) -> list[str]:
 
 
 def _weight(version: str) -> int:
-    """A number that is near for versions that are."""
+    """A number whose distance is the distance of versions."""
     major, second, third, *_ = (*version_key(version), 0, 0, 0)
     return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)
 

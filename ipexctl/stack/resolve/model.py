@@ -1,4 +1,4 @@
-"""The values of stack resolution: what a call asks for, what indexes have, and the plan or refusal."""
+"""The values of stack resolution: the request, the available wheels, and the plan or the refusal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """Which stack; nothing given asks for the newest that fits."""
+    """The requested stack; without any field the newest that fits."""
 
     torch: str | None = None
     """`2.8` or `2.8.0`."""
@@ -28,25 +28,25 @@ class StackRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where wheels may come from, as the call says; pip's own settings are read on the machine that downloads."""
+    """The sources of wheels given by the call; pip's settings are read on the downloading machine."""
 
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     wheelhouse: str | None = None
-    """A directory here, absolute, or a URL."""
+    """An absolute directory on the control machine, or a URL."""
     offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EnvRequest:
-    """An environment as asked for: what tells whether one that is there already will do."""
+    """A requested environment. An existing one made for an equal request is reused."""
 
     stack: StackRequest
     extras: tuple[str, ...] = ()
-    """Requirement lines: from --with, then from requirements files, includes resolved."""
+    """Requirements of --with, then of requirements files."""
     constraints: tuple[str, ...] = ()
-    """Of requirements files."""
+    """Constraints of requirements files."""
 
     def to_json(self) -> dict[str, Any]:
         asked = self.stack
@@ -63,7 +63,7 @@ class EnvRequest:
 
     @classmethod
     def from_json(cls, asked: dict[str, Any]) -> EnvRequest:
-        """What an environment's record holds; one of an older version may lack some of it."""
+        """From an environment's record; records of older versions may lack fields."""
         words = {name: asked.get(name) for name in ("torch", "stack", "ipex", "oneccl", "python")}
         stack = StackRequest(**words, require_oneccl=bool(asked.get("require_oneccl")))
         return cls(stack, tuple(asked.get("extras") or ()), tuple(asked.get("constraints") or ()))
@@ -71,26 +71,26 @@ class EnvRequest:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One wheel somebody has."""
+    """An available wheel."""
 
     project: str
-    """As pip normalises it."""
+    """The normalised name."""
     version: str
     """`2.8.0+cpu`."""
     filename: str
     source: str
-    """The index or directory, as said to people: without credentials."""
+    """The label of its index or directory."""
     size: int | None = None
     yanked: bool = False
     requires_python: str | None = None
     url: str | None = None
-    """Where it can be had; without credentials."""
+    """Without credentials."""
     sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
-    """An index or directory that was no help, and why."""
+class SourceFailure:
+    """An index or directory that gave no answer, and the reason."""
 
     source: str
     reason: str
@@ -98,13 +98,13 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """The answer of one machine's indexes, for the projects that were asked for."""
+    """The available wheels of the queried projects."""
 
     candidates: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict, hash=False)
-    """Project → its wheels; a project nobody has is there with none."""
+    """Project → its wheels; empty if no source has any."""
     answered: tuple[str, ...] = ()
     """The sources that answered, in their order."""
-    silent: tuple[Silent, ...] = ()
+    failures: tuple[SourceFailure, ...] = ()
 
     def of(self, project: str) -> tuple[Candidate, ...]:
         return self.candidates.get(project, ())
@@ -119,34 +119,34 @@ class StackPlan:
 
     row: StackSpec
     torch: str
-    """As pinned: `2.8.0+cpu` where an index has that, else `2.8.0`."""
+    """The pinned version: `2.8.0+cpu` if an index has it, else `2.8.0`."""
     ipex: str | None
     oneccl: str | None
     python: str
     """`3.11`."""
     interpreters: Mapping[str, str] = field(hash=False)
-    """Host name → path of that Python there."""
+    """Host name → path of that Python."""
     requirements: tuple[str, ...]
-    """What is installed by name: torch, IPEX, bindings, MPI, OpenMP. `impi-rt>=2021.14,<2021.19`."""
+    """Requirements for torch, IPEX, bindings, MPI and OpenMP: `impi-rt>=2021.14,<2021.19`."""
     constraints: tuple[str, ...]
-    """What else must hold: `numpy<2`."""
+    """Such as `numpy<2`."""
     backend: Backend
     glibc: str
-    """The oldest among the hosts, or the row's floor where none is known: wheels must run on it."""
+    """The oldest of the hosts, else the minimum of the row; wheels must run on it."""
     why: str
-    """One sentence: why this row."""
+    """One sentence: the reason for this row."""
     notes: tuple[str, ...] = ()
-    """Sentences the user should read: IPEX is retired, gloo instead of ccl, a yanked wheel."""
+    """Sentences for the user: IPEX is retired, gloo instead of ccl, a yanked wheel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why there is no plan."""
+    """The reason why there is no plan."""
 
     reason: str
-    """Names the hosts and the rule."""
+    """Names the hosts and the broken rule."""
     fix: str = ""
     hosts: tuple[str, ...] = ()
-    """Those at fault; empty where it is the request itself or the indexes."""
+    """The hosts at fault; empty if the request or the indexes are."""
     wrong_call: bool = False
-    """The request names something that doesn't exist: exit code 2."""
+    """The request names something that does not exist: exit code 2."""

@@ -1,6 +1,7 @@
-"""Which one stack for all hosts: from a request, their facts and what can be had to a StackPlan or a Refusal. Pure.
+"""The resolver: from a request, the facts of hosts and the available wheels to a StackPlan or a Refusal. Pure.
 
-`constraints` reads the request, `compatibility` matches hosts, `wheels` platforms; `explanations` says why.
+`constraints` reads the request, `compatibility` matches hosts, `lock/wheels` matches platforms, `explanations` has the
+sentences.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.catalog.table import version_key
 from ipexctl.stack.lock.wheels import Target, Wheels, split_requirement
-from ipexctl.stack.resolve import explanations as because
+from ipexctl.stack.resolve import explanations as explanations
 from ipexctl.stack.resolve.compatibility import (
     Incompatibility,
     has_isa,
@@ -41,29 +42,29 @@ ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 __all__ = ["Pick", "indexes", "interpreters_for", "incompatibility", "projects", "resolve", "row_named"]
 OPTIONAL: Final = ("intel-openmp", "numpy")
-"""What a row does without where nobody has it."""
+"""Packages that a stack can do without."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """All there is to know about where and from what."""
+    """The hosts and the available wheels."""
 
     hosts: Mapping[str, Facts]
-    kinds: Mapping[HostProfile, tuple[str, ...]]
+    host_groups: Mapping[HostProfile, tuple[str, ...]]
     wheels: Wheels
 
     @property
     def glibc(self) -> str | None:
-        return min((kind.glibc for kind in self.kinds if kind.glibc), key=version_key, default=None)
+        return min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=None)
 
     @property
     def tiers(self) -> tuple[Tier | None, ...]:
-        return tuple(kind.tier for kind in self.kinds)
+        return tuple(kind.tier for kind in self.host_groups)
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """The builds that go together, and the wheels they are; no wheels where nobody was asked."""
+    """Builds that work together, and their wheels; without an answer of indexes no wheels."""
 
     torch: str
     ipex: IpexBuild | None
@@ -73,11 +74,11 @@ class Pick:
 
     @property
     def is_for_cpus(self) -> bool:
-        """Its torch says so: on PyPI the plain version is the CUDA build."""
+        """Whether its torch is a `+cpu` build; PyPI's plain version is the CUDA build."""
         return self.pin(TORCH, self.torch).endswith("+cpu")
 
     def pin(self, project: str, version: str) -> str:
-        """`2.8.0+cpu` where that is what somebody has."""
+        """The version of the found wheel: `2.8.0+cpu`."""
         found = self.wheels.get(project)
         return found.version if found else version
 
@@ -91,36 +92,36 @@ class _Fit:
 def resolve(
     request: StackRequest,
     hosts: Mapping[str, Facts],
-    obtainable: Availability | None,
+    availability: Availability | None,
     *,
     rows: Sequence[StackSpec] | None = None,
 ) -> StackPlan | Refusal:
-    """The stack for these hosts. With no `obtainable` nobody was asked, and the table alone decides."""
+    """Choose the stack for these hosts. Without `availability` the table alone decides."""
     table = packaged_rows() if rows is None else tuple(rows)
     constraints = read_constraints(request, table)
     if isinstance(constraints, Refusal):
         return constraints
-    cluster = _Cluster(hosts, profiles(hosts), Wheels(obtainable))
-    if constraints.python is not None and (lacking := without_python(constraints.python, cluster.kinds)):
+    cluster = _Cluster(hosts, profiles(hosts), Wheels(availability))
+    if constraints.python is not None and (lacking := without_python(constraints.python, cluster.host_groups)):
         return lacking
     tried: list[tuple[Variant, Incompatibility]] = []
     for variant in constraints.variants:
         found = _fit(variant, constraints, cluster)
         if isinstance(found, _Fit):
             if better := _for_cpus(found, constraints, cluster, table):
-                tried.append((variant, Incompatibility("only its CUDA build can be had")))
+                tried.append((variant, Incompatibility("only its CUDA build is available")))
             return _plan(better or found, tried, constraints, cluster, table)
         tried.append((variant, found))
     return _refuse(request, tried, constraints, cluster, table)
 
 
 def row_named(name: str, rows: Sequence[StackSpec] | None = None) -> StackSpec | None:
-    """The row of that name: one of the table, or the torch of an IPEX row alone."""
+    """The row of that name: from the table, or the torch of an IPEX row alone."""
     return stacks(packaged_rows() if rows is None else rows).get(name)
 
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
-    """Which projects to ask indexes for, and `uv`, which makes the environments."""
+    """The projects to query, with `uv`, which builds environments."""
     constraints = read_constraints(request, packaged_rows() if rows is None else rows)
     if isinstance(constraints, Refusal):
         return ()
@@ -130,13 +131,13 @@ def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> 
     if any(variant.ccl for variant in constraints.variants):
         found.append(ONECCL)
     for variant in constraints.variants:
-        asked = [*(requirement for _, requirement in variant.row.mpi), *variant.row.requires]
-        found += [split_requirement(requirement)[0] for requirement in asked]
+        queried = [*(requirement for _, requirement in variant.row.mpi), *variant.row.requires]
+        found += [split_requirement(requirement)[0] for requirement in queried]
     return tuple(dict.fromkeys([*found, UV]))
 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
-    """Where the rows that may be taken publish their wheels, those of the best row first and PyPI last."""
+    """The indexes of the candidate rows, those of the best row first and PyPI last."""
     constraints = read_constraints(request, packaged_rows() if rows is None else rows)
     if isinstance(constraints, Refusal):
         return ()
@@ -153,23 +154,23 @@ def _fit(variant: Variant, constraints: Constraints, cluster: _Cluster) -> _Fit 
         if constraints.python not in pythons:
             return Incompatibility(f"{title} is built for Python {span(pythons)}, not for {constraints.python}")
         pythons = (constraints.python,)
-    wrong, common = incompatibilities(row, cluster.kinds, pythons, title)
-    if wrong is not None:
-        return wrong
+    problem, common = incompatibilities(row, cluster.host_groups, pythons, title)
+    if problem is not None:
+        return problem
     targets = [Target(python, cluster.glibc or row.glibc) for python in common]
     picks = [
         pick for target in targets if (pick := next(_picks(variant, constraints, target, cluster), None)) is not None
     ]
     if not picks:
-        return because.missing_wheels(variant, targets, cluster.wheels)
-    # An older Python is no loss beside gigabytes of CUDA that no CPU will use.
+        return explanations.missing_wheels(variant, targets, cluster.wheels)
+    # A build for CPUs on an older Python is better than gigabytes of CUDA.
     pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
     return _missing_extra(row, pick, cluster.wheels) or _Fit(variant, pick)
 
 
 def _for_cpus(found: _Fit, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]) -> _Fit | None:
-    """Where nobody says which torch: a maintained one for CPUs, rather than a newer one with gigabytes of CUDA."""
-    if constraints.named or found.variant.row.ipex or found.pick.is_for_cpus or not cluster.wheels.asked:
+    """A maintained torch for CPUs instead of a newer one with gigabytes of CUDA, if no torch was named."""
+    if constraints.named or found.variant.row.ipex or found.pick.is_for_cpus or not cluster.wheels.queried:
         return None
     maintained = {row.name for row in table if not (row.ipex or row.retired)}
     others = (_fit(variant, constraints, cluster) for variant in constraints.variants if variant.row.name in maintained)
@@ -177,7 +178,7 @@ def _for_cpus(found: _Fit, constraints: Constraints, cluster: _Cluster, table: S
 
 
 def _picks(variant: Variant, constraints: Constraints, target: Target, cluster: _Cluster) -> Iterator[Pick]:
-    """All combinations that work and can be had, the best first."""
+    """All available combinations that work together, best first."""
     row = variant.row
     others = sorted((patch for patch in row.torch_patches if patch != row.torch), key=version_key, reverse=True)
     for torch in (row.torch, *others):
@@ -202,18 +203,20 @@ def _ipex_runs(build: IpexBuild, torch: str, target: Target, cluster: _Cluster) 
 
 
 def _oneccl_runs(build: OnecclBuild, torch: str, target: Target, constraints: Constraints, wheels: Wheels) -> bool:
-    """A build that was never published for CPUs counts where somebody has it: they made it themselves."""
+    """Whether a build of the bindings fits. One never published for CPUs counts if an index has it."""
     if torch not in build.works_with or target.python not in build.pythons:
         return False
     return (
-        wheels.asked or build.cpu_wheel == "published" or (constraints.oneccl is not None and build.cpu_wheel != "none")
+        wheels.queried
+        or build.cpu_wheel == "published"
+        or (constraints.oneccl is not None and build.cpu_wheel != "none")
     )
 
 
 def _wheels(
     torch: str, ipex: IpexBuild | None, oneccl: OnecclBuild | None, target: Target, wheels: Wheels
 ) -> dict[str, Candidate] | None:
-    if not wheels.asked:
+    if not wheels.queried:
         return {}
     wanted = {TORCH: torch}
     if ipex:
@@ -232,7 +235,7 @@ def _wheels(
 def _missing_extra(row: StackSpec, pick: Pick, wheels: Wheels) -> Incompatibility | None:
     for requirement in row.requires:
         if split_requirement(requirement)[0] not in OPTIONAL and not wheels.can_satisfy(requirement, pick.target):
-            return Incompatibility(f"{row.name} needs {requirement}, and {because.nobody(wheels, 'it')}")
+            return Incompatibility(f"{row.name} needs {requirement}, and {explanations.not_available(wheels, 'it')}")
     return None
 
 
@@ -250,13 +253,13 @@ def _plan(
     mpi, mpi_note = _mpi(row, pick, cluster)
     extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
     notes = [
-        *because.instead_of_what(found.variant, tried, constraints, cluster.wheels),
-        *because.retired(row, *_maintained(cluster, table)),
-        *because.withdrawn(pick),
-        *because.made_by_hand(row, pick),
-        *because.known_bad(row, pick),
+        *explanations.instead_of_what(found.variant, tried, constraints, cluster.wheels),
+        *explanations.retired(row, *_maintained(cluster, table)),
+        *explanations.withdrawn(pick),
+        *explanations.made_by_hand(row, pick),
+        *explanations.known_bad(row, pick),
         *([mpi_note] if mpi_note else []),
-        *because.left_out(row, [each for each in row.requires if each not in extras], wheels),
+        *explanations.left_out(row, [each for each in row.requires if each not in extras], wheels),
     ]
     pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
     return StackPlan(
@@ -274,7 +277,7 @@ def _plan(
         constraints=row.constraints,
         backend="ccl" if oneccl else "gloo",
         glibc=pick.target.glibc,
-        why=because.why(
+        why=explanations.why(
             found.variant,
             tried,
             constraints,
@@ -286,19 +289,19 @@ def _plan(
 
 
 def _mpi(row: StackSpec, pick: Pick, cluster: _Cluster) -> tuple[str | None, str]:
-    """What pip is asked for to have an mpirun, and what to say where it can't be had."""
+    """The requirement for Intel MPI, or the note that it is not available."""
     if (pick.oneccl and pick.oneccl.mpi) or not row.mpi:
         return None, ""
     fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
     found = next((each for each in fitting if cluster.wheels.can_satisfy(each, pick.target)), None)
     if found:
         return found, ""
-    return None, because.no_mpi([each for _, each in row.mpi][-1:], cluster.hosts, cluster.wheels)
+    return None, explanations.no_mpi([each for _, each in row.mpi][-1:], cluster.hosts, cluster.wheels)
 
 
 def _otherwise(found: _Fit, constraints: Constraints, cluster: _Cluster) -> str | None:
-    """Where nobody was asked for the bindings: the row it is when nobody has them."""
-    if cluster.wheels.asked or not found.variant.ccl or constraints.require_oneccl:
+    """The row that is taken if no index has the bindings; None if the indexes were queried."""
+    if cluster.wheels.queried or not found.variant.ccl or constraints.require_oneccl:
         return None
     for variant in constraints.variants:
         if not variant.ccl and variant.row.ipex and isinstance(_fit(variant, constraints, cluster), _Fit):
@@ -307,15 +310,15 @@ def _otherwise(found: _Fit, constraints: Constraints, cluster: _Cluster) -> str 
 
 
 def _maintained(cluster: _Cluster, table: Sequence[StackSpec]) -> tuple[StackSpec | None, str]:
-    """The newest maintained PyTorch that fits these hosts, or why there is none; indexes aren't asked for it."""
+    """The newest maintained PyTorch for these hosts by the table, or the reason why there is none."""
     why_not = ""
     for row in table:
         if row.ipex or row.retired:
             continue
-        wrong, _ = incompatibilities(row, cluster.kinds, row.pythons)
-        if wrong is None:
+        problem, _ = incompatibilities(row, cluster.host_groups, row.pythons)
+        if problem is None:
             return row, ""
-        why_not = why_not or wrong.reason
+        why_not = why_not or problem.reason
     return None, why_not
 
 
@@ -326,7 +329,7 @@ def _refuse(
     cluster: _Cluster,
     table: Sequence[StackSpec],
 ) -> Refusal:
-    variant, wrong = because.plainest(tried, cluster.kinds, cluster.wheels)
+    variant, problem = explanations.plainest(tried, cluster.host_groups, cluster.wheels)
     fits = (
         _newest_that_fits(variant.row, constraints, cluster, table)
         if constraints.named or constraints.kind == "ipex"
@@ -344,22 +347,22 @@ def _refuse(
             None,
         )
     gloo = _newest_gloo(constraints, cluster, table) if constraints.require_oneccl else None
-    return because.refusal(
-        wrong,
+    return explanations.refusal(
+        problem,
         variant,
         fits=fits,
         stock=stock,
         gloo=gloo,
         constraints=constraints,
         count=len(cluster.hosts),
-        asked=cluster.wheels.asked,
+        queried=cluster.wheels.queried,
     )
 
 
 def _newest_that_fits(
     row: StackSpec, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]
 ) -> StackSpec | None:
-    """Of the same kind, what these hosts could have instead."""
+    """The newest row of the same kind that these hosts can have."""
     for other in table:
         alike = other if row.ipex else other.stock()
         if bool(alike.ipex) != bool(row.ipex) or alike.line == row.line:

@@ -77,7 +77,7 @@ def planned_cases() -> list[Case]:
     scenes: list[tuple[StackRequest, dict[str, Facts], Availability | None]] = [
         (NEWEST, one, None),
         (NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None),
-        (NEWEST, one, index(*PYPI, silent=("pytorch-extension.intel.com",))),
+        (NEWEST, one, index(*PYPI, failures=("pytorch-extension.intel.com",))),
         (NEWEST, one, index(*PYPI, BINDINGS_2_7)),
         (NEWEST, one, older),
         (NEWEST, {"n1": host("2.36", "3.9")}, None),

@@ -19,7 +19,7 @@ from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
 from ipexctl.stack.env import environment
-from ipexctl.stack.lock.indexes import PipSettings, ask, pip_settings
+from ipexctl.stack.lock.indexes import PipSettings, pip_settings, query_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ CALLS: dict[str, tuple[dict[str, Any], Callable[[Session], object]]] = {
     "verify": (VERIFIED, lambda session: environment.verify(session, "python3")),
     "remove": ({"removed": ["x"], "failed": {}}, lambda s: environment.remove(s, "python3", home="/h", names=["x"])),
     "prune": ({"removed": [], "failed": {}, "bytes": 1}, lambda s: environment.prune(s, "python3", home="/h")),
-    "ask": (INDEXES, lambda session: ask(session, "python3", [], ["torch"], PipSettings())),
+    "query_indexes": (INDEXES, lambda session: query_indexes(session, "python3", [], ["torch"], PipSettings())),
     "settings": (SETTINGS, lambda session: pip_settings(session, "python3")),
     "missing": ({"have": ["0" * 64]}, lambda session: missing(session, LOCATION, [BLOB])),
     "push": ({"got": ["0" * 64], "failed": []}, lambda session: push(session, LOCATION, [])),

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.stack.catalog.table import rows
-from ipexctl.stack.lock.indexes import IndexAnswer, PipSettings, Source, ask
+from ipexctl.stack.lock.indexes import IndexAnswer, PipSettings, Source, query_indexes
 from ipexctl.stack.lock.make_lock import LockMaker, uv_here
 from ipexctl.stack.resolve.model import Availability, StackPlan
 
 if TYPE_CHECKING:
-    from ipexctl.stack.resolve.model import Silent
+    from ipexctl.stack.resolve.model import SourceFailure
 
 HERE = LocalSession(Host("here", "127.0.0.1"))
 
@@ -36,9 +36,9 @@ def plan(*requirements: str, python: str = "3.11", glibc: str = "2.31", constrai
     )
 
 
-def asked(*sources: Source, silent: tuple[Silent, ...] = ()) -> IndexAnswer:
+def asked(*sources: Source, failures: tuple[SourceFailure, ...] = ()) -> IndexAnswer:
     """As if these had answered."""
-    return IndexAnswer(Availability({}, tuple(source.label for source in sources), silent), sources, PipSettings())
+    return IndexAnswer(Availability({}, tuple(source.label for source in sources), failures), sources, PipSettings())
 
 
 def index(url: str, label: str = "the index") -> Source:
@@ -51,7 +51,7 @@ def links(url: str, label: str = "the links") -> Source:
 
 def heard(*sources: Source, projects: tuple[str, ...] = ("torch",)) -> IndexAnswer:
     """What these really answer."""
-    return ask(HERE, sys.executable, sources, projects, PipSettings(), timeout=2)
+    return query_indexes(HERE, sys.executable, sources, projects, PipSettings(), timeout=2)
 
 
 def maker(home: Path) -> LockMaker:

@@ -6,7 +6,7 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi, Python, Software
 from ipexctl.facts.system import Disk, Home, System
-from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, Silent, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, SourceFailure, StackPlan, StackRequest
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})
@@ -38,7 +38,7 @@ def _python(word: str) -> Python:
     return Python(path if equals else f"/usr/bin/python{version}", f"{version}.2", "x86_64", "glibc", True)
 
 
-def index(*files: str, source: str = "pypi.org", silent: tuple[str, ...] = ()) -> Availability:
+def index(*files: str, source: str = "pypi.org", failures: tuple[str, ...] = ()) -> Availability:
     """An index with those wheels; one with a `!` behind it is withdrawn."""
     found: dict[str, list[Candidate]] = {}
     for file in files:
@@ -49,7 +49,7 @@ def index(*files: str, source: str = "pypi.org", silent: tuple[str, ...] = ()) -
     return Availability(
         {project: tuple(wheels) for project, wheels in found.items()},
         (source,),
-        tuple(Silent(each, "no answer in 5 s") for each in silent),
+        tuple(SourceFailure(each, "no answer in 5 s") for each in failures),
     )
 
 

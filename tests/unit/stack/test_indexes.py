@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from lock_helpers import HERE
 
-from ipexctl.errors import UserError
-from ipexctl.stack.lock.indexes import BESIDES, PipSettings, Source, ask, joined, shown, sources_for, wheelhouse
+from ipexctl.stack.lock.indexes import (
+    STACK_SOURCES,
+    PipSettings,
+    Source,
+    query_indexes,
+    sources_for,
+    without_credentials,
+)
 from ipexctl.stack.resolve.model import Sources
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NONE = PipSettings()
-ALWAYS = [source.label for source in BESIDES]
+ALWAYS = [source.label for source in STACK_SOURCES]
 
 
 def labels(sources: Sources, settings: PipSettings = NONE, *, here: bool = True) -> list[str]:
@@ -78,7 +84,7 @@ def test_two_logins_to_one_place_are_two_sources_told_apart() -> None:
     ],
 )
 def test_no_secret_is_shown(url: str, label: str) -> None:
-    assert shown(url) == label
+    assert without_credentials(url) == label
     source = sources_for(Sources(extra_index_urls=(url,)), NONE)[1]
     assert "secret" not in source.label
     assert "secret" not in repr(source)
@@ -93,26 +99,13 @@ def test_an_answer_keeps_logins_for_those_who_fetch(tmp_path: Path) -> None:
     write_wheel(tmp_path, "torch", "2.8.0")
     with SimpleIndex(tmp_path, login=("me", "secret")) as served:
         source = Source("index", served.url_with_login, "mine")
-        found = ask(HERE, sys.executable, [source, Source("links", "/nowhere", "gone")], ["Torch"], NONE, timeout=3)
+        found = query_indexes(
+            HERE, sys.executable, [source, Source("links", "/nowhere", "gone")], ["Torch"], NONE, timeout=3
+        )
     assert found.sources == (source,)
-    assert [silent.source for silent in found.obtainable.silent] == ["gone"]
-    (candidate,) = found.obtainable.of("torch")
+    assert [failure.source for failure in found.availability.failures] == ["gone"]
+    (candidate,) = found.availability.of("torch")
     assert candidate.url == served.file_url("torch-2.8.0-py3-none-any.whl")
     assert found.headers_for(candidate.url)["Authorization"].startswith("Basic ")
     assert found.headers_for("https://elsewhere/x.whl") == {}
     assert "Basic" not in repr(found)
-
-
-def test_a_wheelhouse_is_read_without_asking_anyone(tmp_path: Path) -> None:
-    for tag in ("cp311-cp311-manylinux_2_28_x86_64", "cp311-cp311-win_amd64"):
-        write_wheel(tmp_path, "oneccl_bind_pt", "2.7.0+cpu", tag=tag)
-    found = wheelhouse(tmp_path)
-    (candidate,) = found.of("oneccl-bind-pt")
-    assert (candidate.version, candidate.source) == ("2.7.0+cpu", str(tmp_path))
-    assert candidate.size == (tmp_path / candidate.filename).stat().st_size
-    assert joined(found, found).of("oneccl-bind-pt") == (candidate, candidate)
-
-
-def test_a_wheelhouse_that_is_none_is_the_calls_fault(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none.*No such file"):
-        wheelhouse(tmp_path / "none")

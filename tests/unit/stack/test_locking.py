@@ -19,10 +19,10 @@ from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, ask
+from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, query_indexes
 from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, UvFile, make_lock, uv_for_node
-from ipexctl.stack.resolve.model import Availability, Candidate, Silent
+from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -179,24 +179,6 @@ def test_several_sources_make_one_lock_the_newest_that_fits_wins(wheels: Path, t
     assert lock.packages == {"torch": "2.8.0+cpu", "small": "2.0"}
 
 
-def test_a_wheel_in_the_makers_store_counts_too(wheels: Path, tmp_path: Path) -> None:
-    file = write_wheel(tmp_path / "only-here", "special", "1.0")
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    kept = tmp_path / "home" / "wheels" / sha256 / file.name
-    kept.parent.mkdir(parents=True)
-    shutil.copy(file, kept)
-    with SimpleIndex(wheels) as served:
-        lock = make_lock(
-            maker(tmp_path / "home"),
-            plan(),
-            heard(index(served.url)),
-            extras=["special"],
-            kept=[Wheel("special", "1.0", file.name, sha256)],
-        )
-    special = next(wheel for wheel in lock.wheels if wheel.name == "special")
-    assert (special.sha256, special.path) == (sha256, str(kept))
-
-
 @pytest.mark.parametrize("kind", ["binary", "wheel"])
 def test_uv_out_of_the_store(wheels: Path, tmp_path: Path, kind: str) -> None:
     ours = uv_for_node(None, "2.31")
@@ -239,7 +221,7 @@ def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
 
 def test_no_source_left_is_said_with_what_each_said(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"PyPI.*REASON"):
-        make_lock(maker(tmp_path), plan(), asked(silent=(Silent("PyPI", "REASON"),)))
+        make_lock(maker(tmp_path), plan(), asked(failures=(SourceFailure("PyPI", "REASON"),)))
 
 
 def test_what_nobody_has_is_named_with_who_needs_it(wheels: Path, tmp_path: Path) -> None:
@@ -340,7 +322,7 @@ def test_rows_can_be_had_from_pypi(torch: str, ipex: str, python: str, tmp_path:
     if not _pypi():
         pytest.skip("PyPI can't be reached")
     settings = PipSettings()
-    answered = ask(HERE, sys.executable, [PYPI_SOURCE], ["torch", "intel-extension-for-pytorch"], settings)
+    answered = query_indexes(HERE, sys.executable, [PYPI_SOURCE], ["torch", "intel-extension-for-pytorch"], settings)
     if not answered.sources:
         pytest.skip("PyPI doesn't answer in time")
     new = torch.startswith("2")

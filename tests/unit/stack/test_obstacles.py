@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Disk, Home, Mount
-from ipexctl.stack.env.preflight import gigabytes, home_obstacle, homes_differ
+from ipexctl.stack.env.preflight import check_same_home, gigabytes, home_obstacle
 from ipexctl.stack.lock.lock import Lock, Wheel
 from message_data import missing
 
@@ -47,11 +47,11 @@ def test_what_is_not_known_is_no_obstacle() -> None:
 
 
 def test_homes_at_different_paths_are_refused_with_a_path_that_would_do() -> None:
-    refusal = homes_differ({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])
+    refusal = check_same_home({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])
     assert refusal is not None
     assert "/root/.ipexctl on a" in refusal.reason and "/home/me/.ipexctl on b" in refusal.reason
     assert "--home /var/tmp/ipexctl-me" in refusal.fix
-    assert homes_differ({"a": "/h", "b": "/h"}, []) is None
+    assert check_same_home({"a": "/h", "b": "/h"}, []) is None
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_by_the_table_alone_it_says_what_it_is_where_the_bindings_cannot_be_had(
 
 
 def test_without_bindings_in_reach_it_is_the_newest_ipex_with_gloo_and_says_so() -> None:
-    plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, silent=("pytorch-extension.intel.com",))))
+    plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, failures=("pytorch-extension.intel.com",))))
     assert (plan.row.name, plan.torch, plan.ipex, plan.oneccl, plan.backend) == (
         "ipex-2.8", "2.8.0", "2.8.0", None, "gloo",
     )  # fmt: skip

@@ -59,9 +59,9 @@ obtainables_ = st.none() | st.builds(lambda names: index(*names), st.lists(st.sa
 @given(requests_, st.dictionaries(st.sampled_from("abcdef"), hosts_, max_size=5), obtainables_)
 @settings(max_examples=200, deadline=None)
 def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
-    request: StackRequest, hosts: dict[str, Facts], obtainable: Availability | None
+    request: StackRequest, hosts: dict[str, Facts], availability: Availability | None
 ) -> None:
-    outcome = resolve(request, hosts, obtainable)
+    outcome = resolve(request, hosts, availability)
     if not isinstance(outcome, StackPlan):
         assert outcome.reason
         assert set(outcome.hosts) <= set(hosts)
@@ -89,10 +89,10 @@ def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
         assert outcome.backend == "ccl"
     if request.python:
         assert outcome.python == request.python
-    if obtainable is not None:
+    if availability is not None:
         have = {
             f"{each.project.replace('_', '-')}=={each.version}"
-            for part in obtainable.candidates.values()
+            for part in availability.candidates.values()
             for each in part
         }
         assert {pin for pin in outcome.requirements if "==" in pin and "openmp" not in pin} <= have
@@ -101,10 +101,10 @@ def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
 @given(st.dictionaries(st.sampled_from("abcdef"), hosts_, min_size=1, max_size=5), obtainables_)
 @settings(max_examples=50, deadline=None)
 def test_the_answer_is_the_same_in_whatever_order_the_hosts_are(
-    hosts: dict[str, Facts], obtainable: Availability | None
+    hosts: dict[str, Facts], availability: Availability | None
 ) -> None:
-    one = resolve(StackRequest(), hosts, obtainable)
-    other = resolve(StackRequest(), dict(reversed(hosts.items())), obtainable)
+    one = resolve(StackRequest(), hosts, availability)
+    other = resolve(StackRequest(), dict(reversed(hosts.items())), availability)
     assert isinstance(one, StackPlan) == isinstance(other, StackPlan)
     if isinstance(one, StackPlan) and isinstance(other, StackPlan):
         assert (one.row.name, one.python, one.requirements) == (other.row.name, other.python, other.requirements)

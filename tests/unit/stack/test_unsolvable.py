@@ -8,7 +8,7 @@ from lock_helpers import asked, index, plan
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock.solver_errors import explain
-from ipexctl.stack.resolve.model import Silent
+from ipexctl.stack.resolve.model import SourceFailure
 from message_data import missing
 
 END = "we can conclude that your requirements are unsatisfiable."
@@ -99,7 +99,7 @@ def test_a_full_disk_is_said_with_another_home() -> None:
 
 
 def index_without_answer() -> HostError | UserError:
-    answered = asked(index("https://a/simple"), silent=(Silent("Intel's index", "REASON"),))
+    answered = asked(index("https://a/simple"), failures=(SourceFailure("Intel's index", "REASON"),))
     messages = f"Because oneccl-bind-pt was not found in the package registry and you require oneccl-bind-pt, {END}"
     return explain(messages, plan("oneccl-bind-pt==2.7.0"), (), {}, answered)
 

@@ -36,7 +36,7 @@ def error_of(text: str) -> FileError:
 
 
 def test_our_own_rows_are_of_the_format() -> None:
-    assert [wrong for row in packaged() for wrong in ROW.wrong(read(json.dumps(row)), "a row")] == []
+    assert [error for row in packaged() for error in ROW.errors(read(json.dumps(row)), "a row")] == []
 
 
 def test_a_new_row_is_the_newest_and_can_be_chosen() -> None:
