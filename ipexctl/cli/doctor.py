@@ -48,18 +48,13 @@ def doctor(
     \b
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
-    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
     from ipexctl.doctor.run import DoctorRequest, run_doctor
     from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.ui.doctor import show_doctor, show_json
 
     hosts = choose_hosts(targets)
-    cancel = Cancel()
     request = DoctorRequest(
         home=check_home(home),
         iface=home.iface,
@@ -71,11 +66,7 @@ def doctor(
         node0_of=RunRegistry().node0_of,
     )
 
-    with (
-        cancelling(cancel) as interrupt,
-        Connector(connect_options(targets, output)) as connector,
-        SessionPool(connector, cancel, forks=targets.forks) as pool,
-    ):
+    with session_pool(targets, output) as (pool, interrupt):
         report = run_doctor(hosts, request, pool)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)

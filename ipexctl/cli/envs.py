@@ -54,11 +54,7 @@ def envs_command(
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options, host_options
-    from ipexctl.cli.interrupt import cancelling
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.cli.hosts import check_home, choose_hosts, host_options, session_pool
     from ipexctl.stack.env import envs
     from ipexctl.ui.envs import show, show_json
 
@@ -73,12 +69,7 @@ def envs_command(
             raise UserError(f"{option} {path!r} is no absolute path on the hosts", fix="such as /opt/train/bin/python")
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
-    cancel = Cancel()
-    with (
-        cancelling(cancel) as interrupt,
-        Connector(connect_options(targets, output)) as connector,
-        SessionPool(connector, cancel, forks=targets.forks) as pool,
-    ):
+    with session_pool(targets, output) as (pool, interrupt):
         if remove:
             report = envs.remove_envs(hosts, pool, remove, home=home_dir, timeout=targets.timeout)
         elif prune:
@@ -92,4 +83,4 @@ def envs_command(
         show_json(report)
     else:
         show(report, quiet=output.quiet, no_color=output.no_color, options=host_options(targets, home))
-    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+    raise interrupt.or_exit(report.exit_code)

@@ -100,7 +100,7 @@ def exec_command(
     if isinstance(output_view, CollectedOutput):
         (show_json if output.json else show_gathered)(report, output_view)
     problems.print(None if interrupt.code is None else 1.0)
-    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+    raise interrupt.or_exit(report.exit_code)
 
 
 def _stdin_opener(stdin: Path | None) -> Callable[[], BinaryIO] | None:

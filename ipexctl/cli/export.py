@@ -207,13 +207,9 @@ def _export(
     render: Callable[[LaunchCall, PlannedRun], Exported],
 ) -> None:
     """Plan as a dry run does, and print the plan for the other launcher."""
-    from ipexctl.cli.hosts import connect_options
-    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.hosts import session_pool
     from ipexctl.jobs.submit import pipeline
     from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.ui.launch_plan import show_refused_json
     from ipexctl.ui.messages import print_message, print_refusal
 
@@ -222,12 +218,7 @@ def _export(
             print_message(text)
 
     launch_call = read_launch_call(ctx, script, launch, targets, home)
-    cancel = Cancel()
-    with (
-        Connector(connect_options(targets, output)) as connector,
-        cancelling(cancel) as interrupt,
-        SessionPool(connector, cancel, forks=targets.forks) as pool,
-    ):
+    with session_pool(targets, output) as (pool, interrupt):
         planned = pipeline.plan_run(
             launch_call.hosts, launch_call.request, pool, launch_call.project, run="by-hand", notify=print_note
         )
@@ -236,7 +227,7 @@ def _export(
         print_refusal(planned.reason, planned.fix)
         if output.json:
             show_refused_json(planned, SCHEMA)
-        raise typer.Exit(interrupt.code if interrupt.code is not None else planned.exit_code)
+        raise interrupt.or_exit(planned.exit_code)
     exported = render(launch_call, planned)
     _print(replace(exported, notes=(*exported.notes, *_lost_options(str(ctx.info_name), launch_call.request))), output)
 

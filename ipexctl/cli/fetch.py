@@ -91,7 +91,7 @@ def fetch_command(
     else:
         show(result, quiet=output.quiet)
     sys.stdout.flush()
-    raise typer.Exit(interrupt.code if interrupt.code is not None else result.exit_code)
+    raise interrupt.or_exit(result.exit_code)
 
 
 @dataclass(frozen=True, slots=True)

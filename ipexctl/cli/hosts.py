@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,15 +13,19 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, overridden, select_hosts
-from ipexctl.remote.connector import ConnectOptions
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.control_machine import with_own_address
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipexctl.cli.interrupt import Interrupt
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import OnStep
+    from ipexctl.remote.session_pool import SessionPool
 
 
 LONGEST = 10_000_000
@@ -102,6 +107,22 @@ def connect_options(targets: Targets, output: Output | None = None) -> ConnectOp
         host_keys=None if targets.host_keys is None else targets.host_keys.value,
         on_step=step_printer(output),
     )
+
+
+@contextmanager
+def session_pool(targets: Targets, output: Output | None = None) -> Iterator[tuple[SessionPool, Interrupt]]:
+    """Sessions to the hosts of this call; the first signal cancels all steps on them."""
+    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session_pool import SessionPool
+
+    cancel = Cancel()
+    with (
+        cancelling(cancel) as interrupt,
+        Connector(connect_options(targets, output)) as connector,
+        SessionPool(connector, cancel, forks=targets.forks) as pool,
+    ):
+        yield pool, interrupt
 
 
 def step_printer(output: Output | None) -> OnStep | None:

@@ -99,11 +99,7 @@ def install_command(
     \b
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
-    from ipexctl.cli.interrupt import cancelling
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
@@ -143,14 +139,8 @@ def install_command(
     )
     names_hosts = targets.hosts is not None or targets.hostfile is not None
     hosts = () if download_only is not None and not names_hosts else choose_hosts(targets)
-    cancel = Cancel()
     view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
-    with (
-        cancelling(cancel) as interrupt,
-        Connector(connect_options(targets, output if output.verbose > 1 else None)) as connector,
-        SessionPool(connector, cancel, forks=targets.forks) as pool,
-        view,
-    ):
+    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
         if download_only is not None:
             from ipexctl.stack.download import download
 
@@ -162,4 +152,4 @@ def install_command(
     else:
         show(report, quiet=output.quiet, no_color=output.no_color)
     sys.stdout.flush()
-    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+    raise interrupt.or_exit(report.exit_code)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from ipexctl.errors import Interrupted
 from ipexctl.remote.outcome import Cancelled
 
@@ -28,6 +30,10 @@ class Interrupt:
     """The exit code for the signal that arrived; None if none did."""
 
     code: int | None = None
+
+    def or_exit(self, code: int) -> typer.Exit:
+        """The end of the call: with the signal's exit code, else with `code`."""
+        return typer.Exit(code if self.code is None else self.code)
 
 
 @contextmanager

@@ -161,7 +161,7 @@ def play_command(
             report = replace(report, retry_file=write_retry_file(ready.playbook.path, report))
     play_view.end(report, interrupted=interrupt.code is not None)
     sys.stdout.flush()
-    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+    raise interrupt.or_exit(report.exit_code)
 
 
 def _with_inventory(targets: Targets, inventory: str | None) -> Targets:

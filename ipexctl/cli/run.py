@@ -104,7 +104,7 @@ def run_command(
             from ipexctl.jobs.submit.request import StartFailure
 
             if install and not dry_run and (code := _install_first(request, hosts, pool, output)):
-                raise typer.Exit(interrupt.code if interrupt.code is not None else code)
+                raise interrupt.or_exit(code)
             if dry_run:
                 planned = pipeline.plan_run(hosts, request, pool, project, run="RUN", notify=print_note)
                 raise typer.Exit(_show_plan(planned, output, launch_call.host_options))

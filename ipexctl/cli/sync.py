@@ -58,13 +58,9 @@ def sync_command(
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
-    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.submit.pending import abandoned_runs
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import data_patterns, read_project
     from ipexctl.sync.sync import query_project
     from ipexctl.ui.install_view import InstallView
@@ -75,14 +71,8 @@ def sync_command(
     root = Path.cwd() / (directory or "")
     excludes = (*(exclude or ()), *data_patterns(root, data or ()))
     project = read_project(root, excludes, includes=tuple(include or ()), home=home_dir, allow_big=allow_big)
-    cancel = Cancel()
     view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
-    with (
-        cancelling(cancel) as interrupt,
-        Connector(connect_options(targets, output if output.verbose > 1 else None)) as connector,
-        SessionPool(connector, cancel, forks=targets.forks) as pool,
-        view,
-    ):
+    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
         report = query_project(
             project,
             hosts,
@@ -99,4 +89,4 @@ def sync_command(
     else:
         show(report, quiet=output.quiet, no_color=output.no_color)
     sys.stdout.flush()
-    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+    raise interrupt.or_exit(report.exit_code)

@@ -32,11 +32,7 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options, host_options
-    from ipexctl.cli.interrupt import cancelling
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.cli.hosts import check_home, choose_hosts, host_options, session_pool
     from ipexctl.trust import setup
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import show, show_json
@@ -44,12 +40,7 @@ def trust_command(
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
     options = setup.TrustOptions(home_dir, home.iface, targets.timeout, dry_run)
-    cancel = Cancel()
-    with (
-        cancelling(cancel) as interrupt,
-        Connector(connect_options(targets, output)) as connector,
-        SessionPool(connector, cancel, forks=targets.forks) as pool,
-    ):
+    with session_pool(targets, output) as (pool, interrupt):
         report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)
     if targets.host_keys is HostKeyPolicy.off and report.by == "config":
         print_message("note: with --host-keys off, the host keys on node0 are not verified")
@@ -57,4 +48,4 @@ def trust_command(
         show_json(report)
     else:
         show(report, quiet=output.quiet, no_color=output.no_color, options=host_options(targets, home))
-    raise typer.Exit(interrupt.code if interrupt.code is not None else report.exit_code)
+    raise interrupt.or_exit(report.exit_code)

@@ -60,21 +60,12 @@ def versions(
     if targets.hosts is None and targets.hostfile is None:
         report = versions_without_hosts(request, rows)
     else:
-        from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
-        from ipexctl.cli.interrupt import cancelling
-        from ipexctl.remote.cancel import Cancel
-        from ipexctl.remote.connector import Connector
-        from ipexctl.remote.session_pool import SessionPool
+        from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
         from ipexctl.stack.versions import versions_for
 
         hosts = choose_hosts(targets)
         home_dir = check_home(home)
-        cancel = Cancel()
-        with (
-            cancelling(cancel) as interrupt,
-            Connector(connect_options(targets, output)) as connector,
-            SessionPool(connector, cancel, forks=targets.forks) as pool,
-        ):
+        with session_pool(targets, output) as (pool, interrupt):
             report = versions_for(hosts, request, rows, pool, home=home_dir, timeout=targets.timeout)
         code = interrupt.code
     if code is not None:
