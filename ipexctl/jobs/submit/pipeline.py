@@ -20,7 +20,7 @@ from ipexctl.jobs.submit.context import gather
 from ipexctl.jobs.submit.job import job_of
 from ipexctl.jobs.submit.pending import abandoned_runs, clear_pending, mark_pending
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
-from ipexctl.jobs.submit.preflight.imports import complete_requirements, install_command
+from ipexctl.jobs.submit.preflight.imports import install_command, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.project import files_in_other_generations
 from ipexctl.jobs.submit.request import StartFailure
@@ -221,10 +221,8 @@ def _preflight(
     notify: Callable[[str], None],
 ) -> StartFailure | None:
     """Check the connections between the hosts with ranks, and the imports of the script."""
-    requirements = project.requirements if request.sync else None
-    if requirements is not None:
-        requirements = complete_requirements(requirements, request, context)
-    result = check_connectivity(_nodes(context, plan), context, pool, requirements)
+    script = with_environment(project.script, request, context) if project.script and request.sync else None
+    result = check_connectivity(_nodes(context, plan), context, pool, script)
     if isinstance(result, str) and result:
         notify(f"note: {result}")
     return result if isinstance(result, StartFailure) else None

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.submit.preflight.imports import requirements_of_module, requirements_of_script
+from ipexctl.jobs.submit.preflight.imports import project_module, project_script
 from ipexctl.sync.root import path_problem, root_for, root_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.preflight.imports import ScriptRequirements
+    from ipexctl.jobs.submit.preflight.imports import Script
     from ipexctl.jobs.submit.request import RunRequest
 
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
@@ -32,7 +32,7 @@ class ProjectLocation:
     """The working directory of the ranks, relative to the root."""
     command: tuple[str, ...]
     """The command of the ranks; a script is relative to the working directory."""
-    requirements: ScriptRequirements | None = None
+    script: Script | None = None
     """None if nothing is known of the command."""
 
     def executed_path(self, request: RunRequest) -> str:
@@ -62,18 +62,19 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
     subdirectory = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
     workdir = root / subdirectory
     if script is None:
-        requirements = requirements_of_module(request.script, workdir) if request.kind == "module" else None
-        return ProjectLocation(root, subdirectory, request.argv, requirements)
+        module = project_module(request.script, workdir) if request.kind == "module" else None
+        return ProjectLocation(root, subdirectory, request.argv, module)
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
         raise UserError(
             f"the script {quoted(str(script))} is not below {root}",
             fix="name a directory that contains both: --cwd DIR",
         )
-    requirements = requirements_of_script(str(script), path, workdir)
     argument = os.path.relpath(path, workdir)
     argument = f"./{argument}" if argument.startswith("-") else argument  # Python takes `-x.py` for options
-    return ProjectLocation(root, subdirectory, (argument, *request.argv[1:]), requirements)
+    return ProjectLocation(
+        root, subdirectory, (argument, *request.argv[1:]), project_script(str(script), path, workdir)
+    )
 
 
 def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--no-sync") -> str:

@@ -20,8 +20,8 @@ from ipexctl.jobs.submit.preflight.imports import (
     Script,
     check_imports,
     check_syntax,
+    project_script,
     read_script,
-    requirements_of_script,
 )
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import LaunchOptions
@@ -95,7 +95,7 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
         Case("modules: doubt", str(check_imports(scripts.needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]}))),
     ]
     for wanted in (scripts.needs("intel_extension_for_pytorch"), scripts.needs("cv2", own=False)):
-        cases.append(refused("modules: another fix", check_imports(wanted, {"a": [wanted.modules[0].module]})))
+        cases.append(refused("modules: another fix", check_imports(wanted, {"a": [wanted.imports[0].module]})))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
     cases.append(refusal("syntax", check_syntax, Script("train.py", "x = 1\ndef f(:\n"), fault))
     directory = tmp_path / "train.py"
@@ -103,7 +103,7 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     monkeypatch.chdir(tmp_path)
     return [
         *cases,
-        refusal("a script that can't be read", requirements_of_script, "train.py", directory, tmp_path, at=tmp_path),
+        refusal("a script that can't be read", project_script, "train.py", directory, tmp_path, at=tmp_path),
     ]
 
 

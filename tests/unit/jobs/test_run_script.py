@@ -12,13 +12,12 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.jobs.submit.preflight.imports import (
     Import,
     Script,
-    ScriptRequirements,
     check_imports,
     check_syntax,
     install_command,
+    project_module,
+    project_script,
     read_script,
-    requirements_of_module,
-    requirements_of_script,
 )
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.stack.env.record import EnvRecord
@@ -115,13 +114,11 @@ def test_modules_of_the_project_are_not_asked_for(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
     (tmp_path / "train.py").write_text("import beside, ext, pkg.deep, tqdm")
-    assert [each.module for each in requirements_of_script("train.py", tmp_path / "train.py", tmp_path).modules] == [
-        "tqdm"
-    ]
+    assert [each.module for each in project_script("train.py", tmp_path / "train.py", tmp_path).imports] == ["tqdm"]
     below = tmp_path / "scripts" / "train.py"
     below.write_text("import own, beside")
-    needs = requirements_of_script("scripts/train.py", below, tmp_path)
-    assert ([each.module for each in needs.modules], needs.misplaced) == (["beside"], ("beside",))
+    needs = project_script("scripts/train.py", below, tmp_path)
+    assert ([each.module for each in needs.imports], needs.misplaced) == (["beside"], ("beside",))
     said = check_imports(needs, {"a": ["beside"]})
     assert isinstance(said, StartFailure)
     assert "-x PYTHONPATH=." in said.fix
@@ -130,20 +127,20 @@ def test_modules_of_the_project_are_not_asked_for(tmp_path: Path) -> None:
 def test_a_module_is_found_in_the_project_or_asked_of_the_hosts(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_text("import pkg.data, tqdm")
-    ours = requirements_of_module("pkg.train", tmp_path)
+    ours = project_module("pkg.train", tmp_path)
     assert ours is not None
-    assert (ours.script.name, [each.module for each in ours.modules]) == ("pkg/train.py", ["tqdm"])
-    theirs = requirements_of_module("torch.distributed.run", tmp_path)
+    assert (ours.name, [each.module for each in ours.imports]) == ("pkg/train.py", ["tqdm"])
+    theirs = project_module("torch.distributed.run", tmp_path)
     assert theirs is not None
     said = check_imports(theirs, {"a": ["torch"]})
     assert isinstance(said, StartFailure)
     assert missing(said.reason, "a torch -m") == []
-    assert requirements_of_module("pkg.made_later", tmp_path) is None
+    assert project_module("pkg.made_later", tmp_path) is None
 
 
-def needs(*modules: str, **more: Any) -> ScriptRequirements:
+def needs(*modules: str, **more: Any) -> Script:
     imports = tuple(Import(module, line) for line, module in enumerate(modules, 4))
-    return ScriptRequirements(Script("train.py"), imports, **more)
+    return Script("train.py", imports=imports, **more)
 
 
 def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> None:
@@ -166,8 +163,8 @@ def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> Non
         (needs("cv2", own=False), "-m pip install opencv-python-headless"),
     ],
 )
-def test_what_no_package_would_bring_is_said_otherwise(wanted: ScriptRequirements, fix: str) -> None:
-    said = check_imports(wanted, {"a": [wanted.modules[0].module]})
+def test_what_no_package_would_bring_is_said_otherwise(wanted: Script, fix: str) -> None:
+    said = check_imports(wanted, {"a": [wanted.imports[0].module]})
     assert isinstance(said, StartFailure)
     assert fix in said.fix
 
@@ -205,4 +202,4 @@ def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "read_bytes", denied)
     with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
-        requirements_of_script("train.py", tmp_path / "train.py", tmp_path)
+        project_script("train.py", tmp_path / "train.py", tmp_path)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
-    from ipexctl.jobs.submit.preflight.imports import ScriptRequirements
+    from ipexctl.jobs.submit.preflight.imports import Script
     from ipexctl.remote.session_pool import SessionPool
 
 _SECONDS: Final = 6.0
@@ -29,14 +29,14 @@ _OPEN_PORTS: Final = (
 
 
 def check_connectivity(
-    hosts: Sequence[Host], context: RunContext, pool: SessionPool, requirements: ScriptRequirements | None = None
+    hosts: Sequence[Host], context: RunContext, pool: SessionPool, script: Script | None = None
 ) -> StartFailure | str:
     """One round trip to node0, the first host. Returns a note, or an empty text, if the run may start.
 
     Raises a FileError for a syntax error in the script.
     """
     node0, *others = hosts
-    if not others and requirements is None:
+    if not others and script is None:
         return ""
     names = {context.ssh_names[host.name]: host.name for host in others}
     config = ("-F", context.ssh_config) if context.ssh_config else ()
@@ -47,7 +47,7 @@ def check_connectivity(
         "probe": login_line(agent_command_of(context.env.python, "network.ports"), secrets.token_hex(8)),
         "nodes": [{"word": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
         "seconds": _SECONDS,
-        "script": requirements.to_json() if requirements is not None else None,
+        "script": script.to_json() if script is not None else None,
     }
     try:
         reply = call(
@@ -62,13 +62,13 @@ def check_connectivity(
         )
     except HostError as error:
         return StartFailure.of_host(node0.name, error)
-    if requirements is not None:
-        check_syntax(requirements.script, reply["fault"])
+    if script is not None:
+        check_syntax(script, reply["fault"])
     results = {names[ssh_name]: result for ssh_name, result in reply["nodes"].items()}
     if failure := evaluate_connectivity(node0.name, context.addresses, results):
         return failure
     missing = {node0.name: reply["missing"], **{name: result["missing"] for name, result in results.items()}}
-    return check_imports(requirements, missing) if requirements is not None else ""
+    return check_imports(script, missing) if script is not None else ""
 
 
 def evaluate_connectivity(

@@ -74,59 +74,50 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Script:
+    """A script and what it needs of the Python on the hosts."""
+
     name: str
     """As the user named it."""
     text: str | None = None
     """None if it is not text: a zip archive, compiled code."""
     imports: tuple[Import, ...] = ()
+    """Without modules of the project, once that is known."""
     doubt: str = ""
     """The reason why a missing module may be found when the script runs."""
-
-    def line(self, number: int) -> str:
-        lines = (self.text or "").split("\n")
-        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptRequirements:
-    """What a script needs of the Python on the hosts."""
-
-    script: Script
-    modules: tuple[Import, ...] = ()
-    """Modules that are not part of the project."""
     misplaced: tuple[str, ...] = ()
-    """Modules of these that the project has in its working directory, where Python does not look for them."""
-    doubt: str = ""
-    """The reason why a missing module may be found when the script runs."""
+    """Imported modules that the project has in its working directory, where Python does not look for them."""
     own: bool = True
     """Whether the environment is made by ipexctl: variables of a login do not apply to it."""
     install: str = ""
     """The command that makes the environment as it is."""
 
+    def line(self, number: int) -> str:
+        lines = (self.text or "").split("\n")
+        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
+
     def to_json(self) -> dict[str, Any]:
-        """The request for `node/run/imports.py`."""
-        text = self.script.text
+        """The request for `node/network/imports.py`."""
         return {
-            "modules": [entry.module for entry in self.modules],
+            "modules": [entry.module for entry in self.imports],
             "own": self.own,
-            "name": self.script.name,
-            "source": text if text is not None and len(text) <= _LONGEST_SCRIPT else None,
+            "name": self.name,
+            "source": self.text if self.text is not None and len(self.text) <= _LONGEST_SCRIPT else None,
         }
 
 
-def requirements_of_script(name: str, path: Path, cwd: Path) -> ScriptRequirements:
+def project_script(name: str, path: Path, cwd: Path) -> Script:
     """Raises a UserError if the script cannot be read or is not Python."""
-    return _requirements(_read(name, path), (path.parent, path.resolve().parent), cwd)
+    return _without_project(_read(name, path), (path.parent, path.resolve().parent), cwd)
 
 
-def requirements_of_module(name: str, cwd: Path) -> ScriptRequirements | None:
-    """The requirements of `-m NAME`; None for a module of the project that is not found as a file."""
+def project_module(name: str, cwd: Path) -> Script | None:
+    """The script of `-m NAME`; None for a module of the project that is not found as a file."""
     base = cwd.joinpath(*name.split("."))
     for path in (base.with_name(f"{base.name}.py"), base / "__main__.py"):
         if path.is_file():
-            return _requirements(_read(str(path.relative_to(cwd)), path), (cwd,), cwd)
+            return _without_project(_read(str(path.relative_to(cwd)), path), (cwd,), cwd)
     top = name.partition(".")[0]
-    return None if _has_module(cwd, top) else ScriptRequirements(Script(name), (Import(top, 0),))
+    return None if _has_module(cwd, top) else Script(name, imports=(Import(top, 0),))
 
 
 def _read(name: str, path: Path) -> Script:
@@ -138,12 +129,12 @@ def _read(name: str, path: Path) -> Script:
         ) from None
 
 
-def _requirements(script: Script, import_paths: tuple[Path, ...], cwd: Path) -> ScriptRequirements:
-    modules = tuple(
+def _without_project(script: Script, import_paths: tuple[Path, ...], cwd: Path) -> Script:
+    imports = tuple(
         entry for entry in script.imports if not any(_has_module(path, entry.module) for path in import_paths)
     )
-    misplaced = tuple(entry.module for entry in modules if _has_module(cwd, entry.module))
-    return ScriptRequirements(script, modules, misplaced, script.doubt)
+    misplaced = tuple(entry.module for entry in imports if _has_module(cwd, entry.module))
+    return replace(script, imports=imports, misplaced=misplaced)
 
 
 def _has_module(directory: Path, module: str) -> bool:
@@ -232,17 +223,15 @@ def _is_install(node: ast.AST) -> bool:
     return node.value == "pip" or node.value.startswith(("pip install", "python -m pip install"))
 
 
-def complete_requirements(
-    requirements: ScriptRequirements, request: RunRequest, context: RunContext
-) -> ScriptRequirements:
-    """With what the call and the environment add."""
-    doubt = requirements.doubt
+def with_environment(script: Script, request: RunRequest, context: RunContext) -> Script:
+    """With what the options and the environment say about imports."""
+    doubt = script.doubt
     if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in request.options.exports):
         doubt = doubt or "PYTHONPATH is exported"
     if request.setup:
         doubt = doubt or f"{request.setup} may set where Python looks for modules"
     install = install_command(context.env_record(context.env.name), request.env)
-    return replace(requirements, doubt=doubt, own=context.env.name is not None, install=install)
+    return replace(script, doubt=doubt, own=context.env.name is not None, install=install)
 
 
 def check_syntax(script: Script, error: Mapping[str, Any] | None) -> None:
@@ -259,21 +248,21 @@ def check_syntax(script: Script, error: Mapping[str, Any] | None) -> None:
     raise FileError(script.name, number, what, text=line, column=column, fix=fix)
 
 
-def check_imports(requirements: ScriptRequirements, missing: Mapping[str, Sequence[str]]) -> StartFailure | str:
+def check_imports(script: Script, missing: Mapping[str, Sequence[str]]) -> StartFailure | str:
     """`missing` maps hosts to the modules they lack. Returns a note, or an empty text, if the run may start. Pure."""
     by_module: dict[str, list[str]] = {}
     for host, modules in missing.items():
         for module in modules:
             by_module.setdefault(module, []).append(host)
-    needed = [entry for entry in requirements.modules if entry.module in by_module]
+    needed = [entry for entry in script.imports if entry.module in by_module]
     if not needed:
         return ""
     hosts = tuple(by_module[needed[0].module])
     same_hosts = [entry for entry in needed if tuple(by_module[entry.module]) == hosts]
-    reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, requirements.script.name)}"
-    if requirements.doubt:
-        return f"{reason}; {requirements.doubt}, so the run starts all the same"
-    return StartFailure(reason, _fix(needed, requirements), hosts)
+    reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, script.name)}"
+    if script.doubt:
+        return f"{reason}; {script.doubt}, so the run starts all the same"
+    return StartFailure(reason, _fix(needed, script), hosts)
 
 
 def _named(imports: Sequence[Import], script: str) -> str:
@@ -289,9 +278,9 @@ def _and(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _fix(imports: Sequence[Import], requirements: ScriptRequirements) -> str:
+def _fix(imports: Sequence[Import], script: Script) -> str:
     names = [entry.module for entry in imports]
-    if misplaced := [name for name in names if name in requirements.misplaced]:
+    if misplaced := [name for name in names if name in script.misplaced]:
         return f"{misplaced[0]} is in the project's working directory; to import it from there: -x PYTHONPATH=."
     if removed := [name for name in names if name in sys.stdlib_module_names]:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -299,9 +288,9 @@ def _fix(imports: Sequence[Import], requirements: ScriptRequirements) -> str:
     if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
         return f"another stack has it: ipexctl install {option}"
     packages = [_PACKAGES.get(name, name) for name in names]
-    if not requirements.own:
+    if not script.own:
         return f"in that Python, on each host: -m pip install {shlex.join(packages)}"
-    return " ".join([requirements.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
+    return " ".join([script.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
 
 
 def install_command(record: EnvRecord | None, name: str) -> str:
