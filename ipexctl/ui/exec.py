@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
-from ipexctl.ui.run.lines import LONGEST_LINE, PrefixedLines
+from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.safe_output import Pipe, for_terminal
 
 if TYPE_CHECKING:
@@ -27,34 +27,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.execute import ExecResult
     from ipexctl.remote.outcome import Report
     from ipexctl.remote.session import Stream
-
-
-class Prefixer:
-    """Adds a prefix to complete lines and passes every byte on; on a terminal, `PrefixedLines` takes its place."""
-
-    def __init__(self, prefix: bytes) -> None:
-        self._prefix = prefix
-        self._tail: list[bytes] = []
-        self._size = 0
-
-    def feed(self, data: bytes) -> bytes:
-        cut = data.rfind(b"\n") + 1
-        if not cut:
-            self._tail.append(data)
-            self._size += len(data)
-            return self.flush() if self._size > LONGEST_LINE else b""
-        complete = b"".join([*self._tail, data[: cut - 1]])
-        rest = data[cut:]
-        self._tail, self._size = ([rest], len(rest)) if rest else ([], 0)
-        return self._prefix + complete.replace(b"\n", b"\n" + self._prefix) + b"\n"
-
-    def flush(self) -> bytes:
-        """The buffered rest of a line that has no end."""
-        if not self._size:
-            return b""
-        complete = b"".join(self._tail)
-        self._tail, self._size = [], 0
-        return self._prefix + complete + b"\n"
 
 
 class LiveOutput:
@@ -74,14 +46,14 @@ class LiveOutput:
             "stdout": wants_color(sys.stdout, os.environ, no_color=no_color),
             "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
         }
-        self._prefixers: dict[tuple[Host, Stream], Prefixer | PrefixedLines] = {}
+        self._prefixers: dict[tuple[Host, Stream], PrefixedLines] = {}
 
     @property
     def broken(self) -> OSError | None:
         return self._pipes["stdout"].broken or self._pipes["stderr"].broken
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        prefixers: dict[Stream, Prefixer | PrefixedLines] = {
+        prefixers: dict[Stream, PrefixedLines] = {
             "stdout": self._prefixer(host, "stdout"),
             "stderr": self._prefixer(host, "stderr"),
         }
@@ -104,11 +76,11 @@ class LiveOutput:
         for pipe in self._pipes.values():
             pipe.finish(1.0 if self._cancel.thrown else None)
 
-    def _prefixer(self, host: Host, stream: Stream) -> Prefixer | PrefixedLines:
+    def _prefixer(self, host: Host, stream: Stream) -> PrefixedLines:
         name = printable(host.name)
         color = "36" if stream == "stdout" else "33"
         text = f"\x1b[{color}m{name}:\x1b[0m " if self._tinted[stream] else f"{name}: "
-        prefixer = PrefixedLines(text.encode()) if self._terminal[stream] else Prefixer(text.encode())
+        prefixer = PrefixedLines(text.encode(), keep_states=not self._terminal[stream])
         self._prefixers[host, stream] = prefixer
         return prefixer
 

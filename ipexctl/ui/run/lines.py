@@ -1,4 +1,4 @@
-"""Splits one stream of one rank into lines: all of them for plain output, the newest for the live view.
+"""Splits one stream of a rank or a host into lines: all of them for plain output, the newest for the live view.
 
 A progress bar rewrites its line with `\\r`; only its last state counts as the line. The rank's log file has all states.
 """
@@ -15,10 +15,14 @@ _LONGEST_VIEWED: Final = 16 << 10
 
 
 class PrefixedLines:
-    """Adds a prefix to complete lines; the result does not depend on how the bytes arrive in chunks."""
+    """Adds a prefix to complete lines; the result does not depend on how the bytes arrive in chunks.
 
-    def __init__(self, prefix: bytes, longest: int = LONGEST_LINE) -> None:
+    With `keep_states`, every byte of a rewritten line is passed on, not only its last state.
+    """
+
+    def __init__(self, prefix: bytes, longest: int = LONGEST_LINE, *, keep_states: bool = False) -> None:
         self._prefix = prefix
+        self._keep_states = keep_states
         self._longest = longest
         self._buffered: list[bytes] = []
         self._size = 0
@@ -26,7 +30,8 @@ class PrefixedLines:
         self._is_bar = False  # the buffered line was rewritten with \r
 
     def feed(self, data: bytes) -> bytes:
-        if self._size + len(data) <= self._longest and not self._is_bar and b"\r" not in data:
+        has_states = not self._keep_states and (self._is_bar or b"\r" in data)
+        if self._size + len(data) <= self._longest and not has_states:
             cut = data.rfind(b"\n") + 1
             if not cut:
                 self._buffered.append(data)
@@ -42,9 +47,9 @@ class PrefixedLines:
         """The buffered rest of a line that has no end."""
         line = b"".join(self._buffered)
         out: list[bytes] = []
-        state = line.rstrip(b"\r")
+        state = self._without_returns(line)
         if state and not (self._is_bar and state.isspace()):  # a progress bar that erased itself is not shown
-            self._show(state[state.rfind(b"\r") + 1 :], out)
+            self._show(self._rewritten(state, out), out)
         self._buffer(b"")
         self._is_partly_shown = self._is_bar = False
         return b"".join(out)
@@ -53,11 +58,11 @@ class PrefixedLines:
         out: list[bytes] = []
         *lines, rest = b"".join([*self._buffered, data]).split(b"\n")
         for line in lines:
-            state = self._rewritten(line.rstrip(b"\r"), out)
+            state = self._rewritten(self._without_returns(line), out)
             if state or not self._is_partly_shown:
                 self._show(state, out)
             self._is_partly_shown = self._is_bar = False
-        bare = rest.rstrip(b"\r")
+        bare = self._without_returns(rest)
         state = self._rewritten(bare, out)
         while len(state) > self._longest:
             out.append(self._prefix + state[: self._longest] + b"\n")
@@ -66,9 +71,12 @@ class PrefixedLines:
         self._buffer(state + b"\r" if len(bare) < len(rest) else state)
         return b"".join(out)
 
+    def _without_returns(self, line: bytes) -> bytes:
+        return line if self._keep_states else line.rstrip(b"\r")
+
     def _rewritten(self, line: bytes, out: list[bytes]) -> bytes:
         """The last state of a line. A state too long to buffer is shown completely, in whatever chunks it came."""
-        if b"\r" not in line:
+        if self._keep_states or b"\r" not in line:
             return line
         self._is_bar = True
         *states, last = line.split(b"\r")

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from ipexctl.hosts.host import Host
 from ipexctl.remote.execute import ExecResult
 from ipexctl.remote.outcome import Report
-from ipexctl.ui.exec import CollectedOutput, FailureReport, Prefixer, show_gathered, show_json
+from ipexctl.ui.exec import CollectedOutput, FailureReport, show_gathered, show_json
 from ipexctl.ui.messages import excerpt, wants_color
-from ipexctl.ui.run.lines import LONGEST_LINE
+from ipexctl.ui.run.lines import LONGEST_LINE, PrefixedLines
 
 
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\r", b"\n")), max_size=12))
 def test_every_line_has_the_prefix_once_and_no_byte_is_lost(chunks: list[bytes]) -> None:
-    prefixer = Prefixer(b"n1: ")
+    prefixer = PrefixedLines(b"n1: ", keep_states=True)
     out = b"".join(prefixer.feed(chunk) for chunk in chunks) + prefixer.flush()
     whole = b"".join(chunks)
     lines = whole.split(b"\n")
@@ -30,7 +30,7 @@ def test_every_line_has_the_prefix_once_and_no_byte_is_lost(chunks: list[bytes])
 
 
 def test_only_whole_lines_leave_until_the_flush() -> None:
-    prefixer = Prefixer(b"> ")
+    prefixer = PrefixedLines(b"> ", keep_states=True)
     assert prefixer.feed(b"abc") == b""
     assert prefixer.feed(b"def\nghi") == b"> abcdef\n"
     assert prefixer.flush() == b"> ghi\n"
@@ -38,7 +38,7 @@ def test_only_whole_lines_leave_until_the_flush() -> None:
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
-    prefixer = Prefixer(b"> ")
+    prefixer = PrefixedLines(b"> ", keep_states=True)
     out = b"".join(prefixer.feed(b"x" * 65536) for _ in range(40))
     assert out.count(b"x") > LONGEST_LINE
     assert out.count(b"x") + prefixer.flush().count(b"x") == 40 * 65536
