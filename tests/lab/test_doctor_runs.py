@@ -135,9 +135,9 @@ def test_a_node_asked_alone_cannot_tell_and_advises_nothing_that_ends_a_process(
     run = started(cluster)
     alone = activity(cluster, "-l", "node2")
     assert list(alone["node2"]) == ["activity.leftovers"]
-    check_unknown(alone["node2"]["activity.leftovers"], run, "its node0, node1, was not asked")
+    check_unknown(alone["node2"]["activity.leftovers"], run, "its node0, node1, is not among the hosts")
     other = activity(cluster, "-l", "node2", env={"XDG_STATE_HOME": str(tmp_path / "other")})
-    check_unknown(other["node2"]["activity.leftovers"], run, "its node0 was not asked")
+    check_unknown(other["node2"]["activity.leftovers"], run, "its node0 is not among the hosts")
 
 
 def test_where_node0_does_not_answer_it_is_named(cluster: Cluster, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_hosts_of_one_home_all_read_the_record_and_only_node0_can_tell(shared: C
         "node1": ["activity.runs"], "node2": ["activity.runs"],
     }  # fmt: skip
     alone = activity(shared, "-l", "node2", env={"XDG_STATE_HOME": str(shared.state / "other")})
-    check_unknown(alone["node2"]["activity.leftovers"], run, "its node0, node1, was not asked")
+    check_unknown(alone["node2"]["activity.leftovers"], run, "its node0, node1, is not among the hosts")
     break_host(shared.lab.hosts[0], "sshd-dead")
     silent = activity(shared, "--connect-timeout", "4", env={"XDG_STATE_HOME": str(shared.state / "other")})
     check_unknown(silent["node2"]["activity.leftovers"], run, "its node0, node1, did not answer")
