@@ -279,7 +279,7 @@ def read_launch_call(
     )
     request = RunRequest(
         kind=parsed.kind,
-        argv=parsed.words,
+        argv=parsed.argv,
         options=options_of(parsed.config, parsed.options, len(hosts)),
         accelerate=parsed.config,
         stack=launch.stack,

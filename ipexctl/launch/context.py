@@ -24,7 +24,7 @@ class NodeLayout:
     name: str
     facts: Facts
     address: str
-    word: str
+    ssh_name: str
     """The name mpirun uses for it."""
     first: int
     """Its first rank."""

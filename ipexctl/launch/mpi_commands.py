@@ -119,7 +119,7 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
 def hostfile(context: LaunchContext) -> str:
     """The hostfile of mpirun: each host with its planned ranks."""
     form = "{} slots={}\n" if context.flavor == "openmpi" else "{}:{}\n"
-    return "".join(form.format(node.word, node.count) for node in context.nodes)
+    return "".join(form.format(node.ssh_name, node.count) for node in context.nodes)
 
 
 def files(context: LaunchContext) -> tuple[LaunchFile, ...]:

@@ -84,13 +84,13 @@ def _nodes(request: LaunchRequest, counts: dict[str, int], workers: int) -> tupl
             continue
         facts = request.facts[host.name]
         address = "127.0.0.1" if len(counts) == 1 else request.internal[host.name]
-        word = request.words.get(host.name, host.name)
+        ssh_name = request.ssh_names.get(host.name, host.name)
         if (len(counts) == 1 or host is request.node0) and ":" not in address:
-            word = address  # hydra recognises its own machine by the address, and would use ssh for some names
+            ssh_name = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
         binding = bind(cores, counts[host.name], workers, request.options.bind)
         iface = comm_env.iface_of(facts, address) if len(counts) > 1 else None
-        nodes.append(NodeLayout(host.name, facts, address, word, first, cores, binding, iface))
+        nodes.append(NodeLayout(host.name, facts, address, ssh_name, first, cores, binding, iface))
         first += counts[host.name]
     return tuple(nodes)
 
@@ -105,11 +105,11 @@ def _check_names(context: LaunchContext) -> LaunchRefusal | None:
             f"Open MPI can't use {config}: it divides the path at its spaces",
             "--home DIR with a path without spaces, or --mpi intel",
         )
-    ipv6 = [node for node in context.nodes if ":" in node.word]
+    ipv6 = [node for node in context.nodes if ":" in node.ssh_name]
     if not ipv6:
         return None
     return LaunchRefusal(
-        f"mpirun can't use {ipv6[0].word}: it reads an IPv6 address in its list of hosts as a host and a count",
+        f"mpirun can't use {ipv6[0].ssh_name}: it reads an IPv6 address in its list of hosts as a host and a count",
         "a name for that host in the hostfile, with internal=ADDRESS behind it; or --iface with an IPv4 network",
         tuple(node.name for node in ipv6),
     )
@@ -129,7 +129,7 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
         RankPlan(node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory)
         for local_rank, slot in enumerate(node.binding.slots)
     )
-    return HostPlan(node.name, node.address, node.word, ranks, node.iface, node.facts.cpu.tier)
+    return HostPlan(node.name, node.address, node.ssh_name, ranks, node.iface, node.facts.cpu.tier)
 
 
 def _command(request: LaunchRequest) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ class LaunchRequest:
     cwd: str
     rundir: str
     """The run's directory, the same on every host."""
-    words: Mapping[str, str] = field(default_factory=dict, hash=False)
+    ssh_names: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Host → the name node0 uses for it with ssh; without an entry its own name."""
     ssh_config: str | None = None
     """The ssh config of `trust` on node0; None: that of the account."""

@@ -72,7 +72,7 @@ class UnwrappedCommand:
 
     launcher: Launcher
     kind: CommandKind
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Option → value, `true` for a flag; names with underscores."""
 
@@ -81,24 +81,24 @@ class UnwrappedCommand:
         return self.options.get("config_file")
 
 
-def unwrap(words: Sequence[str]) -> UnwrappedCommand | None:
+def unwrap(argv: Sequence[str]) -> UnwrappedCommand | None:
     """None without another launcher. Raises a UserError if it has no script."""
-    at, launcher = _find_launcher(words)
+    at, launcher = _find_launcher(argv)
     if launcher is None:
         return None
     options: dict[str, str] = {}
-    while at < len(words) and words[at].startswith("-") and words[at] != "--":
-        name, equals, value = words[at].lstrip("-").partition("=")
+    while at < len(argv) and argv[at].startswith("-") and argv[at] != "--":
+        name, equals, value = argv[at].lstrip("-").partition("=")
         name = name.replace("-", "_")
         at += 1
         if name in FLAGS[launcher]:
             options[name] = "true"
         elif equals:
             options[name] = value
-        elif at < len(words):
-            options[name] = words[at]
+        elif at < len(argv):
+            options[name] = argv[at]
             at += 1
-    rest = tuple(words[at + 1 :] if at < len(words) and words[at] == "--" else words[at:])
+    rest = tuple(argv[at + 1 :] if at < len(argv) and argv[at] == "--" else argv[at:])
     if not rest:
         raise UserError(f"{launcher} what?", fix=f"-- {launcher} SCRIPT.py [ARGS…], or SCRIPT.py without {launcher}")
     kind: CommandKind = "script"
@@ -109,18 +109,18 @@ def unwrap(words: Sequence[str]) -> UnwrappedCommand | None:
     return UnwrappedCommand(launcher, kind, rest, options)
 
 
-def _find_launcher(words: Sequence[str]) -> tuple[int, Launcher | None]:
+def _find_launcher(argv: Sequence[str]) -> tuple[int, Launcher | None]:
     """The launcher, and the position of its first option."""
-    if not words:
+    if not argv:
         return 0, None
     start = 0
-    if PurePosixPath(words[0]).name.startswith("python"):
-        while start + 1 < len(words) and words[start + 1] in ("-u", "-I", "-s", "-E"):
+    if PurePosixPath(argv[0]).name.startswith("python"):
+        while start + 1 < len(argv) and argv[start + 1] in ("-u", "-I", "-s", "-E"):
             start += 1
-        if start + 2 >= len(words) or words[start + 1] != "-m":
+        if start + 2 >= len(argv) or argv[start + 1] != "-m":
             return 0, None
         start += 2
-    first = (PurePosixPath(words[start]).name, *words[start + 1 : start + 2])
+    first = (PurePosixPath(argv[start]).name, *argv[start + 1 : start + 2])
     for spec, launcher in COMMANDS.items():
         if first[: len(spec)] == spec:
             return start + len(spec), launcher
@@ -179,7 +179,7 @@ class LauncherArguments:
     """The arguments of run without another launcher."""
 
     kind: CommandKind
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     options: LaunchOptions
     config: AccelerateConfig | None
     note: str = ""
@@ -187,18 +187,18 @@ class LauncherArguments:
 
 def without_launcher(
     kind: CommandKind,
-    words: tuple[str, ...],
+    argv: tuple[str, ...],
     options: LaunchOptions,
     config: AccelerateConfig | None,
     environ: Mapping[str, str],
 ) -> LauncherArguments:
     """`-- accelerate launch X` and `-- torchrun X` become X, with their options."""
-    found = unwrap(words) if kind == "command" else None
+    found = unwrap(argv) if kind == "command" else None
     if found is None:
-        return LauncherArguments(kind, words, options, config)
-    note = f"{found.launcher} is left out, as it would launch a second time: every rank runs {found.words[0]}"
+        return LauncherArguments(kind, argv, options, config)
+    note = f"{found.launcher} is left out, as it would launch a second time: every rank runs {found.argv[0]}"
     if found.launcher == "torchrun":
-        return LauncherArguments(found.kind, found.words, of_torchrun(found, options), config, note)
+        return LauncherArguments(found.kind, found.argv, of_torchrun(found, options), config, note)
     if config is None:
         own = None if "cpu" in found.options else default_file(environ)
         if found.config_file is not None:
@@ -206,5 +206,5 @@ def without_launcher(
         elif own is not None:
             config = replace(read_accelerate_file(own), hostfile_found=True)
     return LauncherArguments(
-        found.kind, found.words, threads_of_accelerate(found, options), config_of(found, config), note
+        found.kind, found.argv, threads_of_accelerate(found, options), config_of(found, config), note
     )

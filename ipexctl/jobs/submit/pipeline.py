@@ -181,7 +181,7 @@ def make_plan(
             kind=request.kind,
             cwd=context.home,
             rundir=f"{context.home}/runs/{run}",
-            words=context.ssh_names,
+            ssh_names=context.ssh_names,
             ssh_config=context.ssh_config,
             options=options,
             mpi_seen=context.mpi,

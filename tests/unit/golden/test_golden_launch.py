@@ -72,7 +72,7 @@ def refusals() -> list[Case]:
     six = {"node1": "fd00::1", "node2": "fd00::2"}
     scenes: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "no hosts": ((), {}),
-        "IPv6": ((one, two), {"internal": six, "words": six}),
+        "IPv6": ((one, two), {"internal": six, "ssh_names": six}),
         "no address": ((one, two), {"internal": {"node1": "10.1.0.1"}}),
         "one machine twice": ((one, two), {"internal": {"node1": "10.1.0.1", "node2": "10.1.0.1"}}),
         "two MPIs in one environment": ((one,), {"env": BOTH_MPIS, "mpi": "openmpi"}),

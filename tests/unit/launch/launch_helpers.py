@@ -125,7 +125,7 @@ def request(
     kind: Any = "script",
     ssh_config: str | None = "/home/me/.ipexctl/ssh/config",
     internal: Mapping[str, str] | None = None,
-    words: Mapping[str, str] | None = None,
+    ssh_names: Mapping[str, str] | None = None,
     mpi_seen: Any = None,
     **options: Any,
 ) -> LaunchRequest:
@@ -149,7 +149,7 @@ def request(
         kind=kind,
         cwd="/home/me/.ipexctl/code/digits",
         rundir=RUN,
-        words=words or {},
+        ssh_names=ssh_names or {},
         ssh_config=ssh_config,
         options=LaunchOptions(**options),
         mpi_seen=mpi_seen,

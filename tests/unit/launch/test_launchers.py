@@ -40,7 +40,7 @@ def unwrapped(line: str) -> UnwrappedCommand:
 )
 def test_what_the_ranks_execute(line: str, launcher: str, kind: str, words: tuple[str, ...]) -> None:
     found = unwrapped(line)
-    assert (found.launcher, found.kind, found.words) == (launcher, kind, words)
+    assert (found.launcher, found.kind, found.argv) == (launcher, kind, words)
 
 
 @pytest.mark.parametrize("line", ["python train.py", "accelerate config", "python -m pip list", "./torchrun.sh", ""])
@@ -84,9 +84,9 @@ def test_what_is_not_for_cpus_is_refused() -> None:
 def test_a_call_without_a_launcher_stays_as_it_is() -> None:
     words, options = ("python", "t.py"), LaunchOptions(n=2)
     asked = without_launcher("command", words, options, None, {})
-    assert (asked.kind, asked.words, asked.options, asked.config, asked.note) == ("command", words, options, None, "")
+    assert (asked.kind, asked.argv, asked.options, asked.config, asked.note) == ("command", words, options, None, "")
     # behind no `--` the words are a script of that name and its arguments
-    assert without_launcher("script", ("torchrun", "t.py"), options, None, {}).words == ("torchrun", "t.py")
+    assert without_launcher("script", ("torchrun", "t.py"), options, None, {}).argv == ("torchrun", "t.py")
 
 
 def test_the_file_that_accelerate_was_given_is_read(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_file_that_accelerate_was_given_is_read(tmp_path: Path) -> None:
     words = ("accelerate", "launch", "--config_file", str(file), "t.py")
     asked = without_launcher("command", words, LaunchOptions(), None, {})
     assert asked.config is not None
-    assert (asked.kind, asked.words, asked.config.processes) == ("script", ("t.py",), 8)
+    assert (asked.kind, asked.argv, asked.config.processes) == ("script", ("t.py",), 8)
     assert missing(asked.note, "accelerate launch") == []
     with pytest.raises(UserError, match="No such file"):
         without_launcher(
@@ -135,7 +135,7 @@ def test_the_hostfile_of_accelerates_own_configuration_is_not_named_by_the_user(
 def test_accelerates_threads_are_the_ranks() -> None:
     words = ("accelerate", "launch", "--num_cpu_threads_per_process", "3", "t.py", "--cpu")
     asked = without_launcher("command", words, LaunchOptions(), None, {})
-    assert (asked.options.omp, asked.words) == (3, ("t.py", "--cpu"))
+    assert (asked.options.omp, asked.argv) == (3, ("t.py", "--cpu"))
     assert without_launcher("command", words, LaunchOptions(omp=2), None, {}).options.omp == 2
     with pytest.raises(UserError, match="some"):
         without_launcher("command", (*words[:3], "some", "t.py"), LaunchOptions(), None, {})

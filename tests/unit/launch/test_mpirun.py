@@ -140,13 +140,13 @@ def test_ssh_goes_by_our_configuration_and_says_why_it_cannot() -> None:
 
 
 def test_node0_is_named_by_its_address_and_the_others_by_what_its_ssh_knows() -> None:
-    found = two(words={"node1": "alpha", "node2": "beta"})
+    found = two(ssh_names={"node1": "alpha", "node2": "beta"})
     assert [host.word for host in found.hosts] == ["10.1.0.1", "beta"]
 
 
 def test_hydra_cannot_be_told_an_ipv6_address() -> None:
     six = {"node1": "fd00::1", "node2": "fd00::2"}
-    found = refusal(machine(SPR, 1), machine(SPR, 2), internal=six, words=six)
+    found = refusal(machine(SPR, 1), machine(SPR, 2), internal=six, ssh_names=six)
     assert "fd00::1" in found.reason
     assert found.hosts == ("node1", "node2")
     assert two(internal=six).hostfile == "node1:2\nnode2:2\n"
