@@ -80,8 +80,11 @@ class NodeCheck:
             events[event["event"]] = event
             if "ready" in events and "result" in events:
                 return self.classify(events["ready"], events["result"], seconds)
-        errors = process.stderr.read().decode(errors="replace").strip().splitlines()
-        return NodeResult("login", errors[-1] if errors else "ssh gave no reason")
+        stderr = process.stderr.read().decode(errors="replace").split("\n")
+        errors = [line for line in stderr if line.strip() and not line.startswith("\x1e")]  # a marker of login_line
+        code = process.wait()
+        no_reason = "ssh gave no reason" if code == 255 else f"the port check ended there with exit code {code}"
+        return NodeResult("login", errors[-1].strip() if errors else no_reason)
 
     def classify(self, ready: Json, back: Json, seconds: float) -> NodeResult:
         """The connection back is known; test the one from node0, while the node still listens."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SSH = """#!/bin/sh
 case $2 in
+broken) printf '\036nonce\n' >&2; exit 3 ;;
 refused) echo noise; echo 'ssh: connect to host refused port 22: Connection refused' >&2; exit 255 ;;
 esac
 echo "a login shell's greeting"
@@ -59,3 +60,10 @@ def test_a_login_that_fails_has_the_last_line_of_ssh(tmp_path: Path) -> None:
     node = check(tmp_path, refused="127.0.0.1")["nodes"]["refused"]
     assert node["kind"] == "login"
     assert node["text"].endswith("Connection refused")
+
+
+def test_a_check_that_breaks_off_has_its_exit_code_and_no_marker(tmp_path: Path) -> None:
+    node = check(tmp_path, broken="127.0.0.1")["nodes"]["broken"]
+    assert node["kind"] == "login"
+    assert node["text"].isprintable()
+    assert node["text"].endswith("exit code 3")
