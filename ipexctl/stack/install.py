@@ -18,7 +18,6 @@ from ipexctl.stack.env.build import (
     check_env,
     find_obstacle,
     is_named,
-    machine_token,
     name_env,
     verify_only,
 )
@@ -110,7 +109,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             mpi=summary.mpi,
             why=plan.why,
             installer=locked.installer.to_json() if locked.installer else None,
-        ).to_json(),
+        ).shared_json(),
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,
         by_node0=locked.by_node0,
@@ -132,18 +131,8 @@ def _spec_of(context: InstallContext, known: Existing) -> EnvSpec | None:
         host = next(host for host in context.pending if host.name == name)
         lock = _read_lock(context, host, record)
         if lock is not None:
-            fields = EnvFields(
-                row=record.row,
-                python=record.python,
-                requests=record.requests,
-                backend=record.backend,
-                module=record.module,
-                retired=row.retired,
-                mpi=record.mpi,
-                why=record.why,
-                installer=record.installer,
-            ).to_json()
-            return EnvSpec(record.name, lock, None, fields, interpreters)
+            shared = replace(record, retired=row.retired).shared_json()
+            return EnvSpec(record.name, lock, None, shared, interpreters)
     return None
 
 
@@ -199,7 +188,9 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
             context.watch(Notice(f"{host.name}: building the environment again: {reason}"))
     unverified = []
     for host in intact:
-        proof = environment.parse_result(found[host.name].verified.get(machine_token(context, host)))
+        proof = environment.parse_result(
+            found[host.name].verified.get(environment.machine_token(context.facts[host.name], host))
+        )
         if proof is None:
             unverified.append(host)
         else:

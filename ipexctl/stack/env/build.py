@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -47,11 +46,6 @@ class EnvSpec:
     by_node0: bool = True
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     """Host → the build token of an environment there that is damaged or failed, to be replaced."""
-
-
-def machine_token(context: InstallContext, host: Host) -> str:
-    """The name of a host's verification record: hosts that share a home share the environment."""
-    return hashlib.sha256((context.facts[host.name].machine or host.name).encode()).hexdigest()[:16]
 
 
 def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
@@ -325,7 +319,7 @@ def _verify(
         found = check_env(context, spec, host, session)
     if not found.ok:
         raise HostError(f"the environment {spec.name} is damaged: {found.problems[0]}", "run ipexctl install again")
-    machine = machine_token(context, host)
+    machine = environment.machine_token(context.facts[host.name], host)
     result = environment.verify_env(
         session,
         path=f"{context.home}/envs/{spec.name}",

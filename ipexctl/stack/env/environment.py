@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,8 @@ from ipexctl.remote.reply import MalformedReply, Reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ipexctl.facts.facts import Facts
+    from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
     from ipexctl.stack.lock.lock import Lock, Wheel
@@ -158,6 +161,11 @@ class Removed:
     """Name → the reason why it was not removed."""
     bytes: int = 0
     """Bytes of removed wheels and leftovers."""
+
+
+def machine_token(facts: Facts, host: Host) -> str:
+    """The name of a host's verification record: hosts that share a home share the environment."""
+    return hashlib.sha256((facts.machine or host.name).encode()).hexdigest()[:16]
 
 
 def build(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
@@ -42,21 +43,28 @@ class EnvsReport(Report[EnvsResult]):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A host with its facts and session."""
+    """A host whose environments can be managed."""
 
     host: Host
-    session: Session
     facts: Facts
     home: str
     python: str
 
+    @property
+    def store(self) -> str:
+        return (self.facts.home.store if self.facts.home else None) or f"alone:{self.host.name}"
+
+    def result(self, status: Status, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
+        store = self.facts.home.store if self.facts.home else None
+        return EnvsResult(self.host, status, reason, fix, home=self.home, store=store, **found)
+
 
 def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
-    def list_one(target: _Target) -> EnvsResult:
-        found = environment.listing(target.session, target.python, home=target.home, cancel=pool.cancel)
-        return _of(target, "ok", listing=found)
+    def list_one(target: _Target, session: Session) -> EnvsResult:
+        found = environment.listing(session, target.python, home=target.home, cancel=pool.cancel)
+        return target.result("ok", listing=found)
 
-    return _on_each(hosts, pool, list_one, home=home, timeout=timeout, verb="list")
+    return _on_hosts(hosts, pool, list_one, home=home, timeout=timeout, verb="list")
 
 
 def remove_envs(
@@ -64,37 +72,34 @@ def remove_envs(
 ) -> EnvsReport:
     """Remove environments by directory or name; missing ones are no failure."""
 
-    def remove_one(target: _Target) -> EnvsResult:
-        known = {word for env in target.facts.software.envs for word in (env.name, *env.names)}
-        removed = environment.remove(
-            target.session,
-            target.python,
-            home=target.home,
-            names=[name for name in names if name in known],
-            cancel=pool.cancel,
-        )
-        if removed.failed:
-            name, why = next(iter(removed.failed.items()))
-            raise HostError(f"{name} was not removed: {why}")
-        unknown = [name for name in names if name not in known]
-        reason = f"no such environment: {', '.join(unknown)}" if unknown else ""
-        return _of(target, "changed" if removed.removed else "ok", reason, removed=removed.removed)
+    def remove_one(target: _Target, session: Session) -> EnvsResult:
+        known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
+        present = [name for name in names if name in known]
+        outcome = environment.remove(session, target.python, home=target.home, names=present, cancel=pool.cancel)
+        _raise_failed(outcome)
+        missing = [name for name in names if name not in known]
+        reason = f"no such environment: {', '.join(missing)}" if missing else ""
+        return target.result("changed" if outcome.removed else "ok", reason, removed=outcome.removed)
 
-    return _once_a_store(hosts, pool, remove_one, home=home, timeout=timeout, verb="remove")
+    return _on_hosts(hosts, pool, remove_one, home=home, timeout=timeout, verb="remove", once_per_store=True)
 
 
 def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
     """Remove wheels, leftovers, and environments without a name."""
 
-    def remove_one(target: _Target) -> EnvsResult:
-        removed = environment.prune(target.session, target.python, home=target.home, cancel=pool.cancel)
-        if removed.failed:
-            name, why = next(iter(removed.failed.items()))
-            raise HostError(f"{name} was not removed: {why}")
-        wheels = f"wheels and leftovers removed, {gigabytes(removed.bytes)}" if removed.bytes else ""
-        return _of(target, "changed" if removed.removed or removed.bytes else "ok", wheels, removed=removed.removed)
+    def prune_one(target: _Target, session: Session) -> EnvsResult:
+        outcome = environment.prune(session, target.python, home=target.home, cancel=pool.cancel)
+        _raise_failed(outcome)
+        reason = f"wheels and leftovers removed, {gigabytes(outcome.bytes)}" if outcome.bytes else ""
+        status: Status = "changed" if outcome.removed or outcome.bytes else "ok"
+        return target.result(status, reason, removed=outcome.removed)
 
-    return _once_a_store(hosts, pool, remove_one, home=home, timeout=timeout, verb="prune")
+    return _on_hosts(hosts, pool, prune_one, home=home, timeout=timeout, verb="prune", once_per_store=True)
+
+
+def _raise_failed(outcome: environment.Removed) -> None:
+    for name, reason in outcome.failed.items():
+        raise HostError(f"{name} was not removed: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,136 +114,85 @@ class Subject:
 def verify_envs(
     hosts: Sequence[Host], pool: SessionPool, subject: Subject, *, home: str, timeout: float | None = None
 ) -> EnvsReport:
-    """Verify an environment on every host."""
+    """Verify an environment on every host. The result is recorded beside it, and the next install reads it."""
+    name = subject.name or "default"
 
-    def prove(target: _Target) -> EnvsResult:
+    def verify_one(target: _Target, session: Session) -> EnvsResult:
         if subject.python is not None:
             result = environment.verify(
-                target.session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel
+                session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel
             )
             problem = explain(result, env=subject.python)
         else:
-            name = subject.name or "default"
             found = environment.check(
-                target.session, target.python, home=target.home, name=name, timeout=timeout, cancel=pool.cancel
+                session, target.python, home=target.home, name=name, timeout=timeout, cancel=pool.cancel
             )
             if not found.exists:
                 raise HostError(f"there is no environment {name}", "list the environments: ipexctl envs")
             if not found.ok:
                 raise HostError(f"{name} is damaged: {found.problems[0]}", "build it again: ipexctl install")
-            path = f"{target.home}/envs/{found.name}"
             result = environment.verify_env(
-                target.session, path=path, record=found.record, timeout=timeout, cancel=pool.cancel
+                session,
+                path=f"{target.home}/envs/{found.name}",
+                record=found.record,
+                machine=environment.machine_token(target.facts, target.host),
+                timeout=timeout,
+                cancel=pool.cancel,
             )
             problem = explain(result, env=found.name, record=found.record)
-        if problem is not None:
-            return _of(target, "failed", problem[0], problem[1], verify=result.to_json())
-        return _of(target, "ok", verify=result.to_json())
+        reason, fix = problem or ("", "")
+        return target.result("failed" if problem else "ok", reason, fix, verify=result.to_json())
 
-    return _on_each(hosts, pool, prove, home=home, timeout=timeout, verb="verify")
-
-
-def _of(target: _Target, status: Status, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
-    store = target.facts.home.store if target.facts.home else None
-    return EnvsResult(target.host, status, reason, fix, home=target.home, store=store, **found)
+    return _on_hosts(hosts, pool, verify_one, home=home, timeout=timeout, verb="verify")
 
 
-def _on_each(
+def _on_hosts(
     hosts: Sequence[Host],
     pool: SessionPool,
-    work: Callable[[_Target], EnvsResult],
+    work: Callable[[_Target, Session], EnvsResult],
     *,
     home: str,
     timeout: float | None,
     verb: str,
+    once_per_store: bool = False,
 ) -> EnvsReport:
+    """Do the work on every host, or on the first host of each shared home, with one result for all its hosts."""
     began = time.monotonic()
-    done, target = _look(hosts, pool, home, timeout)
-    done |= _fan_out(pool, target, work)
-    return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
-
-
-def _once_a_store(
-    hosts: Sequence[Host],
-    pool: SessionPool,
-    work: Callable[[_Target], EnvsResult],
-    *,
-    home: str,
-    timeout: float | None,
-    verb: str,
-) -> EnvsReport:
-    """Do it once per shared home; all its hosts get the same result."""
-    began = time.monotonic()
-    done, target = _look(hosts, pool, home, timeout)
-    firsts: dict[str, Host] = {}
-    for host in hosts:
-        if host.name in target:
-            firsts.setdefault(_store(target[host.name]), host)
-    leaders = {host.name: target[host.name] for host in firsts.values()}
-    done |= _fan_out(pool, leaders, work)
-    for name, other in target.items():
-        if name not in done:
-            leader = firsts[_store(other)]
-            ended = done[leader.name]
-            done[name] = EnvsResult(
-                other.host, ended.status, ended.reason or f"shares the home of {leader.name}", ended.fix
-            )
-    return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
-
-
-def _store(target: _Found) -> str:
-    return (target.facts.home.store if target.facts.home else None) or f"alone:{target.host.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A host with its facts."""
-
-    host: Host
-    facts: Facts
-    home: str
-    python: str
-
-
-def _look(
-    hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None
-) -> tuple[dict[str, EnvsResult], dict[str, _Found]]:
     done: dict[str, EnvsResult] = {}
-    target: dict[str, _Found] = {}
+    targets: dict[str, _Target] = {}
     for answer in gather(hosts, pool, home=home, timeout=timeout):
-        host, facts = answer.host, answer.facts
-        if facts is None or answer.status != "ok" or facts.home is None:
-            status: Status = "failed" if answer.status == "ok" else answer.status
-            done[host.name] = EnvsResult(
-                host, status, answer.reason or "it reported no home directory", answer.fix, answer.seconds
-            )
-            continue
-        pythons = usable_pythons(facts)
-        if not pythons:
-            done[host.name] = EnvsResult(
-                host, "failed", "there is no Python 3.8 or newer", "list the Pythons: ipexctl doctor"
-            )
-            continue
-        target[host.name] = _Found(host, facts, facts.home.path, pythons[0].path)
-    return done, target
-
-
-def _fan_out(
-    pool: SessionPool, target: Mapping[str, _Found], work: Callable[[_Target], EnvsResult]
-) -> dict[str, EnvsResult]:
-    began = time.monotonic()
-
-    def on_one(host: Host, session: Session) -> EnvsResult:
-        found = target[host.name]
-        return work(_Target(host, session, found.facts, found.home, found.python))
-
-    done: dict[str, EnvsResult] = {}
-    for ended in pool.each([found.host for found in target.values()], on_one):
+        target = _target_of(answer)
+        if isinstance(target, _Target):
+            targets[answer.host.name] = target
+        else:
+            done[answer.host.name] = target
+    leaders: dict[str, Host] = {}
+    for host in hosts:
+        if host.name in targets:
+            leaders.setdefault(targets[host.name].store if once_per_store else host.name, host)
+    started = time.monotonic()
+    for ended in pool.each(list(leaders.values()), lambda host, session: work(targets[host.name], session)):
+        seconds = time.monotonic() - started
         if ended.result is not None:
-            done[ended.host.name] = replace(ended.result, seconds=time.monotonic() - began)
+            done[ended.host.name] = replace(ended.result, seconds=seconds)
         elif ended.error is not None:
             error = ended.error
-            done[ended.host.name] = EnvsResult(
-                ended.host, error.status, error.reason, error.fix, time.monotonic() - began
-            )
-    return done
+            done[ended.host.name] = EnvsResult(ended.host, error.status, error.reason, error.fix, seconds)
+    for name, target in targets.items():
+        if name not in done:
+            leader = leaders[target.store]
+            outcome = done[leader.name]
+            reason = outcome.reason or f"shares the home of {leader.name}"
+            done[name] = EnvsResult(target.host, outcome.status, reason, outcome.fix)
+    return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
+
+
+def _target_of(answer: HostFacts) -> _Target | EnvsResult:
+    host, facts = answer.host, answer.facts
+    if facts is None or answer.status != "ok" or facts.home is None:
+        status: Status = "failed" if answer.status == "ok" else answer.status
+        return EnvsResult(host, status, answer.reason or "it reported no home directory", answer.fix, answer.seconds)
+    pythons = usable_pythons(facts)
+    if not pythons:
+        return EnvsResult(host, "failed", "there is no Python 3.8 or newer", "list the Pythons: ipexctl doctor")
+    return _Target(host, facts, facts.home.path, pythons[0].path)

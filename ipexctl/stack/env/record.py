@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
@@ -46,7 +47,7 @@ def check_env_name(name: str) -> str:
 SCHEMA: Final = "ipexctl.env/1"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvFields:
     """The fields of env.json that are the same on every host; the agent adds the others."""
 
@@ -54,62 +55,56 @@ class EnvFields:
     python: str
     requests: tuple[dict[str, Any], ...]
     backend: str
-    module: str | None
-    retired: bool
-    mpi: str | None
-    why: str
-    installer: dict[str, Any] | None
+    module: str | None = None
+    retired: bool = False
+    mpi: str | None = None
+    why: str = ""
+    installer: dict[str, Any] | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **asdict(self), "requests": list(self.requests)}
+    def shared_json(self) -> dict[str, Any]:
+        shared = {field.name: getattr(self, field.name) for field in fields(EnvFields)}
+        return {"schema": SCHEMA, **shared, "requests": list(self.requests)}
 
 
-@dataclass(frozen=True, slots=True)
-class EnvRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvRecord(EnvFields):
     """The content of env.json."""
 
     name: str
-    row: str
-    python: str
     interpreter: str
     digest: str
-    backend: str
-    requests: tuple[dict[str, Any], ...]
     packages: dict[str, str]
     variables: dict[str, str]
     prepended: tuple[str, ...]
-    module: str | None = None
-    why: str = ""
-    mpi: str | None = None
-    installer: dict[str, Any] | None = None
 
 
 def read_record(text: str) -> EnvRecord | None:
-    """The record; None if the text is not a valid record."""
+    """The record; None if the text, which comes from a host, is not a valid record."""
     try:
         data = json.loads(text)
-        if data["schema"] != SCHEMA:
-            return None
-        variables = dict(data["variables"])
-        if not all(is_variable_name(name) and isinstance(value, str) for name, value in variables.items()):
+        texts = {key: data[key] for key in ("name", "row", "python", "interpreter", "digest", "backend")}
+        optional = {key: data.get(key) for key in ("module", "mpi")}
+        packages, variables, prepended = dict(data["packages"]), dict(data["variables"]), tuple(data["prepended"])
+        is_valid = (
+            data["schema"] == SCHEMA
+            and all(isinstance(value, str) for value in (*texts.values(), *packages.values(), *prepended))
+            and all(value is None or isinstance(value, str) for value in optional.values())
+            and all(is_variable_name(name) and isinstance(value, str) for name, value in variables.items())
+        )
+        if not is_valid:
             return None
         return EnvRecord(
-            name=data["name"],
-            row=data["row"],
-            python=data["python"],
-            interpreter=data["interpreter"],
-            digest=data["digest"],
-            backend=data["backend"],
-            requests=tuple(data["requests"]),
-            packages=dict(data["packages"]),
+            **texts,
+            **optional,
+            requests=tuple(request for request in data["requests"] if isinstance(request, dict)),
+            packages=packages,
             variables=variables,
-            prepended=tuple(data["prepended"]),
-            module=data.get("module"),
-            why=data.get("why", ""),
-            mpi=data.get("mpi"),
-            installer=data.get("installer"),
+            prepended=prepended,
+            retired=bool(data.get("retired")),
+            why=str(data.get("why", "")),
+            installer=data["installer"] if isinstance(data.get("installer"), dict) else None,
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -119,9 +114,6 @@ class Existing:
 
     record: EnvRecord
     hosts: tuple[str, ...]
-    """The hosts that have its directory."""
-    named: tuple[str, ...]
-    """The hosts where the requested name points at it."""
 
 
 def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
@@ -135,16 +127,15 @@ def find_existing(request: Mapping[str, Any], name: str, hosts: Mapping[str, Fac
     """The environment made for this request that has the requested name on most hosts, then the one on most hosts."""
     records: dict[str, EnvRecord] = {}
     having: dict[str, list[str]] = {}
-    named: dict[str, list[str]] = {}
+    named: Counter[str] = Counter()
     for host, facts in hosts.items():
         for env, record in records_of(facts):
             if request not in record.requests:
                 continue
             records.setdefault(record.name, record)
             having.setdefault(record.name, []).append(host)
-            if name in env.names:
-                named.setdefault(record.name, []).append(host)
+            named[record.name] += name in env.names
     if not records:
         return None
-    best = max(records, key=lambda each: (len(named.get(each, ())), len(having[each]), each))
-    return Existing(records[best], tuple(having[best]), tuple(named.get(best, ())))
+    best = max(records, key=lambda env_name: (named[env_name], len(having[env_name]), env_name))
+    return Existing(records[best], tuple(having[best]))

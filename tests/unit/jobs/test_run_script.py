@@ -188,7 +188,18 @@ def test_wrong_syntax_is_shown_as_a_hostfiles_wrong_line_is() -> None:
 
 def test_the_command_that_makes_an_environment_again_repeats_what_was_asked() -> None:
     asked = {"torch": "2.13", "stack": "torch", "python": None, "require_oneccl": True, "extras": ["peft>=0.17"]}
-    record = EnvRecord("e", "torch-2.13", "3.11", "", "", "gloo", (asked,), {}, {}, ())
+    record = EnvRecord(
+        name="e",
+        row="torch-2.13",
+        python="3.11",
+        interpreter="",
+        digest="",
+        backend="gloo",
+        requests=(asked,),
+        packages={},
+        variables={},
+        prepended=(),
+    )
     said = "ipexctl install --env mine --torch 2.13 --stack torch --require-oneccl --with 'peft>=0.17'"
     assert install_command(record, "mine") == said
     assert install_command(None, "default") == "ipexctl install"

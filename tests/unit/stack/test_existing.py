@@ -40,6 +40,14 @@ def test_a_record_whose_variables_are_none_is_none_of_ours(variables: dict[str, 
     assert read_record(json.dumps({**record(), "variables": variables})) is None
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("row", ["x"]), ("module", 7), ("packages", {"torch": 2}), ("prepended", [1]), ("python", None)],
+)
+def test_a_record_with_a_field_of_another_type_is_none(field: str, value: object) -> None:
+    assert read_record(json.dumps({**record(), field: value})) is None
+
+
 def host(*envs: Env) -> Facts:
     return Facts(software=Software(envs=envs))
 
@@ -52,7 +60,7 @@ def test_an_environment_made_for_the_same_request_is_found_with_who_has_it() -> 
     hosts = {"a": host(env(record(), "default")), "b": host(env(record())), "c": host()}
     found = find_existing(ASKED.to_json(), "default", hosts)
     assert found is not None
-    assert (found.record.name, found.hosts, found.named) == ("ipex-2.8-12345678", ("a", "b"), ("a",))
+    assert (found.record.name, found.hosts) == ("ipex-2.8-12345678", ("a", "b"))
 
 
 @pytest.mark.parametrize(
