@@ -1,4 +1,4 @@
-"""What facts mean for training: rules over one host and over all of them, a look at the network, a recommendation.
+"""Doctor: rules over the facts of each host and of all, the check of the network, a recommendation.
 
-The rules are pure; only `network` and `smoke` touch a machine.
+The rules are pure; only `network_check`, `logins` and `smoke` touch a host.
 """

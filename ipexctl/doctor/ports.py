@@ -1,4 +1,4 @@
-"""Which ports are tried between which hosts, and which findings follow from the results. Pure.
+"""Findings about ports: the pairs of hosts to try, and the diagnosis of the results. Pure.
 
 `network_check` does the probing, `node/network/ports.py` is the program on the hosts.
 """

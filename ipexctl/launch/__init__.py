@@ -1,1 +1,1 @@
-"""From facts and options to how ranks are laid out. Pure: values in, values out."""
+"""Plans a launch from facts and options. Pure: values in, values out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ipexctl.launch.overrides import requested_number
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class LaunchContext:
     def alone(self) -> bool:
         """True if all ranks are on one host."""
         return len(self.nodes) == 1
+
+    @property
+    def omp(self) -> int | None:
+        """The user's own number of threads per rank."""
+        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.request.options.omp
 
     @property
     def world_size(self) -> int:

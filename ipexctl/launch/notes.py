@@ -27,7 +27,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:
-    omp = context.request.options.omp
+    omp = context.omp
     for node in context.nodes:
         cores = node.cores
         have = f"{cores.count} {'core' if cores.count == 1 else 'cores'}"
@@ -57,7 +57,7 @@ def _unequal(context: LaunchContext) -> Iterator[str]:
     by_threads: dict[int, list[str]] = {}
     for node in context.nodes:
         by_threads.setdefault(node.binding.threads, []).append(node.name)
-    if len(by_threads) > 1 and context.request.options.omp is None:
+    if len(by_threads) > 1 and context.omp is None:
         fewest, most = min(by_threads), max(by_threads)
         yield (
             f"ranks on {fold(by_threads[fewest])} have {fewest} {'thread' if fewest == 1 else 'threads'}, "

@@ -124,7 +124,7 @@ def _settings(context: LaunchContext) -> tuple[Setting, ...]:
 
 
 def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
-    omp = requested_number(context.wanted, "OMP_NUM_THREADS") or context.request.options.omp or node.binding.threads
+    omp = context.omp or node.binding.threads
     ranks = tuple(
         RankPlan(node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory)
         for local_rank, slot in enumerate(node.binding.slots)

@@ -172,6 +172,13 @@ def test_offload_that_every_login_turns_off_leaves_no_worker() -> None:
     assert {rank.omp for rank in found.ranks} == {3}
 
 
+def test_too_many_threads_by_the_users_own_variable_are_noted_as_those_of_omp_are() -> None:
+    for options in ({"omp": 8}, {"exports": (Export("OMP_NUM_THREADS", "8"),)}):
+        found = plan(machine(cpu(8)), ppn=2, **options)
+        assert {rank.omp for rank in found.ranks} == {8}
+        assert any(missing(note, "more threads node1 2 8 cores") == [] for note in found.notes)
+
+
 def test_gloo_sets_nothing_of_oneccl() -> None:
     assert not [one.name for one in two().settings if one.name.startswith("CCL_")]
 
