@@ -159,7 +159,7 @@ def _secrets(plan: LaunchPlan) -> list[str]:
     names = secrets_of(plan)
     if not names:
         return []
-    lines = ["# values from the environment of whoever calls this: on the nodes for as long as it runs", QUOTE]
+    lines = ["# values from the caller's environment; they are on the nodes only while the script runs", QUOTE]
     lines += [f': "${{{name}:?}}"' for name in names]
     lines += ["for node in $nodes; do", "  {"]
     lines += [f'    printf "export {name}="; printf "%s\\n" "${name}" | quote' for name in names]

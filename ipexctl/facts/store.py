@@ -11,8 +11,8 @@ A file with a random name would identify it too, but the probe writes nothing on
   and birth times, and don't share a byte. Containers that have one directory of their machine mounted have one
   boot id and one filesystem, and do share it.
 
-The directory is the one that holds ours, which is there before the first install as after it; ours itself where
-it is a link or a mount.
+The directory is the parent of the ipexctl home, which exists before the first install and after it; the home itself
+where it is a link or a mount.
 """
 
 from __future__ import annotations

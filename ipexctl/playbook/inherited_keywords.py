@@ -85,7 +85,7 @@ def name_of(file: PlaybookFile, entry: Entry) -> str:
     if isinstance(value, Templated) or not is_variable_name(value):
         raise file.error(entry.value, f"{kind(entry.value)} can't be the name of a variable", fix="letters, digits, _")
     if value in RESERVED:
-        raise file.error(entry.value, f"{quoted(value)} is a variable of ours", fix="another name")
+        raise file.error(entry.value, f"{quoted(value)} is a variable that ipexctl sets", fix="another name")
     return value
 
 
@@ -158,7 +158,7 @@ def check_variable(file: PlaybookFile, entry: Entry) -> None:
             entry.key_node, f"{quoted(entry.key)} can't be the name of a variable", fix="letters, digits and _"
         )
     if entry.key in RESERVED:
-        raise file.error(entry.key_node, f"{quoted(entry.key)} is a variable of ours", fix="another name")
+        raise file.error(entry.key_node, f"{quoted(entry.key)} is a variable that ipexctl sets", fix="another name")
 
 
 def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:

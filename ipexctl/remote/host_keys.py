@@ -120,7 +120,7 @@ def rejected_key(
     if entry and verdict == "revoked":
         return Unreachable(
             f"its host key {print_} is marked @revoked in {entry.file}:{entry.line}",
-            "don't connect; ask whoever runs that machine",
+            "do not connect; ask the administrator of that machine",
         )
     if entry and verdict == "changed":
         # ssh-keygen -R deletes the whole line; if the line has a pattern, the keys of other hosts are lost too.

@@ -106,7 +106,7 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
         user=text("user"),
         uid=_number(text("uid"), -1),
         home=text("home"),
-        ipexctl_home=text("ours").rstrip("/") or "/",
+        ipexctl_home=text("ipexctl_home").rstrip("/") or "/",
         identity=tuple(text("is").split()),
         store=text("store"),
         nics=read_nics(text("ip"), text("ifconfig"), text("fib_trie"), text("routes")),

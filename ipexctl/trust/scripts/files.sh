@@ -5,12 +5,12 @@ export LC_ALL
 umask 077
 ssh=$1/ssh
 lock "$ssh/.lock"
-said=$(cat 2>&1 >"$held/all") || fail "$ssh: ${said##*: }"
+output=$(cat 2>&1 >"$held/all") || fail "$ssh: ${output##*: }"
 [ "$(wc -c <"$held/all")" -eq $(($2 + $3)) ] || fail "the connection was cut while the files came"
 head -c "$2" "$held/all" >"$held/part" && : >"$held/known_hosts" || fail "$ssh can't be written to"
 written "$held/part" "$held/known_hosts"
 tail -c +$(($2 + 1)) "$held/all" >"$held/part" && : >"$held/config" || fail "$ssh can't be written to"
 written "$held/part" "$held/config"
-said=$(mv -f "$held/known_hosts" "$ssh/known_hosts" 2>&1) || fail "${said#mv: }"
-said=$(mv -f "$held/config" "$ssh/config" 2>&1) || fail "${said#mv: }"
+output=$(mv -f "$held/known_hosts" "$ssh/known_hosts" 2>&1) || fail "${output#mv: }"
+output=$(mv -f "$held/config" "$ssh/config" 2>&1) || fail "${output#mv: }"
 echo "done"

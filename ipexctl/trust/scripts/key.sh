@@ -2,29 +2,29 @@
 # $1 the --home directory
 LC_ALL=C
 export LC_ALL
-ours=$1
-made= path=$ours
+ipexctl_home=$1
+made= path=$ipexctl_home
 while [ -n "$path" ] && [ ! -d "$path" ]; do
     made="$path
 $made"
     path=${path%/*}
 done
-said=$(mkdir -p "$ours" 2>&1) || fail "${said#mkdir: }"
+output=$(mkdir -p "$ipexctl_home" 2>&1) || fail "${output#mkdir: }"
 umask 077
-[ -d "$ours/ssh" ] || said=$(mkdir "$ours/ssh" 2>&1) || [ -d "$ours/ssh" ] || fail "${said#mkdir: }"
-said=$(chmod 700 "$ours/ssh" 2>&1) || fail "${said#chmod: }"
-lock "$ours/ssh/.lock"
+[ -d "$ipexctl_home/ssh" ] || output=$(mkdir "$ipexctl_home/ssh" 2>&1) || [ -d "$ipexctl_home/ssh" ] || fail "${output#mkdir: }"
+output=$(chmod 700 "$ipexctl_home/ssh" 2>&1) || fail "${output#chmod: }"
+lock "$ipexctl_home/ssh/.lock"
 # Record the new directories, so that --revoke removes them.
-if [ -n "$made" ] && [ ! -e "$ours/ssh/made" ]; then
-    printf '%s' "$made" >"$held/text" && mv "$held/text" "$ours/ssh/made" || fail "$ours/ssh can't be written to"
+if [ -n "$made" ] && [ ! -e "$ipexctl_home/ssh/made" ]; then
+    printf '%s' "$made" >"$held/text" && mv "$held/text" "$ipexctl_home/ssh/made" || fail "$ipexctl_home/ssh can't be written to"
 fi
-key=$ours/ssh/id_ed25519
+key=$ipexctl_home/ssh/id_ed25519
 if [ ! -e "$key" ]; then
-    said=$(ssh-keygen -q -t ed25519 -N '' -C "ipexctl $(id -un)@$(uname -n)" -f "$held/key" 2>&1 </dev/null) ||
-        fail "ssh-keygen: $said"
-    ssh-keygen -y -P '' -f "$held/key" >/dev/null 2>&1 </dev/null || fail "$ours/ssh: the key could not be written whole"
+    output=$(ssh-keygen -q -t ed25519 -N '' -C "ipexctl $(id -un)@$(uname -n)" -f "$held/key" 2>&1 </dev/null) ||
+        fail "ssh-keygen: $output"
+    ssh-keygen -y -P '' -f "$held/key" >/dev/null 2>&1 </dev/null || fail "$ipexctl_home/ssh: the key could not be written whole"
     sync "$held/key" 2>/dev/null
-    mv "$held/key.pub" "$key.pub" && mv "$held/key" "$key" || fail "$ours/ssh can't be written to"
+    mv "$held/key.pub" "$key.pub" && mv "$held/key" "$key" || fail "$ipexctl_home/ssh can't be written to"
 fi
 public=$(ssh-keygen -y -P '' -f "$key" 2>&1 </dev/null) || fail "$key is no key that can be read: $public"
 [ -s "$key.pub" ] || printf '%s\n' "$public" >"$key.pub"

@@ -25,7 +25,7 @@ wanted=0
 [ "$old" = none ] || wanted=$old
 skip=$wanted
 [ "$new" = none ] || wanted=$((wanted + new))
-said=$(cat 2>&1 >"$held/all") || fail "$place: ${said##*: }"
+output=$(cat 2>&1 >"$held/all") || fail "$place: ${output##*: }"
 [ "$(wc -c <"$held/all")" -eq "$wanted" ] || fail "the connection was cut while the text came"
 head -c "$skip" "$held/all" >"$held/old" || fail "$place can't be written to"
 tail -c +$((skip + 1)) "$held/all" >"$held/new" || fail "$place can't be written to"
@@ -44,11 +44,11 @@ else
 fi
 
 if [ "$new" = none ]; then
-    said=$(rm -f "$real" 2>&1) || fail "${said#rm: }"
+    output=$(rm -f "$real" 2>&1) || fail "${output#rm: }"
     unlock
     [ "$4" != rmdir ] || rmdir "$home/.ssh" 2>/dev/null
 elif [ "$old" != none ]; then
-    said=$(cp -p "$real" "$held/next" 2>&1) || fail "${said#cp: }"
+    output=$(cp -p "$real" "$held/next" 2>&1) || fail "${output#cp: }"
     # shellcheck disable=SC2012
     was=$(ls -ldn "$real" | awk '{ print substr($1, 1, 10), $3, $4 }')
     # shellcheck disable=SC2012
@@ -56,11 +56,11 @@ elif [ "$old" != none ]; then
     [ "$was" = "$is" ] || fail "$real belongs to another account or group, which can't be kept"
     written "$held/new" "$held/next"
     [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" "$held/next" 2>/dev/null || :
-    said=$(mv -f "$held/next" "$real" 2>&1) || fail "${said#mv: }"
+    output=$(mv -f "$held/next" "$real" 2>&1) || fail "${output#mv: }"
 elif [ -n "$fresh" ]; then
     mkdir "$held/ssh" && : >"$held/ssh/authorized_keys" || fail "$home can't be written to"
     written "$held/new" "$held/ssh/authorized_keys"
-    said=$(mv "$held/ssh" "$home/.ssh" 2>&1) || fail "${said#mv: }"
+    output=$(mv "$held/ssh" "$home/.ssh" 2>&1) || fail "${output#mv: }"
     if [ -d "$home/.ssh/ssh" ]; then
         # Another process created ~/.ssh meanwhile, so the new directory was moved into it.
         rm -f "$home/.ssh/ssh/authorized_keys"
@@ -72,7 +72,7 @@ elif [ -n "$fresh" ]; then
 else
     : >"$held/next" || fail "$place can't be written to"
     written "$held/new" "$held/next"
-    said=$(mv "$held/next" "$real" 2>&1) || fail "${said#mv: }"
+    output=$(mv "$held/next" "$real" 2>&1) || fail "${output#mv: }"
     command -v restorecon >/dev/null && restorecon "$real" >/dev/null 2>&1
 fi
 sync "$place" 2>/dev/null

@@ -9,11 +9,11 @@ self="$(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink 
 
 lock() { # directory to be made
     waited=0 seen=
-    until said=$(mkdir "$1" 2>&1); do
+    until output=$(mkdir "$1" 2>&1); do
         if [ ! -d "$1" ]; then
             # Released between mkdir and this check.
-            case $said in *"File exists"*) [ -e "$1" ] || continue ;; esac
-            fail "${said#mkdir: }"
+            case $output in *"File exists"*) [ -e "$1" ] || continue ;; esac
+            fail "${output#mkdir: }"
         fi
         holder=$(cat "$1/holder" 2>/dev/null)
         state="$(ls -di "$1" 2>/dev/null) $holder"
@@ -50,6 +50,6 @@ unlock() { rm -rf "$held"; }
 
 # Copy a file and fsync it, or fail.
 written() { # from, to: the file that keeps its mode and owner
-    said=$(dd if="$1" of="$2" bs=65536 conv=fsync 2>&1) && cmp -s "$1" "$2" && return
-    said=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$2 could not be written: ${said##*: }"
+    output=$(dd if="$1" of="$2" bs=65536 conv=fsync 2>&1) && cmp -s "$1" "$2" && return
+    output=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$2 could not be written: ${output##*: }"
 }

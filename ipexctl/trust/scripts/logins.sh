@@ -9,15 +9,15 @@ command -v timeout >/dev/null && limit="timeout 25"
 
 login() { # number, node
     if [ -n "$config" ]; then
-        said=$($limit ssh -F "$config" -T -x -- "$2" "$question" 2>&1 </dev/null)
+        output=$($limit ssh -F "$config" -T -x -- "$2" "$question" 2>&1 </dev/null)
     else
         # Only a check: it adds no host key and leaves no shared connection open.
-        said=$($limit ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes -o UpdateHostKeys=no \
+        output=$($limit ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes -o UpdateHostKeys=no \
             -o ControlMaster=no -T -x -- "$2" "$question" 2>&1 </dev/null)
     fi
     code=$?
     # One write, so that lines of several logins don't mix.
-    printf '%s %s %s\n' "$1" $code "$(printf '%s' "$said" | tail -c 1500 | od -An -v -tx1 | tr -d ' \n')"
+    printf '%s %s %s\n' "$1" $code "$(printf '%s' "$output" | tail -c 1500 | od -An -v -tx1 | tr -d ' \n')"
     return $code
 }
 

@@ -17,14 +17,14 @@ case $user in
 esac
 [ -d "$home" ] || home=$HOME
 case $1 in
-'~') ours=$HOME ;;
-'~/'*) ours=$HOME/${1#'~/'} ;;
-*) ours=$1 ;;
+'~') ipexctl_home=$HOME ;;
+'~/'*) ipexctl_home=$HOME/${1#'~/'} ;;
+*) ipexctl_home=$1 ;;
 esac
 tell user "$user"
 tell uid "$(id -u)"
 tell home "$home"
-tell ours "$ours"
+tell ipexctl_home "$ipexctl_home"
 tell came "$SSH_CONNECTION"
 tell is "$user $(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/net 2>/dev/null)"
 
@@ -74,11 +74,11 @@ if [ -n "$2" ]; then
     # Older clients don't know ^ and stop reading the config.
     ssh -G -F /dev/null -o KexAlgorithms=^curve25519-sha256 -o Ciphers=^aes128-gcm@openssh.com localhost \
         >/dev/null 2>&1 </dev/null && tell quick yes
-    [ ! -d "$ours/ssh" ] || tell dir "$(ls -ldn "$ours/ssh/.")"
-    if [ -e "$ours/ssh/id_ed25519" ]; then
-        tell key "$(ssh-keygen -y -P '' -f "$ours/ssh/id_ed25519" 2>/dev/null </dev/null)"
+    [ ! -d "$ipexctl_home/ssh" ] || tell dir "$(ls -ldn "$ipexctl_home/ssh/.")"
+    if [ -e "$ipexctl_home/ssh/id_ed25519" ]; then
+        tell key "$(ssh-keygen -y -P '' -f "$ipexctl_home/ssh/id_ed25519" 2>/dev/null </dev/null)"
     fi
-    file config "$ours/ssh/config"
-    file known_hosts "$ours/ssh/known_hosts"
+    file config "$ipexctl_home/ssh/config"
+    file known_hosts "$ipexctl_home/ssh/known_hosts"
 fi
 tell end ok

@@ -137,7 +137,7 @@ def test_files_that_are_as_they_should_be_are_not_written() -> None:
 
 
 def answer(**words: str | bytes) -> bytes:
-    told = {"user": "me", "uid": "1000", "home": "/home/me", "ours": "/home/me/.ipexctl", **words, "end": "ok"}
+    told = {"user": "me", "uid": "1000", "home": "/home/me", "ipexctl_home": "/home/me/.ipexctl", **words, "end": "ok"}
     return b"".join(
         f"{word.replace('_', '.')} {(text if isinstance(text, bytes) else text.encode()).hex()}\n".encode()
         for word, text in told.items()
