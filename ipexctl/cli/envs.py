@@ -59,14 +59,14 @@ def envs_command(
     from ipexctl.ui.envs import show, show_json
 
     if sum(map(bool, (remove, prune, verify))) > 1:
-        raise UserError("--remove, --prune and --verify are three calls", fix="one at a time")
+        raise UserError("--remove, --prune and --verify exclude each other", fix="use one of them at a time")
     if not verify and (env or python or setup):
-        raise UserError("--env, --python and --setup say what --verify is about", fix="ipexctl envs --verify …")
+        raise UserError("--env, --python and --setup need --verify", fix="ipexctl envs --verify …")
     if setup and not python:
-        raise UserError("--setup goes with --python PATH", fix="ipexctl envs --verify --python PATH --setup FILE")
+        raise UserError("--setup needs --python PATH", fix="ipexctl envs --verify --python PATH --setup FILE")
     for option, path in (("--python", python), ("--setup", setup)):
         if path is not None and not path.startswith("/"):
-            raise UserError(f"{option} {path!r} is no absolute path on the hosts", fix="such as /opt/train/bin/python")
+            raise UserError(f"{option} {path!r} is not an absolute path", fix="use the path on the hosts, such as /opt/train/bin/python")
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
     with session_pool(targets, output) as (pool, interrupt):

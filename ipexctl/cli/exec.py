@@ -62,7 +62,7 @@ def exec_command(
     from ipexctl.ui.messages import print_message
 
     if bool(command) == bool(shell):
-        raise UserError("exec needs a command: -- CMD ARGS…, or --shell 'LINE' (one of the two)")
+        raise UserError("exec needs one command", fix="ipexctl exec -- CMD ARGS…, or: ipexctl exec --shell 'LINE'")
     request = Command.shell(shell) if shell else Command.argv(*(command or ()))
     check_home(home)  # unused here, but every command takes and checks the same host options
     hosts = choose_hosts(targets)

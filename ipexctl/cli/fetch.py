@@ -64,7 +64,7 @@ def fetch_command(
     from ipexctl.ui.fetch import FetchView, show, show_json
 
     if rank is not None and host is not None:
-        raise UserError("-r and --from both name the host", fix="one of them")
+        raise UserError("-r and --from exclude each other", fix="use one of them to name the host")
     parsed = parse_source(source)
     timeout_source = ctx.get_parameter_source("connect_timeout")
     call = FetchCall(
@@ -127,8 +127,8 @@ def _resolve_request(
         else:
             return request, Connector(connect_options(targets, call.output))
     if targets.limit is not None and not names_hosts:
-        fix = "--from HOST, or -r RANK, says from which"
-        raise UserError("-l chooses among the hosts of a call, and a run has its own", fix=fix)
+        fix = "use --from HOST or -r RANK to name the host of a run"
+        raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
     record = register.find(source.word)
     others = choose_hosts(targets) if names_hosts and of_run else ()
     request = order_of_run(record, source.path, dest, rank=rank, host=host, others=others)

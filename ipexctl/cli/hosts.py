@@ -72,7 +72,7 @@ def _request(targets: Targets, accelerate_hostfile: str | None = None) -> HostRe
     for name in ("connect_timeout", "timeout"):
         seconds = getattr(targets, name)
         if seconds is not None and not 0 < seconds <= LONGEST:
-            raise UserError(f"--{name.replace('_', '-')} is a number of seconds, not {seconds}")
+            raise UserError(f"--{name.replace('_', '-')} must be a number of seconds up to {LONGEST:,}, not {seconds}")
     return HostRequest(
         hosts=targets.hosts,
         hostfile=targets.hostfile,
@@ -90,7 +90,7 @@ def _cwd() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise UserError("the directory you are in no longer exists", fix="cd to one that does") from None
+        raise UserError("the current directory no longer exists", fix="cd to another directory") from None
 
 
 def check_home(home: Home) -> str:

@@ -50,7 +50,7 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
             cancel.throw()
             write_to_terminal("stopping on every host (once more to leave at once)\n")
         else:
-            leave("left without waiting: something may still be running on the hosts\n")
+            leave("exited without waiting: processes may still be running on the hosts\n")
 
     with handling_signals(handle):
         try:
