@@ -66,7 +66,9 @@ def envs_command(
         raise UserError("--setup needs --python PATH", fix="ipexctl envs --verify --python PATH --setup FILE")
     for option, path in (("--python", python), ("--setup", setup)):
         if path is not None and not path.startswith("/"):
-            raise UserError(f"{option} {path!r} is not an absolute path", fix="use the path on the hosts, such as /opt/train/bin/python")
+            raise UserError(
+                f"{option} {path!r} is not an absolute path", fix="use a path on the hosts: /opt/train/bin/python"
+            )
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
     with session_pool(targets, output) as (pool, interrupt):

@@ -26,6 +26,7 @@ from ipexctl.jobs.submit.preflight.imports import (
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.records import Silence, SilentRank
+from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +98,7 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     for wanted in (scripts.needs("intel_extension_for_pytorch"), scripts.needs("cv2", own=False)):
         cases.append(refused("modules: another fix", check_imports(wanted, {"a": [wanted.imports[0].module]})))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
-    cases.append(refusal("syntax", check_syntax, Script("train.py", "x = 1\ndef f(:\n"), fault))
+    cases.append(refusal("syntax", check_syntax, Script("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
     directory = tmp_path / "train.py"
     directory.mkdir()
     monkeypatch.chdir(tmp_path)

@@ -20,6 +20,7 @@ from ipexctl.jobs.submit.preflight.imports import (
     read_script,
 )
 from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.remote.reply import Reply
 from ipexctl.stack.env.record import EnvRecord
 from message_data import missing
 
@@ -177,13 +178,12 @@ def test_in_doubt_it_is_said_and_not_refused() -> None:
 
 def test_wrong_syntax_is_shown_as_a_hostfiles_wrong_line_is() -> None:
     script = Script("train.py", "x = 1\ndef f(:\n")
-    fault = {"kind": "SyntaxError", "what": "invalid syntax", "line": 2, "column": 7, "python": "3.11"}
+    fault = Reply({"kind": "SyntaxError", "what": "invalid syntax", "line": 2, "column": 7, "python": "3.11"})
     with pytest.raises(FileError) as wrong:
         check_syntax(script, fault)
     assert wrong.value.message == "train.py:2: invalid syntax"
     assert (wrong.value.text, wrong.value.column) == ("def f(:", 7)
     assert "Python 3.11" in wrong.value.fix
-    check_syntax(script, None)
 
 
 def test_the_command_that_makes_an_environment_again_repeats_what_was_asked() -> None:

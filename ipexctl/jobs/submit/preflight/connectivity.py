@@ -60,14 +60,19 @@ def check_connectivity(
             timeout=8 * _SECONDS,
             cancel=pool.cancel,
         )
+        if script is not None and reply.get("fault") is not None:
+            check_syntax(script, reply.record("fault"))
+        nodes = reply.record("nodes")
+        answers = {name: nodes.record(ssh_name) for ssh_name, name in names.items()}
+        results = {name: {"kind": node.text("kind"), "text": node.text("text")} for name, node in answers.items()}
+        missing = {
+            node0.name: reply.texts("missing"),
+            **{name: node.texts("missing") for name, node in answers.items()},
+        }
     except HostError as error:
         return StartFailure.of_host(node0.name, error)
-    if script is not None:
-        check_syntax(script, reply["fault"])
-    results = {names[ssh_name]: result for ssh_name, result in reply["nodes"].items()}
     if failure := evaluate_connectivity(node0.name, context.addresses, results):
         return failure
-    missing = {node0.name: reply["missing"], **{name: result["missing"] for name, result in results.items()}}
     return check_imports(script, missing) if script is not None else ""
 
 

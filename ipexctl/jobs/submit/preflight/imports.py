@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.submit.context import RunContext
     from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.remote.reply import Reply
     from ipexctl.stack.env.record import EnvRecord
 
 _OTHER_INTERPRETER: Final = re.compile(
@@ -234,13 +235,11 @@ def with_environment(script: Script, request: RunRequest, context: RunContext) -
     return replace(script, doubt=doubt, own=context.env.name is not None, install=install)
 
 
-def check_syntax(script: Script, error: Mapping[str, Any] | None) -> None:
+def check_syntax(script: Script, error: Reply) -> NoReturn:
     """Raises a FileError, with the line and a caret, for a syntax error that node0 has found."""
-    if error is None:
-        return
-    number = int(error["line"])
+    number = error.integer("line")
     line = script.line(number)
-    column = min(int(error["column"]), len(line) + 1)
+    column = min(error.integer("column"), len(line) + 1)
     what = str(error["what"])
     if error["kind"] in ("IndentationError", "TabError") or not what.startswith("invalid"):
         what = f"{error['kind']}: {what}"
