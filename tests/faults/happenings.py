@@ -105,7 +105,7 @@ def _cut_off(context: Play) -> Truth:
     context.died = time.time()
     break_host(host, "link-down")
     context.cut.add(host.name)
-    words = f"{host.name} is not heard any more (ranks {2 * number}-{2 * number + 1})"
+    words = f"(ranks {2 * number}-{2 * number + 1})"
     return Truth("failed", 1, "lost", 2 * number, host.name, words, all_lines=False, within=62)
 
 
@@ -113,7 +113,7 @@ def _node0_cut_off(context: Play) -> Truth:
     context.died = time.time()
     break_host(context.stage.cluster.lab.hosts[0], "link-down")
     context.cut.update(host.name for host in context.stage.cluster.lab.hosts)
-    return Truth("failed", 1, "lost", None, None, "no other node is heard any more", all_lines=False, within=62)
+    return Truth("failed", 1, "lost", None, None, "no other node", all_lines=False, within=62)
 
 
 def _client_killed(context: Play) -> Truth:
@@ -157,7 +157,7 @@ def _mpirun(number: signal.Signals) -> Callable[[Play], Truth]:
 
 def _wrapper_killed(context: Play) -> Truth:
     context.kill(context.host, context.row["wrapper"], signal.SIGKILL)
-    return Truth("failed", 1, "lost", context.victim, context.host, "hung up without a word", all_lines=False)
+    return Truth("failed", 1, "lost", context.victim, context.host, f"rank {context.victim} on", all_lines=False)
 
 
 def _wrapper_told(context: Play) -> Truth:
