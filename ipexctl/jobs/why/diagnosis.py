@@ -254,7 +254,7 @@ def _of_row(account: RunSnapshot, row: RankStatus, own: str | None, first: Failu
     if row.state == "ok":
         return "ok", "ended well"
     if row.state == "lost":
-        return "lost", "left off without a word"
+        return "lost", "disconnected"
     if row.pid is None and row.state in ("starting", "stopped"):
         return "not-begun", "had not begun"
     if row.state == "stopped":

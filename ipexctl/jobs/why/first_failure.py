@@ -29,8 +29,8 @@ _IN_WORDS: Final[Mapping[int, str]] = {
     signal.SIGBUS: "was ended by SIGBUS, a bus error",
     signal.SIGABRT: "aborted itself (SIGABRT)",
     signal.SIGFPE: "was ended by SIGFPE, an arithmetic error",
-    signal.SIGKILL: "was ended by SIGKILL, by no one of ours",
-    signal.SIGTERM: "was ended by SIGTERM, by no one of ours",
+    signal.SIGKILL: "was ended by SIGKILL, not sent by ipexctl",
+    signal.SIGTERM: "was ended by SIGTERM, not sent by ipexctl",
     signal.SIGXCPU: "was ended by SIGXCPU: its processor time was used up",
 }
 
@@ -49,7 +49,7 @@ def how_it_ended(first: Failure | RankStatus) -> str:
     if first.oom:
         return "was killed by the kernel: out of memory"
     if first.exit_code is None and first.signal is None:
-        return "is not heard any more"
+        return "does not respond any more"
     if first.signal:
         return _IN_WORDS.get(first.signal) or f"was ended by {signal_name(first.signal)}"
     return f"ended with exit code {first.exit_code}"
@@ -96,8 +96,8 @@ def _by_kind(account: RunSnapshot, first: Failure) -> Cause | None:
     limited = f" ({format_limit(first.oom.limit)} were allowed there)" if first.oom.limit else ""
     return Cause(
         "memory.oom",
-        f"{host} ran out of memory{limited}, and the kernel killed rank {rank} to have some again",
-        "a smaller batch, fewer ranks on a node (--ppn), fewer DataLoader workers; what it was doing: "
+        f"{host} ran out of memory{limited}, and the kernel killed rank {rank} to free some",
+        "a smaller batch, fewer ranks per node (--ppn) or fewer DataLoader workers; its output: "
         f"ipexctl logs {run} -r {rank}",
         "likely",
         rank,
@@ -109,15 +109,15 @@ def _gone(account: RunSnapshot, first: Failure) -> Cause:
     if first.rank is None:
         return Cause(
             "node.cut_off",
-            f"node0 ({account.node0}) lost every other node at once: its link is cut, or the network among them",
+            f"node0 ({account.node0}) lost every other node at once: its network link is cut, or the whole network",
             "ipexctl doctor looks at the network among the nodes; then run it again",
             "possible",
         )
-    if "hung up" in account.status.reason:
+    if "disconnected:" in account.status.reason or "hung up" in account.status.reason:  # the latter in older records
         return Cause(
             "node.wrapper_killed",
-            f"what wraps rank {first.rank} was killed on {first.host}, and not by ipexctl: by somebody, or by the "
-            "kernel for want of memory",
+            f"the wrapper process of rank {first.rank} was killed on {first.host}, not by ipexctl: by a user, or by the "
+            "kernel because memory ran out",
             f"on {first.host}, as root: dmesg -T | grep -i kill; then run it again",
             "possible",
             first.rank,
@@ -125,7 +125,7 @@ def _gone(account: RunSnapshot, first: Failure) -> Cause:
         )
     return Cause(
         "node.lost",
-        f"{first.host} is down, its link is cut, or everything on it stands still",
+        f"{first.host} is down, its network link is cut, or it is frozen",
         f"is it up? ipexctl doctor --limit {first.host}; without it: ipexctl run --limit '!{first.host}' …",
         "possible",
         first.rank,
@@ -138,9 +138,9 @@ def _by_itself(account: RunSnapshot, first: Failure) -> Cause | None:
         return None
     return Cause(
         "script.exited",
-        f"rank {first.rank} chose exit code {first.exit_code} itself and printed no exception: sys.exit, or a "
-        "program it started",
-        f"all it said: ipexctl logs {account.id} -r {first.rank}",
+        f"rank {first.rank} exited with code {first.exit_code} and printed no exception: by sys.exit, or a program "
+        "that it started",
+        f"all its output: ipexctl logs {account.id} -r {first.rank}",
         "possible",
         first.rank,
         first.host or "",

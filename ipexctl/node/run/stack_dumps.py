@@ -60,14 +60,14 @@ class StackDumps:
         for rank, row in dump.rows.items():
             peer = self._connections.all[rank]
             if row["state"] == "starting":
-                row["why"] = "it has not begun yet"
+                row["why"] = "it has not started yet"
             elif row["state"] != "running":
                 code = peer.status.exit_code
                 row["why"] = "it has ended" + ("" if code is None else f" with exit code {code}")
             elif self._connections.send_message(peer, "dump", id=dump.id):
                 dump.waiting.add(rank)
             else:
-                row["why"] = "its connection is broken, and is being made anew"
+                row["why"] = "it is reconnecting to the supervisor"
         self._open.append(dump)
         self.check_answers(time.monotonic())
 
@@ -83,7 +83,7 @@ class StackDumps:
             for rank in dump.waiting:
                 status = self._connections.all[rank].status
                 last = {"process": status.process, "waits_in": status.waits_in}
-                dump.rows[rank].update(why=f"what wraps it didn't answer within {WAIT:g} s", last=last)
+                dump.rows[rank].update(why=f"its wrapper process didn't answer within {WAIT:g} s", last=last)
             self._open.remove(dump)
             self._write(dump)
 

@@ -131,11 +131,11 @@ class Verdict:
         signalled = [peer for peer in connected if peer.outside_signal]
         is_all = len(signalled) == len(connected)
         if is_all and (mpirun_has_ended or now - self._signalled_at > SIGNAL_TIME):
-            return self.fail("mpirun", f"mpirun was told to end, and ended {ranks_on_hosts(signalled)}")
+            return self.fail("mpirun", f"mpirun got a signal to end, and ended {ranks_on_hosts(signalled)}")
         if now - self._signalled_at <= SIGNAL_TIME:
             return False
         number = signalled[0].outside_signal or int(signal.SIGTERM)
-        reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, and not from this run"
+        reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
         return self.fail("signal", reason, peers=signalled, code=128 + number, signal=number)
 
     def on_not_started(self, missing: Sequence[RankConnection], within: float) -> bool:
@@ -221,8 +221,8 @@ def describe_loss(
                 and abs(peer.disconnected_at - first.lost_at) < AT_ONCE
             )
         ]
-        cause = "what wraps them was killed" if len(gone) > 1 else "what wraps it was killed"
-        return gone, f"{ranks_on_hosts(gone)} hung up without a word: {cause}", True
+        cause = "their wrapper processes were killed" if len(gone) > 1 else "its wrapper process was killed"
+        return gone, f"{ranks_on_hosts(gone)} disconnected: {cause}", True
     gone = [
         peer
         for peer in alive
@@ -231,16 +231,14 @@ def describe_loss(
     hosts = list(dict.fromkeys(peer.host for peer in gone))
     others = list(dict.fromkeys(peer.host for peer in alive if peer.host != node0))
     if len(hosts) > 1 and hosts == others:
-        reason = (
-            f"no other node is heard any more ({format_ranks(gone)}): the link of {node0} is down, or the network is"
-        )
+        reason = f"no other node responds ({format_ranks(gone)}): the link of {node0} is down, or the network"
         return gone, reason, False
     on_first_host = [peer for peer in gone if peer.host == first.host]
     if all(peer in gone for peer in alive if peer.host == first.host):
-        return on_first_host, f"{first.host} is not heard any more ({format_ranks(on_first_host)})", True
+        return on_first_host, f"{first.host} does not respond any more ({format_ranks(on_first_host)})", True
     return (
         on_first_host,
-        f"{ranks_on_hosts(on_first_host)} {'is' if len(on_first_host) == 1 else 'are'} not heard any more",
+        f"{ranks_on_hosts(on_first_host)} {'does' if len(on_first_host) == 1 else 'do'} not respond any more",
         True,
     )
 

@@ -18,6 +18,7 @@ from run_helpers import runs_in
 from agent_helpers import agent_argv
 from ipexctl.jobs.dump import read_dump
 from ipexctl.remote.reply import Reply
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -216,7 +217,8 @@ def test_a_rank_that_is_not_heard_holds_up_nobody_for_long(make: Callable[..., R
         os.kill(wrapper, signal.SIGCONT)
     assert [group.ranks[0].rank for group in dump.groups] == [0]
     silent, ended = dump.mute
-    assert (silent.rank, silent.why) == (1, "what wraps it didn't answer within 4 s")
+    assert silent.rank == 1
+    assert missing(silent.why, "4 s") == []
     assert (ended.rank, ended.why) == (2, "it has ended with exit code 0")
     assert not dump.is_whole
     assert run.status["state"] == "running"
