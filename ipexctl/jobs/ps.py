@@ -1,4 +1,4 @@
-"""What has become of the runs this machine knows of: each node0 is asked once for all of its."""
+"""Lists the runs of the registry with their states: one call to each node0."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KnownRun:
-    """A run of the register. Without a status its state is unknown, and `reason` says why."""
+    """A run of the registry. Without a status its state is unknown, and `reason` says why."""
 
     record: RunRecord
     status: RunStatus | None
     reason: str = ""
     fix: str = ""
     pruned: float | None = None
-    """When its record was taken away on node0; what is left is how it ended."""
+    """When node0 pruned its output; its last status is kept."""
     is_gone: bool = False
-    """node0 has said that it has no directory of it."""
+    """Node0 has no directory of it."""
 
     @property
     def state(self) -> str:
@@ -53,14 +53,14 @@ def query_runs(
     places: dict[tuple[Host, str], list[RunRecord]] = {}
     for record in records:
         places.setdefault((record.node0, record.home), []).append(record)
-    ways = list(places.values())
+    groups = list(places.values())
     found: dict[str, KnownRun] = {}
 
-    def ask(group: list[RunRecord]) -> None:
+    def query(group: list[RunRecord]) -> None:
         try:
             session = open_session(group[-1])
             try:
-                runs = _ask(session, group, cancel, timeout).record("runs")
+                runs = _list_runs(session, group, cancel, timeout).record("runs")
                 documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
             finally:
                 session.close()
@@ -80,9 +80,9 @@ def query_runs(
                 pruned = document.get("pruned")
                 found[record.id] = KnownRun(record, read_status(document), pruned=pruned, is_gone=bool(pruned))
 
-    by_host = {id(group[0].node0): group for group in ways}
+    by_host = {id(group[0].node0): group for group in groups}
     for done in fan_out(
-        [group[0].node0 for group in ways], lambda host: ask(by_host[id(host)]), forks=forks, cancel=cancel
+        [group[0].node0 for group in groups], lambda host: query(by_host[id(host)]), forks=forks, cancel=cancel
     ):
         if done.error is not None:
             for record in by_host[id(done.host)]:
@@ -91,7 +91,7 @@ def query_runs(
 
 
 def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
-    """Where node0 can't be asked, how a run ended is known all the same if it was followed: that changes no more."""
+    """The runs; where node0 can't be reached, the final status is read from a complete local copy."""
     found = []
     for run in runs:
         copy = read_copy(directory / run.record.id) if run.status is None else None
@@ -100,11 +100,11 @@ def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
 
 
 def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
-    """Records of runs that node0 itself has nothing of any more, and that began long ago. Pure."""
+    """Ids of old runs that node0 has no record of any more. Pure."""
     return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]
 
 
-def _ask(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float | None) -> Reply:
+def _list_runs(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float | None) -> Reply:
     request = {"home": group[-1].home, "ids": [record.id for record in group]}
     python = group[-1].python
     return call(

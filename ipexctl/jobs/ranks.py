@@ -1,7 +1,4 @@
-"""Which ranks are meant: `0`, `0-3,8`, `all`; read from text and written short. Pure.
-
-How many ranks a run has is not known here until `within` is asked.
-"""
+"""Sets of ranks, as `0`, `0-3,8` or `all`: parsed from text and written as text. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class RankSet:
         return not self.ranges
 
     def within(self, world_size: int) -> RankSet:
-        """The same, where the run has such ranks at all: a typo shows nothing, silently, for hours."""
+        """The same set; raises a UserError if the run has none of these ranks, as after a typo."""
         if self.ranges and not any(each[0] < world_size for each in self.ranges):
             last = f"0-{world_size - 1}" if world_size > 1 else "0"
             raise UserError(f"--ranks {self}: the run has no such rank", fix=f"its ranks are {last}")
@@ -51,7 +48,7 @@ EVERY_RANK: Final = RankSet()
 
 
 def parse_ranks(text: str) -> RankSet:
-    """`0`, `0-3,8`, `0-15/4`, `[0-3]` as the view writes it, `all`."""
+    """Parse `0`, `0-3,8`, `0-15/4`, `[0-3]` as the view writes it, or `all`."""
     bare = text.strip()
     if bare.startswith("[") and bare.endswith("]"):
         bare = bare[1:-1].strip()
@@ -63,7 +60,7 @@ def parse_ranks(text: str) -> RankSet:
 def _range(item: str, text: str) -> range:
     match = _ITEM.fullmatch(item)
     if match is None:
-        raise UserError(f"ranks {text.strip()!r}: {_what_is_wrong(item)}", fix=_EXAMPLE)
+        raise UserError(f"ranks {text.strip()!r}: {_syntax_error(item)}", fix=_EXAMPLE)
     first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if last < first:
         raise UserError(f"ranks {text.strip()!r}: {item} runs backwards", fix=f"{last}-{first}")
@@ -72,7 +69,7 @@ def _range(item: str, text: str) -> range:
     return range(first, last + 1, step)
 
 
-def _what_is_wrong(item: str) -> str:
+def _syntax_error(item: str) -> str:
     if not item:
         return "a rank is missing"
     if re.fullmatch(r"[0-9]+-", item):
@@ -85,7 +82,7 @@ def _what_is_wrong(item: str) -> str:
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """`0-3,8`: what `parse_ranks` reads."""
+    """Text that `parse_ranks` reads, such as `0-3,8`."""
     parts: list[str] = []
     first = last = -2
     for rank in sorted(set(ranks)):
@@ -93,12 +90,12 @@ def fold_ranks(ranks: Iterable[int]) -> str:
             last = rank
             continue
         if first >= 0:
-            parts.append(_written(first, last))
+            parts.append(_range_text(first, last))
         first = last = rank
     if first >= 0:
-        parts.append(_written(first, last))
+        parts.append(_range_text(first, last))
     return ",".join(parts)
 
 
-def _written(first: int, last: int) -> str:
+def _range_text(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"

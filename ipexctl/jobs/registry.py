@@ -1,6 +1,6 @@
-"""This machine's register of runs: how node0 of each was reached, so that `logs` or `stop` need no host options.
+"""The registry of runs on the control machine: how to reach node0 of each, so that `logs` or `stop` need no options.
 
-A file a run, 0600, in the user's state directory. What became of a run is on node0, not here.
+One file per run, mode 0600, in the user's state directory. The status of a run is kept on node0.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run, as whoever started it knows it."""
+    """A run, as its start recorded it."""
 
     id: str
     node0: Host
     home: str
-    """Our directory there, absolute."""
+    """The home of ipexctl there, absolute."""
     python: str
-    """What our scripts run under there."""
+    """The Python for the agent there."""
     script: str = ""
     env: str = ""
     started: float = 0.0
-    """Seconds since the epoch, by our clock."""
+    """Seconds since the epoch, by the clock of the control machine."""
     world_size: int = 0
     hosts: tuple[str, ...] = ()
     host_keys: str | None = None
     connect_timeout: float = 10.0
     stores: tuple[str, ...] = ()
-    """One host of each home, by its name: where the run has left files."""
+    """Names of hosts, one for each home with files of the run."""
     nodes: tuple[Host, ...] = ()
-    """How each host was reached; records of older versions don't have it."""
+    """How to reach each host; records of older versions don't have it."""
     ranks: tuple[str, ...] = ()
     """The host of each rank."""
     cwd: str = ""
     """The ranks' working directory."""
     again: str = ""
-    """The options that chose its hosts, for what to type next."""
+    """The options that chose its hosts, for commands to type next."""
 
     @property
     def rundir(self) -> str:
@@ -61,14 +61,14 @@ class RunRecord:
 
 
 def new_id(script: str, now: float) -> str:
-    """`train_digits-1120-132512-9f3a`: said by the script's name, told apart by the time, unique by chance."""
+    """Such as `train_digits-1120-132512-9f3a`: the script's name, the time, and a random part."""
     stem = _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
     return f"{stem}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A file of the register that can't be read: of the run there is only the name."""
+    """A file of the registry that can't be read: only the id of its run is known."""
 
     id: str
     path: Path
@@ -83,7 +83,7 @@ class Damaged:
 
 
 class UnreadableRecord(UserError):
-    """Of the run that is meant."""
+    """The record of the requested run can't be read."""
 
 
 class RunRegistry:
@@ -111,16 +111,16 @@ class RunRegistry:
             aside.replace(path)
         except OSError as error:
             raise UserError(
-                f"{self.directory}: the run can't be noted down: {error.strerror or error}",
-                fix="make room there, or name another place: XDG_STATE_HOME=DIR",
+                f"{self.directory}: the record of the run can't be written: {error.strerror or error}",
+                fix="free some space there, or use another directory: XDG_STATE_HOME=DIR",
             ) from None
 
     def all(self) -> list[RunRecord]:
-        """From the oldest to the newest; what can't be read is passed over."""
+        """All readable records, from the oldest to the newest."""
         return self.read()[0]
 
     def read(self) -> tuple[list[RunRecord], list[Damaged]]:
-        """All there is, and what can't be read."""
+        """All readable records, and the files that can't be read."""
         found, damaged = list[RunRecord](), list[Damaged]()
         with contextlib.suppress(OSError):
             for path in sorted(self.directory.glob("*.json")):
@@ -132,7 +132,7 @@ class RunRegistry:
         return sorted(found, key=lambda record: (record.started, record.id)), damaged
 
     def find(self, word: str) -> RunRecord:
-        """The run that is meant: by its id, by what only its id begins with, or `last`."""
+        """The run with that id, or that unique prefix of an id; `last` is the newest."""
         records, damaged = self.read()
         newest = records[-1].started if records else 0.0
         of_word = [each for each in damaged if word and each.id.startswith(word)]
@@ -140,13 +140,13 @@ class RunRegistry:
         if meant and not any(record.id == word for record in records):
             raise max(meant, key=lambda each: (each.id == word, each.written)).error()
         if not records:
-            raise UserError("no run was started from this machine yet", fix="ipexctl run SCRIPT.py starts one")
+            raise UserError("no run was started from the control machine yet", fix="ipexctl run SCRIPT.py starts one")
         if word == "last":
             return records[-1]
         return _only(word, records)
 
     def knows(self, word: str) -> bool:
-        """Whether that word means exactly one run; `find` says why not, or that its record can't be read."""
+        """Whether `find` finds exactly one run, even if its record can't be read."""
         try:
             self.find(word)
         except UnreadableRecord:
@@ -172,7 +172,7 @@ def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
         return found[0]
     if found:
         some = ", ".join(record.id for record in found[-4:]) + (" …" if len(found) > 4 else "")
-        raise UserError(f"{len(found)} runs begin with {word!r}: {some}", fix="more of the id, or `last`")
+        raise UserError(f"{len(found)} runs begin with {word!r}: {some}", fix="use more of the id, or `last`")
     newest = ", ".join(record.id for record in reversed(records[-3:]))
     raise UserError(f"there is no run {word!r}", fix=f"ipexctl ps shows them; the newest: {newest}")
 
@@ -181,7 +181,7 @@ def _to_json(record: RunRecord) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "id": record.id,
-        "node0": _of_host(record.node0),
+        "node0": _host_to_json(record.node0),
         "home": record.home,
         "python": record.python,
         "script": record.script,
@@ -192,14 +192,14 @@ def _to_json(record: RunRecord) -> dict[str, Any]:
         "host_keys": record.host_keys,
         "connect_timeout": record.connect_timeout,
         "stores": list(record.stores),
-        "nodes": [_of_host(host) for host in record.nodes],
+        "nodes": [_host_to_json(host) for host in record.nodes],
         "ranks": list(record.ranks),
         "cwd": record.cwd,
         "again": record.again,
     }
 
 
-def _of_host(host: Host) -> dict[str, Any]:
+def _host_to_json(host: Host) -> dict[str, Any]:
     return {
         "name": host.name,
         "address": host.address,
@@ -255,9 +255,9 @@ def _read(path: Path) -> RunRecord | Damaged:
     except OSError as error:
         return _damaged(path, error.strerror or str(error))
     except KeyError as error:
-        return _damaged(path, f"it lacks {error}")
+        return _damaged(path, f"{error} is missing")
     except TypeError:
-        return _damaged(path, "it is not a run's")
+        return _damaged(path, "it is not the record of a run")
     except ValueError as error:
         return _damaged(path, str(error))
 

@@ -1,6 +1,6 @@
-"""How long runs are kept, on the nodes and in this machine's register; what is older or too much is pruned.
+"""Prunes old runs, on the nodes and in the registry.
 
-`node/run/retention.py` does it on the nodes, detached, when a run begins there; `ipexctl ps --prune` at once.
+On the nodes `node/run/retention.py` prunes, in the background when a run starts there; `ipexctl ps --prune` at once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
 GB: Final = "IPEXCTL_KEEP_GB"
 _RECORDS: Final = 3
-"""A record is a page of text: it is kept so many times as long as what it is about."""
+"""A record of the registry is small: it is kept this many times as long as the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """The newest are kept whatever their age and size."""
+    """Runs beyond these limits are pruned; the `newest` ones never are."""
 
     days: float = 30.0
     gb: float = 2.0
@@ -48,12 +48,12 @@ class RetentionLimits:
 
 
 def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
-    """What the environment says; a figure that is none is a wrong call."""
+    """The limits of the environment variables; raises a UserError for an invalid number."""
     default = RetentionLimits()
-    return RetentionLimits(_figure(environ, DAYS, default.days), _figure(environ, GB, default.gb))
+    return RetentionLimits(_read_number(environ, DAYS, default.days), _read_number(environ, GB, default.gb))
 
 
-def _figure(environ: Mapping[str, str], name: str, default: float) -> float:
+def _read_number(environ: Mapping[str, str], name: str, default: float) -> float:
     text = environ.get(name, "").strip()
     if not text:
         return default
@@ -61,11 +61,11 @@ def _figure(environ: Mapping[str, str], name: str, default: float) -> float:
         number = float(text)
         if number >= 0 and math.isfinite(number):
             return number
-    raise UserError(f"${name} is no number: {text[:40]!r}", fix=f"{name}={default:g} is what it is by default")
+    raise UserError(f"${name} is no number: {text[:40]!r}", fix=f"the default is {name}={default:g}")
 
 
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
-    """A piece of sh behind what makes the run's directory: prunes in the background, where there are many."""
+    """Shell code that prunes in the background if there are many runs; it follows the creation of a run's directory."""
     argv = ["nice", python, "-I", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
     request = shlex.quote(json.dumps(keep.request(home, mine=run)))
     return (
@@ -90,7 +90,7 @@ class PruneResult(HostResult):
     gone: tuple[PrunedRun, ...] = ()
     kept: int = 0
     size: int = 0
-    """Bytes of those that are kept."""
+    """Bytes of the runs that are kept."""
 
 
 def prune_nodes(
@@ -102,7 +102,7 @@ def prune_nodes(
     dry_run: bool = False,
     forks: int = 32,
 ) -> list[PruneResult]:
-    """On node0 of every run, and on one host of each other home a run was in."""
+    """Prune on node0 of every run, and on one host of each other home that a run used."""
     places: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:
         for host in (record.node0, *(each for each in record.nodes if each.name in record.stores)):
@@ -148,7 +148,7 @@ def prune_local(
     now: float | None = None,
     dry_run: bool = False,
 ) -> list[PrunedRun]:
-    """Copies and records on this machine, of runs that are known to be over: their copy says so, or node0 has."""
+    """Prune copies and records on the control machine, of runs that have ended: `over`, and by the copy's status."""
     now = time.time() if now is None else now
     records = register.all()
     sizes = {record.id: size_of_copy(register.directory, record.id) for record in records}

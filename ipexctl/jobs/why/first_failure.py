@@ -1,4 +1,4 @@
-"""Who failed first and what is named as its cause: its own last words, or of all ranks' the best. Pure."""
+"""Finds the first failure of a run and its likely cause, in the output of that rank or of others. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import Failure, RankStatus
 
 TABLE: Final = (*LAUNCH, *MACHINE, *SCRIPT, *NETWORK)
-_WITHOUT_ASIDES: Final = tuple(known for known in TABLE if known.weight != "aside")
-_ASKED: Final = 16
-"""Other ranks whose words are searched for a better cause."""
-_IN_WORDS: Final[Mapping[int, str]] = {
+_CAUSES: Final = tuple(known for known in TABLE if known.weight != "aside")
+_MAX_RANKS: Final = 16
+"""Other ranks whose output is searched for a better cause."""
+_SIGNALS: Final[Mapping[int, str]] = {
     signal.SIGSEGV: "crashed (SIGSEGV, a segmentation fault)",
     signal.SIGILL: "was ended by SIGILL, an illegal instruction",
     signal.SIGBUS: "was ended by SIGBUS, a bus error",
@@ -35,12 +35,12 @@ _IN_WORDS: Final[Mapping[int, str]] = {
 }
 
 
-def find_first_failure(account: RunSnapshot) -> Failure | None:
-    """The first failure, with what the record of its rank adds."""
-    first = account.status.first_failure
+def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
+    """The first failure, completed from the record of its rank."""
+    first = snapshot.status.first_failure
     if first is None:
         return None
-    row = account.row(first.rank)
+    row = snapshot.row(first.rank)
     oom = first.oom or (row.oom if row else None) or (OutOfMemory("") if first.kind == "oom" else None)
     return first._replace(host=first.host or (row.host if row else ""), oom=oom)
 
@@ -51,49 +51,49 @@ def how_it_ended(first: Failure | RankStatus) -> str:
     if first.exit_code is None and first.signal is None:
         return "does not respond any more"
     if first.signal:
-        return _IN_WORDS.get(first.signal) or f"was ended by {signal_name(first.signal)}"
+        return _SIGNALS.get(first.signal) or f"was ended by {signal_name(first.signal)}"
     return f"ended with exit code {first.exit_code}"
 
 
-def choose(account: RunSnapshot, first: Failure | None, *, hung: bool = False) -> Cause | None:
-    """The first failure's own, unless that only follows from something; then the best that anybody said."""
-    context = account.context
+def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) -> Cause | None:
+    """The cause in the first failure's own output, unless it follows from another; then the best of any rank."""
+    context = snapshot.context
     own: Cause | None = None
     if first is not None and first.rank is not None:
-        told = _by_kind(account, first)
-        if told is not None:
-            return told
-        words = account.words_of(first.rank)
-        own = cause_of(words, context, _WITHOUT_ASIDES) or raised(words, context)
-        if own is not None and own.order == _VAGUE_BEHIND:
-            own = raised(words, context) or own
+        out_of_memory = _out_of_memory(snapshot, first)
+        if out_of_memory is not None:
+            return out_of_memory
+        output = snapshot.words_of(first.rank)
+        own = cause_of(output, context, _CAUSES) or raised(output, context)
+        if own is not None and own.order == _VAGUE:
+            own = raised(output, context) or own
         if own is not None and own.is_good:
             return own
     if first is None or (first.exit_code is None and first.signal is None):
-        of_mpirun = cause_of(context.mpirun, context, _WITHOUT_ASIDES)
+        of_mpirun = cause_of(context.mpirun, context, _CAUSES)
         if of_mpirun is not None and of_mpirun.is_good:
             return of_mpirun
-    better = _of_others(account, first)
+    better = _cause_of_others(snapshot, first)
     if better is not None:
         return better
     if hung or own is not None:
-        aside = _aside(account)
+        aside = _aside(snapshot)
         own = own or aside
     if own is not None:
         return own
     if first is not None and first.kind == "lost":
-        return _gone(account, first)
-    return _by_itself(account, first) if first is not None else None
+        return _lost(snapshot, first)
+    return _exited(snapshot, first) if first is not None else None
 
 
-_VAGUE_BEHIND: Final = 3
+_VAGUE: Final = 3
 
 
-def _by_kind(account: RunSnapshot, first: Failure) -> Cause | None:
-    run, host, rank = account.id, first.host or "", first.rank
+def _out_of_memory(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    run, host, rank = snapshot.id, first.host or "", first.rank
     if first.oom is None:
         return None
-    limited = f" ({format_limit(first.oom.limit)} were allowed there)" if first.oom.limit else ""
+    limited = f" (its limit is {format_limit(first.oom.limit)})" if first.oom.limit else ""
     return Cause(
         "memory.oom",
         f"{host} ran out of memory{limited}, and the kernel killed rank {rank} to free some",
@@ -105,19 +105,19 @@ def _by_kind(account: RunSnapshot, first: Failure) -> Cause | None:
     )
 
 
-def _gone(account: RunSnapshot, first: Failure) -> Cause:
+def _lost(snapshot: RunSnapshot, first: Failure) -> Cause:
     if first.rank is None:
         return Cause(
             "node.cut_off",
-            f"node0 ({account.node0}) lost every other node at once: its network link is cut, or the whole network",
+            f"node0 ({snapshot.node0}) lost every other node at once: its network link is cut, or the whole network",
             "ipexctl doctor looks at the network among the nodes; then run it again",
             "possible",
         )
-    if "disconnected:" in account.status.reason or "hung up" in account.status.reason:  # the latter in older records
+    if "disconnected:" in snapshot.status.reason or "hung up" in snapshot.status.reason:  # the latter in older records
         return Cause(
             "node.wrapper_killed",
-            f"the wrapper process of rank {first.rank} was killed on {first.host}, not by ipexctl: by a user, or by the "
-            "kernel because memory ran out",
+            f"the wrapper process of rank {first.rank} was killed on {first.host}, not by ipexctl: by a user, or by "
+            "the kernel because memory ran out",
             f"on {first.host}, as root: dmesg -T | grep -i kill; then run it again",
             "possible",
             first.rank,
@@ -133,53 +133,53 @@ def _gone(account: RunSnapshot, first: Failure) -> Cause:
     )
 
 
-def _by_itself(account: RunSnapshot, first: Failure) -> Cause | None:
+def _exited(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     if first.exit_code is None or first.signal:
         return None
     return Cause(
         "script.exited",
         f"rank {first.rank} exited with code {first.exit_code} and printed no exception: by sys.exit, or a program "
         "that it started",
-        f"all its output: ipexctl logs {account.id} -r {first.rank}",
+        f"all its output: ipexctl logs {snapshot.id} -r {first.rank}",
         "possible",
         first.rank,
         first.host or "",
     )
 
 
-def _of_others(account: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Those that failed by themselves, in the order of time, before those that we ended."""
-    rows = [row for row in account.status.ranks if first is None or row.rank != first.rank]
+def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """The best cause in other ranks' output: first those that failed, by time, then those that ipexctl ended."""
+    rows = [row for row in snapshot.status.ranks if first is None or row.rank != first.rank]
     rows = [row for row in rows if row.state != "ok"]
     rows.sort(
-        key=lambda row: (row.state not in ("failed", "lost"), account.ended_at.get(row.rank, float("inf")), row.rank)
+        key=lambda row: (row.state not in ("failed", "lost"), snapshot.ended_at.get(row.rank, float("inf")), row.rank)
     )
     best: Cause | None = None
-    for row in _unlike(rows, account)[:_ASKED]:
-        words = account.words_of(row.rank)
-        if row.state not in ("failed", "lost"):  # it was ended by our signal
-            words = RankOutput(words.rank, words.host, words.out, words.err)
-        cause = cause_of(words, account.context, _WITHOUT_ASIDES)
+    for row in _distinct(rows, snapshot)[:_MAX_RANKS]:
+        output = snapshot.words_of(row.rank)
+        if row.state not in ("failed", "lost"):  # ipexctl ended it, by a signal
+            output = RankOutput(output.rank, output.host, output.out, output.err)
+        cause = cause_of(output, snapshot.context, _CAUSES)
         if cause is None or not cause.is_good:
-            cause = raised(words, account.context) if cause is None else None
+            cause = raised(output, snapshot.context) if cause is None else None
         if cause is not None and (best is None or cause.order < best.order):
             best = cause
     return best
 
 
-def _unlike(rows: Iterable[RankStatus], account: RunSnapshot) -> list[RankStatus]:
-    """One of each that printed the same."""
+def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankStatus]:
+    """One rank of all that printed the same."""
     found: dict[object, RankStatus] = {}
     for row in rows:
-        words = account.words_of(row.rank)
-        found.setdefault((words.out, words.err, row.state), row)
+        output = snapshot.words_of(row.rank)
+        found.setdefault((output.out, output.err, row.state), row)
     return list(found.values())
 
 
-def _aside(account: RunSnapshot) -> Cause | None:
+def _aside(snapshot: RunSnapshot) -> Cause | None:
     asides = [known for known in TABLE if known.weight == "aside"]
-    for row in _unlike(account.status.ranks, account)[:_ASKED]:
-        found = cause_of(account.words_of(row.rank), account.context, asides)
+    for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
+        found = cause_of(snapshot.words_of(row.rank), snapshot.context, asides)
         if found is not None:
             return found
     return None

@@ -1,7 +1,4 @@
-"""What `node/run/run_snapshot.py` has read of a run's directory, as a value.
-
-What is missing or odd is left out, never an error.
-"""
+"""Decodes the snapshot of a run that `node/run/run_snapshot.py` sends. Missing or invalid parts are left out."""
 
 from __future__ import annotations
 
@@ -21,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """All that is known of a run."""
+    """The record of a run, and the last lines of its ranks."""
 
     status: RunStatus
     context: FailureContext
     node0: str = ""
     now: float | None = None
-    """By node0's clock, as are the others."""
+    """By the clock of node0, like all times here."""
     boot: float | None = None
     ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
     """Rank → when its command ended, in the last attempt."""
     restarts: tuple[str, ...] = ()
-    """What each attempt before the last ended with."""
+    """Why each attempt before the last ended."""
     supervise: tuple[str, ...] = ()
 
     @property
@@ -46,7 +43,7 @@ class RunSnapshot:
 
     @property
     def silent_for(self) -> float | None:
-        """Seconds in which no rank has printed anything, where that was reported."""
+        """Seconds without output of any rank, if that was reported."""
         until = self.status.ended if self.status.is_over else self.now
         if self.status.silent is None or until is None:
             return None

@@ -1,4 +1,4 @@
-"""Why a run ended: node0 is asked for its record, and where that can't be, this machine's copy speaks."""
+"""Diagnoses a run from its record on node0, or from the local copy when node0 can't be reached."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_OUTPUT: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A verdict, and whether it was to be had at all."""
+    """The diagnosis of a run, and the exit code of the call."""
 
     record: RunRecord
     verdict: Diagnosis
@@ -52,29 +52,29 @@ def why(
     *,
     timeout: float | None = TIME,
 ) -> Answer:
-    """Ask node0; where it can't be reached, or has forgotten the run, what lies in `runs`, the register's directory."""
+    """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
     try:
         session = open_session()
         try:
-            account = _ask(session, record, record.python, record.home, timeout, cancel)
+            snapshot = _read_snapshot(session, record, record.python, record.home, timeout, cancel)
         finally:
             session.close()
     except Cancelled:
         raise
     except HostError as error:
-        return _typed(_from_here(record, runs, error, cancel))
-    return _typed(Answer(record, diagnose(account)))
+        return _with_host_options(_from_copy(record, runs, error, cancel))
+    return _with_host_options(Answer(record, diagnose(snapshot)))
 
 
-def _typed(answer: Answer) -> Answer:
-    """What to type next is for the hosts of the run."""
+def _with_host_options(answer: Answer) -> Answer:
+    """Commands to type next get the options that chose the hosts of the run."""
     verdict, again = answer.verdict, answer.record.again
     cause = verdict.cause and replace(verdict.cause, fix=on_same_hosts(verdict.cause.fix, again))
     after = tuple(on_same_hosts(command, again) for command in verdict.next)
     return replace(answer, verdict=replace(verdict, cause=cause, next=after))
 
 
-def _ask(
+def _read_snapshot(
     session: Session,
     record: RunRecord,
     python: str,
@@ -108,55 +108,55 @@ def _ask(
 
 
 def cause_from_copy(record: RunRecord, runs: Path, *, timeout: float = 10.0) -> Cause | None:
-    """For a run that was just followed to its end: nothing is asked of node0 again."""
+    """The cause for a run that was just followed to its end, without another call to node0."""
     try:
-        account = _copied(record, runs, timeout, Cancel())
+        snapshot = _copied_snapshot(record, runs, timeout, Cancel())
     except HostError:
         return None
-    return diagnose(account).cause if account is not None else None
+    return diagnose(snapshot).cause if snapshot is not None else None
 
 
-def _copied(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> RunSnapshot | None:
-    """None where this machine has no copy. Raises a HostError where it can't be read."""
+def _copied_snapshot(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> RunSnapshot | None:
+    """None without a local copy. Raises a HostError if it can't be read."""
     if not (runs / record.id / "status.json").exists():
         return None
     session = LocalSession(Host(name="localhost", address="localhost"))
     try:
-        return _ask(session, record, sys.executable, str(runs.parent), timeout, cancel, copy=True)
+        return _read_snapshot(session, record, sys.executable, str(runs.parent), timeout, cancel, copy=True)
     finally:
         session.close()
 
 
-def _from_here(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:
-    """The copy of a run that was followed has all of it, or its beginning."""
+def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:
+    """The copy of a run is complete, or has its beginning."""
     is_away = isinstance(error, Unreachable | TimedOut)
     what = " can't be reached" if is_away else ""
     away = f"node0 ({record.node0.name}){what}: {error.reason}"
     try:
-        account = _copied(record, runs, TIME, cancel)
+        snapshot = _copied_snapshot(record, runs, TIME, cancel)
     except HostError:
-        account = None
-    if account is not None and account.status.state in FINAL:
-        verdict = diagnose(account)
+        snapshot = None
+    if snapshot is not None and snapshot.status.state in FINAL:
+        verdict = diagnose(snapshot)
         return Answer(record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy here")))
-    return Answer(record, _unknown(record, account, away, error.advice), 3 if is_away else 1)
+    return Answer(record, _unknown(record, snapshot, away, error.advice), 3 if is_away else 1)
 
 
-def _unknown(record: RunRecord, account: RunSnapshot | None, away: str, fix: str) -> Diagnosis:
+def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: str) -> Diagnosis:
     notes = []
     if record.started:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
         size = f"{record.world_size} rank{'s' * (record.world_size != 1)}"
         notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
-    if account is not None:
+    if snapshot is not None:
         age = (
-            f"{lasted(account.now - account.status.started)} after its start, "
-            if account.now and account.status.started
+            f"{lasted(snapshot.now - snapshot.status.started)} after its start, "
+            if snapshot.now and snapshot.status.started
             else ""
         )
-        notes.append(f"when it was last seen from here, {age}it was {account.status.state}")
+        notes.append(f"when it was last seen from here, {age}it was {snapshot.status.state}")
     if fix:
         notes.append(fix)
     headline = f"what became of run {record.id} is not known here: {away}"
-    after = f"ipexctl logs {record.id}" if account is not None else "ipexctl ps"
+    after = f"ipexctl logs {record.id}" if snapshot is not None else "ipexctl ps"
     return Diagnosis(record.id, "unknown", headline, notes=tuple(notes), next=(after,))
