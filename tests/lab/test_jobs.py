@@ -103,22 +103,21 @@ class Scene:
             "launcher_env": {},
             "jobs": jobs,
             "files": [File("mpirun.py", LAUNCHER.read_bytes())],
-            "script": line[:20],
             **more,
         }
-        spec = LaunchSpec(id=run, home=self.home, python="python3", bind=self.lab.hosts[0].peer_address, **given)
         record = RunRecord(
             id=run,
             node0=self.hosts[0],
             home=self.home,
             python="python3",
-            script="sh",
+            script=line[:20],
             started=time.time(),
             world_size=4,
             hosts=tuple(host.name for host in self.hosts),
         )
         RunRegistry(self.state / "ipexctl" / "runs").save(record)
         self.records.append(record)
+        spec = LaunchSpec(record, self.lab.hosts[0].peer_address, **given)
         launch = Launch(self.hosts, spec, self.pool)
         failure = launch.prepare() or launch.start_mpirun()
         if failure is not None:

@@ -332,9 +332,7 @@ def _launch_spec(
     install = install_command(context.env_record(plan.env), request.env) if plan.env else ""
     document = json.dumps({**to_json(plan), "install": install}, indent=1)
     return LaunchSpec(
-        id=record.id,
-        home=context.home,
-        python=context.env.python,
+        record=record,
         bind=plan.hosts[0].address,
         addresses=[host.address for host in plan.hosts],
         argv=plan.argv,
@@ -346,8 +344,6 @@ def _launch_spec(
             File("plan.json", document.encode()),
         ],
         setup=request.setup,
-        script=record.script,
-        env=record.env,
         time_limit=plan.time_limit,
         restarts=request.restarts,
         hang_after=request.hang_after,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.retention import RetentionLimits
     from ipexctl.node.common.job import JobRecord
     from ipexctl.remote.session import Session
@@ -62,11 +63,7 @@ class File:
 class LaunchSpec:
     """A run that is ready to be started."""
 
-    id: str
-    home: str
-    """Absolute, the same on every host."""
-    python: str
-    """The Python 3.8 or newer that runs the agent, on every host."""
+    record: RunRecord
     bind: str
     """The address of node0 that ranks connect to; 127.0.0.1 on a single host."""
     argv: Sequence[str]
@@ -82,8 +79,6 @@ class LaunchSpec:
     """The addresses of the planned hosts: the supervisor accepts their connections before others."""
     setup: str | None = None
     """A file on every host that bash sources, for mpirun and for the ranks."""
-    script: str = ""
-    env: str = ""
     time_limit: float | None = None
     restarts: int = 0
     hang_after: float | None = None
@@ -91,10 +86,6 @@ class LaunchSpec:
     """Of node0."""
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
-
-    @property
-    def rundir(self) -> str:
-        return f"{self.home}/runs/{self.id}"
 
     def store(self, host: Host) -> str:
         return self.stores.get(host.name, f"alone:{host.name}")
@@ -112,7 +103,7 @@ class Launch:
     """One start of a run. The first host is node0; hosts without a job are not touched."""
 
     def __init__(self, hosts: Sequence[Host], spec: LaunchSpec, pool: SessionPool) -> None:
-        self._hosts, self._spec, self._pool = hosts, spec, pool
+        self._hosts, self._spec, self._record, self._pool = hosts, spec, spec.record, pool
         self._token = secrets.token_hex(32)
         self._stdin = StdinQueue()
         self._listening: Future[int] = Future()
@@ -137,13 +128,19 @@ class Launch:
         self._stdin.end()
         wait((self._supervisor,))
         firsts = [group[0] for group in self._spec.hosts_by_store(self._hosts).values()]
-        clean_up(firsts, f"rm -rf {shlex.quote(self._spec.rundir)}", self._pool)
+        clean_up(firsts, f"rm -rf {shlex.quote(self._record.rundir)}", self._pool)
 
     def _call_supervisor(self) -> None:
         """Unpack node0's files and start the supervisor; returns when it has started mpirun."""
         spec, node0 = self._spec, self._hosts[0]
         files = _packed([*_agent_files(), *spec.files])
-        request = {"id": spec.id, "rundir": spec.rundir, "bind": spec.bind, "token": self._token, "host": node0.name}
+        request = {
+            "id": self._record.id,
+            "rundir": self._record.rundir,
+            "bind": spec.bind,
+            "token": self._token,
+            "host": node0.name,
+        }
         call_line(
             self._pool.session(node0),
             _supervisor_command(spec, len(files)),
@@ -162,14 +159,17 @@ class Launch:
 
     def _upload_jobs(self, port: int) -> StartFailure | None:
         """A job file for every store, which also gets the agent and prunes its older runs in the same round trip."""
-        spec, groups = self._spec, self._spec.hosts_by_store(self._hosts)
-        prune = background_prune(spec.retention, spec.home, spec.python, spec.id) if spec.retention is not None else ""
-        command = Command(f"{_unpack(spec.rundir)} || exit 1\n{prune}", f"make {spec.rundir}")
+        spec, record = self._spec, self._record
+        groups = spec.hosts_by_store(self._hosts)
+        script = f"{_unpack(record.rundir)} || exit 1\n"
+        if spec.retention is not None:
+            script += background_prune(spec.retention, record.home, record.python, record.id)
+        command = Command(script, f"make {record.rundir}")
 
         def upload(host: Host, session: Session) -> None:
             job = merge_jobs([spec.jobs[member.name] for member in groups[spec.store(host)]])._replace(
-                id=spec.id,
-                rundir=spec.rundir,
+                id=record.id,
+                rundir=record.rundir,
                 setup=spec.setup,
                 supervisor=SupervisorAddress(spec.bind, port),
                 token=self._token,
@@ -196,25 +196,25 @@ class Launch:
             is_lost = self._listening.done() and isinstance(error, (Cancelled, TimedOut, Unreachable))
             if not is_lost or self._is_stopped(error):
                 return failure
-            fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._spec.id} stops it"
+            fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._record.id} stops it"
             return replace(failure, fix=fix, is_unsure=True)
         return None
 
     def _is_stopped(self, error: HostError) -> bool:
         """Stop a run that may have started, because the connection was lost; False if that is not confirmed."""
-        spec, node0 = self._spec, self._hosts[0]
+        record, node0 = self._record, self._hosts[0]
         if isinstance(error, Unreachable) and (lost := self._pool.detach(node0)) is not None:
             lost.close()
-        request = {"home": spec.home, "id": spec.id, "wait": 10}
+        request = {"home": record.home, "id": record.id, "wait": 10}
         until = time.monotonic() + _CONFIRM_SECONDS
-        record = Command(f"test -e {shlex.quote(spec.rundir)}/status.json", "look for the record")
+        find_status = Command(f"test -e {shlex.quote(record.rundir)}/status.json", "look for the record")
         try:
             session = self._pool.session(node0)
-            while not capture(session, record, timeout=10).ended.ok:
+            while not capture(session, find_status, timeout=10).ended.ok:
                 if time.monotonic() > until:  # the supervisor has not received the command to start
                     return True
                 time.sleep(0.3)
-            answer = call(session, "run.runs", "stop", request, python=spec.python, label="stop the run", timeout=15)
+            answer = call(session, "run.runs", "stop", request, python=record.python, label="stop the run", timeout=15)
         except HostError:
             return False
         return answer["status"]["state"] in FINAL
@@ -222,12 +222,12 @@ class Launch:
 
 def _supervisor_command(spec: LaunchSpec, size: int) -> Command:
     """Stdin begins with `size` bytes of files. If logind ends a session's processes, the supervisor gets a scope."""
-    script = f"{_unpack(spec.rundir, f'head -c {size} |')} || exit 1\n"
-    argv = shlex.join([spec.python, "-I", f"{spec.rundir}/agent.zip", "run.supervisor"])
+    script = f"{_unpack(spec.record.rundir, f'head -c {size} |')} || exit 1\n"
+    argv = shlex.join([spec.record.python, "-I", f"{spec.record.rundir}/agent.zip", "run.supervisor"])
     if spec.logind is not None and spec.logind.kill_user_processes:
         scope = "systemd-run --user --scope --quiet"
         script += f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; "
-    return Command(f"{script}exec {argv}", f"start the supervisor in {spec.rundir}")
+    return Command(f"{script}exec {argv}", f"start the supervisor in {spec.record.rundir}")
 
 
 def _go(hosts: Sequence[Host], spec: LaunchSpec) -> dict[str, Any]:
@@ -249,8 +249,8 @@ def _go(hosts: Sequence[Host], spec: LaunchSpec) -> dict[str, Any]:
         "addresses": list(spec.addresses),
         "ranks": sorted(ranks, key=lambda entry: int(entry["rank"])),
         "master": job.master._asdict(),
-        "script": spec.script,
-        "env": spec.env,
+        "script": spec.record.script,
+        "env": spec.record.env,
         "time_limit": spec.time_limit,
         "restarts": spec.restarts,
         "hang_after": spec.hang_after,

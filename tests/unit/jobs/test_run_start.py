@@ -12,6 +12,7 @@ import pytest
 
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.retention import RetentionLimits
 from ipexctl.jobs.submit.job import merge_jobs
 from ipexctl.jobs.submit.start import Launch, LaunchSpec
@@ -128,7 +129,8 @@ def begin(pool: Crew, **more: Any) -> StartFailure | None:
 def launch_on(pool: Crew, **more: Any) -> Launch:
     jobs = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
     given: dict[str, Any] = {"jobs": jobs, "argv": ["mpiexec.hydra"], "launcher_env": {}, **more}
-    spec = LaunchSpec(id="r", home="/h o", python="/e/bin/python", bind="10.0.0.1", **given)
+    record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
+    spec = LaunchSpec(record, bind="10.0.0.1", **given)
     return Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
 
 
