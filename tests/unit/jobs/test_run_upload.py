@@ -1,0 +1,57 @@
+"""The upload of a project waits for the preflight checks, and only if a host lacks some of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipexctl.jobs.submit.pipeline import _upload
+from ipexctl.jobs.submit.project import ProjectLocation
+from ipexctl.jobs.submit.request import StartFailure
+
+PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
+FAILURE = StartFailure("REASON")
+
+
+@dataclass
+class Report:
+    path: str = "/there/project"
+    hosts: tuple[object, ...] = ()
+    notes: tuple[str, ...] = ("NOTE",)
+
+
+@dataclass
+class Sync:
+    needs_upload: bool
+    is_uploaded: bool = False
+    dry_run: bool = False
+
+    def upload(self) -> Report:
+        self.is_uploaded = True
+        return Report()
+
+
+def done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
+    sync = Sync(needs_upload=True)
+    assert _upload(done(sync), PROJECT, None, print, done(FAILURE)) == FAILURE  # type: ignore[arg-type]
+    assert not sync.is_uploaded
+
+
+def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
+    notes: list[str] = []
+    still_running: Future[Any] = Future()
+    tree = _upload(done(Sync(needs_upload=False)), PROJECT, None, notes.append, still_running)  # type: ignore[arg-type]
+    assert tree == "/there/project"
+    assert notes == ["note: NOTE"]
+
+
+def test_a_project_that_is_not_synced_is_where_it_is_here() -> None:
+    assert _upload(None, PROJECT, None, print) == "/here/project"  # type: ignore[arg-type]
