@@ -193,7 +193,7 @@ class _Watching:
             if isinstance(self._view, LiveRun):
                 self._view.abandon()
             run = self._record.id
-            exit_message = f"left at once; run {run} may go on: ipexctl stop {run}\n"
+            exit_message = f"exited without waiting; run {run} may still be running: ipexctl stop {run}\n"
             leave("left before all was shown\n" if self._over.is_set() else exit_message)
 
     def _stop_when_asked(self) -> None:
