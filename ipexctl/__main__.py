@@ -10,7 +10,6 @@ import threading
 from typing import NoReturn
 
 from ipexctl.errors import Interrupted, OutputError, UserError
-from ipexctl.ui.safe_output import guard_stdout
 
 
 def main() -> None:
@@ -19,10 +18,11 @@ def main() -> None:
         # Typer would import rich only to strip markup that our help doesn't have: 0.2 s at every Tab.
         sys.modules["rich"] = None  # type: ignore[assignment]
     threading.excepthook = _unexpected_in_thread
-    guard_stdout()
     try:
         from ipexctl.cli.app import app
+        from ipexctl.ui.safe_output import guard_stdout
 
+        guard_stdout()
         app(prog_name="ipexctl")
     except UserError as error:
         from ipexctl.ui.json_errors import show_wrong_call
