@@ -9,7 +9,7 @@ import secrets
 import threading
 from concurrent import futures
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from ipexctl.remote.background import run_in_background
 from ipexctl.remote.node_call import call
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.transfer.store_client import Delivery, StoredFile, StoreLocation
 
@@ -127,9 +128,9 @@ class Server:
             if not self._port.done():
                 self._port.set_exception(error)
 
-    def _on_event(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: Reply) -> None:
         if event.get("event") == "serving" and not self._port.done():
-            self._port.set_result(int(event["port"]))
+            self._port.set_result(event.integer("port"))
 
 
 class Servers:
