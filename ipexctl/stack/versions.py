@@ -11,9 +11,8 @@ from ipexctl.stack.resolve.model import Refusal
 from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
@@ -61,13 +60,10 @@ def versions_for(
     answers = {answer.host.name: answer for answer in gather(hosts, pool, home=home, timeout=timeout)}
     ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
     facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
-    return VersionsReport(tuple(rows), _for_hosts(request, facts, rows), ordered, time.monotonic() - began)
-
-
-def _for_hosts(request: StackRequest, facts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan | Refusal:
-    if not facts:
-        return Refusal("no host answered, so no stack can be chosen")
-    return resolve(request, facts, None, rows=rows)
+    outcome: StackPlan | Refusal = Refusal("no host answered, so no stack can be chosen")
+    if facts:
+        outcome = resolve(request, facts, None, rows=rows)
+    return VersionsReport(tuple(rows), outcome, ordered, time.monotonic() - began)
 
 
 def mpi_of(plan: StackPlan) -> str | None:

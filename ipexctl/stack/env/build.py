@@ -119,10 +119,11 @@ def _stage(
 ) -> StoreLocation | None:
     """Bring all wheels to the first host, or to the next one if it cannot store them; None if no host can."""
     first = context.first
+    delivery = WheelDelivery(_files(spec), spec.index_answer, spec.by_node0)
     is_fit = first.name not in context.done or context.done[first.name].status in ("ok", "changed")
     for host in [*([first] if is_fit else []), *(host for host in tuple(ready) if host != first)]:
         try:
-            stage_wheels(context, context.pool.session(host), locations[host.name], _delivery(spec))
+            stage_wheels(context, context.pool.session(host), locations[host.name], delivery)
         except (Cancelled, TimedOut, NotInStore, Damaged) as error:
             for other in ready:
                 is_its_own = other == host or isinstance(error, NotInStore)
@@ -256,10 +257,6 @@ def _store_locations(context: InstallContext, spec: EnvSpec) -> dict[str, StoreL
 
 def _files(spec: EnvSpec) -> tuple[Wheel, ...]:
     return (*spec.lock.wheels, *((spec.installer,) if spec.installer else ()))
-
-
-def _delivery(spec: EnvSpec) -> WheelDelivery:
-    return WheelDelivery(_files(spec), spec.index_answer, spec.by_node0)
 
 
 def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session, *, drop: bool = False) -> BuildResult:

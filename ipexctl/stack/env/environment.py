@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.node_call import call
 from ipexctl.remote.reply import MalformedReply, Reply
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.stack.lock.lock import Lock, Wheel
 
-PhaseName = Literal["torch", "ipex", "bindings", "allreduce"]
 _BUILD_TIME = 3600.0
 _LOOK_TIME = 120.0
 
@@ -93,6 +92,7 @@ class VerifyResult:
     bf16: str | None = None
     """`training`, `inference` or `no`."""
     bf16_why: str = ""
+    """The reason why bf16 training was not possible."""
     backend: str | None = None
     launcher: str | None = None
     """The mpirun that started the two ranks; None if they were started without one."""
@@ -145,8 +145,6 @@ class EnvEntry:
 @dataclass(frozen=True, slots=True)
 class EnvListing:
     envs: tuple[EnvEntry, ...]
-    dangling: tuple[str, ...]
-    """Names that point at no environment."""
     leftovers: int
     """Files of builds that run or died."""
     leftover_bytes: int
@@ -251,13 +249,9 @@ def verify(
     backend: str = "auto",
     module: str | None = None,
     ipex: bool = False,
-    mpirun: str | None = None,
-    ranks: int = 2,
     setup: str | None = None,
-    tmp: str | None = None,
     keep: str | None = None,
     limit: float = 300.0,
-    on_event: Callable[[dict[str, Any]], None] = _ignore,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> VerifyResult:
@@ -273,16 +267,11 @@ def verify(
         "backend": backend,
         "module": module,
         "ipex": ipex,
-        "mpirun": mpirun,
-        "ranks": ranks,
         "setup": setup,
-        "tmp": tmp,
         "keep": keep,
         "timeout": limit,
     }
-    reply = call(
-        session, "env.verify", "verify", request, python=python, on_event=on_event, timeout=timeout, cancel=cancel
-    )
+    reply = call(session, "env.verify", "verify", request, python=python, timeout=timeout, cancel=cancel)
     return verify_result(reply)
 
 
@@ -293,7 +282,6 @@ def verify_env(
     record: Mapping[str, Any],
     machine: str | None = None,
     limit: float = 300.0,
-    on_event: Callable[[dict[str, Any]], None] = _ignore,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> VerifyResult:
@@ -308,14 +296,13 @@ def verify_env(
         ipex="intel-extension-for-pytorch" in record["packages"],
         keep=f"{path}/verified/{machine}.json" if machine else None,
         limit=limit,
-        on_event=on_event,
         timeout=timeout,
         cancel=cancel,
     )
 
 
 def verify_result(reply: Reply) -> VerifyResult:
-    """The value of a reply."""
+    """The agent's reply as a value."""
     return VerifyResult(
         ok=reply.flag("ok"),
         phases=tuple(_phase(phase) for phase in reply.records("phases")),
@@ -359,7 +346,6 @@ def listing(session: Session, python: str, *, home: str, cancel: Cancel | None =
     reply = _manage(session, "list", {"home": home}, python=python, cached=False, cancel=cancel)
     return EnvListing(
         tuple(_env_entry(env) for env in reply.records("envs")),
-        reply.texts("dangling"),
         reply.record("leftovers").integer("count"),
         reply.record("leftovers").integer("bytes"),
         reply.record("wheels").integer("count"),
@@ -389,18 +375,9 @@ def remove(session: Session, python: str, *, home: str, names: Sequence[str], ca
     return Removed(reply.texts("removed"), reply.texts_by_name("failed"))
 
 
-def prune(
-    session: Session,
-    python: str,
-    *,
-    home: str,
-    unnamed: bool = True,
-    wheels: bool = True,
-    cancel: Cancel | None = None,
-) -> Removed:
+def prune(session: Session, python: str, *, home: str, cancel: Cancel | None = None) -> Removed:
     """Remove leftovers, wheels, and environments without a name."""
-    request = {"home": home, "unnamed": unnamed, "wheels": wheels}
-    reply = _manage(session, "prune", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
+    reply = _manage(session, "prune", {"home": home}, python=python, timeout=_BUILD_TIME, cancel=cancel)
     return Removed(reply.texts("removed"), reply.texts_by_name("failed"), reply.integer("bytes"))
 
 
@@ -417,7 +394,7 @@ def unlink(
 ) -> None:
     """Take names away from an environment, which stays."""
     request = {"home": home, "name": name, "links": list(links)}
-    call(session, "env.environments", "unlink", request, python=python, timeout=_LOOK_TIME, cancel=cancel)
+    _manage(session, "unlink", request, python=python, cancel=cancel)
 
 
 def add_request(
@@ -430,8 +407,7 @@ def add_request(
     cancel: Cancel | None = None,
 ) -> None:
     """Record one more request that this environment satisfies."""
-    reply = {"home": home, "name": name, "request": dict(request)}
-    _manage(session, "note", reply, python=python, cancel=cancel)
+    _manage(session, "note", {"home": home, "name": name, "request": dict(request)}, python=python, cancel=cancel)
 
 
 def _manage(
@@ -444,14 +420,13 @@ def _manage(
     timeout: float | None = _LOOK_TIME,
     cancel: Cancel | None = None,
 ) -> Reply:
-    home = str(request["home"])
     return call(
         session,
         "env.environments",
         action,
         request,
         python=python,
-        home=home,
+        home=str(request["home"]),
         cached=cached,
         timeout=timeout,
         cancel=cancel,

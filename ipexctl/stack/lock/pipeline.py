@@ -74,7 +74,8 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
         if isinstance(failure, HostError):
             raise failure
         return failure
-    here_only = not node0_may or any(directory_of(source) is not None for source in _named(sources))
+    named = [source for source in (sources.wheelhouse, *sources.find_links) if source]
+    here_only = not node0_may or any(directory_of(source) is not None for source in named)
     with context.timed("", "queried the indexes"):
         if here_only:
             index_answer, by_node0 = query_here(context, sources, projects), False
@@ -89,10 +90,6 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if isinstance(plan, Refusal):
         return plan
     return _locked(context, plan, index_answer, by_node0=by_node0)
-
-
-def _named(sources: Sources) -> tuple[str, ...]:
-    return (*((sources.wheelhouse,) if sources.wheelhouse else ()), *sources.find_links)
 
 
 def _from_directories(
