@@ -16,15 +16,15 @@ output=$(chmod 700 "$ipexctl_home/ssh" 2>&1) || fail "${output#chmod: }"
 lock "$ipexctl_home/ssh/.lock"
 # Record the new directories, so that --revoke removes them.
 if [ -n "$made" ] && [ ! -e "$ipexctl_home/ssh/made" ]; then
-    printf '%s' "$made" >"$held/text" && mv "$held/text" "$ipexctl_home/ssh/made" || fail "$ipexctl_home/ssh can't be written to"
+    printf '%s' "$made" >text && mv text "$ipexctl_home/ssh/made" || fail "$ipexctl_home/ssh can't be written to"
 fi
 key=$ipexctl_home/ssh/id_ed25519
 if [ ! -e "$key" ]; then
-    output=$(ssh-keygen -q -t ed25519 -N '' -C "ipexctl $(id -un)@$(uname -n)" -f "$held/key" 2>&1 </dev/null) ||
+    output=$(ssh-keygen -q -t ed25519 -N '' -C "ipexctl $(id -un)@$(uname -n)" -f key 2>&1 </dev/null) ||
         fail "ssh-keygen: $output"
-    ssh-keygen -y -P '' -f "$held/key" >/dev/null 2>&1 </dev/null || fail "$ipexctl_home/ssh: the key could not be written whole"
-    sync "$held/key" 2>/dev/null
-    mv "$held/key.pub" "$key.pub" && mv "$held/key" "$key" || fail "$ipexctl_home/ssh can't be written to"
+    ssh-keygen -y -P '' -f key >/dev/null 2>&1 </dev/null || fail "$ipexctl_home/ssh: the key could not be written whole"
+    sync key 2>/dev/null
+    mv key.pub "$key.pub" && mv key "$key" || fail "$ipexctl_home/ssh can't be written to"
 fi
 public=$(ssh-keygen -y -P '' -f "$key" 2>&1 </dev/null) || fail "$key is no key that can be read: $public"
 [ -s "$key.pub" ] || printf '%s\n' "$public" >"$key.pub"

@@ -19,27 +19,27 @@ for litter in "$home/.ipexctl-trust".* "$place/.ipexctl-trust".*; do
 done
 lock "$place/.ipexctl-trust"
 # A stale lock of an interrupted call from before ~/.ssh existed.
-[ "$held" = "$home/.ipexctl-trust" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
+[ "$place" = "$home" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
 
 wanted=0
 [ "$old" = none ] || wanted=$old
 skip=$wanted
 [ "$new" = none ] || wanted=$((wanted + new))
-output=$(cat 2>&1 >"$held/all") || fail "$place: ${output##*: }"
-[ "$(wc -c <"$held/all")" -eq "$wanted" ] || fail "the connection was cut while the text came"
-head -c "$skip" "$held/all" >"$held/old" || fail "$place can't be written to"
-tail -c +$((skip + 1)) "$held/all" >"$held/new" || fail "$place can't be written to"
+output=$(cat 2>&1 >all) || fail "$place: ${output##*: }"
+[ "$(wc -c <all)" -eq "$wanted" ] || fail "the connection was cut while the text came"
+head -c "$skip" all >old || fail "$place can't be written to"
+tail -c +$((skip + 1)) all >new || fail "$place can't be written to"
 
 if [ -n "$fresh" ] && [ -d "$home/.ssh" ]; then
     echo moved
     exit
-elif [ "$new" != none ] && [ -f "$real" ] && cmp -s "$real" "$held/new"; then
+elif [ "$new" != none ] && [ -f "$real" ] && cmp -s "$real" new; then
     echo same
     exit
 elif [ "$old" = none ]; then
     [ ! -e "$real" ] || { echo moved && exit; }
 else
-    cmp -s "$real" "$held/old" || { echo moved && exit; }
+    cmp -s "$real" old || { echo moved && exit; }
     [ -w "$real" ] || fail "$real is read-only"
 fi
 
@@ -48,19 +48,19 @@ if [ "$new" = none ]; then
     unlock
     [ "$4" != rmdir ] || rmdir "$home/.ssh" 2>/dev/null
 elif [ "$old" != none ]; then
-    output=$(cp -p "$real" "$held/next" 2>&1) || fail "${output#cp: }"
+    output=$(cp -p "$real" next 2>&1) || fail "${output#cp: }"
     # shellcheck disable=SC2012
     was=$(ls -ldn "$real" | awk '{ print substr($1, 1, 10), $3, $4 }')
     # shellcheck disable=SC2012
-    is=$(ls -ldn "$held/next" | awk '{ print substr($1, 1, 10), $3, $4 }')
+    is=$(ls -ldn next | awk '{ print substr($1, 1, 10), $3, $4 }')
     [ "$was" = "$is" ] || fail "$real belongs to another account or group, which can't be kept"
-    written "$held/new" "$held/next"
-    [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" "$held/next" 2>/dev/null || :
-    output=$(mv -f "$held/next" "$real" 2>&1) || fail "${output#mv: }"
+    written new next
+    [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" next 2>/dev/null || :
+    output=$(mv -f next "$real" 2>&1) || fail "${output#mv: }"
 elif [ -n "$fresh" ]; then
-    mkdir "$held/ssh" && : >"$held/ssh/authorized_keys" || fail "$home can't be written to"
-    written "$held/new" "$held/ssh/authorized_keys"
-    output=$(mv "$held/ssh" "$home/.ssh" 2>&1) || fail "${output#mv: }"
+    mkdir ssh && : >ssh/authorized_keys || fail "$home can't be written to"
+    written new ssh/authorized_keys
+    output=$(mv ssh "$home/.ssh" 2>&1) || fail "${output#mv: }"
     if [ -d "$home/.ssh/ssh" ]; then
         # Another process created ~/.ssh meanwhile, so the new directory was moved into it.
         rm -f "$home/.ssh/ssh/authorized_keys"
@@ -70,9 +70,9 @@ elif [ -n "$fresh" ]; then
     fi
     command -v restorecon >/dev/null && restorecon -R "$home/.ssh" >/dev/null 2>&1
 else
-    : >"$held/next" || fail "$place can't be written to"
-    written "$held/new" "$held/next"
-    output=$(mv "$held/next" "$real" 2>&1) || fail "${output#mv: }"
+    : >next || fail "$place can't be written to"
+    written new next
+    output=$(mv next "$real" 2>&1) || fail "${output#mv: }"
     command -v restorecon >/dev/null && restorecon "$real" >/dev/null 2>&1
 fi
 sync "$place" 2>/dev/null

@@ -1,5 +1,6 @@
 # A lock that is safe on NFS: a directory, because mkdir is atomic there. Files being written are inside it, so an
-# interrupted call leaves only this one name, and the next call removes a stale lock.
+# interrupted call leaves only this one name, and the next call removes a stale lock. The holder works in it as the
+# current directory: if its lock was taken for stale while it was stopped, its files are gone, and it fails.
 
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 
@@ -39,17 +40,21 @@ lock() { # directory to be made
         sleep 0.2 2>/dev/null || { sleep 1; waited=$((waited + 4)); }
         waited=$((waited + 1))
     done
-    held=$1
+    locked=$1
+    cd "$locked" || fail "$locked can't be opened"
     trap unlock EXIT
     trap 'exit 1' HUP INT TERM
     # On a full disk the lock contains no holder, and is still valid.
-    printf '%s %s\n' "$self" $$ 2>/dev/null >"$1/holder" || :
+    printf '%s %s\n' "$self" $$ 2>/dev/null >holder || :
 }
 
-unlock() { rm -rf "$held"; }
+unlock() {
+    # shellcheck disable=SC3013 # every sh of a Linux host has -ef
+    if [ . -ef "$locked" ]; then cd / && rm -rf "$locked"; fi
+}
 
 # Copy a file and fsync it, or fail.
 written() { # from, to: the file that keeps its mode and owner
     output=$(dd if="$1" of="$2" bs=65536 conv=fsync 2>&1) && cmp -s "$1" "$2" && return
-    output=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$2 could not be written: ${output##*: }"
+    output=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$locked/$2 could not be written: ${output##*: }"
 }

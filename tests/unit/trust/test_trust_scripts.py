@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -146,3 +147,28 @@ def test_a_key_that_is_none_is_named_and_can_be_revoked(run: Run, tmp_path: Path
     assert b"is no key that can be read" in done.stderr
     assert run(("lock", "remove"), tmp_path, "").stdout == b"done\n"
     assert [path.name for path in (tmp_path / "ssh").iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_a_call_that_lost_its_lock_while_it_was_stopped_changes_nothing(shell: list[str], keys: Path) -> None:
+    """Another call took the lock for stale; the first one goes on when the second is at work."""
+    lock = keys.parent / ".ipexctl-trust"
+    first = subprocess.Popen(
+        [*shell, "-c", script("lock", "keys"), "ipexctl", str(keys.parents[1]), "3", "5", ""],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"},
+    )
+    until = time.monotonic() + 20
+    while not (lock / "all").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    shutil.rmtree(lock.rename(lock.with_name("removed")))
+    lock.mkdir()
+    for name in ("holder", "all", "next"):
+        (lock / name).write_bytes(b"oldothe")
+    first.communicate(b"oldfirst", timeout=20)
+    assert first.returncode != 0
+    assert keys.read_bytes() == b"old"
+    assert sorted(path.name for path in lock.iterdir()) == ["all", "holder", "next"]
