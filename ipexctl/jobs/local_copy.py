@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import FINAL, read_status
 
@@ -94,15 +94,10 @@ class LocalCopy:
     def _save(self, document: Mapping[str, Any]) -> None:
         if self.error is not None:
             return
-        aside = self.directory / f"status.{secrets.token_hex(4)}.part"
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                json.dump(document, file)
-            aside.replace(self.directory / "status.json")
+            write_json_atomically(self.directory / "status.json", document, durable=False)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                aside.unlink()
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import secrets
 import shlex
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,12 +103,8 @@ class RunRegistry:
     def save(self, record: RunRecord) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path = self.directory / f"{record.id}.json"
-            aside = path.with_suffix(f".{secrets.token_hex(4)}.part")
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(_to_json(record), file, indent=1)
-            aside.replace(path)
+            text = json.dumps(_to_json(record), indent=1)
+            write_atomically(self.directory / f"{record.id}.json", text.encode(), durable=False)
         except OSError as error:
             raise UserError(
                 f"{self.directory}: the record of the run can't be written: {error.strerror or error}",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
 from typing import TYPE_CHECKING
 
 from platformdirs import user_state_path
+
+from ipexctl.node.common.files import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,12 +24,9 @@ def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         return None
-    temporary = path.with_suffix(f".{secrets.token_hex(4)}.part")
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write("".join(f"{name}\n" for name in failed))
-        temporary.replace(path)
+        write_atomically(path, "".join(f"{name}\n" for name in failed).encode(), durable=False)
     except OSError:  # the file is a convenience: the playbook's result stands without it
         return None
     return path

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.files import write_json_atomically
 from ipexctl.sync.manifest import Entry, Manifest, encode
 
 if TYPE_CHECKING:
@@ -66,11 +67,9 @@ class Hashes:
         """For the next call; one that can't be kept only costs time."""
         if self._next == self._kept:
             return
-        aside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            aside.write_bytes(json.dumps({"schema": _SCHEMA, "files": self._next}, separators=(",", ":")).encode())
-            aside.replace(self._path)
+            write_json_atomically(self._path, {"schema": _SCHEMA, "files": self._next}, durable=False)
 
 
 def manifest_of(seen: ScanResult, hashes: Hashes) -> Manifest:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import platformdirs
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.files import write_atomically
 from ipexctl.sync import scan as walk
 from ipexctl.sync.hashes import Hashes, manifest_of
 from ipexctl.sync.ignore import pattern_for
@@ -94,9 +95,7 @@ def remember(project: Project) -> None:
         project.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         place = project.cache / f"{project.manifest.digest}.gz"
         if not place.exists():
-            aside = place.with_suffix(f".{os.getpid()}")
-            aside.write_bytes(project.manifest.packed)
-            aside.replace(place)
+            write_atomically(place, project.manifest.packed, durable=False)
         kept = sorted(project.cache.glob("*.gz"), key=lambda each: each.stat().st_mtime, reverse=True)
         for old in kept[_REMEMBERED:]:
             old.unlink()

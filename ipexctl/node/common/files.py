@@ -38,14 +38,15 @@ def decode_name(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def write_atomically(path: AnyPath, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file, mode 0600. It has either its old or its new content, even when this process is killed.
+def write_atomically(path: AnyPath, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
+    """Replace a file; it is private unless `mode` allows more.
 
-    With `durable`, even when the machine crashes. Raises an OSError, and leaves no temporary file then.
+    It has either its old or its new content, even when this process is killed; with `durable`, even when the machine
+    crashes. Raises an OSError, and leaves no temporary file then.
     """
     directory, name = os.path.split(os.fsencode(path))
     temporary = os.path.join(directory, b".%s.%s.new" % (name, os.urandom(4).hex().encode()))
-    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(number, "wb") as file:
             file.write(data)

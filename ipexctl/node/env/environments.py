@@ -10,9 +10,10 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict
+from typing import Any, BinaryIO, Callable, Dict, Mapping
 
 from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.store_lock import is_alive
 
 Json = Dict[str, Any]
@@ -291,6 +292,12 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
     return {**result, "bytes": freed}
 
 
+def write_record(env: Path, record: Mapping[str, Any]) -> None:
+    """Write env.json, one line for each field, because people read it."""
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
+    write_atomically(env / "env.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
 def link(request: dict[str, Any]) -> dict[str, Any]:
     """Make a name point at an environment."""
     envs, env = home_of(request) / "envs", env_of(request)
@@ -326,10 +333,7 @@ def add_request(request: dict[str, Any]) -> dict[str, Any]:
         raise AgentError(f"{env / 'env.json'} is missing or broken", "ipexctl install makes the environment anew")
     if request["request"] not in requests:
         record["requests"] = [*requests, request["request"]]
-        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
-        aside = env / f".env-{os.urandom(6).hex()}.json"
-        aside.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-        aside.replace(env / "env.json")
+        write_record(env, record)
     return {}
 
 

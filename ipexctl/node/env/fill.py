@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
 from ipexctl.node.env.child import end_with_parent
+from ipexctl.node.env.environments import write_record
 from ipexctl.node.env.uv import unpack_uv
 
 MARGIN = 32 << 20
@@ -117,15 +119,8 @@ class Fill:
             "variables": variables,
             "prepended": prepended,
         }
-        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
-        self._write("lock.json", json.dumps(self.request["lock"], indent=1))
-        self._write("env.json", "{\n" + ",\n".join(lines) + "\n}")
-
-    def _write(self, name: str, text: str) -> None:
-        with (self.aside / name).open("w") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        write_atomically(self.aside / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
+        write_record(self.aside, record)
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Callable, Dict, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.archive import agent_argv
+from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.stop import Stopped, answer_until_stopped, emit_step
 from ipexctl.node.env.child import end_with_parent
 
@@ -320,9 +321,7 @@ def write_verified(path: str, result: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         target = Path(path)
         target.parent.mkdir(exist_ok=True)
-        aside = target.with_name(f".{target.name}-{os.getpid()}")
-        aside.write_text(json.dumps({**result, "phases": []}, indent=1) + "\n")
-        aside.replace(target)
+        write_json_atomically(target, {**result, "phases": []}, durable=False)
 
 
 def verify(request: Json, _: BinaryIO) -> Json:

@@ -18,6 +18,7 @@ import time
 from typing import Any, Dict
 
 from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 
@@ -161,10 +162,7 @@ def clean_up(runs_directory: str) -> None:
         with open(path, encoding="utf-8") as file:
             lines = file.readlines()
         if len(lines) > 2 * REMEMBERED:
-            number = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.writelines(lines[-REMEMBERED:])
-            os.replace(path + ".part", path)
+            write_atomically(path, "".join(lines[-REMEMBERED:]).encode(), durable=False)
 
 
 def prune(request: Json) -> Json:

@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict
 
 from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.processes import is_caught
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
 
@@ -106,11 +107,8 @@ class Runs:
 
     def _write_dump_request(self, directory: str, name: str) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        aside = os.path.join(directory, name)
-        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            json.dump({"ranks": self._request.get("ranks")}, file)
-        os.replace(aside, os.path.join(directory, f"ask-{name}"))
+        request = {"ranks": self._request.get("ranks")}
+        write_json_atomically(os.path.join(directory, f"ask-{name}"), request, durable=False)
 
     def clear(self) -> Json:
         path = os.path.join(self._runs_directory, self._request["id"], "job.json")

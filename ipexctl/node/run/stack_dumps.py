@@ -11,6 +11,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Dict
 
+from ipexctl.node.common.files import write_json_atomically
+
 if TYPE_CHECKING:
     from ipexctl.node.run.messages import Stacks
     from ipexctl.node.run.rank_connections import RankConnection, RankConnections
@@ -91,9 +93,7 @@ class StackDumps:
         path = os.path.join(self._directory, f"dump-{dump.id}.json")
         document = {"at": time.time(), "ranks": [row for _, row in sorted(dump.rows.items())]}
         try:
-            with open(f"{path}.part", "w", encoding="utf-8", opener=_private) as file:
-                json.dump(document, file)
-            os.replace(f"{path}.part", path)
+            write_json_atomically(path, document, durable=False)
             for name in self._names("dump-")[:-KEPT]:
                 os.unlink(os.path.join(self._directory, name))
         except OSError:
@@ -106,7 +106,3 @@ class StackDumps:
         except OSError:
             return []
         return sorted(name for name in names if name.startswith(prefix) and name.endswith(".json"))
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

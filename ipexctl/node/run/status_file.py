@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from typing import TYPE_CHECKING, Any, Dict, NamedTuple
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.records import FINAL, read_status
 
 if TYPE_CHECKING:
@@ -74,14 +76,8 @@ def as_lost(document: Json, at: float) -> Json:
 
 def write_document(path: str, document: Json) -> None:
     """Replace the file; a full disk leaves the old one."""
-    aside = f"{path}.{os.getpid()}.part"
-    try:
-        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-        os.replace(aside, path)
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        write_json_atomically(path, document, durable=False)
 
 
 def read_pruned(runs_directory: str) -> dict[str, Json]:

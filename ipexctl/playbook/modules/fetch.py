@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.fetch.manifest import encoded
 from ipexctl.jobs.fetch.requested import is_contents
+from ipexctl.node.common.files import write_atomically
 from ipexctl.playbook.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.playbook.modules.project_warning import warn_of_synced_files
 from ipexctl.playbook.options import local_path
@@ -98,15 +98,7 @@ def _destination(call: Call) -> Path:
 
 def _write(dest: Path, content: bytes) -> None:
     dest.parent.mkdir(parents=True, exist_ok=True)
-    temporary = dest.with_name(f".{dest.name}.{secrets.token_hex(4)}.part")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        temporary.replace(dest)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_atomically(dest, content, durable=False, mode=0o644)
 
 
 def _fetch_directory(context: PlayContext, call: Call) -> Result:
