@@ -19,7 +19,7 @@ from ipexctl.export.common import (
     title,
 )
 from ipexctl.launch.mpi_commands import RANK_WORDS
-from ipexctl.sync.credentials import PATTERNS
+from ipexctl.sync.ignore import CREDENTIAL_PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def _project() -> list[str]:
         [
             '  tar -C "$root"',
             *(f"--exclude=./{name}" for name in EXCLUDED),
-            *(f"--exclude='{name}'" for name in PATTERNS),
+            *(f"--exclude='{name}'" for name in CREDENTIAL_PATTERNS),
             "-cf - . |",
         ]
     )

@@ -1,4 +1,4 @@
-"""Which paths of a project stay behind, by its own files and ours. The patterns' meaning is git's, by `pathspec`."""
+"""The paths of a project that are not sent: ignore files with git's patterns (by `pathspec`), and credentials."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Final, Literal
 from pathspec import GitIgnoreSpec
 
 from ipexctl.errors import FileError
-from ipexctl.sync.credentials import is_credential
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 FILES: Final = (".gitignore", ".ipexctlignore")
-"""Read in every directory; what ours says goes over what git's says."""
+"""Read in every directory; `.ipexctlignore` wins over `.gitignore`."""
 
 DEFAULTS: Final = ("*.pyc", "node_modules/", ".tox/", ".nox/", ".DS_Store")
-"""Below everything a project says, so that it can have one of them back: `!node_modules/`."""
+"""Any file of a project wins over these: `!node_modules/` sends them."""
 ALWAYS: Final = frozenset(
     {
         ".git",
@@ -33,14 +32,29 @@ ALWAYS: Final = frozenset(
         ".ipynb_checkpoints",
     }
 )
-"""Directories at any depth, whatever a project says: a `!*` of its doesn't mean these. A set: patterns are slow."""
+"""Directories at any depth, whatever the project's files say, also `!*`. A set, because patterns are slow."""
 ALWAYS_FILES: Final = frozenset({".git"})
 """In a git worktree or submodule it is a file."""
 OWN: Final = ".ipexctl"
-"""In the root: the record of the tree on a node."""
+"""In the root: the state of the tree on a node."""
 ENVIRONMENT_MARKS: Final = (b"pyvenv.cfg", b"conda-meta")
-"""What a directory has in it that is a virtual environment, whatever its name."""
+"""A directory with one of these is a virtual environment, whatever its name."""
 
+CREDENTIAL_DIRECTORIES: Final = frozenset({".ssh", ".aws", ".gnupg", ".kube"})
+CREDENTIAL_FILES: Final = frozenset(
+    {".env", ".netrc", ".git-credentials", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"}
+)
+CREDENTIAL_SUFFIXES: Final = (".pem", ".key")
+DOCKER_LOGIN: Final = ".docker/config.json"
+CREDENTIAL_PATTERNS: Final = (
+    *sorted(CREDENTIAL_DIRECTORIES),
+    *sorted(CREDENTIAL_FILES),
+    *(f"*{suffix}" for suffix in CREDENTIAL_SUFFIXES),
+    DOCKER_LOGIN,
+)
+"""The same for other programs that copy a project."""
+_DOCKER_FILE: Final = DOCKER_LOGIN.rpartition("/")[2]
+_CREDENTIAL_NAMES: Final = CREDENTIAL_DIRECTORIES | CREDENTIAL_FILES | {_DOCKER_FILE}
 
 Reason = Literal["excluded", "ignored", "credentials"]
 """Why a path is left out: by `--exclude` or `ALWAYS`; by a file or `DEFAULTS`; because of its name alone."""
@@ -50,25 +64,25 @@ _WILDCARDS: Final = frozenset("*?[\\")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The patterns of one directory, which speak of what is below it."""
+    """The patterns of one directory, for the paths below it."""
 
     base: str
-    """Below the project's root, with a slash behind; empty for the root. For a directory above it: how the root is
-    seen from there, with a `+` before."""
+    """The directory's path below the project's root, with a trailing slash; empty for the root. For a directory above
+    the root: `+` and the root's path below that directory."""
     spec: GitIgnoreSpec
 
-    def says(self, path: str) -> bool | None:
-        """True: stays behind. None: not a word."""
-        seen = self.base[1:] + path if self.base.startswith("+") else path[len(self.base) :]
-        return self.spec.check_file(seen).include
+    def excludes(self, path: str) -> bool | None:
+        """Whether the path is left out; None if no pattern matches it."""
+        relative = self.base[1:] + path if self.base.startswith("+") else path[len(self.base) :]
+        return self.spec.check_file(relative).include
 
 
 def layer(base: str, lines: Iterable[str], source: str = "") -> Layer:
-    kept = [line.rstrip("\r\n") for line in lines]
+    patterns = [line.rstrip("\r\n") for line in lines]
     try:
-        return Layer(base, GitIgnoreSpec.from_lines(kept))
+        return Layer(base, GitIgnoreSpec.from_lines(patterns))
     except ValueError:
-        for number, line in enumerate(kept, 1):
+        for number, line in enumerate(patterns, 1):
             try:
                 GitIgnoreSpec.from_lines([line])
             except ValueError:
@@ -77,7 +91,7 @@ def layer(base: str, lines: Iterable[str], source: str = "") -> Layer:
 
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
-    """What a directory's own files say; None where it has none."""
+    """The patterns of a directory's own ignore files; None if it has none."""
     lines: list[str] = []
     for name in names:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
@@ -87,23 +101,23 @@ def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer 
 
 
 def outer_layers(root: Path) -> tuple[Layer, ...]:
-    """What the repository around a project says, where the project is a part of one; the outermost first."""
-    above = next((place for place in (root, *root.parents) if os.path.exists(place / ".git")), None)
-    if above is None:
+    """The ignore files of the repository above the project, the outermost first; none without a repository."""
+    repository = next((directory for directory in (root, *root.parents) if os.path.exists(directory / ".git")), None)
+    if repository is None:
         return ()
-    found: list[Layer | None] = []
-    parts = root.relative_to(above).parts
+    layers: list[Layer | None] = []
+    parts = root.relative_to(repository).parts
     for depth in range(len(parts) + 1):
         base = "".join(f"{part}/" for part in parts[depth:])
         if depth == 0:
-            found.append(layer_of(above / ".git" / "info", f"+{base}", ("exclude",)))
+            layers.append(layer_of(repository / ".git" / "info", f"+{base}", ("exclude",)))
         if depth < len(parts):
-            found.append(layer_of(above.joinpath(*parts[:depth]), f"+{base}"))
-    return tuple(one for one in found if one is not None)
+            layers.append(layer_of(repository.joinpath(*parts[:depth]), f"+{base}"))
+    return tuple(layer for layer in layers if layer is not None)
 
 
 class Ignored:
-    """All that is said about the paths of one project."""
+    """The rules that decide which paths of one project are left out."""
 
     def __init__(self, outer: Sequence[Layer], excludes: Sequence[str], includes: Sequence[str] = ()) -> None:
         self.outer = (layer("", DEFAULTS), *outer)
@@ -116,26 +130,27 @@ class Ignored:
     ) -> Reason | None:
         """Why a path is left out; None: it is sent. `inside`: the reason its directory is left out.
 
-        The last word is `--exclude`'s, then `--include`'s, then that of the rule for credentials, then the nearest
-        directory's; in a file, the last line's. No file of a project sends credentials: a clone brings such files.
+        `--exclude` wins over `--include`, which wins over the rule for credentials, which wins over ignore files: the
+        nearest directory's first, in a file the last line. No file of a project can send credentials, because a cloned
+        repository contains such files.
         """
         if path == OWN or path[path.rfind("/") + 1 :] in (ALWAYS if is_directory else ALWAYS_FILES):
             return "excluded"
-        seen = f"{path}/" if is_directory else path
-        said = self._excludes.says(seen) if self._excludes is not None else None
-        if said:
+        full = f"{path}/" if is_directory else path
+        excluded = self._excludes.excludes(full) if self._excludes is not None else None
+        if excluded:
             return "excluded"
         reason = inside
         if reason is None:
-            for each in reversed(layers):
-                if said is not None:
+            for directory_layer in reversed(layers):
+                if excluded is not None:
                     break
-                said = each.says(seen)
-            if said:
+                excluded = directory_layer.excludes(full)
+            if excluded:
                 reason = "ignored"
             elif is_credential(path, is_directory=is_directory):
                 reason = "credentials"
-        if reason is not None and self._includes is not None and self._includes.says(seen):
+        if reason is not None and self._includes is not None and self._includes.excludes(full):
             return None
         return reason
 
@@ -144,14 +159,14 @@ class Ignored:
         return path in self._above_includes
 
     def stays(self, path: str, layers: Sequence[Layer], *, is_directory: bool) -> bool:
-        """Whether it stays behind."""
+        """Whether the path is left out."""
         return self.reason_left_out(path, layers, is_directory=is_directory) is not None
 
 
 def parents_of_pattern(pattern: str) -> tuple[str, ...]:
-    """The directories above what a pattern names, as far as they have no wildcard. Pure.
+    """The parent directories in a pattern, up to the first wildcard. Pure.
 
-    A pattern with a slash within begins at the root; one without names a path at any depth, and has no parents.
+    A pattern with a slash inside begins at the root; one without matches at any depth, and has no parents.
     """
     if pattern.startswith("!"):
         return ()
@@ -165,5 +180,18 @@ def parents_of_pattern(pattern: str) -> tuple[str, ...]:
 
 
 def pattern_for(path: str) -> str:
-    """A line that means this path of the project, and no other."""
+    """A pattern that matches this path of the project and no other."""
     return "/" + "".join(f"\\{c}" if c in "\\*?[!# " else c for c in os.fspath(path))
+
+
+def is_credential(path: str, *, is_directory: bool) -> bool:
+    """Whether a path has the name of a file with keys, tokens or passwords, at any depth, in upper or lower case.
+
+    Sets and suffixes, not git's patterns, because every path of a project is checked.
+    """
+    name = path[path.rfind("/") + 1 :].lower()
+    if name not in _CREDENTIAL_NAMES and not name.endswith(CREDENTIAL_SUFFIXES):
+        return False
+    if is_directory:
+        return name in CREDENTIAL_DIRECTORIES
+    return name != _DOCKER_FILE or f"/{path.lower()}".endswith(f"/{DOCKER_LOGIN}")

@@ -1,6 +1,6 @@
-"""What a project is, as a value: every path with its kind, mode and content, and one digest for all of it. Pure.
+"""The content of a project as a value: each path with its kind, mode and hash, and one digest for all. Pure.
 
-Paths are bytes on disk. Here they are text in which bytes that are no UTF-8 stand as surrogates, so that JSON has them.
+Paths are bytes on disk. Here they are strings, in which bytes that are not UTF-8 are surrogates, so that JSON works.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,24 +26,20 @@ def decode(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One path below the root."""
+class Entry(NamedTuple):
+    """One path below the root; a row of the manifest in JSON."""
 
     path: str
     kind: Kind
     mode: int
     size: int
     content: str
-    """A file's sha256, where a link leads, nothing for a directory."""
-
-    def row(self) -> list[Any]:
-        return [self.path, self.kind, self.mode, self.size, self.content]
+    """A file's sha256, a link's target, empty for a directory."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of a project, in the order of its paths' bytes."""
+    """All paths of a project, sorted by their bytes."""
 
     entries: tuple[Entry, ...]
 
@@ -53,23 +49,25 @@ class Manifest:
 
     @cached_property
     def packed(self) -> bytes:
-        """As it travels, and as it is kept."""
-        rows = [entry.row() for entry in self.entries]
-        return gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), 6, mtime=0)
+        """Compressed JSON, for a host and for the cache."""
+        return gzip.compress(self._json, 6, mtime=0)
 
     @cached_property
     def digest(self) -> str:
-        text = json.dumps([entry.row() for entry in self.entries], separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(self._json).hexdigest()
+
+    @cached_property
+    def _json(self) -> bytes:
+        return json.dumps(self.entries, separators=(",", ":")).encode()
 
     @cached_property
     def files(self) -> dict[str, Entry]:
-        """One path for each content."""
+        """One entry for each content, by its hash."""
         return {entry.content: entry for entry in self.entries if entry.kind == "f"}
 
     @property
     def count(self) -> int:
-        """Files, and links: what is put in place is counted so, too."""
+        """The number of files and links."""
         return sum(entry.kind != "d" for entry in self.entries)
 
     @property
@@ -78,5 +76,5 @@ class Manifest:
 
 
 def unpacked(packed: bytes) -> Manifest:
-    """Raises a ValueError, an OSError or an EOFError where it is none."""
+    """Raises a ValueError, an OSError or an EOFError if it is no packed manifest."""
     return Manifest(tuple(Entry(*row) for row in json.loads(gzip.decompress(packed))))

@@ -1,12 +1,11 @@
-"""The two questions a host is asked: what it has of a project, and to make it what the project is."""
+"""Calls to the agent for a project's tree: its state, and an update with the contents that are missing."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
 
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -25,26 +24,24 @@ _CHUNK: Final = 1 << 18
 END: Final = b'{"end": true}\n'
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(NamedTuple):
     """One tree of the project on a host."""
 
     number: int
     path: str
     digest: str | None
     whole: bool
-    """It is what was asked for."""
+    """It is up to date."""
     held: tuple[str, ...]
     """Other runs that use it."""
     ended: tuple[str, ...]
-    """Runs that said they use it, and have ended by their own record."""
+    """Runs with a lease on it that have ended by their record."""
     staged: tuple[str, ...]
     kept: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TreeState:
-    """What a host has of a project."""
+class TreeState(NamedTuple):
+    """The trees of a project on a host."""
 
     home: str
     store: str | None
@@ -53,18 +50,17 @@ class TreeState:
     generations: tuple[Generation, ...]
 
     def generation(self, number: int) -> Generation | None:
-        return next((each for each in self.generations if each.number == number), None)
+        return next((generation for generation in self.generations if generation.number == number), None)
 
 
-@dataclass(frozen=True, slots=True)
-class TreeRequest:
-    """What both questions say."""
+class TreeRequest(NamedTuple):
+    """The part that both requests have."""
 
     home: str
     project: Project
     lease: str | None = None
     ended: tuple[str, ...] = ()
-    pythons: Mapping[str, str] = field(default_factory=dict)
+    pythons: Mapping[str, str] = {}
     """Host → an interpreter that is known to be there."""
 
     def to_json(self) -> dict[str, Any]:
@@ -79,28 +75,28 @@ class TreeRequest:
 
 def query_tree(
     session: Session,
-    order: TreeRequest,
+    request: TreeRequest,
     *,
     dry_run: bool = False,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> TreeState:
-    said = call(
+    reply = call(
         session,
         "files.tree",
         "inspect",
-        {**order.to_json(), "dry_run": dry_run},
-        python=order.pythons.get(session.host.name, ""),
-        home=order.home,
+        {**request.to_json(), "dry_run": dry_run},
+        python=request.pythons.get(session.host.name, ""),
+        home=request.home,
         cached=not dry_run,
         label="look at the tree",
         timeout=timeout,
         cancel=cancel,
     )
     return TreeState(
-        said.text("home"),
-        said.text_or_none("store"),
-        said.text("python"),
+        reply.text("home"),
+        reply.text_or_none("store"),
+        reply.text("python"),
         tuple(
             Generation(
                 entry.integer("generation"),
@@ -112,14 +108,14 @@ def query_tree(
                 entry.texts("staged"),
                 entry.optional_texts("kept"),
             )
-            for entry in said.records("generations")
+            for entry in reply.records("generations")
         ),
     )
 
 
 def put_tree(
     session: Session,
-    order: TreeRequest,
+    request: TreeRequest,
     generation: int,
     contents: Sequence[bytes | Entry],
     *,
@@ -128,50 +124,50 @@ def put_tree(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> tuple[Reply, int]:
-    """Make that generation what the project is; what the host says, and how many bytes went there.
+    """Update that generation to the project; returns the host's reply and the number of bytes sent.
 
-    `contents` are frames that are made already, and files to be read on the way. `blobs` lie on the host.
+    `contents` are complete frames, and files that are read while they are sent. `blobs` are paths in the host's store.
     """
-    packed = order.project.manifest.packed
-    request = {
-        **order.to_json(),
+    packed = request.project.manifest.packed
+    fields = {
+        **request.to_json(),
         "generation": generation,
         "manifest": len(packed),
         "blobs": list(blobs),
         "dry_run": dry_run,
     }
-    parcel = UploadStream(os.fsencode(order.project.root), (packed, *contents, END))
+    upload = UploadStream(os.fsencode(request.project.root), (packed, *contents, END))
     try:
-        said = call(
+        reply = call(
             session,
             "files.tree_upload",
             "put",
-            request,
-            python=order.pythons.get(session.host.name, ""),
-            home=order.home,
+            fields,
+            python=request.pythons.get(session.host.name, ""),
+            home=request.home,
             cached=not dry_run,
             label="change the tree",
-            stdin=cast("BinaryIO", parcel),
+            stdin=cast("BinaryIO", upload),
             timeout=timeout,
             cancel=cancel,
         )
     except HostError as error:
-        if parcel.error is not None:
-            raise parcel.error from error
+        if upload.error is not None:
+            raise upload.error from error
         raise
-    return said, parcel.read_bytes
+    return reply, upload.read_bytes
 
 
 def frame(root: bytes, entry: Entry) -> bytes:
-    """One small file, whole. Raises a HostError where it isn't what it was."""
-    where = os.path.join(root, encode(entry.path))
+    """One small file as a frame. Raises a HostError if it has changed since the scan."""
+    path = os.path.join(root, encode(entry.path))
     try:
-        with open(where, "rb") as file:
+        with open(path, "rb") as file:
             data = file.read(entry.size + 1)
     except OSError as error:
-        raise _changed(where, error.strerror or str(error)) from None
+        raise _read_error(path, error.strerror or str(error)) from None
     if len(data) != entry.size:
-        raise _changed(where, "it changed since it was looked at")
+        raise _read_error(path, "it changed since it was scanned")
     return header(entry) + data
 
 
@@ -179,60 +175,60 @@ def header(entry: Entry) -> bytes:
     return json.dumps({"sha256": entry.content, "size": entry.size}).encode() + b"\n"
 
 
-def _changed(where: bytes, said: str) -> HostError:
-    return HostError(f"{os.fsdecode(where)} on this machine: {said}", "run it again")
+def _read_error(path: bytes, reason: str) -> HostError:
+    return HostError(f"{os.fsdecode(path)} on this machine: {reason}", "run it again")
 
 
 class UploadStream(io.RawIOBase):
-    """Bytes and files one behind the other, as a stream; each file is opened when it is its turn."""
+    """Bytes and files as one stream; each file is opened when the stream reaches it."""
 
     def __init__(self, root: bytes, parts: Sequence[bytes | Entry]) -> None:
-        self._pieces = self._cut(root, parts)
+        self._chunks = self._make_chunks(root, parts)
         self.error: HostError | None = None
-        """What ended the stream early; the host only sees that it did."""
+        """The error that ended the stream early; the host only sees the end."""
         self.read_bytes = 0
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        del size  # whoever reads takes pieces as they are
+        del size  # readers accept chunks of any size
         try:
-            piece = next(self._pieces, b"")
+            chunk = next(self._chunks, b"")
         except HostError as error:
             self.error = error
             return b""
-        self.read_bytes += len(piece)
-        return piece
+        self.read_bytes += len(chunk)
+        return chunk
 
     @staticmethod
-    def _cut(root: bytes, parts: Sequence[bytes | Entry]) -> Iterator[bytes]:
-        held = bytearray()
+    def _make_chunks(root: bytes, parts: Sequence[bytes | Entry]) -> Iterator[bytes]:
+        buffer = bytearray()
         for part in parts:
             if isinstance(part, bytes):
-                held += part
+                buffer += part
             elif part.size <= _CHUNK:
-                held += frame(root, part)
+                buffer += frame(root, part)
             else:
-                yield bytes(held) + header(part)
-                held.clear()
-                yield from _pieces(root, part)
-            while len(held) >= _CHUNK:
-                yield bytes(held[:_CHUNK])
-                del held[:_CHUNK]
-        if held:
-            yield bytes(held)
+                yield bytes(buffer) + header(part)
+                buffer.clear()
+                yield from _read_chunks(root, part)
+            while len(buffer) >= _CHUNK:
+                yield bytes(buffer[:_CHUNK])
+                del buffer[:_CHUNK]
+        if buffer:
+            yield bytes(buffer)
 
 
-def _pieces(root: bytes, entry: Entry) -> Iterator[bytes]:
-    where, left = os.path.join(root, encode(entry.path)), entry.size
+def _read_chunks(root: bytes, entry: Entry) -> Iterator[bytes]:
+    path, left = os.path.join(root, encode(entry.path)), entry.size
     try:
-        with open(where, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0) as file:
             while left:
-                piece = file.read(min(_CHUNK, left))
-                if not piece:
-                    raise _changed(where, "it became shorter while it was read")
-                left -= len(piece)
-                yield piece
+                chunk = file.read(min(_CHUNK, left))
+                if not chunk:
+                    raise _read_error(path, "it became shorter while it was read")
+                left -= len(chunk)
+                yield chunk
     except OSError as error:
-        raise _changed(where, error.strerror or str(error)) from None
+        raise _read_error(path, error.strerror or str(error)) from None

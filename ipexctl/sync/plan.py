@@ -1,9 +1,8 @@
-"""From what the hosts say they have to what is done: which generation, who gets it, and who shares a home. Pure."""
+"""Plans a sync from the hosts' answers: the generation, the hosts that need files, and shared homes. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,35 +11,34 @@ if TYPE_CHECKING:
     from ipexctl.sync.node_calls import Generation, TreeState
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPlan:
-    """The same generation for all hosts, and what is to be done for it."""
+class SyncPlan(NamedTuple):
+    """One generation for all hosts, and the hosts by what they need for it."""
 
     generation: int
     whole: tuple[Host, ...]
-    """Nothing to do."""
+    """Hosts that have it."""
     leaders: tuple[Host, ...]
-    """One of each home."""
+    """One host of each home that lacks it."""
     followers: tuple[tuple[Host, Host], ...]
-    """Each with the one whose home it shares."""
+    """The other hosts, each with the leader whose home it shares."""
     ended: tuple[str, ...]
-    """Runs that are over by their own record, wherever that is."""
+    """Runs that have ended by the record on any host."""
     users: tuple[str, ...] = ()
-    """The runs that keep the generations before it."""
+    """The runs that use the generations before it."""
 
 
 def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
-    there = [host for host in hosts if host.name in answers]
-    every = [each for host in there for each in answers[host.name].generations]
-    ended = {run for each in every for run in each.ended}
-    held = {(each.number, run) for each in every for run in each.held if run not in ended}
+    present = [host for host in hosts if host.name in answers]
+    generations = [generation for host in present for generation in answers[host.name].generations]
+    ended = {run for generation in generations for run in generation.ended}
+    held = {(generation.number, run) for generation in generations for run in generation.held if run not in ended}
     number = 1
-    while not all(_may_have(answers[host.name].generation(number), ended) for host in there):
+    while not all(_is_usable(answers[host.name].generation(number), ended) for host in present):
         number += 1
-    whole = tuple(host for host in there if _has(answers[host.name], number))
+    whole = tuple(host for host in present if _has(answers[host.name], number))
     leaders: dict[str, Host] = {}
     followers = []
-    for host in there:
+    for host in present:
         if host in whole:
             continue
         store = answers[host.name].store or f"alone:{host.name}"
@@ -51,22 +49,24 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> S
     return SyncPlan(number, whole, tuple(leaders.values()), tuple(followers), tuple(sorted(ended)), tuple(users))
 
 
-def _may_have(generation: Generation | None, ended: set[str]) -> bool:
-    """Whether that generation may become what is wanted: it is, or it isn't there, or no run uses it."""
+def _is_usable(generation: Generation | None, ended: set[str]) -> bool:
+    """Whether that generation is up to date or may be changed: it is absent, or no run uses it."""
     return generation is None or generation.whole or not set(generation.held) - ended
 
 
 def _has(answer: TreeState, number: int) -> bool:
-    """Whether it is what is wanted already. The lease, where one was asked for, went to the first that is."""
-    first = next((each for each in answer.generations if each.whole), None)
+    """Whether the generation is the first one that is up to date: the host gave the lease to that one."""
+    first = next((generation for generation in answer.generations if generation.whole), None)
     return first is not None and first.number == number
 
 
 def homes_differ(homes: Mapping[str, str]) -> str | None:
-    """Ranks have one working directory; why they can't, as a sentence."""
-    places: dict[str, str] = {}
+    """The reason why ranks can't have the same working directory on all hosts, or None."""
+    hosts: dict[str, str] = {}
     for host, home in homes.items():
-        places.setdefault(home, host)
-    if len(places) < 2:
+        hosts.setdefault(home, host)
+    if len(hosts) < 2:
         return None
-    return "our directory is not at one path: " + ", ".join(f"{home} on {host}" for home, host in places.items())
+    return "ipexctl's directory has another path on other hosts: " + ", ".join(
+        f"{home} on {host}" for home, host in hosts.items()
+    )

@@ -1,9 +1,12 @@
-"""A project as it is on this machine now: looked at, weighed, hashed; and what of it earlier calls have sent."""
+"""Reads a project on the control machine: scan, hashes, manifest; and caches the manifests that were sent."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,34 +14,37 @@ from typing import TYPE_CHECKING, Final
 import platformdirs
 
 from ipexctl.errors import UserError
-from ipexctl.node.common.files import write_atomically
-from ipexctl.sync import scan as walk
-from ipexctl.sync.hashes import Hashes, manifest_of
+from ipexctl.node.common.files import write_atomically, write_json_atomically
 from ipexctl.sync.ignore import pattern_for
-from ipexctl.sync.manifest import unpacked
+from ipexctl.sync.manifest import Entry, Manifest, encode, unpacked
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
-from ipexctl.sync.size_limits import refuse_big
+from ipexctl.sync.scan import check_size, scan_project
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.sync.manifest import Manifest
+    from ipexctl.sync.scan import Found, ScanResult
 
-_REMEMBERED: Final = 6
+_MAX_REMEMBERED: Final = 6
+_SCHEMA: Final = 1
+RACY_NS: Final = 2_000_000_000
+"""A file changed this shortly before it was read may be changed again with the same mtime, so it is not cached."""
+_MAX_TRIES: Final = 3
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
     root: Path
     name: str
-    """Of its tree on the nodes."""
+    """The name of its tree on the nodes."""
     manifest: Manifest
     cache: Path
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     """Paths that may hold credentials."""
     read: int = 0
-    """Files that weren't known by their looks."""
+    """The number of files whose hash was not cached."""
 
 
 def read_project(
@@ -49,38 +55,38 @@ def read_project(
     home: str = "",
     allow_big: bool = False,
 ) -> Project:
-    """Raises a UserError where it can't be read, is no project, or is too big to be sent without a word.
+    """Raises a UserError if it can't be read, is no project, or is too large for a call without `allow_big`.
 
-    Directories of ipexctl's own are left out where they are below the root: files in them change meanwhile. `home` is
-    one of them, for the nodes' directory may be on this machine, too.
+    ipexctl's own directories below the root are left out, because their files change during the call. `home` is one of
+    them, because this machine may be a node too.
     """
     root = real_path(root)
     if problem := root_problem(root):
         raise UserError(problem, fix="name the project's directory: ipexctl sync DIR")
-    seen = walk.scan_project(root, (*excludes, *_own(root, home)), includes)
+    scanned = scan_project(root, (*excludes, *_own(root, home)), includes)
     if not allow_big:
-        refuse_big(root, seen)
+        check_size(root, scanned)
     name = tree_name(root, owner_here())
     cache = Path(platformdirs.user_cache_dir("ipexctl")) / "sync" / name
     hashes = Hashes(cache / "hashes.json")
-    manifest = manifest_of(seen, hashes)
-    return Project(root, name, manifest, cache, _notes(seen), tuple(sorted(seen.credentials)), hashes.read)
+    manifest = manifest_of(scanned, hashes)
+    return Project(root, name, manifest, cache, _notes(scanned), tuple(sorted(scanned.credentials)), hashes.read)
 
 
 def _own(root: Path, home: str) -> tuple[str, ...]:
-    places = [*own_directories(), *([real_path(os.path.expanduser(home))] if home else [])]
-    below = [place for place in dict.fromkeys(places) if place != root and place.is_relative_to(root)]
-    return tuple(pattern_for(os.fspath(place.relative_to(root))) for place in below)
+    directories = [*own_directories(), *([real_path(os.path.expanduser(home))] if home else [])]
+    below = [path for path in dict.fromkeys(directories) if path != root and path.is_relative_to(root)]
+    return tuple(pattern_for(os.fspath(path.relative_to(root))) for path in below)
 
 
-def _notes(seen: walk.ScanResult) -> tuple[str, ...]:
+def _notes(scanned: ScanResult) -> tuple[str, ...]:
     notes = []
-    if seen.credentials:
-        notes.append(f"left out: {_some(sorted(seen.credentials), 10)} (credentials; --include PATTERN sends them)")
-    if seen.skipped:
-        notes.append(f"left out, for they are no files: {_some(seen.skipped)}")
-    if seen.outward:
-        notes.append(f"links that lead out of the project are sent as they are: {_some(seen.outward)}")
+    if scanned.credentials:
+        notes.append(f"left out: {_some(sorted(scanned.credentials), 10)} (credentials; --include PATTERN sends them)")
+    if scanned.skipped:
+        notes.append(f"left out (no files, directories or links): {_some(scanned.skipped)}")
+    if scanned.outward:
+        notes.append(f"sent as links, though they lead out of the project: {_some(scanned.outward)}")
     return tuple(notes)
 
 
@@ -90,18 +96,19 @@ def _some(paths: Sequence[str], most: int = 3) -> str:
 
 
 def remember(project: Project) -> None:
-    """Keep what was sent, so that the next difference can be made here; without it, a host is asked."""
+    """Cache the manifest that was sent, so that the next call knows what hosts have; without it, the host is asked."""
     with contextlib.suppress(OSError):
         project.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        place = project.cache / f"{project.manifest.digest}.gz"
-        if not place.exists():
-            write_atomically(place, project.manifest.packed, durable=False)
-        kept = sorted(project.cache.glob("*.gz"), key=lambda each: each.stat().st_mtime, reverse=True)
-        for old in kept[_REMEMBERED:]:
+        path = project.cache / f"{project.manifest.digest}.gz"
+        if not path.exists():
+            write_atomically(path, project.manifest.packed, durable=False)
+        newest = sorted(project.cache.glob("*.gz"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in newest[_MAX_REMEMBERED:]:
             old.unlink()
 
 
 def sent_before(project: Project, digest: str) -> Manifest | None:
+    """The cached manifest with that digest."""
     if len(digest) != 64 or not digest.isalnum():
         return None
     try:
@@ -111,11 +118,91 @@ def sent_before(project: Project, digest: str) -> Manifest | None:
 
 
 def data_patterns(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
-    """What leaves these directories out, as far as they are below the root; relative ones are the project's own."""
+    """Patterns that leave out those of these directories that are below the root; relative ones are below it."""
     top = real_path(root)
-    found = []
+    patterns = []
     for directory in directories:
-        place = Path(os.path.normpath(top / directory))
-        if place != top and place.is_relative_to(top):
-            found.append(pattern_for(os.fspath(place.relative_to(top))))
-    return tuple(found)
+        path = Path(os.path.normpath(top / directory))
+        if path != top and path.is_relative_to(top):
+            patterns.append(pattern_for(os.fspath(path.relative_to(top))))
+    return tuple(patterns)
+
+
+class Hashes:
+    """The cached hashes of one project's files."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._cached: dict[str, list[object]] = {}
+        self._next: dict[str, list[object]] = {}
+        self.read = 0
+        """The number of files that had to be read."""
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            data = json.loads(path.read_bytes())
+            if data.get("schema") == _SCHEMA and isinstance(data["files"], dict):
+                self._cached = data["files"]
+
+    def of(self, root: bytes, found: Found) -> Found | str:
+        """The hash of a file, or its present identity if it has changed since the scan."""
+        identity = [found.size, *found.identity]
+        known = self._cached.get(found.path)
+        if isinstance(known, list) and known[:-1] == identity and isinstance(known[-1], str):
+            self._next[found.path] = known
+            return known[-1]
+        now = time.time_ns()
+        digest = hashlib.sha256()
+        with open(os.path.join(root, encode(found.path)), "rb", buffering=0) as file:
+            size = 0
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+            after = os.fstat(file.fileno())
+        self.read += 1
+        current = (after.st_mtime_ns, after.st_ctime_ns, after.st_ino, after.st_dev)
+        if current != found.identity or size != found.size:
+            return found._replace(size=after.st_size, identity=current)
+        if max(found.identity[:2]) < now - RACY_NS:
+            self._next[found.path] = [*identity, digest.hexdigest()]
+        return digest.hexdigest()
+
+    def save(self) -> None:
+        """Write the cache. Without it the next call only takes longer."""
+        if self._next == self._cached:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_json_atomically(self._path, {"schema": _SCHEMA, "files": self._next}, durable=False)
+
+
+def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
+    """Raises a UserError if a file can't be read, or changes while it is read."""
+    root = os.fsencode(scanned.root)
+    entries = []
+    for found in scanned.found:
+        content, size = found.target, found.size
+        if found.kind == "f":
+            content, size = _content(root, found, hashes)
+            if not content:
+                continue
+        entries.append(Entry(found.path, found.kind, found.mode, size, content))
+    hashes.save()
+    return Manifest.of(entries)
+
+
+def _content(root: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
+    """A file's hash and size; an empty hash if it was removed."""
+    path = os.fsdecode(os.path.join(root, encode(found.path)))
+    for _ in range(_MAX_TRIES):
+        try:
+            result = hashes.of(root, found)
+        except FileNotFoundError:
+            return "", 0
+        except OSError as error:
+            raise UserError(
+                f"{path}: {error.strerror or error}",
+                fix="make it readable, or leave it out: --exclude or .ipexctlignore",
+            ) from None
+        if isinstance(result, str):
+            return result, found.size
+        found = result
+    raise UserError(f"{path} changes while it is read", fix="wait until it is complete, or leave it out: --exclude")

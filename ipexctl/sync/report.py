@@ -1,4 +1,4 @@
-"""What became of a sync, as values, and the small events on the way."""
+"""The result of a sync."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult(HostResult):
-    """One host: where the tree is there, and what was done to it."""
+    """One host: the path of the tree there, and the changes to it."""
 
     path: str | None = None
     """The directory of the tree, absolute."""
     generation: int | None = None
     sent_bytes: int = 0
-    """From this machine to that host; what hosts hand on to one another isn't in it."""
+    """From this machine to that host, without transfers between hosts."""
     files_sent: int = 0
-    """Files, and links, that were put in place."""
+    """Files and links that were written."""
     files_deleted: int = 0
     kept: tuple[str, ...] = ()
-    """Put there once, written to since on the host, and left so."""
+    """Files that an earlier sync wrote, changed on the host since, and left unchanged."""
     blocked: tuple[str, ...] = ()
-    """The host's own, where the project has something else, which isn't there."""
+    """Files of the host where the project has others, which were not written."""
     aside: tuple[str, ...] = ()
-    """Replaced by the project's; the host's version is beside it as NAME.node-1."""
+    """Files that were replaced; the host's version is kept as NAME.node-1."""
     would_send: tuple[str, ...] = ()
     would_delete: tuple[str, ...] = ()
 
@@ -42,9 +42,9 @@ class SyncReport(Report[SyncResult]):
     files: int
     size: int
     path: str | None = None
-    """The tree's directory, the same on every host; None where there is none that all have."""
+    """The tree's directory if it is the same on every host."""
     generation: int | None = None
     notes: tuple[str, ...] = ()
     dry_run: bool = False
     left_out: tuple[str, ...] = ()
-    """Paths that may hold credentials; a directory has a slash behind it."""
+    """Paths that may contain credentials; a directory has a trailing slash."""

@@ -1,4 +1,4 @@
-"""Which directory is the project, and what its tree is called on the nodes. Nothing here looks into it."""
+"""The root directory of a project, and the name of its tree on the nodes. The project's files are not read."""
 
 from __future__ import annotations
 
@@ -27,30 +27,29 @@ _MACHINE_ID: Final = Path("/etc/machine-id")
 def root_for(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
     """`--cwd`, else the current directory if the script is under it, else the script's directory. Pure.
 
-    Without a script (a module, a command) it is the current directory. A script that lies under both its name and
-    what a link makes of it is under the current directory by its name.
+    Without a script (a module, a command) it is the current directory. Links in the script's path are not resolved.
     """
     if cwd_option is not None:
         return _plain(cwd / cwd_option)
     if script is None:
         return _plain(cwd)
-    place = _plain(cwd / script)
-    return _plain(cwd) if place.is_relative_to(_plain(cwd)) else place.parent
+    path = _plain(cwd / script)
+    return _plain(cwd) if path.is_relative_to(_plain(cwd)) else path.parent
 
 
 def _plain(path: Path) -> Path:
-    """Without `.` and `..`, as text: what links make of them is not looked at."""
+    """Without `.` and `..`; links are not resolved."""
     return Path(os.path.normpath(path))
 
 
 def root_problem(root: Path) -> str:
-    """Why a directory can't be a project, as a sentence; empty where it can."""
+    """The reason why a directory can't be a project, or empty."""
     problem = describe_root_problem(real_path(root), home_directories(), own_directories())
     return f"{problem}: all of it would be copied to every host" if problem else ""
 
 
 def describe_root_problem(root: Path, homes: Sequence[Path], own: Sequence[Path] = ()) -> str:
-    """The same for these home directories and directories of ipexctl's own, links resolved. Pure."""
+    """The same for these home directories and ipexctl's own directories, with links resolved. Pure."""
     if root == root.parent:
         return f"{root} is the root of the file system, not a project"
     if root in homes:
@@ -62,22 +61,22 @@ def describe_root_problem(root: Path, homes: Sequence[Path], own: Sequence[Path]
 
 
 def home_directories() -> tuple[Path, ...]:
-    """This account's home directories: `$HOME`, and its entry's in passwd, links resolved."""
-    places = [os.path.expanduser("~")]
+    """This account's home directories, `$HOME` and the one in passwd, with links resolved."""
+    homes = [os.path.expanduser("~")]
     with contextlib.suppress(KeyError):
-        places.append(pwd.getpwuid(os.getuid()).pw_dir)
-    return tuple(dict.fromkeys(real_path(place) for place in places if os.path.isabs(place)))
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
+    return tuple(dict.fromkeys(real_path(home) for home in homes if os.path.isabs(home)))
 
 
 def own_directories() -> tuple[Path, ...]:
-    """The directories of this machine in which ipexctl keeps something, links resolved."""
-    kept = (platformdirs.user_cache_dir, platformdirs.user_state_dir, platformdirs.user_log_dir)
-    places = [directory("ipexctl", appauthor=False) for directory in (*kept, platformdirs.user_data_dir)]
-    return tuple(real_path(os.path.expanduser(place)) for place in (DEFAULT_HOME, *places))
+    """The directories of ipexctl on this machine, with links resolved."""
+    kinds = (platformdirs.user_cache_dir, platformdirs.user_state_dir, platformdirs.user_log_dir)
+    paths = [directory("ipexctl", appauthor=False) for directory in (*kinds, platformdirs.user_data_dir)]
+    return tuple(real_path(os.path.expanduser(path)) for path in (DEFAULT_HOME, *paths))
 
 
 def real_path(path: Path | str) -> Path:
-    """A path with its links resolved, or as text where a link of it can't be read, as `/proc/1/cwd` can't."""
+    """A path with its links resolved, or the absolute path if a link can't be read, such as `/proc/1/cwd`."""
     try:
         return Path(os.path.realpath(path))
     except OSError:
@@ -85,7 +84,7 @@ def real_path(path: Path | str) -> Path:
 
 
 def path_problem(path: Path, wanted: Literal["file", "directory"]) -> str:
-    """Why a path is not the file or directory that is wanted, as the end of a sentence; empty where it is."""
+    """The reason why a path is not the wanted file or directory, as the end of a sentence; empty if it is."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -100,31 +99,31 @@ def path_problem(path: Path, wanted: Literal["file", "directory"]) -> str:
 
 
 def tree_name(root: Path, owner: str) -> str:
-    """What a root's tree is called on the nodes: its name, and a mark that no other root or machine has. Pure."""
+    """The name of a root's tree on the nodes: the root's name, and a mark for this root, account and machine. Pure."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", root.name).strip("._-")[:_LONGEST] or "project"
     mark = hashlib.sha256(os.fsencode(root) + b"\0" + owner.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return f"{name}-{mark}"
 
 
 def owner_here() -> str:
-    """This account on this machine. A laptop's host name changes with the network it is in, so where the system gives
-    a machine no name of its own, one is made up and kept."""
+    """This account on this machine, by its machine id; without one, by a random id that is kept, since a laptop's
+    host name changes with its network."""
     machine = ""
     with contextlib.suppress(OSError):
         machine = _MACHINE_ID.read_text().strip()
     if machine:
         return f"{_user()}@{machine}/{os.uname().nodename}"
-    kept = Path(platformdirs.user_data_dir("ipexctl")) / "machine"
+    id_file = Path(platformdirs.user_data_dir("ipexctl")) / "machine"
     with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), kept.open("x") as file:
+        id_file.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), id_file.open("x") as file:
             file.write(secrets.token_hex(16))
-        return f"{_user()}@{kept.read_text()}"
+        return f"{_user()}@{id_file.read_text()}"
     return f"{_user()}@{os.uname().nodename}"
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name, as containers have
+    except (KeyError, OSError):  # an account without a name, as in containers
         return str(os.getuid())

@@ -1,4 +1,4 @@
-"""A look at the project on this machine: what there is, how large, and what is left out. No file is read here."""
+"""Scans a project on the control machine: its paths, their sizes, and a limit for both. No file is read."""
 
 from __future__ import annotations
 
@@ -6,114 +6,118 @@ import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import UserError
-from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, layer_of, outer_layers
+from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, layer_of, outer_layers, pattern_for
 from ipexctl.sync.manifest import decode, encode
 from ipexctl.sync.root import path_problem, real_path
+from ipexctl.text import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.sync.ignore import Layer, Reason
     from ipexctl.sync.manifest import Kind
 
-ENOUGH: Final = 200_000
-"""Paths after which a look ends: whoever has named the root of a disk gets an answer, too."""
+MAX_SCANNED: Final = 200_000
+"""Paths after which a scan ends, in case somebody named a whole disk."""
+MAX_BYTES: Final = 1_000_000_000
+MAX_FILES: Final = 20_000
+_SHOWN: Final = 3
+_DOMINANT: Final = 0.8
+"""A directory is listed in place of its entries, unless one of them has this share of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One path below the root, as lstat has it."""
+class Found(NamedTuple):
+    """One path below the root, by its lstat."""
 
     path: str
     kind: Kind
     mode: int
     size: int
-    looks: tuple[int, int, int, int]
-    """mtime_ns, ctime_ns, inode, device: with the size, what tells an unchanged file without reading it."""
+    identity: tuple[int, int, int, int]
+    """mtime_ns, ctime_ns, inode, device. If these and the size are the same, the file is unchanged."""
     target: str = ""
 
 
 @dataclass(slots=True)
 class ScanResult:
-    """All that a look has found."""
+    """The paths of a project, and those that are left out or special."""
 
     root: Path
     found: list[Found] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     """Sockets, fifos and devices."""
     outward: list[str] = field(default_factory=list)
-    """Links that lead out of the tree: they are kept as they are, and may lead nowhere on a node."""
+    """Links out of the tree; they are sent as links, and may be broken on a node."""
     credentials: list[str] = field(default_factory=list)
-    """Left out by their names alone; a directory has a slash behind it."""
+    """Left out because of their names; a directory has a trailing slash."""
     complete: bool = True
 
     @property
     def files(self) -> int:
-        return sum(one.kind != "d" for one in self.found)
+        return sum(found.kind != "d" for found in self.found)
 
     @property
     def size(self) -> int:
-        return sum(one.size for one in self.found if one.kind == "f")
+        return sum(found.size for found in self.found if found.kind == "f")
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """A directory to look into."""
+class _Directory(NamedTuple):
+    """A directory to scan."""
 
     prefix: str
-    """Its path, with a slash behind; empty for the root."""
+    """Its path with a trailing slash; empty for the root."""
     layers: tuple[Layer, ...]
     reason: Reason | None = None
-    """Why it is left out, where an `--include` names something in it."""
+    """The reason it is left out, if an `--include` names something in it."""
 
 
 def scan_project(root: Path, excludes: Sequence[str] = (), includes: Sequence[str] = ()) -> ScanResult:
-    """Everything below the root that isn't left out. Raises a UserError for what can't be read."""
+    """Scan everything below the root that is not left out. Raises a UserError if a directory can't be read."""
     real = real_path(root)
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
     ignored = Ignored(outer_layers(real), excludes, includes)
-    seen = ScanResult(real)
+    result = ScanResult(real)
     base = os.fsencode(real)
     pending: list[_Directory] = [_Directory("", ignored.outer)]
     while pending:
-        if len(seen.found) > ENOUGH:
-            seen.complete = False
+        if len(result.found) > MAX_SCANNED:
+            result.complete = False
             break
-        pending += reversed(_directory(seen, base, pending.pop(), ignored))
-    return seen
+        pending += reversed(_scan_directory(result, base, pending.pop(), ignored))
+    return result
 
 
-def _directory(seen: ScanResult, base: bytes, directory: _Directory, ignored: Ignored) -> list[_Directory]:
+def _scan_directory(result: ScanResult, base: bytes, directory: _Directory, ignored: Ignored) -> list[_Directory]:
     prefix, layers = directory.prefix, directory.layers
-    place = os.path.join(base, encode(prefix)) if prefix else base
+    full = os.path.join(base, encode(prefix)) if prefix else base
     try:
-        with os.scandir(place) as entries:
-            inside = sorted(entries, key=lambda entry: entry.name)
+        with os.scandir(full) as unsorted:
+            entries = sorted(unsorted, key=lambda entry: entry.name)
     except OSError as error:
-        raise _unreadable(error, place) from None
-    names = [decode(entry.name) for entry in inside]
+        raise _unreadable(error, full) from None
+    names = [decode(entry.name) for entry in entries]
     if any(name in names for name in FILES):
-        own = layer_of(Path(os.fsdecode(place)), prefix)
+        own = layer_of(Path(os.fsdecode(full)), prefix)
         layers = (*layers, own) if own else layers
     below: list[_Directory] = []
-    for name, entry in zip(names, inside, strict=True):
+    for name, entry in zip(names, entries, strict=True):
         path = prefix + name
         is_directory = entry.is_dir(follow_symlinks=False)
         reason = ignored.reason_left_out(path, layers, is_directory=is_directory, inside=directory.reason)
         if reason is not None and not (is_directory and reason != "excluded" and ignored.is_above_include(path)):
             if reason == "credentials":
-                seen.credentials.append(f"{path}/" if is_directory else path)
+                result.credentials.append(f"{path}/" if is_directory else path)
             continue
         if is_directory and _is_environment(entry.path):
             continue
         try:
-            _note(seen, path, entry, entry.stat(follow_symlinks=False))
+            _add(result, path, entry, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
-            continue  # gone between two looks
+            continue  # removed since the directory was read
         except OSError as error:
             raise _unreadable(error, entry.path) from None
         if is_directory:
@@ -121,28 +125,28 @@ def _directory(seen: ScanResult, base: bytes, directory: _Directory, ignored: Ig
     return below
 
 
-def _is_environment(place: bytes) -> bool:
-    return any(os.path.lexists(os.path.join(place, mark)) for mark in ENVIRONMENT_MARKS)
+def _is_environment(directory: bytes) -> bool:
+    return any(os.path.lexists(os.path.join(directory, mark)) for mark in ENVIRONMENT_MARKS)
 
 
-def _note(seen: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.stat_result) -> None:
-    looks = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.stat_result) -> None:
+    identity = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if stat.S_ISDIR(status.st_mode):
-        seen.found.append(Found(path, "d", mode | 0o700, 0, looks))
+        result.found.append(Found(path, "d", mode | 0o700, 0, identity))
     elif stat.S_ISREG(status.st_mode):
-        seen.found.append(Found(path, "f", mode | 0o400, status.st_size, looks))
+        result.found.append(Found(path, "f", mode | 0o400, status.st_size, identity))
     elif stat.S_ISLNK(status.st_mode):
         target = os.readlink(entry.path)
         if leads_out(path, decode(target)):
-            seen.outward.append(path)
-        seen.found.append(Found(path, "l", 0o777, 0, looks, decode(target)))
+            result.outward.append(path)
+        result.found.append(Found(path, "l", 0o777, 0, identity, decode(target)))
     else:
-        seen.skipped.append(path)
+        result.skipped.append(path)
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Whether a link at that path leads out of the tree, going by its text."""
+    """Whether a link at that path leads out of the tree, by its text."""
     if target.startswith("/"):
         return True
     depth = path.count("/")
@@ -153,8 +157,67 @@ def leads_out(path: str, target: str) -> bool:
     return False
 
 
-def _unreadable(error: OSError, place: bytes) -> UserError:
-    where = os.fsdecode(error.filename or place)
+def _unreadable(error: OSError, path: bytes) -> UserError:
+    name = os.fsdecode(error.filename or path)
     return UserError(
-        f"{where}: {error.strerror or error}", fix="make it readable, or leave it out: --exclude or .ipexctlignore"
+        f"{name}: {error.strerror or error}", fix="make it readable, or leave it out: --exclude or .ipexctlignore"
+    )
+
+
+class LargeEntry(NamedTuple):
+    """A path with everything below it."""
+
+    path: str
+    size: int
+    files: int
+    is_directory: bool
+
+    def __str__(self) -> str:
+        count = f" in {self.files:,} files" if self.is_directory else ""
+        return f"{self.path}{'/' * self.is_directory} ({readable(self.size)}{count})"
+
+
+def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tuple[LargeEntry, ...]:
+    """The three largest entries, none inside another."""
+    sizes: dict[str, list[int]] = {}
+    below: dict[str, set[str]] = {}
+    for path, size in files:
+        current = path
+        while True:
+            total = sizes.setdefault(current, [0, 0])
+            total[0] += size
+            total[1] += 1
+            if not current:
+                break
+            parent = current.rpartition("/")[0]
+            below.setdefault(parent, set()).add(current)
+            current = parent
+    key = 1 if by_count else 0
+
+    def dominant(path: str) -> Iterator[LargeEntry]:
+        while path in below:
+            largest = max(below[path], key=lambda child: sizes[child][key])
+            if sizes[largest][key] < _DOMINANT * sizes[path][key]:
+                break
+            path = largest
+        size, count = sizes[path]
+        yield LargeEntry(path, size, count, path in below)
+
+    tops = sorted(below.get("", ()), key=lambda child: -sizes[child][key])[:_SHOWN]
+    return tuple(entry for top in tops for entry in dominant(top))
+
+
+def check_size(root: Path, scanned: ScanResult) -> None:
+    """Raise a UserError if the project is too large to be sent without `--allow-big`."""
+    if scanned.complete and scanned.size <= MAX_BYTES and scanned.files <= MAX_FILES:
+        return
+    by_count = scanned.size <= MAX_BYTES
+    largest = heaviest(((found.path, found.size) for found in scanned.found if found.kind != "d"), by_count=by_count)
+    least = "" if scanned.complete else "at least "
+    first = pattern_for(largest[0].path) + "/" * largest[0].is_directory if largest else "/data/"
+    raise UserError(
+        f"{root} is {least}{readable(scanned.size)} in {scanned.files:,} files, more than a project may have; largest: "
+        + ", ".join(map(str, largest)),
+        fix=f"leave data out: --exclude '{first}', or that line in {root}/.ipexctlignore; "
+        "data that is on every node: --data DIR; to send everything: --allow-big",
     )

@@ -1,4 +1,4 @@
-"""The verb behind `ipexctl sync`, and what `run` does before it launches: the project on every host, at one path."""
+"""Syncs a project to every host, at the same path: `ipexctl sync`, and a step of `run`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from ipexctl.sync.project import Project
     from ipexctl.sync.upload import Uploader
 
-MUCH: Final = 8_000_000
-"""Bytes. Less than that is sent to every host by ourselves: the first host would have to answer before the others."""
+DISTRIBUTE_SIZE: Final = 8_000_000
+"""Bytes. Less is sent from this machine to every host, because going by the first host takes a round trip more."""
 _ROUNDS: Final = 4
-"""How often a host may say that it lacks something still: once is the rule, where nobody remembers what it has."""
+"""How often a host may answer that files are missing: usually once, if no earlier manifest of it is cached."""
 
 
 def query_project(
@@ -53,30 +53,30 @@ def query_project(
     lease: str | None = None,
     ended: Sequence[str] = (),
 ) -> ProjectSync:
-    """Ask every host which files of the project it has. `upload` of the result sends what is missing.
+    """Ask every host which files of the project it has. `upload` of the result sends the missing files.
 
-    `facts`, when they are known already, save a probe when there is much to send. `lease` is the id of the run that
-    will use the tree: each host notes it in the same call, and nobody changes it until that run has ended. `ended` are
-    runs that use no tree, whatever the hosts' records say.
+    `facts`, if they are known, save a probe when much is sent. `lease` is the id of the run that will use the tree:
+    each host records it in the same call, and no sync changes the tree until that run has ended. `ended` are runs that
+    use no tree, whatever the hosts' records say.
     """
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
-    order = TreeRequest(home, project, None if dry_run else lease, tuple(ended), pythons)
-    sync = ProjectSync(order, hosts, pool, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
+    request = TreeRequest(home, project, None if dry_run else lease, tuple(ended), pythons)
+    sync = ProjectSync(request, hosts, pool, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
     sync.query()
     return sync
 
 
 def _python(facts: Facts) -> str | None:
-    fit = (python.path for python in facts.software.pythons if (python.minor or (0, 0)) >= (3, 8))
-    return next(fit, None)
+    usable = (python.path for python in facts.software.pythons if (python.minor or (0, 0)) >= (3, 8))
+    return next(usable, None)
 
 
 class ProjectSync:
-    """One sync of a project: hosts are asked first, and what they lack is uploaded afterwards."""
+    """One sync of a project: hosts are queried first, then missing files are uploaded."""
 
     def __init__(
         self,
-        order: TreeRequest,
+        request: TreeRequest,
         hosts: Sequence[Host],
         pool: SessionPool,
         facts: Mapping[str, Facts] | None,
@@ -86,7 +86,7 @@ class ProjectSync:
         timeout: float | None,
         dry_run: bool,
     ) -> None:
-        self.order, self.project, self.hosts, self.pool = order, order.project, tuple(hosts), pool
+        self.request, self.project, self.hosts, self.pool = request, request.project, tuple(hosts), pool
         self.facts = dict(facts or {})
         self.iface, self.watch, self.timeout, self.dry_run = iface, watch, timeout, dry_run
         self.done: dict[str, SyncResult] = {}
@@ -103,38 +103,36 @@ class ProjectSync:
         return self.plan is not None and bool(self.plan.leaders)
 
     def query(self) -> None:
-        self._ask(self.hosts)
+        self._query(self.hosts)
         reason = homes_differ({name: answer.home for name, answer in self.answers.items()})
         if reason is not None:
             for host in self.hosts:
                 if host.name in self.answers:
                     self._fail(
-                        host, HostError(reason, "--home DIR names one path for all, such as /scratch/me/ipexctl")
+                        host, HostError(reason, "name one path for all hosts, such as --home /scratch/me/ipexctl")
                     )
             return
         self.plan = make_sync_plan(self.hosts, self.answers)
-        self.order = replace(self.order, ended=tuple(sorted({*self.order.ended, *self.plan.ended})))
+        self.request = self.request._replace(ended=tuple(sorted({*self.request.ended, *self.plan.ended})))
         for host in self.plan.whole:
             self._end_whole(host, self.plan.generation)
 
     def upload(self) -> SyncReport:
-        """Upload to every host what it lacks."""
+        """Upload the missing files to every host."""
         if self.plan is None:
             return self._report(None)
         if self.plan.leaders:
             self._note_generation(self.plan)
-            self._deliver(self.plan)
+            self._upload(self.plan)
         if not self.dry_run and any(done.status == "changed" for done in self.done.values()):
             remember(self.project)
         return self._report(self.plan.generation)
 
-    # Asking
-
-    def _ask(self, hosts: Sequence[Host]) -> None:
+    def _query(self, hosts: Sequence[Host]) -> None:
         def work(host: Host, session: Session) -> TreeState:
             began = time.monotonic()
             answer = query_tree(
-                session, self.order, dry_run=self.dry_run, timeout=self.timeout, cancel=self.pool.cancel
+                session, self.request, dry_run=self.dry_run, timeout=self.timeout, cancel=self.pool.cancel
             )
             self.watch(Timed(host.name, "asked", time.monotonic() - began))
             return answer
@@ -146,7 +144,7 @@ class ProjectSync:
                 self._fail(done.host, done.error)
 
     def _end_whole(self, host: Host, number: int, reason: str = "") -> bool:
-        """Note that a host has what it should; False where it hasn't."""
+        """Record that a host is up to date; False if it is not."""
         found = self.answers[host.name].generation(number)
         if found is None or not found.whole:
             return False
@@ -155,101 +153,99 @@ class ProjectSync:
         )
         return True
 
-    # Sending
-
-    def _deliver(self, decision: SyncPlan) -> None:
-        needs = {host.name: self._guess(host, decision.generation) for host in decision.leaders}
-        self._to_leaders(decision, decision.leaders, needs)
+    def _upload(self, plan: SyncPlan) -> None:
+        needs = {host.name: self._guess_missing(host, plan.generation) for host in plan.leaders}
+        self._to_leaders(plan, plan.leaders, needs)
         if self.dry_run:
-            for host, leader in decision.followers:
+            for host, leader in plan.followers:
                 self.done[host.name] = replace(
                     self.done[leader.name], host=host, reason=f"shares the home of {leader.name}"
                 )
             return
         followers = []
-        for host, leader in decision.followers:
-            led = self.done[leader.name]
-            if led.status in ("failed", "unreachable"):
-                said = f"it shares the home of {leader.name}, where this went wrong: {led.reason}"
-                self._fail(host, HostError(said, led.fix))
+        for host, leader in plan.followers:
+            result = self.done[leader.name]
+            if result.status in ("failed", "unreachable"):
+                reason = f"it shares the home of {leader.name}, where the sync failed: {result.reason}"
+                self._fail(host, HostError(reason, result.fix))
             else:
                 followers.append((host, leader))
-        self._ask([host for host, _ in followers])
+        self._query([host for host, _ in followers])
         alone = []
         for host, leader in followers:
             if host.name in self.done:
                 continue
-            if not self._end_whole(host, decision.generation, f"shares the home of {leader.name}"):
-                alone.append(host)  # a machine that was cloned from the other, with a disk of its own
+            if not self._end_whole(host, plan.generation, f"shares the home of {leader.name}"):
+                alone.append(host)  # a clone of the other machine, with its own disk
         if alone:
-            self._to_leaders(decision, alone, {host.name: self._guess(host, decision.generation) for host in alone})
+            self._to_leaders(plan, alone, {host.name: self._guess_missing(host, plan.generation) for host in alone})
 
-    def _guess(self, host: Host, number: int) -> set[str]:
-        """The contents a host lacks, as far as we remember what it has. What it lacks beside, it will say."""
+    def _guess_missing(self, host: Host, number: int) -> set[str]:
+        """The contents a host lacks, by the cached manifests of its trees. It answers if more are missing."""
         wanted = set(self.project.manifest.files)
-        for each in self.answers[host.name].generations:
-            if not each.digest:
+        for generation in self.answers[host.name].generations:
+            if not generation.digest:
                 continue
-            had = sent_before(self.project, each.digest)
-            if had is None:
+            sent = sent_before(self.project, generation.digest)
+            if sent is None:
                 return set()
-            wanted -= set(had.files)
-        here = self.answers[host.name].generation(number)
-        return wanted - set(here.staged if here else ())
+            wanted -= set(sent.files)
+        current = self.answers[host.name].generation(number)
+        return wanted - set(current.staged if current else ())
 
-    def _to_leaders(self, decision: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> None:
-        with ExitStack() as ends:
-            bringer = self._bringer(hosts, needs)
-            if bringer is not None:
+    def _to_leaders(self, plan: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> None:
+        with ExitStack() as exit_stack:
+            uploader = self._make_uploader(hosts, needs)
+            if uploader is not None:
                 try:
-                    ends.enter_context(bringer)
+                    exit_stack.enter_context(uploader)
                 except HostError as error:
                     first = hosts[0]
                     for host in hosts:
-                        said = error.reason if host is first else f"files come by way of {first.name}: {error.reason}"
-                        self._fail(host, error if host is first else HostError(said, error.fix))
+                        reason = f"{first.name}, which sends the files on, failed: {error.reason}"
+                        self._fail(host, error if host is first else HostError(reason, error.fix))
                     return
             for done in self.pool.each(
-                hosts, lambda host, session: self._to_one(host, session, decision, needs[host.name], bringer)
+                hosts, lambda host, session: self._to_one(host, session, plan, needs[host.name], uploader)
             ):
                 if done.result is not None:
                     self.done[done.host.name] = done.result
                 elif done.error is not None:
                     self._fail(done.host, done.error)
-            if bringer is not None:
-                for _ in self.pool.each(hosts, bringer.drop):
+            if uploader is not None:
+                for _ in self.pool.each(hosts, uploader.drop):
                     pass
 
-    def _bringer(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Uploader | None:
-        """Where it is much, and for many, it takes another way than from here to each."""
-        contents = [self.project.manifest.files[sha] for sha in sorted(set().union(*needs.values()))]
-        if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < MUCH:
+    def _make_uploader(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Uploader | None:
+        """For much content and several hosts: an uploader that sends it from host to host. Else None."""
+        contents = [self.project.manifest.files[sha256] for sha256 in sorted(set().union(*needs.values()))]
+        if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
-        from ipexctl.facts.gather import gather  # these cost start-up, and are seldom needed
+        from ipexctl.facts.gather import gather  # slow to import, and seldom needed
         from ipexctl.sync.upload import Cluster, Uploader
 
         unknown = [host for host in hosts if host.name not in self.facts]
         if unknown:
-            for answer in gather(unknown, self.pool, home=self.order.home, timeout=self.timeout):
+            for answer in gather(unknown, self.pool, home=self.request.home, timeout=self.timeout):
                 if answer.facts is not None:
                     self.facts[answer.host.name] = answer.facts
         first = [host for host in hosts if needs[host.name]]
-        order = (*first, *(host for host in hosts if host not in first))
-        cluster = Cluster(order, self.answers, self.facts, self.iface, self.timeout)
+        ordered = (*first, *(host for host in hosts if host not in first))
+        cluster = Cluster(ordered, self.answers, self.facts, self.iface, self.timeout)
         return Uploader(self.project, contents, cluster, self.pool, self.watch)
 
     def _to_one(
-        self, host: Host, session: Session, decision: SyncPlan, need: set[str], bringer: Uploader | None
+        self, host: Host, session: Session, plan: SyncPlan, need: set[str], uploader: Uploader | None
     ) -> SyncResult:
         began, sent = time.monotonic(), 0
-        blobs = bringer.bring(host, session) if bringer is not None and need else []
-        sent += bringer.sent.get(host.name, 0) if bringer is not None else 0
+        blobs = uploader.bring(host, session) if uploader is not None and need else []
+        sent += uploader.sent.get(host.name, 0) if uploader is not None else 0
         contents = [] if blobs else self._contents(need)
         for _ in range(_ROUNDS):
-            said, count = put_tree(
+            reply, count = put_tree(
                 session,
-                self.order,
-                decision.generation,
+                self.request,
+                plan.generation,
                 contents,
                 blobs=blobs,
                 dry_run=self.dry_run,
@@ -257,41 +253,41 @@ class ProjectSync:
                 cancel=self.pool.cancel,
             )
             sent += count
-            if "need" not in said:
+            if "need" not in reply:
                 break
-            needed = set(said.texts("need"))
+            needed = set(reply.texts("need"))
             if not needed <= set(self.project.manifest.files):
-                raise MalformedReply("it needs files that are not in the project", json.dumps(said))
+                raise MalformedReply("it needs files that are not in the project", json.dumps(reply))
             blobs, contents = [], self._contents(needed)
         self.watch(Timed(host.name, "sent", time.monotonic() - began))
-        return self._synced(host, said, decision.generation, 0 if self.dry_run else sent)
+        return self._result(host, reply, plan.generation, 0 if self.dry_run else sent)
 
-    def _synced(self, host: Host, said: Reply, number: int, sent: int) -> SyncResult:
-        if "busy" in said:
-            runs = ", ".join(said.texts("busy"))
-            raise HostError(f"the run {runs} has begun to use the tree meanwhile", "run it again")
-        if "need" in said:
-            raise HostError("files don't arrive there", "run it again")
+    def _result(self, host: Host, reply: Reply, number: int, sent: int) -> SyncResult:
+        if "busy" in reply:
+            runs = ", ".join(reply.texts("busy"))
+            raise HostError(f"run {runs} began to use the tree during the sync", "run it again")
+        if "need" in reply:
+            raise HostError("files that were sent are still missing there", "run it again")
         return SyncResult(
             host,
-            "changed" if said.flag("changed") else "ok",
+            "changed" if reply.flag("changed") else "ok",
             seconds=self._seconds,
-            path=said.text("path"),
+            path=reply.text("path"),
             generation=number,
             sent_bytes=sent,
-            files_sent=said.integer("placed"),
-            files_deleted=said.integer("deleted"),
-            kept=said.texts("kept"),
-            blocked=said.texts("blocked"),
-            aside=said.texts("aside"),
-            would_send=said.optional_texts("place"),
-            would_delete=said.optional_texts("delete"),
+            files_sent=reply.integer("placed"),
+            files_deleted=reply.integer("deleted"),
+            kept=reply.texts("kept"),
+            blocked=reply.texts("blocked"),
+            aside=reply.texts("aside"),
+            would_send=reply.optional_texts("place"),
+            would_delete=reply.optional_texts("delete"),
         )
 
     def _contents(self, need: set[str]) -> list[bytes | Entry]:
-        """Small amounts are read once for all hosts that lack the same."""
-        entries = [self.project.manifest.files[sha] for sha in sorted(need)]
-        if self.dry_run or sum(entry.size for entry in entries) > MUCH:
+        """The contents as frames; a small amount is read once for all hosts that lack the same files."""
+        entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
+        if self.dry_run or sum(entry.size for entry in entries) > DISTRIBUTE_SIZE:
             return [] if self.dry_run else list(entries)
         key = frozenset(need)
         with self._packing:
@@ -300,14 +296,12 @@ class ProjectSync:
                 self._frames[key] = b"".join(frame(root, entry) for entry in entries)
             return [self._frames[key]]
 
-    # Saying
-
-    def _note_generation(self, decision: SyncPlan) -> None:
-        if decision.generation > 1 and decision.users:
-            use = "uses" if len(decision.users) == 1 else "use"
+    def _note_generation(self, plan: SyncPlan) -> None:
+        if plan.generation > 1 and plan.users:
+            use = "uses" if len(plan.users) == 1 else "use"
             text = (
-                f"{', '.join(decision.users)} still {use} the tree, which is left as it is; the project as it is now "
-                "goes beside it, without the files that runs wrote there"
+                f"{', '.join(plan.users)} still {use} the tree, which stays unchanged; the present project goes into "
+                "a new tree beside it, without the files that runs wrote"
             )
             self.notes.append(text)
             self.watch(Notice(text))

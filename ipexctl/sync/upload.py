@@ -1,4 +1,4 @@
-"""Much content for many hosts: across our link once, to the first host, and from there to the others."""
+"""Uploads much content for many hosts: once to the first host, and from there to the others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import hashlib
 import os
 import tempfile
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
@@ -34,19 +33,18 @@ if TYPE_CHECKING:
     from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.project import Project
 
-ALONE: Final = 1_000_000
-"""A file of this size travels under its own hash, and is moved into its place; smaller ones share a parcel."""
+SEPARATE_SIZE: Final = 1_000_000
+"""A file of this size is sent by its own hash; smaller ones are packed into one parcel."""
 
 STORE: Final = "tmp/sync"
-"""Below our directory on a host: contents on their way."""
+"""Below ipexctl's directory on a host: contents during the transfer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """The hosts that are to get something, and what is known of them."""
+class Cluster(NamedTuple):
+    """The hosts that need files, and their facts."""
 
     hosts: tuple[Host, ...]
-    """One of each home; the first is where it all lands."""
+    """One host of each home; the first gets the files from this machine."""
     answers: Mapping[str, TreeState]
     facts: Mapping[str, Facts]
     iface: str | None
@@ -54,93 +52,93 @@ class Cluster:
 
 
 class Uploader:
-    """Holds the parcel, the first host's copy and the ways to the others until all have what they lacked."""
+    """Holds the parcel, the first host's copy and the distributor until all hosts have the files."""
 
     def __init__(
         self, project: Project, contents: Sequence[Entry], cluster: Cluster, pool: SessionPool, watch: Watch
     ) -> None:
         self._root = os.fsencode(project.root)
-        self._cluster, self._crew, self._watch = cluster, pool, watch
-        self._ends = ExitStack()
-        self._large = [entry for entry in contents if entry.size >= ALONE]
-        self._small = [entry for entry in contents if entry.size < ALONE]
+        self._cluster, self._pool, self._watch = cluster, pool, watch
+        self._exit_stack = ExitStack()
+        self._large = [entry for entry in contents if entry.size >= SEPARATE_SIZE]
+        self._small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
         self._files: list[tuple[StoredFile, Path]] = []
         self.sent: dict[str, int] = {}
-        """Host → bytes that went there from this machine."""
+        """Host → bytes sent to it from this machine."""
 
     def __enter__(self) -> Uploader:
         try:
             self._pack()
-            self._places = self._make_places()
-            source = self._places[self._cluster.hosts[0].name]
+            self._locations = self._make_locations()
+            source = self._locations[self._cluster.hosts[0].name]
             self._push(source)
-            self._spreader = self._ends.enter_context(
-                Distributor(self._crew, source, self._blobs, on_progress=self._moved)
+            self._distributor = self._exit_stack.enter_context(
+                Distributor(self._pool, source, self._blobs, on_progress=self._moved)
             )
         except BaseException:
-            self._ends.close()
+            self._exit_stack.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends.close()
+        self._exit_stack.close()
 
     @property
     def _blobs(self) -> list[StoredFile]:
         return [blob for blob, _ in self._files]
 
     def bring(self, host: Host, session: Session) -> list[str]:
-        """Make the host have it all; returns where it lies there."""
-        place = self._places[host.name]
-        way = self._spreader.bring(place, session, timeout=self._cluster.timeout)
-        if way == "here" and not isinstance(session, LocalSession):
+        """Copy all files to the host; returns their paths there."""
+        location = self._locations[host.name]
+        route = self._distributor.bring(location, session, timeout=self._cluster.timeout)
+        if route == "here" and not isinstance(session, LocalSession):
             self.sent[host.name] = sum(blob.size or 0 for blob in self._blobs)
-        return [f"{place.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
+        return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
 
     def drop(self, host: Host, session: Session) -> None:
         with suppress(HostError):
-            stores.drop(session, self._places[host.name], self._blobs, cancel=self._crew.cancel)
+            stores.drop(session, self._locations[host.name], self._blobs, cancel=self._pool.cancel)
 
     def _pack(self) -> None:
-        self._files = [(StoredFile(e.content, "content", e.size), self._here(e)) for e in self._large]
+        self._files = [(StoredFile(entry.content, "content", entry.size), self._path(entry)) for entry in self._large]
         if not self._small:
             return
         try:
-            directory = self._ends.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-"))
-            place, digest = Path(directory) / "parcel", hashlib.sha256()
-            with place.open("wb") as file:
+            directory = self._exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-"))
+            parcel, digest = Path(directory) / "parcel", hashlib.sha256()
+            with parcel.open("wb") as file:
                 for data in (*(frame(self._root, entry) for entry in self._small), END):
                     digest.update(data)
                     file.write(data)
         except OSError as error:
             raise UserError(
-                f"packing in {tempfile.gettempdir()}: {error.strerror or error}",
+                f"files can't be packed in {tempfile.gettempdir()}: {error.strerror or error}",
                 fix="make room there, or name another directory: TMPDIR=DIR",
             ) from None
-        self._files.append((StoredFile(digest.hexdigest(), "parcel", place.stat().st_size), place))
+        self._files.append((StoredFile(digest.hexdigest(), "parcel", parcel.stat().st_size), parcel))
 
-    def _here(self, entry: Entry) -> Path:
+    def _path(self, entry: Entry) -> Path:
         return Path(os.fsdecode(os.path.join(self._root, encode(entry.path))))
 
     def _push(self, source: StoreLocation) -> None:
         host = source.host
-        session = self._crew.session(host)
-        need = set(stores.missing(session, source, self._blobs, cancel=self._crew.cancel))
-        total = sum(blob.size or 0 for blob in need)
+        session = self._pool.session(host)
+        missing = set(stores.missing(session, source, self._blobs, cancel=self._pool.cancel))
+        total = sum(blob.size or 0 for blob in missing)
         stores.push(
             session,
             source,
-            [(blob, path) for blob, path in self._files if blob in need],
+            [(blob, path) for blob, path in self._files if blob in missing],
             on_bytes=lambda done: self._watch(BytesMoved(host.name, "receiving", done, total)),
             timeout=self._cluster.timeout,
-            cancel=self._crew.cancel,
+            cancel=self._pool.cancel,
         )
         self.sent[host.name] = total
 
     def _moved(self, host: Host, done: int, total: int | None) -> None:
         self._watch(BytesMoved(host.name, "receiving", done, total))
 
-    def _make_places(self) -> dict[str, StoreLocation]:
+    def _make_locations(self) -> dict[str, StoreLocation]:
         hosts, answers = self._cluster.hosts, self._cluster.answers
         internal = addresses_among(hosts, self._cluster.facts, self._cluster.iface)
         if isinstance(internal, NoCommonNetwork):

@@ -9,8 +9,7 @@ import pytest
 from sync_helpers import Place, put
 
 from ipexctl.sync import scan as walk
-from ipexctl.sync.credentials import is_credential
-from ipexctl.sync.ignore import parents_of_pattern
+from ipexctl.sync.ignore import is_credential, parents_of_pattern
 from ipexctl.sync.project import read_project
 from ipexctl.ui.sync import as_json
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +20,7 @@ from agent_helpers import agent_argv
 from env_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.sync import sync
-from ipexctl.sync import upload as bring
+from ipexctl.sync import sync, upload
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
 
@@ -311,8 +309,8 @@ def test_much_for_many_travels_as_blobs_and_leaves_none(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts that say they share no home: here each has the same, so all but the first find it done."""
-    monkeypatch.setattr(sync, "MUCH", 1000)
-    monkeypatch.setattr(bring, "ALONE", 2000)
+    monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 1000)
+    monkeypatch.setattr(upload, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
     put(place.root, "small", "s" * 900)
     put(place.root, "twice", "s" * 900)
@@ -324,13 +322,13 @@ def test_much_for_many_travels_as_blobs_and_leaves_none(
 
 
 def _apart(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
-    return make_sync_plan(hosts, {name: replace(answer, store=None) for name, answer in answers.items()})
+    return make_sync_plan(hosts, {name: answer._replace(store=None) for name, answer in answers.items()})
 
 
 def test_a_project_that_is_too_big_is_refused_before_a_host_is_touched(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipexctl.sync.size_limits.MOST_FILES", 5)
+    monkeypatch.setattr("ipexctl.sync.scan.MAX_FILES", 5)
     for index in range(8):
         put(place.root, f"data/set/{index}")
     with pytest.raises(UserError) as refused:

@@ -15,15 +15,13 @@ from sync_helpers import put
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.sync import scan as walk
-from ipexctl.sync.hashes import Hashes, manifest_of
 from ipexctl.sync.manifest import Entry, Manifest, decode, encode, unpacked
 from ipexctl.sync.node_calls import Generation, TreeState
 from ipexctl.sync.plan import homes_differ, make_sync_plan
-from ipexctl.sync.project import data_patterns
+from ipexctl.sync.project import Hashes, data_patterns, manifest_of
 from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.sync.root import root_for, tree_name
-from ipexctl.sync.scan import leads_out
-from ipexctl.sync.size_limits import heaviest
+from ipexctl.sync.scan import heaviest, leads_out
 from ipexctl.ui.sync import as_json
 from message_data import missing
 
