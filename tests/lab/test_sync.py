@@ -159,7 +159,7 @@ def test_a_sync_killed_at_any_moment_is_mended_by_the_next(cluster: Cluster) -> 
     here = subprocess.run(["sh", "-c", digest], cwd=cluster.root, capture_output=True, text=True, check=True).stdout
     for index in range(3):
         assert cluster.on(index, digest) == here
-    assert cluster.on(0, "cat ckpt.pt; ls .ipexctl") == "weights\nleases\nlock\nstate.json\n"
+    assert cluster.on(0, "cat ckpt.pt; ls .ipexctl") == "weights\nleases\nstate.json\n"
 
 
 def test_a_host_that_cannot_be_written_fails_alone_and_says_why(cluster: Cluster) -> None:
