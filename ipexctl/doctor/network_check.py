@@ -10,12 +10,14 @@ import secrets
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_findings, probe_host, unknown_state
-from ipexctl.doctor.scripts import Concurrent, ScriptDialog
+from ipexctl.doctor.scripts import ScriptDialog, results_until
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import HostError
@@ -23,7 +25,7 @@ from ipexctl.trust.login_errors import explain
 from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -112,9 +114,9 @@ class _NetworkCheck:
         if len(self.hosts) < 2:
             return NetworkReport(seconds=time.monotonic() - self.started)
         self._reach_hosts()
-        background = Concurrent({"logins": self._log_in})
+        background = run_in_background(self._log_in, "doctor-logins")
         self._try_ports()
-        logins = background.results(self.at(0.97))["logins"]
+        logins = results_until({"logins": background}, self.at(0.97))["logins"]
         failed_logins: dict[str, LoginDiagnosis] = {}
         silent = frozenset[str]()
         if not isinstance(logins, HostError):
@@ -151,7 +153,8 @@ class _NetworkCheck:
                 return _ReachedHost(session, None)
             return _ReachedHost(session, state)
 
-        for name, result in Concurrent(_for_each(self.hosts, reach)).results(until).items():
+        futures = {host.name: run_in_background(partial(reach, host), f"doctor-{host.name}") for host in self.hosts}
+        for name, result in results_until(futures, until).items():
             if isinstance(result, HostError):
                 self.lost[name] = result
                 self.untested[name] = _NO_ANSWER
@@ -294,10 +297,3 @@ def _lost_hosts(lost: Mapping[str, HostError]) -> list[Finding]:
 def _logins_untested(error: HostError, node0: Host) -> Finding:
     message = f"Logins from node0 to the other hosts, as mpirun needs them, were not checked: {error.reason}."
     return Finding("network.login_untested", "info", message, "", (node0.name,))
-
-
-def _for_each(hosts: Sequence[Host], function: Callable[[Host], _ReachedHost]) -> dict[str, Callable[[], _ReachedHost]]:
-    def bind(host: Host) -> Callable[[], _ReachedHost]:
-        return lambda: function(host)
-
-    return {host.name: bind(host) for host in hosts}

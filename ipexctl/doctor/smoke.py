@@ -10,17 +10,19 @@ import secrets
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.scripts import Concurrent, ScriptDialog, script, text_of
+from ipexctl.doctor.scripts import ScriptDialog, results_until, script, text_of
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -229,10 +231,8 @@ def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> list[Fin
 
 
 def _sessions(pool: SessionPool, hosts: Sequence[Host], until: float) -> tuple[dict[str, Session], dict[str, str]]:
-    def opener(host: Host) -> Callable[[], Session]:
-        return lambda: pool.session(host)
-
-    found = Concurrent({host.name: opener(host) for host in hosts}).results(until)
+    futures = {host.name: run_in_background(partial(pool.session, host), f"doctor-{host.name}") for host in hosts}
+    found = results_until(futures, until)
     lost = {name: result.reason for name, result in found.items() if isinstance(result, HostError)}
     return {name: result for name, result in found.items() if not isinstance(result, HostError)}, lost
 

@@ -6,15 +6,17 @@ import functools
 import queue
 import threading
 import time
+from concurrent.futures import wait
 from importlib import resources
-from typing import TYPE_CHECKING, BinaryIO, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar, cast
 
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.stdin_queue import StdinQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+    from concurrent.futures import Future
 
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session, Stream
@@ -34,35 +36,16 @@ def script(name: str, *arguments: str, label: str) -> Command:
     return Command(Command.argv("/bin/sh", "-c", text_of(name), "ipexctl", *arguments).script, label)
 
 
-class Concurrent(Generic[T]):
-    """Functions in a thread each, with a deadline: a host that is late is reported as late, and not waited for."""
-
-    def __init__(self, functions: Mapping[str, Callable[[], T]]) -> None:
-        self._started = time.monotonic()
-        self._names = tuple(functions)
-        self._finished: queue.SimpleQueue[tuple[str, T | BaseException]] = queue.SimpleQueue()
-        for name, function in functions.items():
-            threading.Thread(target=self._run, args=(name, function), name=f"doctor-{name}", daemon=True).start()
-
-    def _run(self, name: str, function: Callable[[], T]) -> None:
+def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T | HostError]:
+    """The results by host, with a HostError for a host that failed or is late; any other error is raised."""
+    wait(futures.values(), timeout=max(0.0, until - time.monotonic()))
+    results: dict[str, T | HostError] = {}
+    for name, future in futures.items():
         try:
-            self._finished.put((name, function()))
-        except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
-            self._finished.put((name, error))
-
-    def results(self, until: float) -> dict[str, T | HostError]:
-        found: dict[str, T | HostError] = {}
-        while len(found) < len(self._names):
-            try:
-                name, result = self._finished.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                break
-            if isinstance(result, BaseException) and not isinstance(result, HostError):
-                raise result
-            found[name] = result
-        for name in self._names:
-            found.setdefault(name, TimedOut(f"no answer within {until - self._started:.0f} s"))
-        return found
+            results[name] = future.result() if future.done() else TimedOut("no answer in time")
+        except HostError as error:
+            results[name] = error
+    return results
 
 
 class ScriptDialog:

@@ -40,11 +40,12 @@ from ipexctl.doctor.ports import (
     parse_result,
     port_findings,
 )
-from ipexctl.doctor.scripts import Concurrent
+from ipexctl.doctor.scripts import results_until
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Security, System
 from ipexctl.hosts.host import Host
+from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.node_call import NO_PYTHON, agent_command, agent_zip
@@ -299,8 +300,7 @@ def test_who_is_late_is_left_to_itself() -> None:
         time.sleep(5)
         return 2
 
-    together = Concurrent({"quick": lambda: 1, "slow": slow})
-    found = together.results(began + 0.3)
+    found = results_until({"quick": run_in_background(lambda: 1, ""), "slow": run_in_background(slow, "")}, began + 0.3)
     assert found["quick"] == 1
     assert isinstance(found["slow"], TimedOut)
     assert time.monotonic() - began < 1
@@ -313,10 +313,10 @@ def test_a_hosts_error_is_a_value_and_ours_is_raised() -> None:
     def bug() -> int:
         raise KeyError("ours")
 
-    found = Concurrent({"a": lost}).results(time.monotonic() + 5)
+    found = results_until({"a": run_in_background(lost, "")}, time.monotonic() + 5)
     assert isinstance(found["a"], HostError)
     with pytest.raises(KeyError):
-        Concurrent({"a": bug}).results(time.monotonic() + 5)
+        results_until({"a": run_in_background(bug, "")}, time.monotonic() + 5)
 
 
 def test_one_host_alone_is_not_looked_at() -> None:
