@@ -1,7 +1,4 @@
-"""Where every rank of a run is: asked of node0, read, and folded where ranks agree.
-
-What a node's processes say is text of py-spy's or of faulthandler's; here it becomes values.
-"""
+"""Requests the stacks of all ranks, parses the output of py-spy and faulthandler, and groups equal stacks."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """The file as a person knows it: within the project, from its package on where it is a library's."""
+        """The file relative to the project, to site-packages or to Python's library."""
         for sign in _LIBRARIES:
             if sign in self.file:
                 return self.file.rpartition(sign)[2]
@@ -48,7 +45,7 @@ class Frame:
 
     @property
     def is_standard(self) -> bool:
-        """Of Python's own library, which is where everybody waits."""
+        """Whether it is in Python's own library, where most threads wait."""
         return bool(_STANDARD.match(self.file)) and self.place == _STANDARD.sub("", self.file)
 
     @property
@@ -57,7 +54,7 @@ class Frame:
 
     @property
     def key(self) -> tuple[str, str, int | None]:
-        """Equal on nodes with other homes, and whoever has told it: py-spy puts the class before a method's name."""
+        """Equal on nodes with different homes, and without the class that py-spy adds to the name of a method."""
         return self.function.rpartition(".")[2], self.place, self.line
 
 
@@ -72,27 +69,27 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A Python of a rank. Without threads, `why` says what kept it from telling."""
+    """A Python process of a rank. Without threads, `why` is the reason."""
 
     pid: int
     name: str
     state: str
     """As in /proc: R, S, D …"""
     wchan: str
-    """What of the kernel's it waits in."""
+    """The kernel function it waits in."""
     how: str
     threads: tuple[Thread, ...]
     why: str
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Those of its main thread."""
+        """The frames of its main thread."""
         return next((thread.frames for thread in self.threads if thread.is_main), ())
 
 
 @dataclass(frozen=True, slots=True)
 class RankStacks:
-    """A rank's Pythons, the command's own first. None at all: `why` says so."""
+    """The Python processes of a rank, the command first. Without any, `why` is the reason."""
 
     rank: int
     host: str
@@ -101,11 +98,11 @@ class RankStacks:
     why: str = ""
     last_state: str = ""
     last_wchan: str = ""
-    """Of one that doesn't answer: as it was when last heard."""
+    """Of a rank that does not answer: its last reported state."""
 
     @property
     def told_by(self) -> Process | None:
-        """The process that says where it is: a launcher that waits for the one it has started doesn't."""
+        """The process whose stack counts: not a launcher that waits for the process it has started."""
         for index, process in enumerate(self.processes):
             waits = bool(process.frames) and process.frames[0].place == "subprocess.py"
             if not waits or not any(each.frames for each in self.processes[index + 1 : index + 2]):
@@ -114,13 +111,13 @@ class RankStacks:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Where it is."""
+        """The stack of the rank."""
         return self.told_by.frames if self.told_by is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that are at the same place."""
+    """Ranks with the same stack."""
 
     ranks: tuple[RankStacks, ...]
 
@@ -130,25 +127,25 @@ class Group:
 
     @property
     def inner(self) -> Frame:
-        """The call they are in, as somebody would say who knows his Python."""
+        """The innermost call outside Python's own library."""
         return next((frame for frame in self.frames if not frame.is_standard), self.frames[0])
 
     @property
     def own(self) -> Frame | None:
-        """The innermost line of the project's."""
+        """The innermost frame of the project."""
         return next((frame for frame in self.frames if not frame.is_standard and not frame.is_library), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What all ranks that were asked have said."""
+    """The stacks of all requested ranks."""
 
     at: float
     ranks: tuple[RankStacks, ...]
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The fewer they are, the earlier: it is the odd one out that one is looking for."""
+        """The smallest groups first: a rank that differs from the others is usually the cause."""
         found: dict[object, list[RankStacks]] = {}
         for rank in self.ranks:
             if rank.frames:
@@ -159,18 +156,18 @@ class Dump:
 
     @property
     def mute(self) -> tuple[RankStacks, ...]:
-        """Those nothing is known of."""
+        """Ranks without a stack."""
         return tuple(rank for rank in self.ranks if not rank.frames)
 
     @property
     def is_whole(self) -> bool:
-        """Every rank that goes on has told."""
+        """Whether every running rank has a stack."""
         return all(rank.state != "running" for rank in self.mute)
 
 
 @dataclass(frozen=True, slots=True)
 class RunOver:
-    """There is nothing left to ask."""
+    """The run is over; there are no stacks."""
 
     status: RunStatus
 
@@ -178,7 +175,7 @@ class RunOver:
 def dump(
     session: Session, record: RunRecord, ranks: Sequence[int] | None, cancel: Cancel | None = None
 ) -> Dump | RunOver:
-    """Ask node0, which asks the ranks; raises a HostError."""
+    """Request the stacks from node0; raises a HostError."""
     answer = run_on_node0(session, record, "dump", {"ranks": ranks, "wait": WAIT}, cancel)
     if answer["dump"] is None:
         return RunOver(read_status(answer["status"]))
@@ -209,7 +206,7 @@ def _process(row: Reply) -> Process:
 
 
 def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
-    """`py-spy dump --json`; raises ValueError, KeyError or TypeError where it is something else."""
+    """Parse `py-spy dump --json`; raises ValueError, KeyError or TypeError for other text."""
     found = []
     for thread in json.loads(text):
         name = str(thread.get("thread_name") or "")
@@ -221,7 +218,7 @@ def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
 
 
 def read_faulthandler(text: str) -> tuple[Thread, ...]:
-    """What faulthandler writes on a signal. It begins with the youngest thread and ends with the main one."""
+    """Parse the output of faulthandler, which begins with the youngest thread and ends with the main one."""
     found: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
         if match := _THREAD.fullmatch(line):
@@ -234,7 +231,7 @@ def read_faulthandler(text: str) -> tuple[Thread, ...]:
 
 
 def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
-    """The main thread first. py-spy that couldn't read the numbers of threads doesn't say which that is."""
+    """The main thread first. py-spy does not mark it if it could not read the ids of threads."""
     if threads and not any(thread.is_main for thread in threads):
         likely = next(
             (thread for thread in threads if thread.frames and thread.frames[-1].function == "<module>"), None

@@ -1,1 +1,1 @@
-"""Files of a run or of a host, brought here whole: what is asked, what a host gives, where it lands."""
+"""Fetches files of a run or a host to the control machine: the request, the transfer, the destination."""

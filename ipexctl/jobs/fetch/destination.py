@@ -1,4 +1,4 @@
-"""Where files from a host are put on this machine: each beside its place, checked, and then moved into it.
+"""Writes fetched files on the control machine: to a temporary file beside the destination, checked, then renamed.
 
 Every name is taken from a directory that is held open, and no link is followed: nothing is written outside.
 """
@@ -31,16 +31,16 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WriteRefused(Exception):
-    """One thing can't be put where it belongs; the others can."""
+    """One entry can't be written; the others can."""
 
 
 class Disk(HostError):
-    """This machine's disk, not the host, is why it can't go on."""
+    """The disk of the control machine, not the host, prevents the transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A file that is missing, and what is here of it: so many bytes, with that hash."""
+    """A file that is incomplete here: the bytes present, and their hash."""
 
     entry: Entry
     have: int = 0
@@ -49,7 +49,7 @@ class Want:
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file on its way."""
+    """A file that is being received."""
 
     entry: Entry
     directory: int
@@ -58,13 +58,13 @@ class _OpenFile:
     crc: int
     at: int
     in_place: bool
-    """Its bytes are in place already; its times and mode are not."""
+    """Its content is complete already; its times and mode are not set."""
     refused: str = ""
-    """Why it is read and thrown away."""
+    """Why its bytes are discarded."""
 
 
 class Destination:
-    """One directory of this machine, and what is put below it."""
+    """A directory of the control machine, and the entries written below it."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -72,7 +72,7 @@ class Destination:
         self._sums: dict[int, tuple[int, bool]] = {}
         self._directories: list[Entry] = []
         self._made: tuple[str, ...] | None = None
-        """The directory that was made last: what is in it is new."""
+        """The directory that was created last: it was empty."""
         self._file: _OpenFile | None = None
         try:
             os.makedirs(root, exist_ok=True)
@@ -91,7 +91,7 @@ class Destination:
         os.close(self._top)
 
     def consider(self, entry: Entry) -> Want | None:
-        """What of it is missing; directories and links are made at once. Raises NotPut where it can't be put."""
+        """The part of a file that is missing here; directories and links are created at once. Raises NotPut."""
         try:
             if entry.kind == "d":
                 self._enter(entry.parts)
@@ -111,7 +111,7 @@ class Destination:
             raise _cause(error) from None
 
     def begin(self, entry: Entry, at: int, want: Want) -> None:
-        """Its bytes come from there on: after those we have, or all of them."""
+        """Its bytes follow from that offset: after the present ones, or all of them."""
         crc, in_place = self._sums.pop(entry.index, (0, False))
         if at not in (0, want.have):
             raise HostError("it goes on with a file elsewhere than it was told to")
@@ -170,7 +170,7 @@ class Destination:
             raise self._disk(error) from None
 
     def finish(self, known: object, *, changed: bool) -> None:
-        """All of it is here: where it is what was read there it gets its name. Raises NotPut."""
+        """The file is complete: if its hash is that of the host's file, it gets its name. Raises NotPut."""
         file, self._file = self._file, None
         assert file is not None
         entry, name = file.entry, encoded(file.entry.parts[-1])
@@ -193,13 +193,13 @@ class Destination:
             _close(file)
 
     def abandon(self) -> None:
-        """What has come of a file stays, for the next time."""
+        """Keep the received part of a file for the next call."""
         if self._file is not None:
             _close(self._file)
             self._file = None
 
     def close_directories(self) -> None:
-        """Their modes and times, once nothing is written into them any more."""
+        """Set modes and times of directories, after the last file in them."""
         for entry in reversed(self._directories):
             with contextlib.suppress(OSError, WriteRefused):
                 number = self._enter(entry.parts)
@@ -258,7 +258,7 @@ class Destination:
         os.replace(aside, name, src_dir_fd=directory, dst_dir_fd=directory)
 
     def _enter(self, parts: tuple[str, ...]) -> int:
-        """The directory, made where it isn't, held open until another is wanted."""
+        """The directory, created if needed, kept open until another one is requested."""
         names = [encoded(part) for part in parts]
         common = 0
         while common < min(len(names), len(self._way)) and self._way[common][0] == names[common]:
@@ -296,7 +296,7 @@ _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def _is_free(number: int) -> bool:
-    """Whether nobody else is writing it; from now on we are, until it is closed."""
+    """Lock the file until it is closed; False if another process has locked it."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -310,7 +310,7 @@ def _close(file: _OpenFile) -> None:
 
 
 def _part(name: bytes) -> bytes:
-    """What a file is called while it is on its way: short whatever its name, and nobody else's."""
+    """The name of a temporary file: short and unique."""
     return b".ipexctl-" + hashlib.blake2b(name, digest_size=8).hexdigest().encode() + b".part"
 
 
@@ -322,7 +322,7 @@ def _look(directory: int, name: bytes) -> os.stat_result | None:
 
 
 def _same_time(ours: int, theirs: int) -> bool:
-    """Some filesystems keep whole seconds only."""
+    """Whether two times are equal; some filesystems store whole seconds only."""
     return ours == theirs or (ours % 10**9 == 0 and ours // 10**9 == theirs // 10**9)
 
 

@@ -1,4 +1,4 @@
-"""The verb behind `ipexctl fetch`: files of a run or of a host, brought here, gone on with where it broke off."""
+"""Fetches files of a run or a host, and resumes where an earlier transfer ended."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """What is to be brought, from which host, to where."""
+    """The files to fetch, the host, and the destination."""
 
     host: Host
     request: dict[str, Any]
     dest: str
     home: str
-    """Ours on the host, where environments with a Python may be."""
+    """The home of ipexctl on the host: its environments may have a Python."""
     python: str = ""
 
     @property
@@ -51,7 +51,7 @@ class FetchRequest:
 def order_of_run(
     record: RunRecord, path: str | None, dest: str, *, rank: int | None, host: str | None, others: Sequence[Host]
 ) -> FetchRequest:
-    """From node0, or from the host a rank was on, or the one that is named. Pure."""
+    """The request for files of a run: from node0, the host of a rank, or a named host. Pure."""
     if rank is not None:
         if not 0 <= rank < record.world_size:
             raise UserError(f"run {record.id} has no rank {rank}", fix=f"its ranks are 0 to {record.world_size - 1}")
@@ -80,7 +80,7 @@ def order_of_run(
 
 
 def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
-    """From a host of the call's; a relative path is from the account's home there, as ssh has it. Pure."""
+    """The request for files of a host; a relative path is relative to the account's home. Pure."""
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
             return FetchRequest(host, {"base": "~", "path": source.path}, dest, home)

@@ -22,23 +22,23 @@ Kind = Literal["d", "f", "l"]
 _UNREADABLE: Final = "what it says of a file can't be read"
 _LONGEST_PATH: Final = 4096
 _LARGEST: Final = 1 << 80
-"""Nanoseconds that os.utime can still be given."""
+"""Maximum nanoseconds that os.utime accepts."""
 _GROWTH: Final = 64 << 20
-"""By this much or to twice its size a file may grow between the host's list and its turn."""
+"""A file may grow by this, or to twice its size, between the list and its transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`RUN`, `RUN:PATH` or `HOST:PATH`, taken apart."""
+    """The parts of `RUN`, `RUN:PATH` or `HOST:PATH`."""
 
     word: str
     path: str | None
-    """None: no colon, the run as a whole."""
+    """None without a colon: the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A thing a host has, and where it goes."""
+    """A file, directory or link of a host, and its destination."""
 
     index: int
     parts: tuple[str, ...]
@@ -49,7 +49,7 @@ class Entry:
     """Nanoseconds."""
     target: str = ""
     growing: bool = False
-    """It may have become longer while it was read, as logs do."""
+    """It may have grown while it was read, as logs do."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class FileFailure:
-    """Something that could not be brought, and why."""
+    """An entry that could not be fetched, and why."""
 
     name: str
     reason: str
@@ -74,17 +74,17 @@ class FetchResult(HostResult):
     brought: tuple[str, ...] = ()
     unchanged: int = 0
     size: int = 0
-    """Bytes of the files brought."""
+    """Bytes of the fetched files."""
     received: int = 0
-    """Bytes that came over the network for it: less where something was here already."""
+    """Bytes transferred: fewer when a part was present already."""
     resumed: tuple[str, ...] = ()
     failed: tuple[FileFailure, ...] = ()
     left_out: tuple[FileFailure, ...] = ()
-    """What is no file, directory or link."""
+    """Entries that are no file, directory or link."""
 
 
 def parse_source(text: str) -> Source:
-    """A host may be an address in brackets, or an account's: `me@node2:out`, `[fe80::2]:out`."""
+    """Parse a source; a host may have an account or be an address in brackets: `me@node2:out`, `[fe80::2]:out`."""
     account, at, rest = text.rpartition("@") if "@" in text.partition(":")[0] else ("", "", text)
     if rest.startswith("["):
         word, closing, path = rest[1:].partition("]:")
@@ -105,7 +105,7 @@ def parse_source(text: str) -> Source:
 
 
 def read_entry(said: Mapping[str, Any], index: int) -> Entry:
-    """An entry of a host's list, checked: raises a HostError for what no honest host says."""
+    """Decode an entry of a host's list; raises a HostError if it is invalid."""
     name, kind, to = said.get("n"), said.get("t"), said.get("to") or ""
     size, mode, mtime = _figures(said)
     parts = tuple(name.split("/")) if isinstance(name, str) and _can_be_a_path(name) else ()
@@ -123,7 +123,7 @@ def read_entry(said: Mapping[str, Any], index: int) -> Entry:
 
 
 def as_it_is_now(entry: Entry, said: Mapping[str, Any]) -> Entry:
-    """A file, as it was when it was opened: it may have changed since it was listed, and become longer, as logs do."""
+    """A file as it was when it was opened: it may have changed since it was listed, and have grown."""
     size, mode, mtime = _figures(said)
     if (size, mode, mtime) == (entry.size, entry.mode, entry.mtime):
         return entry
@@ -136,7 +136,7 @@ def as_it_is_now(entry: Entry, said: Mapping[str, Any]) -> Entry:
 
 
 def _figures(said: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Size, mode and time: no more of a mode than permissions, and figures this machine can keep."""
+    """Size, mode and time: only permission bits, and numbers that this machine can store."""
     found = tuple(said.get(key) for key in ("s", "m", "mt"))
     if not all(type(figure) is int and abs(figure) < _LARGEST for figure in found):
         raise HostError(_UNREADABLE)
@@ -154,17 +154,17 @@ def _can_be_a_path(text: str) -> bool:
 
 
 def renamed(entry: Entry, name: str) -> Entry:
-    """The one file that was asked for, under another name."""
+    """The one requested file, under another name."""
     return replace(entry, parts=(name,))
 
 
 def encoded(part: str) -> bytes:
-    """A name as it is on disks: hosts say names as UTF-8, with surrogates for what isn't."""
+    """A name as bytes; hosts send names as UTF-8, with surrogates for other bytes."""
     return part.encode("utf-8", "surrogateescape")
 
 
 def goes_to(dest: str, *, single: bool) -> tuple[str, str | None]:
-    """The directory everything goes into, and the name of a single file there; as cp has it."""
+    """The destination directory, and the name of a single file in it; the rules are those of cp."""
     if single and not dest.endswith("/") and not os.path.isdir(dest):
         return os.path.dirname(dest) or ".", os.path.basename(dest)
     return dest or ".", None

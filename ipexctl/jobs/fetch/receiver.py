@@ -1,4 +1,4 @@
-"""What a host says while it gives files, heard: its list, then the bytes of those that are wanted.
+"""Receives the output of `files.file_sender`: the list of entries, then the bytes of the requested files.
 
 The other end is `node/files/file_sender.py`.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ipexctl.remote.stdin_queue import StdinQueue
 
 _LONGEST: Final = 1 << 20
-"""A line of a list is a name and a few figures."""
+"""Maximum bytes of a line: a name and a few numbers."""
 _PIECE: Final = 1 << 24
 _STDERR_KEPT: Final = 8192
 
 
 class Receiver:
-    """One answer of a host. `land` says where what is listed goes, once it is known whether it is a single file."""
+    """The output of one call. `land` gives the destination, once it is known whether it is a single file."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Receiver:
         self._stderr = b""
         self._current: Entry | None = None
         self._piece = -1
-        """Bytes left of a piece; none is awaited where it is negative."""
+        """Remaining bytes of a chunk; negative between chunks."""
         self._here = 0
         self._total = 0
 
     def sink(self, stream: Stream, data: bytes) -> None:
-        """A HostError raised here ends the call: what this host says can't be followed any more."""
+        """Receive stdout; a HostError raised here ends the call."""
         if stream == "stderr":
             self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
             return
@@ -74,7 +74,7 @@ class Receiver:
 
     @property
     def is_waiting(self) -> bool:
-        """The host has said that there is more, and not that this is all."""
+        """The host has announced more entries, and not the end of its list."""
         return self.destination is None or bool(self._wants) or self._current is not None
 
     @property
@@ -82,7 +82,7 @@ class Receiver:
         return [want.entry.name for want in self._wants.values()]
 
     def _in_line(self, data: bytes, at: int) -> int:
-        """Up to where it is heard; a line may come in pieces."""
+        """Receive a line, which may arrive in parts; returns the position after it."""
         end = data.find(b"\n", at)
         if (end if end >= 0 else len(data)) - at + len(self._line) > _LONGEST:
             raise HostError("what it says can't be read")
@@ -190,6 +190,6 @@ class Receiver:
 
 
 def _figure(said: dict[str, Any], key: str) -> int:
-    """No valid figure is negative: this is one for what is none."""
+    """A number, or -1 for an invalid one: no valid number is negative."""
     figure = said.get(key)
     return figure if type(figure) is int else -1

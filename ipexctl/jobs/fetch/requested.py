@@ -28,7 +28,7 @@ class Accepted:
 
     entries: tuple[Entry, ...]
     single: bool
-    """It is one file, which the path names."""
+    """The path names a single file."""
     left_out: tuple[FileFailure, ...] = ()
 
 
@@ -73,13 +73,13 @@ class Requested:
 
 
 def is_contents(path: bytes) -> bool:
-    """Whether a path stands for what is in a directory, whose own name is not used: `ck/`, `.`, `..`, `~`."""
+    """Whether a path means the content of a directory, without its name: `ck/`, `.`, `..`, `~`."""
     is_home = path.startswith(b"~") and b"/" not in path and not glob.has_magic(path)
     return is_home or path.rpartition(b"/")[2] in (b"", b".", b"..")
 
 
 def wildcards_of(path: bytes) -> tuple[bytes, ...]:
-    """The components from the first wildcard on: a name that a host sends for a pattern begins there."""
+    """The components from the first wildcard on: names sent for a pattern begin there."""
     components = posixpath.normpath(path).split(b"/")
     first = next((place for place, each in enumerate(components) if glob.has_magic(each)), len(components))
     return tuple(components[first:])
@@ -108,7 +108,7 @@ def _matches(pattern: Sequence[bytes], entry: Entry) -> bool:
 
 
 def _from(pattern: Sequence[bytes], place: int) -> set[int]:
-    """The places where a name may go on: behind each `**`, too, which may stand for no directory at all."""
+    """The positions where a name may continue: after each `**` too, which also matches no directory."""
     found = {place}
     while place < len(pattern) and pattern[place] == b"**":
         place += 1
@@ -135,7 +135,7 @@ def leads_out(link: Entry, top: int) -> bool:
 
 
 def _check_tree(entries: Sequence[Entry]) -> None:
-    """Each name comes once, and nothing lies below a file or a link."""
+    """Raise a HostError if a name occurs twice, or an entry is below a file or a link."""
     seen: dict[tuple[str, ...], str] = {}
     for entry in entries:
         if entry.parts in seen:

@@ -109,7 +109,7 @@ class Rank:
                 address, port = self.job.supervisor
                 raise rank_env.RankStartError(
                     f"the supervisor at {address}:{port} can't be reached from here: {self.client.why}; "
-                    "is the port open between the nodes? (ipexctl doctor looks)"
+                    "is the port open between the nodes? ipexctl doctor checks that"
                 )
             self.exchange(wake, 0.2)
 
@@ -163,7 +163,7 @@ class Rank:
     def resume(self, welcome: Json) -> None:
         """After a reconnect: repeat all state messages, and send output from where the supervisor has it."""
         if welcome and self.identity["attempt"] not in (None, welcome.get("attempt", 0)):
-            self.give_up("the run was begun once more without it")
+            self.give_up("the run was restarted without it")
             return
         if welcome:
             self.welcome = welcome

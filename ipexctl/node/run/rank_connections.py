@@ -284,7 +284,7 @@ class RankConnections:
         if is_late or (peer.instance not in (None, hello.life) and (peer.link is not None or peer.is_done)):
             self._welcome(link, peer, nonces, stop=True)
             link.flush()
-            raise protocol.ConnectionBroken("another has its place")
+            raise protocol.ConnectionBroken("another wrapper process has this rank")
         if peer.link is not None:
             self._drop(peer.link)
         is_new = peer.instance != hello.life

@@ -30,7 +30,7 @@ class SetupError(OSError):
 def find_rank(job: JobRecord) -> int:
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
     if number is None:
-        raise RankStartError(f"mpirun told this rank its number in none of {', '.join(RANKS)}")
+        raise RankStartError(f"mpirun set none of {', '.join(RANKS)}, so this rank has no number")
     if int(number) not in job.ranks:
         raise RankStartError(f"mpirun started rank {number} here, where it wasn't planned")
     size = next((os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()), None)

@@ -97,9 +97,9 @@ def no_record(rundir: str) -> NoRecord:
     runs_directory, run = os.path.split(rundir)
     entry = read_pruned(runs_directory).get(run)
     if entry is None:
-        return NoRecord("there is no record of this run there (any more)", "ipexctl ps shows those there are")
+        return NoRecord("there is no record of this run there (any more)", "ipexctl ps lists the runs")
     day = time.strftime("%Y-%m-%d", time.localtime(entry["at"]))
     return NoRecord(
         f"its logs were pruned on {day}: {entry['why']}",
-        "IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB say, where ipexctl run is called, how long they are kept",
+        "to keep logs longer, set IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB for ipexctl run",
     )

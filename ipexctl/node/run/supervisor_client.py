@@ -39,7 +39,7 @@ class SupervisorClient:
         self.is_up = False
         self.last_received = time.monotonic()
         """When the last message of the supervisor arrived."""
-        self.why = "nothing was heard"
+        self.why = "it has not answered"
         self.is_refused = False
         """The supervisor's port is closed."""
         self._link: protocol.Link | None = None
@@ -151,7 +151,7 @@ class SupervisorClient:
             self.last_received = time.monotonic()
             self._resume(message)
         else:
-            raise protocol.ConnectionBroken("who answers there isn't this run's supervisor")
+            raise protocol.ConnectionBroken("another program answers there, not the supervisor of this run")
 
 
 class Stream:

@@ -78,7 +78,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text(
             "run.no_way_back",
             "ipexctl: node2: the supervisor at 10.0.0.1:40177 can't be reached from here: timed out; is the port open "
-            "between the nodes? (ipexctl doctor looks)",
+            "between the nodes? ipexctl doctor checks that",
             by="mpirun",
         ),
         Text("run.wrong_mpi", "ipexctl: node2: mpirun says there are 1 ranks, and the plan 3", by="mpirun"),
