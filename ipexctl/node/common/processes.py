@@ -1,13 +1,15 @@
-"""Process status from /proc, and the only check whether a recorded process still runs."""
+"""Processes: their status from /proc, whether a recorded one still runs, and children that end with their parent."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_PDEATHSIG = 1
 
 
 class ProcessStat(NamedTuple):
@@ -126,3 +128,24 @@ def is_in_mask(pid: int, mask: str, number: int) -> bool:
         if name == mask:
             return bool(int(value, 16) >> (number - 1) & 1)
     return False
+
+
+@functools.lru_cache(maxsize=None)
+def _prctl() -> Any:
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):  # a Python without ctypes, or no Linux
+        return None
+
+
+def end_with_parent(number: int) -> Callable[[], None]:
+    """A preexec_fn: the kernel sends this signal to the child when the thread that started it ends."""
+    prctl = _prctl()  # nothing may be imported between fork and exec
+
+    def set_signal() -> None:
+        if prctl is not None:
+            prctl(_PDEATHSIG, int(number))
+
+    return set_signal

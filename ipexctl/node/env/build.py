@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.archive import agent_argv
+from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import answer_until_stopped, check_reader, emit_step
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
-from ipexctl.node.env.child import end_with_parent
 
 Json = Dict[str, Any]
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
-from ipexctl.node.env.child import end_with_parent
 from ipexctl.node.env.environments import write_record
 from ipexctl.node.env.uv import unpack_uv
 

@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, Callable, Dict, Sequence
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import Stopped, answer_until_stopped, emit_step
-from ipexctl.node.env.child import end_with_parent
 
 Json = Dict[str, Any]
 
