@@ -154,7 +154,7 @@ def _refuse_ignored_options(
 
 def _check_live(*, plain: bool) -> None:
     """Refuse --live before the run starts if it is impossible."""
-    from ipexctl.ui.run.view import check_terminal
+    from ipexctl.ui.run.plain import check_terminal
 
     if plain:
         raise UserError("--plain and --live are two views", fix="one of them")

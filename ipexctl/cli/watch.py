@@ -23,15 +23,15 @@ from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.run.plain import PlainRun
+from ipexctl.ui.run.plain import PlainRun, wants_live
 from ipexctl.ui.run.summary import cut_short_lines, left_lines, not_stopped_lines
-from ipexctl.ui.run.view import LiveRun, wants_live
 
 if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt, Leave
     from ipexctl.jobs.follow import Event
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session import Session
+    from ipexctl.ui.run.view import LiveRun
 
 _PATIENCE: Final = 8.0
 """Seconds without an event after which a stopped run is no longer followed, even if its last lines are missing."""
@@ -82,6 +82,8 @@ class _Watching:
         self._not_stopped = ""
         self._view: LiveRun | PlainRun
         if wants_live(os.environ, plain=view.plain, live=view.live):
+            from ipexctl.ui.run.view import LiveRun  # rich's layout is costly to import, and plain output needs none
+
             first = RunStatus(
                 record.id,
                 "starting",
@@ -104,7 +106,7 @@ class _Watching:
             self._cancel,
             # The copy has all ranks, also those not shown: fetching them afterwards would delay the end.
             copy=LocalCopy(self._run_dir),
-            figures=0.5 if isinstance(self._view, LiveRun) else _PLAIN_FIGURES_SECONDS,
+            figures=_PLAIN_FIGURES_SECONDS if isinstance(self._view, PlainRun) else 0.5,
         )
 
     def run(self, interrupt: Interrupt | None = None) -> int:
@@ -185,12 +187,12 @@ class _Watching:
                 return
             self._number = number
             self._stop_requested.set()
-            if isinstance(self._view, LiveRun):
+            if not isinstance(self._view, PlainRun):
                 self._view.stopping()
             else:
                 write_to_terminal("stopping on every host (once more to leave at once)\n")
         elif number != signal.SIGHUP:  # a terminal closed during the stop is ignored
-            if isinstance(self._view, LiveRun):
+            if not isinstance(self._view, PlainRun):
                 self._view.abandon()
             run = self._record.id
             exit_message = f"exited without waiting; run {run} may still be running: ipexctl stop {run}\n"
@@ -225,5 +227,5 @@ class _Watching:
             self._cancel.throw()
         else:
             self._on_event(Notice(f"it could not be stopped: {reason}", True))
-            if isinstance(self._view, LiveRun):
+            if not isinstance(self._view, PlainRun):
                 self._view.not_stopping()

@@ -10,6 +10,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import UserError
 from ipexctl.jobs.follow import RunEnded
 from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.node.common.frames import Chunk
@@ -21,7 +22,7 @@ from ipexctl.ui.run.summary import end_lines
 from ipexctl.ui.safe_output import Pipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ipexctl.jobs.follow import Event
     from ipexctl.jobs.ranks import RankSet
@@ -34,6 +35,19 @@ _AGENT_MESSAGE: Final = re.compile(
     rb"ipexctl: ([^\s:]+: .*)"
 )
 """A message that the supervisor or a rank wrapper put into the output of a rank."""
+
+
+def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
+    """True for the live view: stdout is a capable terminal, and --plain is not given."""
+    if live:
+        check_terminal()
+    return sys.stdout.isatty() and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
+
+
+def check_terminal() -> None:
+    """Raise a UserError if stdout is no terminal."""
+    if not sys.stdout.isatty():
+        raise UserError("--live needs a terminal, and stdout is none", fix="leave --live out")
 
 
 class PlainRun:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import UserError
 from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.node.common.frames import Chunk
 from ipexctl.ui.messages import print_message
@@ -21,7 +19,7 @@ from ipexctl.ui.run.summary import end_lines, left_lines
 from ipexctl.ui.run.terminal import Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import FrameType
 
     from ipexctl.jobs.follow import Event
@@ -36,19 +34,6 @@ _MOST_WAITING: Final = 32 << 20
 _LAST_LINES: Final = 8
 _LONGEST_LAST_LINE: Final = 500
 """Characters. All that is printed at the end fits the buffer of a terminal that takes nothing: 4 KiB and more."""
-
-
-def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
-    """True for the live view: stdout is a capable terminal, and --plain is not given."""
-    if live:
-        check_terminal()
-    return sys.stdout.isatty() and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
-
-
-def check_terminal() -> None:
-    """Raise a UserError if stdout is no terminal."""
-    if not sys.stdout.isatty():
-        raise UserError("--live needs a terminal, and stdout is none", fix="leave --live out")
 
 
 class LiveRun:

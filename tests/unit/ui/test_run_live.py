@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.ui.run.view import wants_live
+from ipexctl.ui.run.plain import wants_live
 from terminals import Shown
 
 if TYPE_CHECKING:
