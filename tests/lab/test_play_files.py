@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forged_fetch import forged_sender
+from lab_helpers import ask
 from lab_play_helpers import counts, statuses
 
 if TYPE_CHECKING:
@@ -64,6 +65,22 @@ def test_files_are_put_where_they_belong_and_a_second_time_nothing_changes(site:
     second = site.report(FILES, head=NAMES)
     assert {name: row["changed"] for name, row in second["recap"].items()} == {"node1": 0, "node2": 0, "node3": 0}
     assert counts(second)[0] == 9
+
+
+def test_copy_does_not_follow_a_link_of_another_account(site: Site) -> None:
+    (site.directory / "tree" / "sub").mkdir(parents=True)
+    (site.directory / "tree" / "sub" / "file").write_text("1")
+    site.on(0, "mkdir -p PLACE/target PLACE/into")
+    for link in ("PLACE/link", "PLACE/into/sub"):
+        command = f"ln -s PLACE/target {link} && chown -h 65534 {link}".replace("PLACE", site.place)
+        assert ask(site.lab.hosts[0], command, as_root=True).rc == 0
+    for task in ("{content: x, dest: PLACE/link}", "{content: x, dest: PLACE/link/}", "{src: tree/, dest: PLACE/into}"):
+        report = site.report(f"- name: put\n  copy: {task}", "-l", "node1", rc=1)
+        assert statuses(report, "put") == {"node1": "failed"}, task
+        assert "follow: true" in report["tasks"][0]["hosts"]["node1"]["fix"]
+    assert site.on(0, "ls PLACE/target") == ""
+    site.report("- copy: {content: x, dest: PLACE/link, follow: true}", "-l", "node1")
+    assert site.on(0, "ls PLACE/target") == "content\n"
 
 
 def test_a_host_does_not_choose_which_files_a_fetch_writes(site: Site) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import tarfile
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.files import size_of
@@ -26,38 +27,63 @@ _SMALL_FILE: Final = 256 << 10
 """A file up to this size is sent along with the check whether it differs: one round trip."""
 _MAX_DIFF: Final = 200_000
 
-_PLACE: Final = """\
+# Another account may change a directory such as /tmp at any moment: an existing file is opened once and handled through
+# that descriptor; a new one has a random name that must not exist yet (set -C: O_EXCL).
+_LINKS: Final = """\
 LC_ALL=C; export LC_ALL
-dest=$1 name=$2 want=$3 size=$4 mode=$5 backup=$6 check=$7 diff=$8 sent=$9
+check_link() {
+  { [ "$follow" != yes ] && [ -L "${1%/}" ]; } || return 0
+  case $(stat -c %u -- "${1%/}") in 0|"$(id -u)") return 0;; esac
+  echo "${1%/} is a link that belongs to $(stat -c %U -- "${1%/}"): it is not followed" >&2; exit 1
+}
+"""
+_PLACE: Final = (
+    _LINKS
+    + """\
+dest=$1 name=$2 want=$3 size=$4 mode=$5 backup=$6 check=$7 diff=$8 sent=$9 follow=${10}
 case $dest in '~') dest=$HOME;; '~/'*) dest=$HOME/${dest#??};; esac
-case $dest in */) dest=$dest$name;; *) [ ! -d "$dest" ] || dest=$dest/$name;; esac
-[ ! -L "$dest" ] || dest=$(readlink -f -- "$dest")
 case $dest in -*) dest=./$dest;; esac
-if [ -d "$dest" ]; then echo "a directory is in its place: $dest" >&2; exit 1; fi
+case $dest in
+  */) check_link "$dest"; dest=$dest$name;;
+  *) if [ -d "$dest" ]; then check_link "$dest"; dest=$dest/$name; fi;;
+esac
+if [ -L "$dest" ] && [ "$follow" = yes ]; then dest=$(readlink -f -- "$dest"); fi
 have= was= state=changed
-if [ -e "$dest" ]; then
-  have=$(sha256sum <"$dest") || exit 1
-  have=${have%% *} was=$(stat -c %a -- "$dest") || exit 1
+if [ -e "$dest" ] && [ ! -L "$dest" ]; then
+  [ ! -d "$dest" ] || { echo "a directory is in its place: $dest" >&2; exit 1; }
+  [ -f "$dest" ] || { echo "no regular file is in its place: $dest" >&2; exit 1; }
+  exec 3<"$dest"
+  have=$(sha256sum <&3) || exit 1
+  have=${have%% *} was=$(stat -L -c %a /proc/self/fd/3) || exit 1
   [ "$have" != "$want" ] || { state=mode; [ -n "$mode" ] && [ "$mode" != "$was" ] || state=ok; }
 fi
-say() { printf '%s\\n%s\\n%s\\n' "$1" "$dest" "$was"; }
-old() { [ "$diff" != yes ] || [ -z "$have" ] || head -c 200000 <"$dest"; }
-if [ "$sent" = no ] && [ $state = changed ]; then say send; exit 0; fi
-if [ $state = ok ] || [ "$check" = yes ]; then say $state; [ $state != changed ] || old; exit 0; fi
-if [ $state = mode ]; then chmod "$mode" -- "$dest" && say mode; exit; fi
+report() { printf '%s\\n%s\\n%s\\n' "$1" "$dest" "$was"; }
+old() { [ "$diff" != yes ] || [ -z "$have" ] || head -c 200000 </proc/self/fd/3; }
+if [ "$sent" = no ] && [ $state = changed ]; then report send; exit 0; fi
+if [ $state = ok ] || [ "$check" = yes ]; then report $state; [ $state != changed ] || old; exit 0; fi
+if [ $state = mode ]; then chmod "$mode" /proc/self/fd/3 && report mode; exit; fi
 dir=${dest%/*}; [ "$dir" != "$dest" ] || dir=.
 [ -d "$dir" ] || [ -z "$dir" ] || mkdir -p -- "$dir" || exit 1
 [ -w "${dir:-/}" ] || { echo "this account may not write to ${dir:-/}: permission denied" >&2; exit 1; }
-aside=$dest.ipexctl-$$.part
-trap 'rm -f -- "$aside" 2>/dev/null' EXIT; trap 'exit 1' HUP INT PIPE TERM
+part=$dest.$(od -An -N12 -tx1 /dev/urandom | tr -d ' \\n').part
+trap 'rm -f -- "$part" "$part.bak" 2>/dev/null' EXIT; trap 'exit 1' HUP INT PIPE TERM
 mask=$(umask); umask 077
-cat >"$aside" || exit 1
-[ "$(wc -c <"$aside")" -eq "$size" ] || { echo 'only part of it has arrived' >&2; exit 1; }
+set -C
+exec 4>"$part"
+cat >&4 || exit 1
+[ "$(wc -c </proc/self/fd/4)" -eq "$size" ] || { echo 'only part of it has arrived' >&2; exit 1; }
 [ -n "$mode" ] || mode=${was:-$(printf %o $((0666 & ~mask)))}
-say changed; old
-[ "$backup" != yes ] || [ -z "$have" ] || cp -p -- "$dest" "$dest.$(date +%Y%m%d-%H%M%S).bak" || exit 1
-chmod "$mode" -- "$aside" && mv -f -- "$aside" "$dest"
+report changed; old
+if [ "$backup" = yes ] && [ -n "$have" ]; then
+  exec 5>"$part.bak"
+  cat </proc/self/fd/3 >&5 && chmod "$was" /proc/self/fd/5 || exit 1
+  touch -r /proc/self/fd/3 /proc/self/fd/5
+  chown "$(stat -L -c %u:%g /proc/self/fd/3)" /proc/self/fd/5 2>/dev/null
+  mv -fT -- "$part.bak" "$dest.$(date +%Y%m%d-%H%M%S).bak" || exit 1
+fi
+chmod "$mode" /proc/self/fd/4 && mv -fT -- "$part" "$dest"
 """
+)
 
 _TREE: Final = """\
 LC_ALL=C; export LC_ALL
@@ -66,10 +92,16 @@ cd -- "$dest" 2>/dev/null || { echo none; exit 0; }
 echo some; sha256sum -c - 2>/dev/null
 exit 0
 """
-_UNPACK: Final = """\
+_UNPACK: Final = (
+    _LINKS
+    + """\
 case $1 in '~') dest=$HOME;; '~/'*) dest=$HOME/${1#??};; *) dest=$1;; esac
+follow=$2; shift 2
+check_link "$dest"
+for directory do check_link "$dest/$directory"; done
 mkdir -p -- "$dest" && exec tar -xpof - -C "$dest"
 """
+)
 
 
 class _Copy:
@@ -97,13 +129,14 @@ def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: 
     args = call.args
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
     arguments = [args["dest"], name, hashlib.sha256(data).hexdigest(), str(len(data)), mode]
-    arguments += ["yes" if args["backup"] else "", "yes" if call.check else "", "yes" if call.diff else ""]
+    arguments += ["yes" if flag else "" for flag in (args["backup"], call.check, call.diff)]
+    follow = "yes" if args["follow"] else ""
     small = len(data) <= _SMALL_FILE
     completed = run_sh(
-        context, session, call, _PLACE, [*arguments, "" if small else "no"], stdin=data if small else b""
+        context, session, call, _PLACE, [*arguments, "" if small else "no", follow], stdin=data if small else b""
     )
     if completed.rc == 0 and completed.stdout.startswith(b"send\n"):
-        completed = run_sh(context, session, call, _PLACE, [*arguments, ""], stdin=b"" if call.check else data)
+        completed = run_sh(context, session, call, _PLACE, [*arguments, "", follow], stdin=b"" if call.check else data)
     if completed.rc != 0:
         return failed(
             completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), dest=args["dest"]
@@ -154,7 +187,9 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     diff = "".join(f"+ {args['dest'].rstrip('/')}/{name}\n" for name in sorted(missing))
     if call.check:
         return Result("changed", message, data=outcome, diff=diff)
-    completed = run_sh(context, session, call, _UNPACK, [args["dest"]], stdin=_packed(missing, args["mode"]))
+    parents = sorted({str(parent) for name in missing for parent in PurePosixPath(name).parents} - {"."})
+    arguments = [args["dest"], "yes" if args["follow"] else "", *parents]
+    completed = run_sh(context, session, call, _UNPACK, arguments, stdin=_packed(missing, args["mode"]))
     if completed.rc != 0:
         return failed(completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), **outcome)
     return Result("changed", message, data=outcome, diff=diff)
@@ -187,6 +222,8 @@ def _packed(files: dict[str, tuple[bytes, int]], mode: int | None) -> bytes:
 
 def fix_for(message: str) -> str:
     text = message.lower()
+    if "it is not followed" in text:
+        return "remove that link on the host, or follow: true if you trust it"
     if "permission denied" in text:
         return "a place this account may write to, or become: true"
     if "no space" in text or "quota" in text:

@@ -77,6 +77,7 @@ _FILE: Final[Mapping[str, Option]] = {
     "dest": Option("path", required=True),
     "mode": Option("mode"),
     "backup": Option("bool", default=False),
+    "follow": Option("bool", default=False),
 }
 
 SPECS: Final = (

@@ -1,0 +1,99 @@
+"""copy and template on this machine: links are not followed, and nobody can prepare the temporary file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.playbook.modules.registry import runner
+from ipexctl.playbook.play_context import Options, PlayContext
+from ipexctl.playbook.result import Call
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.local import LocalSession
+from playbook_helpers import tasks_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.playbook.result import Result
+
+HOST = Host("localhost", "localhost")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "victim").write_text("old")
+    return place
+
+
+def copy(place: Path, **args: Any) -> Result:
+    (task,) = tasks_in(place.parent, "- hosts: all\n  tasks: [{copy: {content: x, dest: x}}]\n")
+    defaults = {name: option.default for name, option in task.spec.options.items()}
+    nothing: Any = None
+    context = PlayContext(nothing, nothing, Cancel(), nothing, Options(), nothing, [HOST], place)
+    call = Call(HOST, HOST, task, {**defaults, "content": "new", **args}, diff=True)
+    return runner("copy").run_on_host(context, call, LocalSession(HOST))
+
+
+def test_a_link_is_replaced_and_its_target_stays(place: Path) -> None:
+    (place / "link").symlink_to(place / "victim")
+    assert copy(place, dest=str(place / "link")).status == "changed"
+    assert (place / "victim").read_text() == "old"
+    assert not (place / "link").is_symlink()
+    assert (place / "link").read_text() == "new"
+    assert copy(place, dest=str(place / "link")).status == "ok"
+
+
+def test_a_link_is_followed_where_the_task_has_follow(place: Path) -> None:
+    (place / "link").symlink_to("victim")
+    assert copy(place, dest=str(place / "link"), follow=True).status == "changed"
+    assert (place / "link").is_symlink()
+    assert (place / "victim").read_text() == "new"
+
+
+def test_a_link_in_a_directory_that_dest_names_is_replaced(place: Path) -> None:
+    (place / "content").symlink_to("victim")
+    assert copy(place, dest=str(place)).status == "changed"
+    assert ((place / "victim").read_text(), (place / "content").read_text()) == ("old", "new")
+
+
+def test_nobody_can_prepare_the_temporary_file(place: Path) -> None:
+    """Its name was DEST.ipexctl-PID.part, and a link of that name was written through."""
+    for pid in range(os.getpid(), os.getpid() + 5000):
+        (place / f"file.ipexctl-{pid}.part").symlink_to("victim")
+    assert copy(place, dest=str(place / "file")).status == "changed"
+    assert ((place / "victim").read_text(), (place / "file").read_text()) == ("old", "new")
+    assert not (place / "file").is_symlink()
+
+
+def test_mode_backup_and_diff_of_a_file_that_is_there(place: Path) -> None:
+    dest = place / "victim"
+    dest.chmod(0o640)
+    done = copy(place, dest=str(dest), backup=True)
+    assert (done.status, dest.read_text(), dest.stat().st_mode & 0o777) == ("changed", "new", 0o640)
+    assert "-old" in done.diff
+    (backup,) = place.glob("victim.*.bak")
+    assert (backup.read_text(), backup.stat().st_mode & 0o777) == ("old", 0o640)
+    assert copy(place, dest=str(dest), mode=0o600).status == "changed"
+    assert dest.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in place.iterdir()) == ["victim", backup.name]
+
+
+def test_something_that_is_no_file_is_not_replaced(place: Path) -> None:
+    os.mkfifo(place / "pipe")
+    assert copy(place, dest=str(place / "pipe")).status == "failed"
+
+
+def test_a_tree_goes_through_a_link_of_ones_own(place: Path) -> None:
+    (place.parent / "tree" / "sub").mkdir(parents=True)
+    (place.parent / "tree" / "sub" / "file").write_text("1")
+    (place / "outside").mkdir()
+    (place / "sub").symlink_to("outside")
+    source = f"{place.parent}/tree/"
+    assert copy(place, content=None, src=source, dest=str(place)).status == "changed"
+    assert (place / "outside" / "file").read_text() == "1"
