@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.facts_hints import ANSIBLE_FACTS
-from ipexctl.playbook.masks import masked, secrets_in, shown
+from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.model import Block, Flush
 from ipexctl.playbook.positions import templates_in
 from ipexctl.playbook.report import Counts, HostDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
@@ -237,9 +237,9 @@ class Engine:
         return failed
 
     def _name(self, task: Task, host: str) -> str:
-        """The task's name, filled for the first host; the raw template where it can't be filled."""
-        if isinstance(task.name, str):
-            return task.name
+        """The task's name, filled for the first host; the raw template where it can't be filled, and with no_log."""
+        if isinstance(task.name, str) or task.inherited.no_log:
+            return task.called
         local = [(values, True) for values in task.inherited.vars]
         (answer,) = self.context.templater.fill([Job(host, {"name": task.name}, local=local)])
         name = str(answer.values["name"]) if isinstance(answer, Filled) else task.called
@@ -273,8 +273,6 @@ class Engine:
     ) -> None:
         """Count and report one host's result; secrets are masked here."""
         counts = self.counts[host]
-        if no_log:
-            self.context.templater.secrets |= secrets_in(result)
         visible = shown(result, self.context.templater.secrets, no_log=no_log)
         report.hosts[host] = visible
         if ignored and result.status == "failed":

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, quote_plus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.playbook.result import Result
 
@@ -21,23 +24,52 @@ SHORTEST_LINE: Final = 8
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
-    forms = {form for secret in secrets for form in _forms(secret)}
-    for form in sorted(forms, key=len, reverse=True):
+    for form in _longest_first(frozenset(secrets)):
         text = text.replace(form, HIDDEN)
     return text
 
 
+@lru_cache(maxsize=16)
+def _longest_first(secrets: frozenset[str]) -> Sequence[str]:
+    return sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+
+
 @lru_cache(maxsize=4096)
 def _forms(secret: str) -> frozenset[str]:
-    """The forms in which a secret may be printed: the text, each line of it, JSON-escaped, base64."""
+    """The forms in which a secret or a line of it may be printed: as it is, quoted, encoded, in upper or lower case."""
     lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= SHORTEST_LINE]
-    base64_text = base64.b64encode(secret.encode("utf-8", "surrogateescape")).decode()
-    return frozenset({base64_text}) | frozenset(
-        form
-        for text in (secret, secret.strip(), *lines)
-        for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
-        if len(form) >= SHORTEST
-    )
+    texts = {variant for text in (secret, secret.strip(), *lines) for variant in _letter_cases(text)}
+    forms = {form for text in texts for form in (text, *_quoted(text), *_url_quoted(text), *_base64(text))}
+    return frozenset(form for form in forms if len(form) >= SHORTEST)
+
+
+def _letter_cases(text: str) -> tuple[str, ...]:
+    return text, text.upper(), text.lower(), text.capitalize(), text.title()
+
+
+def _quoted(text: str) -> Iterator[str]:
+    """As a word of sh, in JSON, as a regular expression, as Python prints it, in HTML; without quotes around it."""
+    yield from (text.replace("'", "'\"'\"'"), text.replace("'", "'\\''"))
+    yield from (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+    yield from (re.escape(text), repr(text)[1:-1])
+    yield from (escaped := html.escape(text), escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;"))
+
+
+def _url_quoted(text: str) -> Iterator[str]:
+    data = text.encode("utf-8", "surrogateescape")
+    for quoted in (quote(data), quote(data, safe=""), quote_plus(data)):
+        yield from (quoted, re.sub("%..", lambda match: match[0].lower(), quoted))
+
+
+def _base64(text: str) -> Iterator[str]:
+    """Also inside a longer text, such as USER:SECRET, where it begins at any of three positions."""
+    data = text.encode("utf-8", "surrogateescape")
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + data).decode()
+        inside = encoded[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6]
+        for form in (encoded, inside) if before == 0 else (inside,):
+            if len(form) >= SHORTEST_LINE:
+                yield from (form, form.replace("+", "-").replace("/", "_"))
 
 
 def masked_value(value: Any, secrets: set[str]) -> Any:
@@ -47,6 +79,8 @@ def masked_value(value: Any, secrets: set[str]) -> Any:
         return {masked(str(key), secrets): masked_value(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [masked_value(item, secrets) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool) and (text := str(value)) in secrets:
+        return masked(text, secrets)
     return value
 
 
@@ -54,7 +88,7 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
     """The result without secrets."""
     if no_log:
         kept = {key: result.data[key] for key in ("rc", "attempts") if key in result.data}
-        reason = "no_log: what it said is not shown" if result.reason or result.is_failure else ""
+        reason = "no_log: its output is not shown" if result.reason or result.is_failure else ""
         return replace(result, reason=reason, fix="", data=kept, diff="", message="", line="")
     if not secrets:
         return result
@@ -69,20 +103,19 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
     )
 
 
-def secrets_in(result: Result) -> set[str]:
-    """The texts that a task with no_log printed or set: its output, and each line of it."""
-    texts: set[str] = set()
+def secrets_in(result: Result, loop_var: str = "item") -> set[str]:
+    """The values of a task with no_log: its output and each line of it, the variables it set, the items of its loop."""
+    values: list[Any] = []
     items = result.data.get("results")
     for data in (result.data, *(items if isinstance(items, list) else ())):
-        for name in ("stdout", "stderr", "msg", "cmd", "ansible_facts"):
-            for text in _texts(data.get(name)):
-                texts |= {text.strip(), *(line.strip() for line in text.splitlines())}
+        values += [data.get(name) for name in ("stdout", "stderr", "msg", "cmd", "ansible_facts", loop_var)]
+    texts = {part.strip() for text in _texts(values) for part in (text, *text.splitlines())}
     return {text for text in texts if len(text) >= SHORTEST}
 
 
 def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
     elif isinstance(value, dict):
         for item in value.values():
             yield from _texts(item)

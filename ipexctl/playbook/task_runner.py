@@ -12,7 +12,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.cluster_tasks import missing_hosts
-from ipexctl.playbook.masks import masked, shown
+from ipexctl.playbook.masks import masked, secrets_in, shown
 from ipexctl.playbook.modules.registry import runner
 from ipexctl.playbook.options import BadOption, filled, filled_environment
 from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
@@ -361,6 +361,8 @@ class TaskRunner:
             )
             self._register(name, result, work_items)
             no_log = bool(task.inherited.no_log)
+            if no_log:
+                self._templater.secrets |= secrets_in(result, task.loop.var if task.loop else "item")
             self._engine.end(self._report, name, result, no_log=no_log, ignored=ignored, loop=task.loop is not None)
             if result.status == "changed":
                 for handler, _ in task.notify:

@@ -185,3 +185,22 @@ def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch:
 """
     report, _ = played(tmp_path, play_of(text), check=True)
     assert {result.status for result in report.tasks[0].hosts.values()} == {"skipped"}
+
+
+def test_no_value_of_a_task_with_no_log_is_in_an_event_or_the_report(tmp_path: Path) -> None:
+    text = play_of("""\
+- name: set {{ word }}
+  set_fact: {pin: 19283746, quoted: "it's hidden"}
+  no_log: true
+- name: use {{ item }}
+  debug: {msg: "{{ item }}"}
+  loop: [of-the-loop]
+  no_log: true
+  register: used
+- debug: {msg: "{{ pin }}, {{ [pin] }} {{ quoted | quote }} {{ quoted | upper }} {{ used.results[0].item }} {{ word }}"}
+- debug: {var: pin}""")
+    report, events = played(tmp_path, text, extra=[{"word": "of-minus-e"}])
+    shown = repr(events) + repr(report)
+    for value in ("19283746", "s hidden", "S HIDDEN", "of-the-loop"):
+        assert value not in shown
+    assert [task.name for task in report.tasks][:2] == ["set {{ word }}", "use {{ item }}"]

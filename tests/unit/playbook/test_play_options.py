@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import html
+import json
+import re
+import shlex
+from base64 import b64encode, urlsafe_b64encode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
-from ipexctl.playbook.masks import HIDDEN, masked, secrets_in, shown
+from ipexctl.playbook.masks import HIDDEN, masked, masked_value, secrets_in, shown
 from ipexctl.playbook.modules import MODULES
 from ipexctl.playbook.modules.registry import runner
 from ipexctl.playbook.options import OMIT, BadOption, Option, converted, filled, filled_environment
 from ipexctl.playbook.result import Result, combine_items
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -116,10 +125,41 @@ def test_a_secret_is_hidden_however_it_is_printed(text: str) -> None:
     assert masked(text, ["another"]) == text
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        shlex.quote,
+        lambda text: text.replace("'", "'\\''"),
+        quote,
+        lambda text: quote(text, safe=""),
+        quote_plus,
+        lambda text: re.sub("%..", lambda match: match[0].lower(), quote(text)),
+        lambda text: b64encode(text.encode()).decode(),
+        lambda text: b64encode(f"a:{text}".encode()).decode(),
+        lambda text: b64encode(f"ab:{text}".encode()).decode(),
+        lambda text: urlsafe_b64encode(text.encode()).decode(),
+        json.dumps,
+        repr,
+        re.escape,
+        html.escape,
+        str.upper,
+        str.lower,
+        lambda text: shlex.quote(text.upper()),
+    ],
+)
+def test_a_secret_is_hidden_in_every_form_that_a_filter_gives_it(form: Callable[[str], str]) -> None:
+    secret = "p4'Ss/w\u00f6rd>>??"
+    printed = masked(f"it is {form(secret)}.", [secret])
+    assert HIDDEN in printed
+    assert not set(re.findall(r"\w{3,}", form(secret))) & set(re.findall(r"\w{3,}", printed))
+
+
 def test_what_no_log_hid_in_a_loop_or_a_fact_stays_hidden() -> None:
-    loop = Result("ok", data={"results": [{"stdout": "first-out"}, {"stdout": "second-out"}]})
-    assert secrets_in(loop) == {"first-out", "second-out"}
-    assert secrets_in(Result("ok", data={"ansible_facts": {"a": {"b": ["deep-one"]}, "n": 12345}})) == {"deep-one"}
+    loop = Result("ok", data={"results": [{"stdout": "first-out"}, {"stdout": "second-out", "item": {"a": "given"}}]})
+    assert secrets_in(loop) == {"first-out", "second-out", "given"}
+    facts = Result("ok", data={"ansible_facts": {"a": {"b": ["deep-one"]}, "n": 12345}})
+    assert secrets_in(facts) == {"deep-one", "12345"}
+    assert masked_value({"n": 12345, "rc": 1}, {"12345"}) == {"n": HIDDEN, "rc": 1}
 
 
 def test_of_a_loop_the_worst_counts() -> None:
