@@ -24,7 +24,7 @@ import json, os, struct, sys, zlib
 if "files.file_sender" not in sys.argv:
     os.execv("/usr/bin/python3", ["python3", *sys.argv[1:]])
 FORGED = json.loads({forged!r})
-sys.stdin.buffer.read(int(sys.argv[sys.argv.index("files.file_sender") - 1]))  # the agent
+sys.stdin.buffer.read(int(sys.argv[sys.argv.index("files.file_sender") - 2]))  # the agent
 sys.stdin.buffer.readline()
 out = sys.stdout.buffer
 
