@@ -102,10 +102,13 @@ def check_home(home: Home) -> str:
 
 def connect_options(targets: Targets, output: Output | None = None) -> ConnectOptions:
     """The connection options; with `output`, remote steps are printed for -v."""
+    from ipexctl.ui.messages import print_message
+
     return ConnectOptions(
         connect_timeout=targets.connect_timeout,
         host_keys=None if targets.host_keys is None else targets.host_keys.value,
         on_step=step_printer(output),
+        on_warning=print_message,
     )
 
 

@@ -18,7 +18,7 @@ def connector_of(record: RunRecord, output: Output | None = None) -> Connector:
     from ipexctl.cli.hosts import step_printer
 
     policy: Any = record.host_keys
-    return Connector(ConnectOptions(record.connect_timeout, policy, step_printer(output)))
+    return Connector(ConnectOptions(record.connect_timeout, policy, step_printer(output), print_message))
 
 
 def report_host_error(record: RunRecord, error: HostError) -> int:

@@ -156,7 +156,7 @@ class Login(AuthStrategy):
         endpoint = self._endpoint
         offered: set[bytes] = set()
         configured = [blob for path in endpoint.identities if (blob := _public_blob(path))]
-        agent_keys = {key.asbytes(): key for key in self._agent_keys()}
+        agent_keys = {key.asbytes(): key for key in self._agent_keys() if not self._is_too_short(key)}
         configured_in_agent = [blob for blob in configured if blob in agent_keys]
         other_in_agent = (
             [] if endpoint.identities_only else [blob for blob in agent_keys if blob not in configured_in_agent]
@@ -168,11 +168,17 @@ class Login(AuthStrategy):
             if path.suffix == ".pub" or _public_blob(path) in offered:
                 continue
             loaded = self._ring.load(path, self._deadline)
-            if loaded and loaded.key and loaded.key.asbytes() not in offered:
+            if loaded and loaded.key and self._is_too_short(loaded.key):
+                self.problems.append(f"{path} is shorter than RequiredRSASize of the ssh config")
+            elif loaded and loaded.key and loaded.key.asbytes() not in offered:
                 offered.add(loaded.key.asbytes())
                 yield _FileKey(endpoint.user, loaded.key, path)
             elif loaded and loaded.problem:
                 self.problems.append(loaded.problem)
+
+    def _is_too_short(self, key: paramiko.PKey) -> bool:
+        inner = getattr(key, "inner_key", key)  # of a key in the agent
+        return isinstance(inner, paramiko.RSAKey) and inner.get_bits() < self._endpoint.required_rsa_size
 
     def _agent_keys(self) -> tuple[paramiko.PKey, ...]:
         if not self._endpoint.agent or not os.path.exists(self._endpoint.agent):  # noqa: PTH110

@@ -42,6 +42,8 @@ class ConnectOptions:
     connect_timeout: float = 10.0
     host_keys: Policy | None = None
     on_step: OnStep | None = None
+    on_warning: Callable[[str], None] | None = None
+    """Called once for each option of the ssh config that ipexctl does not support."""
 
 
 def _allow_many_files() -> None:
@@ -64,6 +66,8 @@ class Connector:
         self.jumps = ProxyJumps(self.resolver.ssh, options.host_keys)
         self._prompt = prompt
         self._on_step = options.on_step
+        self._on_warning = options.on_warning
+        self._warned: set[str] = set()
         self._lock = threading.Lock()
         self._key_ring: KeyRing | None = None
 
@@ -98,6 +102,7 @@ class Connector:
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
         deadline = Deadline(self.connect_timeout, cancel)
         endpoint = self.resolver.resolve(host, self.connect_timeout)
+        self._warn(host, endpoint.unsupported)
         sock: socket.socket
         if endpoint.jump or endpoint.proxy:
             sock = self.jumps.open(host, endpoint, deadline)
@@ -107,6 +112,13 @@ class Connector:
         from ipexctl.remote.ssh import SshSession
 
         return SshSession(host, connect(Handshake(host, endpoint, sock, self.host_keys, self.key_ring, deadline)))
+
+    def _warn(self, host: Host, unsupported: tuple[str, ...]) -> None:
+        with self._lock:
+            new = [name for name in unsupported if name not in self._warned]
+            self._warned.update(new)
+        if new and self._on_warning is not None:
+            self._on_warning(f"{host.name}: ipexctl does not support {', '.join(new)} of the ssh config and ignores it")
 
     def __enter__(self) -> Connector:
         return self

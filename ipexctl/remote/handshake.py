@@ -19,6 +19,7 @@ from paramiko.common import (
     MSG_CHANNEL_WINDOW_ADJUST,
 )
 
+from ipexctl.remote.algorithms import apply_algorithms
 from ipexctl.remote.auth import Login, auth_refusal
 from ipexctl.remote.outcome import Cancelled, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
@@ -90,7 +91,8 @@ def connect(handshake: Handshake) -> fabric.Connection:
 def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
     def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
         made = _Transport(sock, **options)
-        _prefer(made.get_security_options(), handshake.host_keys.preferred_types(handshake.endpoint))
+        endpoint = handshake.endpoint
+        apply_algorithms(made, endpoint.algorithms, handshake.host_keys.preferred_types(endpoint))
         return made
 
     # paramiko's own timeouts know neither cancellation nor pauses, so they must not expire before the deadline.
@@ -119,17 +121,6 @@ def _empty_config() -> fabric.Config:
     One for each connection: a Config merges its levels again at each access, and another thread sees it empty then.
     """
     return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
-
-
-def _prefer(options: paramiko.transport.SecurityOptions, known: tuple[str, ...]) -> None:
-    """Prefer the fast ciphers, and the types of the known host keys; the order is kept otherwise."""
-    options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
-    options.key_types = sorted(options.key_types, key=lambda name: _key_type(name) not in known)
-
-
-def _key_type(algorithm: str) -> str:
-    """The key type of a signature algorithm, as known_hosts names it."""
-    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) -> None:
@@ -188,7 +179,14 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 
     def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
         del client, hostname
-        self._handshake.host_keys.check(self._handshake.endpoint, key.get_name(), key.asbytes())
+        endpoint = self._handshake.endpoint
+        if isinstance(key, paramiko.RSAKey) and key.get_bits() < endpoint.required_rsa_size:
+            raise Unreachable(
+                f"its RSA host key has {key.get_bits()} bits, and RequiredRSASize of the ssh config is"
+                f" {endpoint.required_rsa_size}",
+                "ask the administrator of that machine for a longer key, or an ed25519 key",
+            )
+        self._handshake.host_keys.check(endpoint, key.get_name(), key.asbytes())
 
 
 def _connection_error(error: Exception, handshake: Handshake, login: Login) -> Unreachable:
@@ -215,7 +213,7 @@ def _connection_error(error: Exception, handshake: Handshake, login: Login) -> U
             return Unreachable(f"{proxy} can't connect to it", f"is sshd running there? {try_by_hand}")
         return Unreachable(f"no way to it through {proxy}: {proxy_error}", try_by_hand)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-        return Unreachable(f"the sshd there and we share no algorithm: {error}", try_by_hand)
+        return Unreachable(f"its sshd and ipexctl have no algorithm in common: {error}", try_by_hand)
     return Unreachable(
         f"port {port} closed the connection before we were logged in",
         "is it sshd that listens there? its log says why (MaxStartups, DenyUsers, hosts.deny)",

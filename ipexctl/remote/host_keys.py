@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ipexctl.remote.known_hosts import check_key, entries_for, fingerprint, hash_name, known_types, parse
 from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.revoked_keys import check_revoked
 from ipexctl.remote.ssh_config import ssh_home
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class HostKeys:
 
     def check(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
         """Raise Unreachable unless this key may be trusted under the policy in force."""
+        for path in endpoint.revoked_keys:
+            check_revoked(path, key_type, key)
         policy = self.policy_for(endpoint)
         if policy == "off":
             return
@@ -85,6 +88,12 @@ class HostKeys:
         return self._files[path]
 
     def _remember(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
+        if not endpoint.can_add_keys:
+            raise Unreachable(
+                "its host key is unknown and can't be remembered: UserKnownHostsFile of the ssh config is none",
+                f"compare it with the output of {_show_key(key_type)} there",
+                option="then name a file for it: --known-hosts FILE --host-keys accept-new",
+            )
         path = endpoint.known_hosts[0] if endpoint.known_hosts else ssh_home() / ".ssh/known_hosts"
         name = hash_name(endpoint.key_name) if endpoint.hash_names else endpoint.key_name
         line = f"{name} {key_type} {base64.b64encode(key).decode()}\n"
@@ -116,7 +125,7 @@ def rejected_key(
 ) -> Unreachable:
     """The error for a key that isn't trusted. The fix never contains a command that adds a changed key."""
     name, print_ = endpoint.key_name, fingerprint(key)
-    shows = f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
+    shows = _show_key(key_type)
     if entry and verdict == "revoked":
         return Unreachable(
             f"its host key {print_} is marked @revoked in {entry.file}:{entry.line}",
@@ -137,7 +146,10 @@ def rejected_key(
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
     expected = f"what {shows} says there"
-    if endpoint.jump or endpoint.proxy or endpoint.key_alias:
+    if not endpoint.can_add_keys:
+        advice = f"compare it with {expected}"
+        option = "then name a file for it: --known-hosts FILE --host-keys accept-new"
+    elif endpoint.jump or endpoint.proxy or endpoint.key_alias:
         advice = f"compare it with {expected}"
         option = "if it is the same, run this command once with --host-keys accept-new"
     else:
@@ -150,6 +162,11 @@ def rejected_key(
         advice,
         option=option,
     )
+
+
+def _show_key(key_type: str) -> str:
+    """The command that shows a host's key on that host."""
+    return f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
 
 
 def _only_authority(entries: tuple[Entry, ...]) -> bool:

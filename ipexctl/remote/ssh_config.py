@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import matches
 
@@ -61,6 +62,11 @@ class Endpoint:
     family: int = socket.AF_UNSPEC
     unsupported: tuple[str, ...] = ()
     hash_names: bool = False
+    can_add_keys: bool = True
+    """False with `UserKnownHostsFile none`."""
+    algorithms: Algorithms = ANY_ALGORITHMS
+    required_rsa_size: int = 0
+    revoked_keys: tuple[Path, ...] = ()
 
     @property
     def key_name(self) -> str:
@@ -314,8 +320,10 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
     port = int(first("port", "22"))
     alias = unset(first("hostkeyalias"))
     expand = _token_expander(host.address, hostname, port, user, alias)
-    known = [str(host.known_hosts)] if host.known_hosts else file_list(first("userknownhostsfile"))
-    known += file_list(first("globalknownhostsfile"))
+    user_files = [str(host.known_hosts)] if host.known_hosts else file_list(first("userknownhostsfile"))
+    known = [*user_files, *file_list(first("globalknownhostsfile"))]
+    revoked = [path for value in settings.get("revokedhostkeys", ()) for path in file_list(value)]
+    rsa_size = first("requiredrsasize")
     return Endpoint(
         hostname=hostname,
         port=port,
@@ -335,6 +343,16 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
             if any(value not in ("", "none", "no", "false") for value in settings.get(key, ()))
         ),
         hash_names=first("hashknownhosts") in ("yes", "true"),
+        can_add_keys=user_files != ["none"],
+        algorithms=Algorithms(
+            first("ciphers"),
+            first("macs"),
+            first("kexalgorithms"),
+            first("hostkeyalgorithms"),
+            first("pubkeyacceptedalgorithms") or first("pubkeyacceptedkeytypes"),
+        ),
+        required_rsa_size=int(rsa_size) if rsa_size.isdigit() else 0,
+        revoked_keys=tuple(Path(expand(path)) for path in revoked if unset(path)),
     )
 
 

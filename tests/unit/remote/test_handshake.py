@@ -11,10 +11,12 @@ import paramiko
 import pytest
 
 from ipexctl.hosts.host import Host
+from ipexctl.remote.algorithms import Algorithms, allowed, apply_algorithms
 from ipexctl.remote.auth import KeyRing, Login
 from ipexctl.remote.deadline import Deadline
-from ipexctl.remote.handshake import Handshake, _connection, _prefer, _Transport
+from ipexctl.remote.handshake import Handshake, _connection, _Transport
 from ipexctl.remote.host_keys import HostKeys
+from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 
 if TYPE_CHECKING:
@@ -58,11 +60,52 @@ def test_threads_that_make_connections_do_not_disturb_each_other() -> None:
 def test_known_host_key_types_are_asked_for_first_in_the_order_of_ssh(known: tuple[str, ...], first: list[str]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        options = paramiko.Transport(ours).get_security_options()
+        transport = paramiko.Transport(ours)
+        options = transport.get_security_options()
         before = set(options.key_types)
-        _prefer(options, known)
+        apply_algorithms(transport, Algorithms(), known)
     assert list(options.key_types)[: len(first)] == first
     assert set(options.key_types) == before
+
+
+def test_only_strong_algorithms_that_the_ssh_config_allows_are_offered() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        transport: Any = paramiko.Transport(ours)
+        options = transport.get_security_options()
+        apply_algorithms(transport, Algorithms(), ())
+        offered = [*options.ciphers, *options.digests, *options.kex, *options.key_types, *transport.preferred_pubkeys]
+        assert not [name for name in offered if "cbc" in name or "md5" in name or "sha1" in name or name == "ssh-rsa"]
+        apply_algorithms(
+            transport,
+            Algorithms(
+                "chacha20-poly1305@openssh.com,aes256-ctr,aes128-cbc",
+                "hmac-sha2-512,hmac-sha1",
+                "sntrup761x25519-sha512,curve25519-sha256",
+                "ssh-ed25519-cert-v01@openssh.com,ssh-ed25519",
+                "rsa-sha2-512",
+            ),
+            (),
+        )
+        assert (options.ciphers, options.digests) == (("aes256-ctr",), ("hmac-sha2-512",))
+        assert (options.kex, options.key_types) == (("curve25519-sha256@libssh.org",), ("ssh-ed25519",))
+        assert transport.preferred_pubkeys == ("rsa-sha2-512",)
+
+
+@pytest.mark.parametrize("configured", ["aes128-cbc", "chacha20-poly1305@openssh.com"])
+def test_a_list_without_a_supported_algorithm_is_named(configured: str) -> None:
+    with pytest.raises(Unreachable) as caught:
+        allowed("Ciphers", ("aes128-ctr", "aes128-cbc"), configured)
+    assert "Ciphers" in caught.value.reason
+    assert configured in caught.value.reason
+    assert "aes128-ctr" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("configured", "left"), [("-aes128*", ["b"]), ("+x", ["aes128-ctr", "b"]), ("^b", ["aes128-ctr", "b"])]
+)
+def test_a_change_of_the_default_list_without_openssh(configured: str, left: list[str]) -> None:
+    assert list(allowed("Ciphers", ("aes128-ctr", "b", "3des-cbc"), configured)) == left
 
 
 def test_nothing_is_said_to_a_channel_behind_its_close_until_its_number_is_given_again() -> None:

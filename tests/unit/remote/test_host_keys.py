@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
+import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -277,3 +279,61 @@ def test_of_two_hosts_under_one_new_name_only_one_key_is_accepted(at: Endpoint) 
     assert len(refused) == 7
     assert all("CHANGED" in reason for reason in refused)
     assert len(at.known_hosts[0].read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("policy", ["strict", "accept-new", "off"])
+@pytest.mark.parametrize(
+    ("revoked", "expected"),
+    [
+        (f"# comment\n\nssh-ed25519 {base64.b64encode(KEY).decode()} node1\n", "revoked"),
+        (f"ssh-ed25519 {base64.b64encode(OTHER).decode()}\n", ""),
+        ("ssh-ed25519\n", "can't be checked"),
+        ("ssh-ed25519 ???\n", "can't be checked"),
+        (None, "can't be checked"),
+    ],
+)
+def test_a_revoked_key_is_refused_even_if_it_is_known(
+    at: Endpoint, tmp_path: Path, policy: Policy, revoked: str | None, expected: str
+) -> None:
+    stored(at, line("[10.0.0.1]:2222", KEY))
+    file = tmp_path / "revoked"
+    if revoked is not None:
+        file.write_text(revoked)
+    endpoint = replace(at, revoked_keys=(file,))
+    if not expected:
+        HostKeys(policy).check(endpoint, "ssh-ed25519", KEY)
+        return
+    with pytest.raises(Unreachable) as caught:
+        HostKeys(policy).check(endpoint, "ssh-ed25519", KEY)
+    assert expected in caught.value.reason
+    assert str(file) in caught.value.reason
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH's client is not on this machine")
+def test_a_key_in_a_revocation_list_of_ssh_keygen_is_refused(at: Endpoint, tmp_path: Path) -> None:
+    keys = {}
+    for name in ("bad", "good"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(command, check=True, timeout=20)
+        keys[name] = base64.b64decode((tmp_path / f"{name}.pub").read_text().split()[1])
+    krl = tmp_path / "krl"
+    command = ["ssh-keygen", "-q", "-k", "-f", str(krl), str(tmp_path / "bad.pub")]
+    subprocess.run(command, check=True, timeout=20, capture_output=True)
+    endpoint = replace(at, revoked_keys=(krl,))
+    with pytest.raises(Unreachable, match="revoked"):
+        HostKeys("accept-new").check(endpoint, "ssh-ed25519", keys["bad"])
+    HostKeys("accept-new").check(endpoint, "ssh-ed25519", keys["good"])
+    krl.write_bytes(krl.read_bytes()[:20])
+    with pytest.raises(Unreachable, match="can't be checked"):
+        HostKeys("accept-new").check(endpoint, "ssh-ed25519", keys["good"])
+
+
+@pytest.mark.parametrize("policy", ["strict", "accept-new"])
+def test_without_a_known_hosts_file_of_the_user_no_key_is_written(at: Endpoint, policy: Policy) -> None:
+    system = at.known_hosts[1]
+    endpoint = replace(at, known_hosts=(system,), can_add_keys=False)
+    with pytest.raises(Unreachable) as caught:
+        HostKeys(policy).check(endpoint, "ssh-ed25519", KEY)
+    assert "--known-hosts" in caught.value.fix
+    assert str(system) not in caught.value.fix
+    assert not system.exists()

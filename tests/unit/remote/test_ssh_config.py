@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import (
     Resolver,
@@ -342,3 +344,28 @@ def test_the_command_to_try_by_hand_says_all_that_the_hostfile_says() -> None:
     assert manual_command(host) == (
         "ssh -l me -p 2200 -i '/k e y' -o IdentitiesOnly=yes -o UserKnownHostsFile=/kh 10.0.0.1 true"
     )
+
+
+@needs_ssh
+def test_algorithms_and_revoked_keys_of_the_ssh_config(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "Host *\n  Ciphers aes256-ctr\n  MACs hmac-sha2-512\n  KexAlgorithms curve25519-sha256\n"
+        f"  RequiredRSASize 3072\n  HostKeyAlgorithms ssh-ed25519\n  RevokedHostKeys {tmp_path}/revoked\n"
+        "  UserKnownHostsFile none\n"
+    )
+    found = Resolver(os.environ).resolve(Host("h", "h", ssh_config=config))
+    assert found.algorithms[:4] == ("aes256-ctr", "hmac-sha2-512", "curve25519-sha256", "ssh-ed25519")
+    assert (found.required_rsa_size, found.revoked_keys) == (3072, (tmp_path / "revoked",))
+    assert not found.can_add_keys
+
+
+def test_an_unsupported_option_is_named_once_for_all_hosts(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  BindAddress 127.0.0.1\n  ConnectTimeout 1\n  Port 1\n")
+    warnings: list[str] = []
+    with Connector(ConnectOptions(connect_timeout=2, on_warning=warnings.append)) as connector:
+        for name in ("a", "b"):
+            with pytest.raises(Unreachable):
+                connector.open(Host(name, "127.0.0.2", user="nobody", ssh_config=config), Cancel())
+    assert [warning.count("BindAddress") for warning in warnings] == [1]

@@ -1,0 +1,72 @@
+"""The ssh algorithms that a connection may use: paramiko's that the user's ssh config allows, without weak ones."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.patterns import list_matches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import paramiko
+
+_WEAK: Final = re.compile(r"cbc|md5|sha1|^ssh-(rsa|dss)$")
+"""Off whatever the ssh config says. paramiko offers some of them, OpenSSH only for old servers."""
+
+
+class Algorithms(NamedTuple):
+    """Lists of the ssh config, as `ssh -G` prints them. An empty one allows everything."""
+
+    ciphers: str = ""
+    macs: str = ""
+    kex: str = ""
+    host_keys: str = ""
+    login_keys: str = ""
+
+
+ANY_ALGORITHMS: Final = Algorithms()
+
+
+def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, known_types: Sequence[str]) -> None:
+    """Prefer fast ciphers and the types of the known host keys; paramiko's order is kept otherwise.
+
+    Raises Unreachable if nothing remains of one of the lists.
+    """
+    options = transport.get_security_options()
+    ciphers = allowed("Ciphers", options.ciphers, configured.ciphers)
+    options.ciphers = sorted(ciphers, key=lambda name: "gcm" not in name)
+    options.digests = allowed("MACs", options.digests, configured.macs)
+    options.kex = allowed("KexAlgorithms", options.kex, configured.kex)
+    key_types = allowed("HostKeyAlgorithms", options.key_types, configured.host_keys)
+    options.key_types = sorted(key_types, key=lambda name: _key_type(name) not in known_types)
+    unnamed: Any = transport  # paramiko has no other way to set it
+    unnamed._preferred_pubkeys = allowed("PubkeyAcceptedAlgorithms", unnamed._preferred_pubkeys, configured.login_keys)
+
+
+def allowed(keyword: str, available: Sequence[str], configured: str) -> tuple[str, ...]:
+    """The available algorithms that this list allows. Raises Unreachable if there are none."""
+    strong = [name for name in available if not _WEAK.search(name)]
+    patterns = ",".join(map(_without_alias, configured.lstrip("-").split(",")))
+    if not configured or configured.startswith(("+", "^")):  # only without OpenSSH: `ssh -G` prints whole lists
+        return tuple(strong)
+    is_denied = configured.startswith("-")
+    result = tuple(name for name in strong if list_matches(patterns, _without_alias(name)) != is_denied)
+    if not result:
+        raise Unreachable(
+            f"ipexctl supports none of the {keyword} that the ssh config allows for it: {configured}",
+            f"allow one of these in the ssh config: {', '.join(strong)}",
+        )
+    return result
+
+
+def _without_alias(name: str) -> str:
+    """curve25519-sha256@libssh.org is the older name of curve25519-sha256."""
+    return name.removesuffix("@libssh.org")
+
+
+def _key_type(algorithm: str) -> str:
+    """The key type of a signature algorithm, as known_hosts names it."""
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
