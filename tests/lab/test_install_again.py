@@ -156,7 +156,10 @@ def test_a_first_host_that_runs_out_of_room_fails_alone(cluster: Cluster, wheelh
     assert "more are needed" in report["hosts"][0]["reason"]
 
 
-def test_a_first_host_without_room_does_not_ask_the_indexes_for_the_others(cluster: Cluster, wheelhouse: Path) -> None:
+def test_a_first_host_without_room_does_not_ask_the_indexes_for_the_others(
+    cluster: Cluster, wheelhouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_TRUSTED_HOST", f"10.77.{cluster.lab.block}.1")
     break_host(cluster.hosts[0], "read-only-home")
     with SimpleIndex(wheelhouse, bind=f"10.77.{cluster.lab.block}.1") as index:
         report = cluster.report("--index-url", index.url, rc=1)

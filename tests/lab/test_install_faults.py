@@ -128,9 +128,13 @@ def test_a_host_lost_on_the_way_is_unreachable_and_the_others_are_ready(cluster:
     assert statuses(cluster.report("--wheelhouse", tmp_path, "--offline")) == {"node1": "ok", "node2": "changed"}
 
 
-def test_the_first_host_fetches_by_itself_where_it_can(cluster: Cluster, wheelhouse: Path) -> None:
+def test_the_first_host_fetches_by_itself_where_it_can(
+    cluster: Cluster, wheelhouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway = cluster.on(0, "ip -4 route show default || true").split()
     ours = gateway[2] if gateway else ".".join([*cluster.hosts[0].address.split(".")[:3], "1"])
+    monkeypatch.setenv("PIP_TRUSTED_HOST", ours)
+    cluster.on(0, f"mkdir -p ~/.config/pip && printf '[global]\\ntrusted-host = {ours}\\n' >~/.config/pip/pip.conf")
     with SimpleIndex(wheelhouse, bind=ours) as index:
         report = cluster.report("--index-url", index.url)
         assert set(statuses(report).values()) == {"changed"}

@@ -10,6 +10,7 @@ import base64
 import http.client
 import netrc
 import os
+import re
 import socket
 import ssl
 import threading
@@ -56,15 +57,14 @@ def read_settings(settings: Mapping[str, Any], logins: Mapping[str, str] | None 
     )
 
 
-class RefusedRedirect(ValueError):
-    """A redirect that is not followed."""
+class RefusedAddress(ValueError):
+    """An address, or the target of a redirect, that is not requested."""
 
 
 class HttpClient:
     """An HTTP client that several threads can use."""
 
-    def __init__(self, settings: HttpSettings, *, allow_plain_redirects: bool = False) -> None:
-        """`allow_plain_redirects`: https may redirect to http, for files whose hash is known."""
+    def __init__(self, settings: HttpSettings) -> None:
         self.logins: dict[str, str] = dict(settings.logins)
         self._settings = settings
         self._contexts: dict[bool, ssl.SSLContext] = {}
@@ -78,7 +78,7 @@ class HttpClient:
             urllib.request.UnknownHandler(),
             urllib.request.HTTPDefaultErrorHandler(),
             urllib.request.HTTPErrorProcessor(),
-            _RedirectHandler(allow_plain_redirects),
+            _RedirectHandler(self.check_encryption),
         ):
             self._opener.add_handler(handler)
 
@@ -95,6 +95,17 @@ class HttpClient:
         if login:
             request.add_unredirected_header("Authorization", login)
         return self._opener.open(request, timeout=timeout)
+
+    def check_encryption(self, url: str) -> None:
+        """Raise a RefusedAddress for http, except to this machine and to the hosts that pip trusts."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        is_own = host in ("localhost", "::1") or re.match(r"127(\.\d+){3}$", host)
+        if parts.scheme == "http" and not is_own and not self._is_trusted(parts):
+            raise RefusedAddress(
+                f"http://{host} is not encrypted, and no trusted host of pip there:"
+                f" pip config set global.trusted-host {host}"
+            )
 
     def load_certificates(self) -> None:
         """Load them now, so that an AgentError comes before the first request over https."""
@@ -122,7 +133,10 @@ class HttpClient:
     def _is_trusted(self, parts: SplitResult) -> bool:
         for name in self._settings.trusted_hosts:
             trusted = urlsplit("//" + name.rpartition("//")[2])
-            if trusted.hostname == parts.hostname and trusted.port in (None, parts.port or 443):
+            if trusted.hostname == parts.hostname and trusted.port in (
+                None,
+                parts.port or (80 if parts.scheme == "http" else 443),
+            ):
                 return True
         return False
 
@@ -165,20 +179,23 @@ class _HttpsHandler(urllib.request.AbstractHTTPHandler):
 
 
 class _RedirectHandler(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, and sends a login to the same origin only."""
+    """Follows redirects, but none from https to http, and sends a login to the same origin only."""
 
-    def __init__(self, allow_plain: bool) -> None:
-        self._allow_plain = allow_plain
+    def __init__(self, check_encryption: Callable[[str], None]) -> None:
+        self._check_encryption = check_encryption
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
-        if new not in ("http", "https") or (old == "https" and new == "http" and not self._allow_plain):
-            raise RefusedRedirect(f"it redirects from {old} to something else")
+        if new not in ("http", "https") or (old == "https" and new == "http"):
+            raise RefusedAddress(f"it redirects from {old} to {new or 'no address'}")
+        is_same_origin = origin_of(newurl) == origin_of(req.full_url)
+        if not is_same_origin:
+            self._check_encryption(newurl)
         redirected = super().redirect_request(req, fp, 307 if code == 308 else code, msg, headers, newurl)
         if redirected is None:
             return None
         login = req.unredirected_hdrs.get("Authorization")
-        if origin_of(newurl) != origin_of(req.full_url):
+        if not is_same_origin:
             redirected.headers.pop("Cookie", None)
         elif login:
             redirected.add_unredirected_header("Authorization", login)
@@ -203,7 +220,7 @@ def is_final(error: Exception) -> bool:
     """Whether the same request would fail again."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500 and error.code not in (408, 416, 429)
-    return isinstance(_cause(error), (ssl.SSLCertVerificationError, FileNotFoundError, RefusedRedirect))
+    return isinstance(_cause(error), (ssl.SSLCertVerificationError, FileNotFoundError, RefusedAddress))
 
 
 def explain(error: Exception, timeout: float | None = None) -> str:

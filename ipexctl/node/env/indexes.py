@@ -52,6 +52,7 @@ def read_page(
     if urlsplit(url).scheme not in ("http", "https"):
         raise SourceUnusable("its address begins with neither http:// nor https:// nor file://")
     try:
+        client.check_encryption(url)
         with client.open(url, timeout=timeout, headers={"Accept": ACCEPT, "Accept-Encoding": "gzip"}) as response:
             on_response()
             data = response.read(MAX_PAGE)

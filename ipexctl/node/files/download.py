@@ -152,7 +152,7 @@ def fetch(request: Json, _: BinaryIO) -> Json:
     files: list[Json] = request["files"]
     timeout: float = request.get("timeout") or _TIMEOUT
     clear(request["store"])
-    client = HttpClient(settings_of(request), allow_plain_redirects=True)  # each file's hash is known
+    client = HttpClient(settings_of(request))
     if any(item["url"].lower().startswith("https:") for item in files):
         client.load_certificates()
     progress = Progress(total_of(files))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.http import HttpClient, HttpSettings, RefusedRedirect, explain, origin_of
+from ipexctl.node.common.http import HttpClient, HttpSettings, RefusedAddress, explain, origin_of
 from tls_helpers import write_certificate
 
 if TYPE_CHECKING:
@@ -96,16 +96,49 @@ def test_a_redirect_to_another_origin_loses_it(plain: str) -> None:
     assert [login is None for _, login in Handler.logins] == [False, True]
 
 
-def test_https_redirects_to_http_only_where_the_caller_allows_it(plain: str, secure: str, certificate: Path) -> None:
-    settings = HttpSettings(cafile=str(certificate))
-    with pytest.raises(RefusedRedirect):
-        ended_at(HttpClient(settings), f"{secure}/302/{plain}/x")
-    assert ended_at(HttpClient(settings, allow_plain_redirects=True), f"{secure}/302/{plain}/x") == f"{plain}/x"
+def test_https_never_redirects_to_http(plain: str, secure: str, certificate: Path) -> None:
+    for trusted in ((), ("127.0.0.1",)):
+        with pytest.raises(RefusedAddress):
+            ended_at(
+                HttpClient(HttpSettings(cafile=str(certificate), trusted_hosts=trusted)), f"{secure}/302/{plain}/x"
+            )
+
+
+def test_a_redirect_leads_to_no_http_host_that_is_not_trusted(plain: str) -> None:
+    """The first two hops lead to the same server; the third name has no address."""
+    url = f"{plain}/302/{plain}/302/http://index.invalid/x"
+    with pytest.raises(RefusedAddress):
+        ended_at(HttpClient(HttpSettings(trusted_hosts=("127.0.0.1",))), url)
+    with pytest.raises(urllib.error.URLError) as caught:
+        ended_at(HttpClient(HttpSettings(trusted_hosts=("index.invalid",))), url)
+    assert "name can't be resolved" in explain(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_refused"),
+    [
+        ("http://index.example/simple", True),
+        ("http://127.0.0.1.example/simple", True),
+        ("http://trusted.example:8080/simple", False),
+        ("http://port.example/simple", False),
+        ("http://port.example:81/simple", True),
+        ("http://localhost:3141/simple", False),
+        ("http://[::1]:3141/simple", False),
+        ("https://index.example/simple", False),
+    ],
+)
+def test_http_is_refused_for_a_host_that_pip_does_not_trust(url: str, is_refused: bool) -> None:
+    client = HttpClient(HttpSettings(trusted_hosts=("trusted.example", "port.example:80")))
+    if not is_refused:
+        client.check_encryption(url)
+        return
+    with pytest.raises(RefusedAddress, match="trusted-host"):
+        client.check_encryption(url)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
 def test_a_redirect_leads_to_no_file(plain: str, url: str) -> None:
-    with pytest.raises((RefusedRedirect, urllib.error.HTTPError)):
+    with pytest.raises((RefusedAddress, urllib.error.HTTPError)):
         ended_at(HttpClient(HttpSettings()), f"{plain}/302/{url}")
 
 

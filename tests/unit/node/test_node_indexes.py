@@ -174,7 +174,7 @@ def test_what_is_wrong_with_a_source_is_said_in_words(wheels: Path, tmp_path: Pa
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         refusing = f"http://127.0.0.1:{unused.getsockname()[1]}/simple"
-        answer = ask(refusing, "http://no-such-host.invalid/simple", str(tmp_path / "none"), "ftp://host/simple")
+        answer = ask(refusing, "https://no-such-host.invalid/simple", str(tmp_path / "none"), "ftp://host/simple")
     assert reasons(answer) == [
         "the connection is refused",
         "its name can't be resolved",
@@ -191,8 +191,17 @@ def test_http_where_https_is_meant_is_said(wheels: Path) -> None:
 def test_a_proxy_is_obeyed(wheels: Path) -> None:
     with SimpleIndex(wheels) as proxy:
         url = "http://index.invalid/simple"
-        assert ask(url, settings={"proxy": proxy.origin})["answered"] == ["source 0"]
-        assert ask(url, env={"http_proxy": proxy.origin})["answered"] == ["source 0"]
+        trusted = ["index.invalid"]
+        assert ask(url, settings={"proxy": proxy.origin, "trusted_hosts": trusted})["answered"] == ["source 0"]
+        answer = ask(url, settings={"trusted_hosts": trusted}, env={"http_proxy": proxy.origin})
+        assert answer["answered"] == ["source 0"]
+
+
+def test_an_http_index_is_not_queried_unless_pip_trusts_its_host(wheels: Path) -> None:
+    with SimpleIndex(wheels) as proxy:
+        answer = ask("http://index.invalid/simple", settings={"proxy": proxy.origin})
+        assert (answer["answered"], sum(proxy.requests.values())) == ([], 0)
+    assert "pip config set global.trusted-host index.invalid" in reasons(answer)[0]
 
 
 def settings(env: Mapping[str, str], python: str = sys.executable) -> dict[str, Any]:
