@@ -11,6 +11,7 @@ from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.scripts import script
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import TimedOut
+from ipexctl.remote.session import OutputCollector
 from ipexctl.trust.config import names_in
 from ipexctl.trust.host_state import HostState
 from ipexctl.trust.host_steps import HostSteps, read_logins
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 _TRUST: Final = "ipexctl trust, with the same -H, --hosts and --limit"
@@ -112,12 +113,7 @@ def log_in(
     command = script(
         "logins.sh", config or "", IDENTITY_COMMAND, str(connect), *ssh_names.values(), label="log into the nodes"
     )
-    output = bytearray()
-
-    def sink(stream: Stream, data: bytes) -> None:
-        if stream == "stdout":
-            output.extend(data)
-
+    output = OutputCollector()
     with contextlib.suppress(TimedOut):
-        session.run(command, sink, timeout=seconds, cancel=cancel)
-    return read_logins(bytes(output), names, LoginAttempt(124, ""))
+        session.run(command, output.sink, timeout=seconds, cancel=cancel)
+    return read_logins(output.stdout, names, LoginAttempt(124, ""))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.parse import parse
 from ipexctl.facts.probe import probe_command
 from ipexctl.remote.outcome import HostError, HostResult
+from ipexctl.remote.session import OutputCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,22 +52,16 @@ class HostFacts(HostResult):
         return skew(self.facts.clock, self.sent, self.received)
 
 
-class _Output:
+class _Output(OutputCollector):
     """Collects a host's output, with the time of its first byte."""
 
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.received: float | None = None
+    received: float | None = None
 
     def sink(self, stream: Stream, data: bytes) -> None:
         if stream == "stdout":
             if self.received is None:
                 self.received = time.time()
-            self.pieces.append(data)
-
-    @property
-    def text(self) -> str:
-        return b"".join(self.pieces).decode("utf-8", "replace")
+            super().sink(stream, data)
 
 
 def _ignore_step(host: Host, step: str, seconds: float) -> None:
@@ -99,10 +94,10 @@ def gather(
         except HostError as error:
             status, reason, fix = error.status, error.reason, error.fix
         else:
-            if not output.pieces:
+            if not output.stdout:
                 status, reason = "failed", f"the probe printed nothing ({ended})"
         on_step(host, "probed", time.monotonic() - probed_at)
-        facts = parse(output.text) if output.pieces else None
+        facts = parse(output.stdout.decode("utf-8", "replace")) if output.stdout else None
         seconds = time.monotonic() - started
         return HostFacts(host, status, reason, fix, seconds, facts, sent=sent, received=output.received)
 

@@ -6,6 +6,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipexctl.remote.outcome import HostError
+
 FENCE = b"\x1e"
 MAX_LINE = 128 * 1024 - 1
 """Linux refuses an argument of 128 KiB or more, and sshd passes the whole line as one argument."""
@@ -95,6 +97,8 @@ class FenceFilter:
         if end < 0:
             if start < 0:
                 self._held = self._held[-self._KEEP :]
+            elif len(self._held) - start > self._KEEP:
+                raise HostError("it sends output that can't be read: a marker without its end")
             return b""
         self.passed = True
         self.tag = self._held[start + len(self._mark) : end].strip()

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 _STDERR_KEPT: Final = 8192
 _CHUNK: Final = 1 << 18
-_LONGEST_LINE: Final = 64 << 20
+_LONGEST_LINE: Final = 32 << 20
 """Bytes of one event; a host that sends more without a newline is cut off."""
+_MOST_VALUES: Final = 1_000_000
+"""Values in one event: `[],[],…` takes 20 times its length when it is decoded."""
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
 _TOO_OLD: Final = 97
 _zip_lock = threading.Lock()
@@ -292,7 +294,8 @@ class _Output:
         searched = len(self._buffer)
         self._buffer += data
         while (end := self._buffer.find(b"\n", searched)) >= 0:
-            line = bytes(self._buffer[:end])
+            with memoryview(self._buffer) as view:
+                line = bytes(view[:end])
             del self._buffer[: end + 1]
             searched = 0
             self._on_line(line)
@@ -301,10 +304,12 @@ class _Output:
                 self._buffer.clear()
                 return rest
         if len(self._buffer) > _LONGEST_LINE:
-            raise HostError("it sends a line without an end")
+            raise HostError(f"it sends more than {_LONGEST_LINE >> 20} MB without a newline")
         return b""
 
     def _on_line(self, line: bytes) -> None:
+        if sum(map(line.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+            raise HostError("it sends an answer with too many values")
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):  # not of the agent: a login script printed it

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Protocol
+
+from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.command import Command
 
 Stream = Literal["stdout", "stderr"]
+MAX_OUTPUT: Final = 16 << 20
+"""Bytes of output that are collected of one command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,27 @@ class Captured:
     ended: Ended
     stdout: bytes
     stderr: bytes
+
+
+class OutputCollector:
+    """A sink for output that is known to be short. Raises a HostError when a host sends more than MAX_OUTPUT."""
+
+    def __init__(self) -> None:
+        self._data: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+
+    def sink(self, stream: Stream, data: bytes) -> None:
+        collected = self._data[stream]
+        if len(collected) + len(data) > MAX_OUTPUT:
+            raise HostError(f"it sends more than {MAX_OUTPUT >> 20} MB on {stream}", "does a login script there print?")
+        collected += data
+
+    @property
+    def stdout(self) -> bytes:
+        return bytes(self._data["stdout"])
+
+    @property
+    def stderr(self) -> bytes:
+        return bytes(self._data["stderr"])
 
 
 class CommandTimes:
@@ -95,12 +120,6 @@ def capture(
     cancel: Cancel | None = None,
 ) -> Captured:
     """Run a command and collect its output."""
-    pieces: dict[Stream, list[bytes]] = {"stdout": [], "stderr": []}
-    ended = session.run(
-        command,
-        lambda stream, data: pieces[stream].append(data),
-        stdin=stdin,
-        timeout=timeout,
-        cancel=cancel,
-    )
-    return Captured(ended, b"".join(pieces["stdout"]), b"".join(pieces["stderr"]))
+    output = OutputCollector()
+    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel)
+    return Captured(ended, output.stdout, output.stderr)
