@@ -97,7 +97,7 @@ def _out_of_memory(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     return Cause(
         "memory.oom",
         f"{host} ran out of memory{limited}, and the kernel killed rank {rank} to free some",
-        "a smaller batch, fewer ranks per node (--ppn) or fewer DataLoader workers; its output: "
+        "use a smaller batch, fewer ranks per node (--ppn) or fewer DataLoader workers; its output: "
         f"ipexctl logs {run} -r {rank}",
         "likely",
         rank,
@@ -110,7 +110,7 @@ def _lost(snapshot: RunSnapshot, first: Failure) -> Cause:
         return Cause(
             "node.cut_off",
             f"node0 ({snapshot.node0}) lost every other node at once: its network link is cut, or the whole network",
-            "ipexctl doctor looks at the network among the nodes; then run it again",
+            "ipexctl doctor checks the network between the nodes; then run it again",
             "possible",
         )
     if "disconnected:" in snapshot.status.reason or "hung up" in snapshot.status.reason:  # the latter in older records
@@ -126,7 +126,8 @@ def _lost(snapshot: RunSnapshot, first: Failure) -> Cause:
     return Cause(
         "node.lost",
         f"{first.host} is down, its network link is cut, or it is frozen",
-        f"is it up? ipexctl doctor --limit {first.host}; without it: ipexctl run --limit '!{first.host}' …",
+        f"check whether it is up: ipexctl doctor --limit {first.host}; to run without it: "
+        f"ipexctl run --limit '!{first.host}' …",
         "possible",
         first.rank,
         first.host or "",

@@ -138,7 +138,9 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
         snapshot = None
     if snapshot is not None and snapshot.status.state in FINAL:
         verdict = diagnose(snapshot)
-        return Answer(record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy here")))
+        return Answer(
+            record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy on the control machine"))
+        )
     return Answer(record, _unknown(record, snapshot, away, error.advice), 3 if is_away else 1)
 
 
@@ -154,9 +156,9 @@ def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: st
             if snapshot.now and snapshot.status.started
             else ""
         )
-        notes.append(f"when it was last seen from here, {age}it was {snapshot.status.state}")
+        notes.append(f"at the last contact, {age}it was {snapshot.status.state}")
     if fix:
         notes.append(fix)
-    headline = f"what became of run {record.id} is not known here: {away}"
+    headline = f"the outcome of run {record.id} is not known: {away}"
     after = f"ipexctl logs {record.id}" if snapshot is not None else "ipexctl ps"
     return Diagnosis(record.id, "unknown", headline, notes=tuple(notes), next=(after,))

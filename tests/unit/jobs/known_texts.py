@@ -512,13 +512,13 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` names the rank that failed first, how it ended and what it said last, and looks for the likely cause
-in the texts below: of that rank, of mpirun, and of the others where its own words only say that somebody else has
-gone. What is printed, what it means, and what to type; the ids are in `why --json` and don't change. In the examples
-rank 1 on node2 said it, and the hosts are node[1-3].
+`ipexctl why RUN` names the rank that failed first, how it ended and its last lines. It searches for the texts below in
+the output of that rank and of mpirun, and in the output of the other ranks if that rank only reports a lost peer. Each
+section has the text, its meaning, and what to do. The ids are in `why --json` and do not change. In the examples rank 1
+on node2 printed the text, and the hosts are node[1-3].
 
-A loss that is NaN is no failure: such a run goes on, and ends well. A run that ended badly without a text known here
-gets its exception named, or its exit code, and the last 30 lines of the rank in any case.
+A loss of NaN is not a failure: such a run ends normally. If a failed run printed no known text, `why` names the
+exception or the exit code. It always shows the last 30 lines of the rank.
 """
 
 
@@ -548,8 +548,8 @@ def _printed(text: Text) -> str:
     if text.text:
         return text.text
     if text.signal:
-        return f"(killed by {signal.Signals(text.signal).name}, and says nothing)"
-    return f"(exit code {text.exit_code}, and no exception)"
+        return f"(killed by {signal.Signals(text.signal).name}, without a message)"
+    return f"(exit code {text.exit_code}, without an exception)"
 
 
 if __name__ == "__main__":

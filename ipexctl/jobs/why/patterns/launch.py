@@ -1,6 +1,6 @@
-"""Known texts of a start that didn't come about: mpirun and its daemons, ssh, oneCCL and its libraries.
+"""Known error texts of a failed start: mpirun and its daemons, ssh, oneCCL and its libraries.
 
-Rows go from special to common; a row's id is what docs/troubleshooting.md calls it.
+Special patterns come before common ones; docs/troubleshooting.md has the ids.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from ipexctl.jobs.why.patterns.match import KnownError
 if TYPE_CHECKING:
     from ipexctl.jobs.why.patterns.match import PatternMatch
 
-_TRUST: Final = "ipexctl trust lets node0 in everywhere; ipexctl doctor tells what is wrong"
-_INSTALL: Final = "ipexctl install puts the environment on every node; a second call only where it is missing"
-_DOCTOR_WAYS: Final = "ipexctl doctor shows which ways between the nodes are closed; another network: --iface NAME|CIDR"
+_TRUST: Final = "ipexctl trust lets node0 log in to every node; ipexctl doctor shows the reason"
+_INSTALL: Final = "ipexctl install installs the environment on every node where it is missing"
+_DOCTOR_WAYS: Final = (
+    "ipexctl doctor shows which connections between the nodes fail; another network: --iface NAME|CIDR"
+)
 _NODE: Final = r"Unable to run bstrap_proxy on (?P<node>\S+) \(pid \d+, exit code "
 
 
@@ -23,8 +25,8 @@ def _proxy_ended(found: PatternMatch) -> tuple[str, str]:
     status = int(found.groups["status"])
     how = f"exit code {status >> 8}" if status >> 8 else f"signal {status & 127}"
     return (
-        f"mpirun's daemon on {found.groups['node']} ended at its start ({how})",
-        "ipexctl doctor tells what is wrong on that node, and between it and node0",
+        f"mpirun's daemon on {found.groups['node']} ended at start ({how})",
+        "ipexctl doctor checks that node, and its network to node0",
     )
 
 
@@ -32,18 +34,21 @@ def _rank_killed(found: PatternMatch) -> tuple[str, str]:
     by, place, rank = (found.groups[name] for name in ("number", "place", "number_of_rank"))
     return (
         (
-            f"mpirun says that what it had started as rank {rank} on {place} was killed by signal {by}: the wrapper "
-            "of the rank itself was ended, by somebody or by the kernel for want of memory"
+            f"mpirun reports that rank {rank} on {place} was killed by signal {by}: the rank's wrapper process was "
+            "killed, by a user or by the kernel because memory was short"
         ),
-        f"on that node: dmesg -T | tail shows what the kernel did; ipexctl logs {found.context.run} -r {rank}",
+        (
+            "on that node, as root: dmesg -T | tail shows what the kernel killed; ipexctl logs "
+            f"{found.context.run} -r {rank}"
+        ),
     )
 
 
 def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
     return (
-        f"MPI gave up in {found.groups['call']} before the ranks could talk",
+        f"MPI failed in {found.groups['call']} before the ranks were connected",
         (
-            f"its own words: ipexctl logs {found.context.run} --stderr; ipexctl doctor looks at the network among the "
+            f"its messages: ipexctl logs {found.context.run} --stderr; ipexctl doctor checks the network between the "
             "nodes"
         ),
     )
@@ -53,8 +58,9 @@ def _no_library(found: PatternMatch) -> tuple[str, str]:
     return (
         f"the library {found.groups['library']} is not found on {fold(found.hosts)}",
         (
-            "ipexctl envs shows whether the environment is whole there, ipexctl install mends it; one of your own: "
-            "--setup FILE, or -x LD_LIBRARY_PATH=DIR"
+            "ipexctl envs shows whether the environment is complete there, ipexctl install "
+            "repairs it; for a library of "
+            "your own: --setup FILE, or -x LD_LIBRARY_PATH=DIR"
         ),
     )
 
@@ -63,7 +69,7 @@ LAUNCH: Final = (
     KnownError(
         "mpi.ssh_failed",
         (_NODE + r"65280\)",),
-        "node0 can't log into {node} by ssh, and mpirun starts its ranks there that way",
+        "node0 can't log in to {node} by ssh, as mpirun must to start ranks there",
         _TRUST,
         "anywhere",
     ),
@@ -77,14 +83,15 @@ LAUNCH: Final = (
     KnownError(
         "mpi.node0_name",
         (_NODE + r"768\)", r"getaddrinfo returned error -3"),
-        "a node can't resolve node0's name, which mpirun's daemons were told to connect to",
-        "name the network, and names are no longer needed: --iface NAME|CIDR; or put node0 into /etc/hosts there",
+        "a node can't resolve node0's name, to which mpirun's daemons connect",
+        "use addresses in place of names: --iface NAME|CIDR; or add node0 to /etc/hosts on that node",
         "anywhere",
     ),
     KnownError(
         "mpi.firewall",
         (r"unable to connect to server (?P<server>\S+) at port (?P<port>\d+) \(check for firewalls!\)",),
-        "a node can't connect to {server} at port {port}, where mpirun listens: a firewall, or the wrong network",
+        "a node can't connect to {server} at port {port}, where mpirun listens: a firewall "
+        "blocks it, or it is the wrong network",
         _DOCTOR_WAYS,
         "anywhere",
     ),
@@ -92,43 +99,44 @@ LAUNCH: Final = (
     KnownError(
         "mpi.no_interface",
         (r"unable to find interface (?P<iface>\S+)",),
-        "there is no network interface {iface} on one of the nodes",
-        "leave --iface out, or name the network by its addresses, which holds on every node: --iface 10.0.0.0/24",
+        "a node has no network interface {iface}",
+        "leave --iface out, or name the network by its addresses, which are the same on every "
+        "node: --iface 10.0.0.0/24",
         "anywhere",
     ),
     KnownError(
         "mpi.no_hydra",
         (r"mpiexec\.hydra: (?:command )?not found",),
-        "mpirun doesn't find mpiexec.hydra: the bin directory of its environment isn't on PATH",
-        "without --mpi the environment's own is taken; else --mpi PATH of an mpirun that is whole",
+        "mpirun can't find mpiexec.hydra: the bin directory of its environment is not on PATH",
+        "leave --mpi out to use the environment's own mpirun, or name a complete one: --mpi PATH",
         "anywhere",
     ),
     KnownError(
         "mpi.no_python",
         (r"HYD_spawn .*execvp error on file (?P<file>\S+) \(No such file or directory\)",),
-        "{file} is not there on one of the nodes",
-        _INSTALL + "; with --python it must lie at one path on all",
+        "{file} does not exist on one of the nodes",
+        _INSTALL + "; with --python, the path must exist on every node",
         "anywhere",
     ),
     KnownError(
         "mpi.no_daemon",
         (r"(?:prted|orted): (?:command )?not found", r"(?:prted|orted): No such file or directory"),
-        "Open MPI's daemon is not found on one of the nodes",
+        "a node has no Open MPI daemon",
         _INSTALL,
         "anywhere",
     ),
     KnownError(
         "mpi.no_slots",
         (r"There are not enough slots available in the system",),
-        "Open MPI was told of fewer slots than ranks",
-        "slots=N in the hostfile, fewer ranks: -n, --ppn; or --mpi intel",
+        "Open MPI has fewer slots than ranks",
+        "set slots=N in the hostfile, start fewer ranks with -n or --ppn, or use --mpi intel",
         "anywhere",
     ),
     KnownError(
         "ssh.host_key",
         (r"Host key verification failed",),
         "node0 doesn't know the host key of a node, or the key has changed",
-        "ipexctl trust pins the keys that this machine has verified",
+        "ipexctl trust gives node0 the keys that the control machine has verified",
         "anywhere",
     ),
     KnownError("ssh.denied", (r"Permission denied \(publickey",), "a node refuses node0's key", _TRUST, "anywhere"),
@@ -136,7 +144,8 @@ LAUNCH: Final = (
         "ssh.no_name",
         (r"Could not resolve hostname (?P<name>[^\s:]+)",),
         "node0 can't resolve the name {name}",
-        "an address instead: internal=ADDRESS behind the host in the hostfile; ipexctl doctor shows who knows whom",
+        "use an address: internal=ADDRESS behind the host in the hostfile; ipexctl doctor shows "
+        "which names resolve where",
         "anywhere",
     ),
     KnownError(
@@ -149,54 +158,55 @@ LAUNCH: Final = (
     KnownError(
         "run.wrong_mpi",
         (r"mpirun told this rank its number in none of", r"mpirun says there are \d+ ranks, and the plan \d+"),
-        "the mpirun that was started doesn't fit the ranks: each has to be told its number and how many there are",
-        "--mpi intel, openmpi or mpich as the environment has it; ipexctl run --dry-run shows the line",
+        "this mpirun does not match the plan: its ranks got no rank number, or another number of ranks",
+        "use the MPI of the environment: --mpi intel, openmpi or mpich; ipexctl run --dry-run shows the mpirun line",
         "anywhere",
     ),
     KnownError(
         "run.no_directory",
         (r"^ipexctl: (?P<place>[^:]+): (?P<what>.*); is the project synced to this path\?",),
-        "the project's directory is not there on {place}: {what}",
-        "ipexctl sync brings it to every node; with --no-sync it has to lie there already",
+        "the project's directory can't be used on {place}: {what}",
+        "ipexctl sync uploads it to every node; with --no-sync it must exist there already",
     ),
     KnownError(
         "run.no_command",
         (r"^ipexctl: (?P<place>[^:]+): (?P<what>.+: (?:No such file|Permission denied|Exec format)[\w ]*)$",),
         "the command can't be started on {place}: {what}",
-        "ipexctl exec -- ls -l FILE shows who has it; a program of the environment: its name alone",
+        "ipexctl exec -- ls -l FILE shows which hosts have it; name a program of the environment without a path",
     ),
     KnownError(
         "run.setup_failed",
         (r"^ipexctl: (?P<place>[^:]+): (?P<what>.+ could not be sourced: .*)$",),
         "the --setup file failed on {place}: {what}",
-        "it has to work for every node, in bash, without a terminal: ipexctl exec --shell 'bash -c \". FILE\"'",
+        "it must work on every node, in bash, without a terminal; test it: ipexctl exec --shell 'bash -c \". FILE\"'",
     ),
     KnownError(
         "ccl.setvars_in_dash",
         (r"prepend_path: not found",),
-        "setvars.sh was sourced by a shell that isn't bash, and set only half of what is needed",
+        "setvars.sh was sourced by a shell other than bash and set only some of its variables",
         "--setup FILE sources it in bash on every node",
         "anywhere",
     ),
     KnownError(
         "ccl.vars_not_setvars",
         (r"could not open the library: libfabric\.so",),
-        "oneCCL finds no libfabric: vars.sh was sourced where setvars.sh was needed",
-        "source setvars.sh, in bash: --setup FILE; or ipexctl install, whose environment needs neither",
+        "oneCCL can't find libfabric: vars.sh was sourced in place of setvars.sh",
+        "source setvars.sh in bash: --setup FILE; or use ipexctl install, whose environment needs neither",
         "anywhere",
     ),
     KnownError(
         "ccl.no_mpi_root",
         (r"neither I_MPI_ROOT nor ONEAPI_ROOT is set",),
-        "oneCCL was given Intel MPI's libraries and not its root",
-        "--setup with Intel MPI's setvars.sh, or -x I_MPI_ROOT=DIR; ipexctl install sets up one that needs neither",
+        "oneCCL found Intel MPI's libraries, but I_MPI_ROOT is not set",
+        "use --setup with Intel MPI's setvars.sh, or -x I_MPI_ROOT=DIR; an environment of "
+        "ipexctl install needs neither",
         "anywhere",
     ),
     KnownError(
         "ccl.no_transport",
         (r"could not initialize any transport library", r"could not open the library: libmpi\.so"),
-        "oneCCL finds no MPI library: its setvars.sh has not been sourced",
-        "ipexctl install sets up an environment that needs no setvars.sh; else --setup FILE that sources it",
+        "oneCCL can't find an MPI library: its setvars.sh was not sourced",
+        "ipexctl install installs an environment that needs no setvars.sh; in your own, source it: --setup FILE",
     ),
     KnownError(
         "ccl.no_provider",
@@ -205,39 +215,39 @@ LAUNCH: Final = (
             r"can't create providers for name",
             r"OFI fi_getinfo\(\) failed",
         ),
-        "libfabric has no provider that works: FI_PROVIDER or FI_PROVIDER_PATH names one that isn't there",
-        "leave both unset, or -x FI_PROVIDER=tcp; ipexctl run --dry-run shows what is set, and why",
+        "libfabric has no provider that works: FI_PROVIDER or FI_PROVIDER_PATH names one that does not exist",
+        "leave both unset, or use -x FI_PROVIDER=tcp; ipexctl run --dry-run shows the variables and their reasons",
         "anywhere",
     ),
     KnownError(
         "ccl.no_libccl",
         (r"libccl\.so\.\d+: cannot open shared object file",),
-        "the oneCCL library isn't found on {host}",
+        "the oneCCL library is not found on {host}",
         _INSTALL,
     ),
     KnownError(
         "ccl.not_imported",
         (r"Unknown backend type ccl", r"Invalid backend: 'ccl'", r"Unknown c10d backend type CCL"),
-        "the script asks for the ccl backend and never imports the oneCCL bindings, or the environment has none",
-        "import oneccl_bindings_for_pytorch before init_process_group; without it: --backend gloo",
+        "the script uses the ccl backend without importing the oneCCL bindings, or the environment has none",
+        "import oneccl_bindings_for_pytorch before init_process_group, or use --backend gloo",
     ),
     KnownError(
         "ccl.other_torch",
         (r"liboneccl_bindings_for_pytorch\.so: undefined symbol: (?P<symbol>\S+)",),
-        "the oneCCL bindings were built for another torch than the one that is installed",
-        "ipexctl install puts a pair on every node that belongs together; ipexctl versions shows the pairs",
+        "the oneCCL bindings were built for another torch than the installed one",
+        "ipexctl install installs a matching pair on every node; ipexctl versions shows the pairs",
     ),
     KnownError(
         "ccl.newer_oneccl",
         (r"undefined symbol: _ZNK4sycl", r"libsycl\.so\.\d+: cannot open"),
-        "oneCCL is newer than the one the bindings were built with",
-        "ipexctl install takes the one that fits; ipexctl versions shows which that is",
+        "oneCCL is newer than the version the bindings were built with",
+        "ipexctl install installs the matching version; ipexctl versions shows it",
     ),
     KnownError(
         "ccl.workers_unplaced",
         (r"unexpected number of values.*CCL_WORKER_AFFINITY", r"CCL_WORKER_AFFINITY.*unexpected number of values"),
-        "CCL_WORKER_AFFINITY doesn't have one core for each worker of each rank on the node",
-        "leave it unset: it is planned for each host; ipexctl run --dry-run shows it",
+        "CCL_WORKER_AFFINITY must name one core for each worker of each rank on the node, and does not",
+        "leave it unset: ipexctl sets it for each host; ipexctl run --dry-run shows it",
     ),
     KnownError(
         "mpi.gave_up",
@@ -250,8 +260,8 @@ LAUNCH: Final = (
     KnownError(
         "ccl.no_start",
         (r"failed to initialize ATL", r"oneCCL: \S+ \S+: EXCEPTION: (?P<what>.*)"),
-        "oneCCL couldn't be started on {host}",
-        "ipexctl doctor looks at the network; one that always works: --backend gloo",
+        "oneCCL failed to start on {host}",
+        "ipexctl doctor checks the network; a backend without oneCCL: --backend gloo",
         "vague",
         "possible",
     ),
@@ -272,14 +282,13 @@ LAUNCH: Final = (
         "mpi.cant_start",
         (r"mpirun can't be started(?: again)?: (?P<why>.*)",),
         "mpirun can't be started on {host}: {why}",
-        "ipexctl install brings one; ipexctl doctor shows which there are; another: --mpi PATH",
+        "ipexctl install installs one; ipexctl doctor shows the installed ones; use another: --mpi PATH",
         "vague",
     ),
     KnownError(
         "mpi.ended",
         (r"mpirun was (?:ended by SIG\w+|told to end)",),
-        "mpirun itself was ended on {host}, and not by ipexctl: by another session of yours, or by the kernel for want "
-        "of memory",
+        "mpirun was ended on {host}, and not by ipexctl: by a user, or by the kernel because memory was short",
         "on {host}, as root: dmesg -T | grep -i kill; then run it again",
         "vague",
         "possible",
@@ -287,24 +296,24 @@ LAUNCH: Final = (
     KnownError(
         "run.not_begun",
         (r"did not begin within (?P<seconds>[\d.]+) s",),
-        "ranks were not there {seconds} s after mpirun's start: a login that hangs, a home that does, or a machine "
-        "with too much to do",
-        "ipexctl doctor tries the logins from node0, and the homes",
+        "ranks did not start within {seconds} s after mpirun: a login or a home directory hangs, or a machine is "
+        "overloaded",
+        "ipexctl doctor tests the logins from node0 and the home directories",
         "vague",
         "possible",
     ),
     KnownError(
         "mpi.downstream",
         (r"Downstream from host (?P<node>\S+) exited abnormally",),
-        "mpirun lost its daemon on {node}: it was killed there, or the ssh that held it broke",
-        "is the machine up? ipexctl doctor --limit {node}",
+        "mpirun lost its daemon on {node}: it was killed there, or its ssh connection broke",
+        "check whether the machine is up: ipexctl doctor --limit {node}",
         "vague",
         "possible",
     ),
     KnownError(
         "ccl.shm_only",
         (r"libfabric provider: shm",),
-        "libfabric has picked the provider shm, which doesn't leave the machine: ranks on several hosts wait for ever",
+        "libfabric uses the provider shm, which works inside one machine only: ranks on several hosts hang",
         "-x FI_PROVIDER=tcp",
         "aside",
         "possible",
@@ -312,9 +321,8 @@ LAUNCH: Final = (
     KnownError(
         "ccl.not_under_mpirun",
         (r"did not find MPI-launcher specific variables, switch to ATL/OFI",),
-        "oneCCL wasn't started by mpirun's own variables and switched to another transport, on which ranks may wait "
-        "for ever",
-        "start the script itself, not torchrun inside of it: ipexctl run SCRIPT.py",
+        "oneCCL found no variables of mpirun and switched to another transport, on which ranks may hang",
+        "run the script directly, without torchrun: ipexctl run SCRIPT.py",
         "aside",
         "possible",
     ),

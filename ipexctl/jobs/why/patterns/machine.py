@@ -1,6 +1,6 @@
-"""Known texts and ways of ending that come from the machine: memory, disks, limits, signals, its processor.
+"""Known error texts and signals that come from the machine: memory, disks, limits, the processor.
 
-Rows go from special to common; a row's id is what docs/troubleshooting.md calls it.
+Special patterns come before common ones; docs/troubleshooting.md has the ids.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ipexctl.jobs.why.patterns.match import PatternMatch
 
 _SHM: Final = (
-    "more of it, as root: mount -o remount,size=8G /dev/shm (in a container: --shm-size 8g); or fewer DataLoader "
+    "enlarge it, as root: mount -o remount,size=8G /dev/shm (in a container: --shm-size 8g); or use no DataLoader "
     "workers: num_workers=0"
 )
-_LESS_MEMORY: Final = "a smaller batch, fewer ranks on a node (--ppn), fewer DataLoader workers"
+_LESS_MEMORY: Final = "use a smaller batch, fewer ranks per node (--ppn) or fewer DataLoader workers"
 _TIERS: Final = {
     "amx": "AVX-512 and AMX",
     "avx512_bf16": "AVX-512 with bfloat16",
@@ -31,16 +31,14 @@ _TIERS: Final = {
 def _illegal(found: PatternMatch) -> tuple[str, str]:
     host = found.words.host
     can = _TIERS.get(found.context.tiers.get(host, ""))
-    has = f", whose processor has {can}" if can else ""
+    has = f"; it has {can}" if can else ""
     others = sorted({tier for name, tier in found.context.tiers.items() if name != host and tier})
-    more = " (others of this run have more)" if can and others and others != [found.context.tiers[host]] else ""
+    more = " (other hosts of this run have more)" if can and others and others != [found.context.tiers[host]] else ""
     return (
+        f"the processor of {host} does not support an instruction of a program or library{has}{more}",
         (
-            f"something was built for another processor than that of {host}{has}{more}: it met an instruction it can't "
-            "do"
-        ),
-        (
-            f"ipexctl doctor says what each processor can; ipexctl install takes a stack that runs on all, or --limit "
+            "ipexctl doctor shows each processor's instruction set; ipexctl install takes a "
+            "stack that runs on all; or --limit "
             f"'!{host}'"
         ),
     )
@@ -52,11 +50,11 @@ def _worker_killed(found: PatternMatch) -> tuple[str, str]:
         return f"a DataLoader worker on {found.words.host} ran out of shared memory (/dev/shm)", _SHM
     if "Killed" in by:
         return (
-            f"a DataLoader worker on {found.words.host} was killed, most likely by the kernel for want of memory",
+            f"a DataLoader worker on {found.words.host} was killed, most likely by the kernel because memory was short",
             _LESS_MEMORY,
         )
     return (
-        f"a DataLoader worker on {found.words.host} died{' of ' + by if by else ''}; what it said is above that line",
+        f"a DataLoader worker on {found.words.host} died{' of ' + by if by else ''}; its own error is above that line",
         f"num_workers=0 shows the worker's own error; ipexctl logs {found.context.run} -r {found.words.rank} --stderr",
     )
 
@@ -66,7 +64,7 @@ def _full(found: PatternMatch) -> tuple[str, str]:
         return f"shared memory (/dev/shm) is full on {fold(found.hosts)}", _SHM
     return (
         f"a disk is full on {fold(found.hosts)}, or a quota is used up",
-        "which one: ipexctl exec -- df -h . /tmp /dev/shm; checkpoints may need another place, or to be fewer",
+        "find it: ipexctl exec -- df -h . /tmp /dev/shm; write checkpoints to another place, or fewer of them",
     )
 
 
@@ -76,16 +74,16 @@ def _segfault(found: PatternMatch) -> tuple[str, str] | None:
     if found.context.plan.get("backend") == "ccl":
         return (
             (
-                f"rank {words.rank} crashed in a library{at}; with the ccl backend that is often oneCCL older than its "
-                "bindings, which fails at the first collective"
+                f"rank {words.rank} crashed in a library{at}; with the ccl backend, a oneCCL older than its bindings "
+                "often does this at the first collective"
             ),
-            "ipexctl install tries a real all-reduce on every node; does it happen without oneCCL? --backend gloo",
+            "ipexctl install tests an all-reduce on every node; to test without oneCCL: --backend gloo",
         )
     return (
         f"rank {words.rank} crashed in a library{at}",
         (
-            "packages built for another torch do that: ipexctl envs shows what is there; is it always this node? "
-            f"ipexctl run --limit '!{words.host}'"
+            "packages built for another torch often do this: ipexctl envs shows the versions; to test without this "
+            f"node: ipexctl run --limit '!{words.host}'"
         ),
     )
 
@@ -110,7 +108,7 @@ MACHINE: Final = (
             r"unable to mmap \d+ bytes from file",
             r"Bus error",
         ),
-        "{host} has too little shared memory (/dev/shm) for what ranks and DataLoader workers keep there",
+        "{host} has too little shared memory (/dev/shm) for its ranks and DataLoader workers",
         _SHM,
         signals=(signal.SIGBUS,),
     ),
@@ -124,7 +122,7 @@ MACHINE: Final = (
             r"Unable to allocate .+ for an array",
             r"\[Errno 12\] Cannot allocate memory",
         ),
-        "{host} has no memory left for what rank {rank} asked for",
+        "{host} has too little memory for an allocation of rank {rank}",
         _LESS_MEMORY,
     ),
     KnownError(
@@ -137,8 +135,8 @@ MACHINE: Final = (
     KnownError(
         "disk.read_only",
         (r"\[Errno 30\] Read-only file system: '(?P<path>[^']+)'", r"Read-only file system"),
-        "the script writes where nothing can be written on {host}: {path}",
-        "a place below the home or /tmp; ipexctl exec -- touch FILE shows where it works",
+        "the script writes to a read-only filesystem on {host}: {path}",
+        "write below the home or /tmp; ipexctl exec -- touch FILE tests a path",
     ),
     KnownError(
         "disk.stale",
@@ -149,8 +147,9 @@ MACHINE: Final = (
     KnownError(
         "limit.files",
         (r"\[Errno 24\] Too many open files", r"Too many open files"),
-        "rank {rank} has more files open than it may",
-        "torch.multiprocessing.set_sharing_strategy('file_system'), fewer DataLoader workers; the limit: ulimit -n",
+        "rank {rank} has reached its limit of open files",
+        "use torch.multiprocessing.set_sharing_strategy('file_system') or fewer DataLoader "
+        "workers; the limit: ulimit -n",
     ),
     KnownError(
         "limit.threads",
@@ -161,8 +160,8 @@ MACHINE: Final = (
             r"OMP: Error #\d+: .*[Tt]hread",
             r"\[Errno 11\] Resource temporarily unavailable",
         ),
-        "{host} lets this account start no more threads or processes",
-        "fewer ranks on a node (--ppn), --omp N, fewer DataLoader workers; the limit there: ulimit -u",
+        "this account has reached its limit of threads and processes on {host}",
+        "use fewer ranks per node (--ppn), --omp N or fewer DataLoader workers; the limit there: ulimit -u",
     ),
     KnownError(
         "cpu.illegal_instruction",
@@ -175,8 +174,8 @@ MACHINE: Final = (
     KnownError(
         "memory.killed",
         (r"Out of memory: Killed process", r"oom-kill:constraint"),
-        "somebody or something killed rank {rank} outright, and not ipexctl: most often the kernel, out of memory",
-        "on {host}, as root: dmesg -T | grep -i kill; if it was memory: " + _LESS_MEMORY,
+        "rank {rank} was killed, and not by ipexctl: most often by the kernel because memory was short",
+        "on {host}, as root: dmesg -T | grep -i kill shows it; if memory was short: " + _LESS_MEMORY,
         confidence="possible",
         signals=(signal.SIGKILL,),
     ),
@@ -192,8 +191,8 @@ MACHINE: Final = (
     KnownError(
         "process.aborted",
         (r"terminate called after throwing an instance of '(?P<what>[^']+)'", r"Fatal Python error: Aborted"),
-        "a library gave up in rank {rank} and ended the process; what it said stands above",
-        "all of it: ipexctl logs {run} -r {rank} --stderr",
+        "a library aborted the process of rank {rank}; its message is above",
+        "the whole message: ipexctl logs {run} -r {rank} --stderr",
         confidence="possible",
         signals=(signal.SIGABRT,),
     ),
@@ -201,24 +200,24 @@ MACHINE: Final = (
         "process.floating_point",
         (r"Floating point exception",),
         "a library in rank {rank} divided by zero",
-        "all it said: ipexctl logs {run} -r {rank} --stderr",
+        "its whole stderr: ipexctl logs {run} -r {rank} --stderr",
         confidence="possible",
         signals=(signal.SIGFPE,),
     ),
     KnownError(
         "process.told_to_go",
         (),
-        "somebody or something told rank {rank} to go, and not ipexctl: another session of yours, a job scheduler, or "
-        "{host} being shut down",
-        "is {host} still up, and yours? ipexctl doctor --limit {host}; then run it again",
+        "rank {rank} was terminated by a signal that ipexctl did not send: from another session of yours, from a job "
+        "scheduler, or because {host} was shut down",
+        "check whether {host} is up and still yours: ipexctl doctor --limit {host}; then run it again",
         confidence="possible",
         signals=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
     ),
     KnownError(
         "limit.cpu_time",
         (),
-        "rank {rank} has used up the processor time that {host} allows a process",
-        "ulimit -t there says how much that is",
+        "rank {rank} has reached the limit of CPU time for a process on {host}",
+        "ulimit -t there shows the limit",
         signals=(signal.SIGXCPU,),
     ),
 )

@@ -271,7 +271,10 @@ def raised(words: RankOutput, context: FailureContext) -> Cause | None:
     at = f" ({words.place})" if words.place else ""
     what = f"{kind}: {said}" if said else kind
     sentence = f"the script raised {shortened(what)}{at}"
-    fix = f"mend that, and run it again; all that rank {words.rank} said: ipexctl logs {context.run} -r {words.rank}"
+    fix = (
+        f"correct that and run it again; the whole output of rank {words.rank}: ipexctl logs "
+        f"{context.run} -r {words.rank}"
+    )
     sure: Confidence = "likely" if words.exit_code in (1, None) else "possible"
     return Cause("script.raised", sentence, fix, sure, words.rank, words.host, _ORDER["raised"])
 

@@ -1,6 +1,6 @@
-"""Known texts of ranks that don't find one another, or have lost one another: rendezvous, gloo, DDP.
+"""Known error texts of ranks that can't find or have lost one another: rendezvous, gloo, DDP.
 
-Rows go from special to common; a row's id is what docs/troubleshooting.md calls it.
+Special patterns come before common ones; docs/troubleshooting.md has the ids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.why.patterns.match import PatternMatch
 
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
-_DOCTOR: Final = "ipexctl doctor shows which ways between the nodes are closed; another network: --iface NAME|CIDR"
+_DOCTOR: Final = "ipexctl doctor shows which connections between the nodes fail; another network: --iface NAME|CIDR"
 
 
 def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
@@ -23,17 +23,20 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
         return None  # it tried that name until the time was over
     if _LOOPBACK.match(place) and len(found.context.hosts) > 1:
         return (
-            f"MASTER_ADDR is {place}, so each node looked for rank 0 on itself, and rank 0 waited for the others",
+            f"MASTER_ADDR is {place}, so each node looked for rank 0 on itself, and rank 0 waited for the other ranks",
             "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank",
         )
     if (found.context.master.addr or place) != place:
         return (
-            f"ranks looked for rank 0 at {place}, and it is at {found.context.master.addr}: MASTER_ADDR was changed",
+            f"ranks looked for rank 0 at {place}, but it is at {found.context.master.addr}: MASTER_ADDR was changed",
             "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank",
         )
     return (
-        f"rank 0 did not answer at {place}:{port} in time: it never got that far, or a firewall is between",
-        f"what rank 0 did: ipexctl logs {found.context.run} -r 0; {_DOCTOR}",
+        (
+            f"rank 0 did not answer at {place}:{port} in time: it had not reached "
+            "init_process_group, or a firewall blocks the port"
+        ),
+        f"the output of rank 0: ipexctl logs {found.context.run} -r 0; {_DOCTOR}",
     )
 
 
@@ -42,18 +45,19 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     own = str(found.context.master.port or "")
     if port and port == own:
         return (
-            f"port {port} of node0, where the ranks were to meet, was taken by another program meanwhile",
-            "run it again: node0 looks for a free port each time; where --master-port is given, leave it out",
+            f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program meanwhile",
+            "run it again: node0 looks for a free port each time; leave --master-port out",
         )
     where = f"port {port}" if port else "a port the script listens on"
     return (
         (
-            f"{where} is in use on {found.words.host}: a port fixed in the script, which another run, or another "
-            "rank of the node, has taken"
+            f"{where} is already in use on {found.words.host}: the script uses a fixed port, and "
+            "another run or another "
+            "rank of the node has it"
         ),
         (
-            "leave MASTER_PORT and ports in the script out, a free one is found for each run; who has it: "
-            "ipexctl exec -- ss -ltnp"
+            "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to see the "
+            "process: ipexctl exec -- ss -ltnp"
         ),
     )
 
@@ -63,11 +67,11 @@ def _joined(found: PatternMatch) -> tuple[str, str]:
     seconds = found.groups["seconds"]
     return (
         (
-            f"only {there} of {all_of_them} ranks came to rank 0 within {seconds} s: others look for it elsewhere, or "
-            "have not got that far"
+            f"only {there} of {all_of_them} ranks connected to rank 0 within {seconds} s: the others use another "
+            "address, or had not reached init_process_group"
         ),
         (
-            "MASTER_ADDR belongs to ipexctl run: not in the script, not in -x; where the others stand: "
+            "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets it; the output of the other ranks: "
             f"ipexctl logs {found.context.run}"
         ),
     )
@@ -77,33 +81,34 @@ NETWORK: Final = (
     KnownError(
         "gloo.loopback",
         (r"connectFullMesh failed.*remote=\[?(?:127\.|::1|localhost)",),
-        "gloo connected ranks over 127.0.0.1: a node's own name stands for the loopback in its /etc/hosts",
-        "leave GLOO_SOCKET_IFNAME to ipexctl run, or -x GLOO_SOCKET_IFNAME=eth0; ipexctl doctor names the node",
+        "gloo connected ranks over 127.0.0.1: a node's own name is a loopback address in its /etc/hosts",
+        "don't set GLOO_SOCKET_IFNAME: ipexctl run sets it; or -x GLOO_SOCKET_IFNAME=eth0; "
+        "ipexctl doctor names the node",
     ),
     KnownError(
         "gloo.no_mesh",
         (r"connectFullMesh failed",),
-        "gloo couldn't connect every rank with every other: a firewall between nodes, or the wrong network",
+        "gloo couldn't connect all ranks with each other: a firewall between nodes, or the wrong network",
         _DOCTOR,
     ),
     KnownError(
         "gloo.no_interface",
         (r"Unable to find address for:? ?(?P<iface>\S*)",),
-        "gloo was told to use the interface {iface}, which has no address on {host}",
-        "leave GLOO_SOCKET_IFNAME out: it is set for each host; ipexctl run --dry-run shows it",
+        "GLOO_SOCKET_IFNAME names the interface {iface}, which has no address on {host}",
+        "don't set GLOO_SOCKET_IFNAME: ipexctl run sets it for each host; ipexctl run --dry-run shows it",
     ),
     KnownError(
         "meet.no_name",
         (r"network addresses of \((?P<place>[^,]+), (?P<port>\d+)\) cannot be retrieved",),
         "MASTER_ADDR is {place}, a name that {host} can't resolve",
-        "don't set MASTER_ADDR: ipexctl run sets node0's address; or the name into /etc/hosts of every node",
+        "don't set MASTER_ADDR: ipexctl run sets node0's address; or add the name to /etc/hosts of every node",
         "anywhere",
     ),
     KnownError(
         "meet.nobody",
         (r"client socket has failed to connect to any network address of \((?P<place>[^,]+), (?P<port>\d+)\)",),
-        "nobody answers at {place}:{port}, where rank 0 should be: MASTER_ADDR is another machine, or rank 0 has gone",
-        "don't set MASTER_ADDR or MASTER_PORT: ipexctl run sets both; what rank 0 did: ipexctl logs {run} -r 0",
+        "nothing listens at {place}:{port}, the address of rank 0: MASTER_ADDR is another machine, or rank 0 has ended",
+        "don't set MASTER_ADDR or MASTER_PORT: ipexctl run sets both; the output of rank 0: ipexctl logs {run} -r 0",
     ),
     KnownError(
         "meet.timeout",
@@ -143,32 +148,32 @@ NETWORK: Final = (
     KnownError(
         "meet.no_rank",
         (r"environment variable (?P<name>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",),
-        "{name} was not set where the script asked for it: something between ipexctl and the script takes it away",
-        "start the script itself: ipexctl run SCRIPT.py; a shell around it must not clear its environment",
+        "{name} is not set in the script: a program between ipexctl and the script removes it",
+        "run the script directly: ipexctl run SCRIPT.py; a wrapper script must not clear the environment",
     ),
     KnownError(
         "ddp.unused_parameters",
         (r"Expected to have finished reduction in the prior iteration",),
-        "some parameters of the model had no part in the loss, and DDP waits for their gradients",
-        "DistributedDataParallel(model, find_unused_parameters=True), or a loss that uses all of them",
+        "some parameters of the model are not used in the loss, and DDP waits for their gradients",
+        "use DistributedDataParallel(model, find_unused_parameters=True), or a loss that uses all parameters",
     ),
     KnownError(
         "ddp.models_differ",
         (r"DDP expects same model across all ranks",),
         "the ranks have built different models",
-        "the same arguments, seed and data on every rank; ipexctl sync brings the same code to all",
+        "use the same arguments, seed and data on every rank; ipexctl sync uploads the same code to all hosts",
     ),
     KnownError(
         "ddp.steps_differ",
         (r"Detected mismatch between collectives on ranks",),
-        "ranks have called different collectives: one went another way through the script",
-        "no all_reduce, barrier or save under `if rank == 0` that others don't call as well",
+        "ranks have called different collectives: one rank took another branch of the script",
+        "don't call all_reduce, barrier or a collective save under `if rank == 0`: every rank must call it",
     ),
     KnownError(
         "net.unreachable",
         (r"\[Errno 113\] No route to host", r"\[Errno 101\] Network is unreachable"),
-        "{host} has no way to an address the script connects to",
-        "ipexctl doctor looks at the network among the nodes",
+        "{host} has no route to an address that the script connects to",
+        "ipexctl doctor checks the network between the nodes",
     ),
     KnownError(
         "peer.timeout",
@@ -178,8 +183,8 @@ NETWORK: Final = (
             r"Wait timeout",
             r"Socket Timeout",
         ),
-        "rank {rank} waited for another rank until its patience was over: that one hung, was cut off, or had ended",
-        "where each rank stood: ipexctl logs {run}; a longer patience: init_process_group(timeout=…)",
+        "rank {rank} waited for another rank until its timeout: that rank hung, was cut off, or had ended",
+        "the output of all ranks: ipexctl logs {run}; a longer timeout: init_process_group(timeout=…)",
         "follows",
         "possible",
     ),
@@ -192,23 +197,23 @@ NETWORK: Final = (
             r"Read error \[.*Connection reset by peer",
         ),
         "rank {rank} lost its connection to another rank, which had ended before it or was cut off",
-        "look at the rank that ended at the same time: ipexctl logs {run}",
+        "find the rank that ended at the same time: ipexctl logs {run}",
         "follows",
         "possible",
     ),
     KnownError(
         "gloo.loopback_fallback",
         (r"Unable to resolve hostname to a \(local\) address\. Using the loopback address as fallback",),
-        "gloo couldn't resolve {host}'s own name and took the loopback address, where no other node finds it",
-        "-x GLOO_SOCKET_IFNAME=eth0, or the node's name into its /etc/hosts; ipexctl doctor looks",
+        "gloo couldn't resolve {host}'s own name and used the loopback address, which other nodes can't reach",
+        "use -x GLOO_SOCKET_IFNAME=eth0, or add the node's name to its /etc/hosts; ipexctl doctor checks the names",
         "aside",
         "possible",
     ),
     KnownError(
         "meet.slow_names",
         (r"The hostname of the client socket cannot be retrieved\. err=-3",),
-        "a node's address has no name: torch says so and starts slowly, which alone ends nothing",
-        "the nodes' names into /etc/hosts of each; ipexctl doctor looks",
+        "a node's address has no name, so torch starts slowly; this alone does not end a run",
+        "add the nodes' names to /etc/hosts of each node; ipexctl doctor checks the names",
         "aside",
         "possible",
     ),

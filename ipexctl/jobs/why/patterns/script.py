@@ -1,6 +1,6 @@
-"""Known texts of the script's own world: its modules, files and arguments, its framework, what it fetches.
+"""Known error texts of the script: its modules, files and arguments, its framework, its downloads.
 
-Rows go from special to common; a row's id is what docs/troubleshooting.md calls it.
+Special patterns come before common ones; docs/troubleshooting.md has the ids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ipexctl.jobs.why.patterns.match import KnownError
 if TYPE_CHECKING:
     from ipexctl.jobs.why.patterns.match import PatternMatch
 
-_ROWS: Final = "ipexctl install puts packages on every node that belong together; ipexctl versions shows them"
+_ROWS: Final = "ipexctl install installs matching packages on every node; ipexctl versions shows them"
 _PACKAGES: Final = {
     "cv2": "opencv-python-headless",
     "PIL": "pillow",
@@ -29,13 +29,13 @@ _OUR_BINDINGS: Final = ("oneccl_bindings_for_pytorch", "oneccl_bind_pt", "torch_
 
 
 def _who_has_none(found: PatternMatch, what: str) -> tuple[str, tuple[str, ...]]:
-    """`node2 has no …`, with those that said nothing of it."""
+    """`node2 has no …`, and the hosts that did not report it."""
     hosts, everyone = found.hosts, found.context.hosts
     quiet = tuple(host for host in everyone if host not in hosts)
     if len(everyone) > 1 and not quiet:
         return f"no node of this run has a {what}", ()
     verb = "has" if len(hosts) == 1 else "have"
-    doubt = f"; {fold(quiet)} didn't say so, or had not come that far" if quiet else ""
+    doubt = f"; {fold(quiet)} did not report this, or had not reached that line" if quiet else ""
     return f"{fold(hosts)} {verb} no {what}{doubt}", quiet
 
 
@@ -44,13 +44,16 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     top = module.split(".")[0]
     sentence, quiet = _who_has_none(found, f"Python module named {module}")
     if top in _OUR_BINDINGS:
-        return sentence, "ipexctl install --require-oneccl brings oneCCL's bindings; without them: --backend gloo"
+        return sentence, "ipexctl install --require-oneccl installs the oneCCL bindings; without them: --backend gloo"
     if top in ("torch", "intel_extension_for_pytorch"):
         return sentence, _ROWS
     package = _PACKAGES.get(module) or _PACKAGES.get(top) or top.replace("_", "-")
     look = f"ipexctl exec -- {found.context.python} -c 'import {top}'"
-    fix = f"a package: {found.context.install(package)}; a file of yours: below the project, ipexctl sync brings it"
-    return sentence, f"{fix}; who lacks it: {look}" if quiet else fix
+    fix = (
+        f"a package: {found.context.install(package)}; a file of yours: put it into the project, "
+        "ipexctl sync uploads it"
+    )
+    return sentence, f"{fix}; to see which hosts lack it: {look}" if quiet else fix
 
 
 def _no_file(found: PatternMatch) -> tuple[str, str]:
@@ -59,8 +62,8 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
     return (
         sentence,
         (
-            "below the project it comes along with ipexctl sync; other data: the same path on every node, checked by "
-            f"run --data DIR; who has it: ipexctl exec -- ls -d {path}"
+            "put it into the project, and ipexctl sync uploads it; other data must be at the same path on every node, "
+            f"which run --data DIR checks; to see which hosts have it: ipexctl exec -- ls -d {path}"
         ),
     )
 
@@ -68,46 +71,43 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
 def _denied(found: PatternMatch) -> tuple[str, str]:
     path = found.groups.get("path", "a file")
     return (
-        f"the account may not use {path} on {fold(found.hosts)}",
-        f"whose it is: ipexctl exec -- ls -ld {path}; a place of your own: below the home",
+        f"your account has no permission for {path} on {fold(found.hosts)}",
+        f"see its owner: ipexctl exec -- ls -ld {path}; use a path below your home",
     )
 
 
 def _argument(found: PatternMatch) -> tuple[str, str]:
     name = found.groups["name"].strip("-").replace("-", "_")
     hints = {
-        "use_ipex": "leave it out: newer ones have no use_ipex; call ipex.optimize in the script",
+        "use_ipex": "leave it out: newer versions have no use_ipex; call ipex.optimize in the script",
         "no_cuda": "its name is use_cpu now: use_cpu=True",
-        "use_mps_device": "leave it out: the device is found by itself",
+        "use_mps_device": "leave it out: the device is detected",
         "xpu_backend": "its name is ddp_backend now: ddp_backend='gloo' or 'ccl'",
         "evaluation_strategy": "its name is eval_strategy now",
-        "ddp_backend": "an older one calls it xpu_backend; or leave it out, and ipexctl run's --backend counts",
-        "use_cpu": "an older one calls it no_cuda",
-        "eval_strategy": "an older one calls it evaluation_strategy",
-        "jit_mode_eval": "leave it out: newer ones have no jit_mode_eval",
+        "ddp_backend": "older versions call it xpu_backend; or leave it out and use --backend of ipexctl run",
+        "use_cpu": "older versions call it no_cuda",
+        "eval_strategy": "older versions call it evaluation_strategy",
+        "jit_mode_eval": "leave it out: newer versions have no jit_mode_eval",
         "tokenizer": "its name is processing_class now",
     }
     return (
-        f"the transformers or accelerate that is installed knows no argument {name}",
-        hints.get(name, "its documentation of that version has the name")
+        f"the installed version of transformers or accelerate has no argument {name}",
+        hints.get(name, "the documentation of that version has the name")
         + f"; another version: {found.context.install('transformers<5')}",
     )
 
 
 def _module_ipex(found: PatternMatch) -> tuple[str, str]:
     said = re.search(_IPEX_WANTS, found.words.text)  # what ends the rank may be the exception behind it
-    versions = f": it wants torch {said['wanted']}, and {said['there']} is there" if said else ""
-    return f"IPEX was built for another torch than the one that is installed{versions}", _ROWS
+    versions = f": it needs torch {said['wanted']}, and {said['there']} is installed" if said else ""
+    return f"IPEX was built for another torch than the installed one{versions}", _ROWS
 
 
 def _no_symbol(found: PatternMatch) -> tuple[str, str]:
     library = found.groups["library"].rpartition("/")[2]
     return (
-        (
-            f"{library} was built for another version of a library it needs; most often another torch, which pip put "
-            "in its place"
-        ),
-        f"{_ROWS}; packages of yours: install --with PKG, which keeps torch as it is",
+        (f"{library} was built for another version of a library that it needs, most often because pip replaced torch"),
+        f"{_ROWS}; add packages of your own with ipexctl install --with PKG, which keeps torch",
     )
 
 
@@ -137,19 +137,20 @@ SCRIPT: Final = (
             r"numpy\.core\.multiarray failed to import",
         ),
         "a package was built for NumPy 1, and NumPy 2 is installed",
-        "ipexctl install --with 'numpy<2', with what was given before",
+        "ipexctl install --with 'numpy<2', with the options of the last install",
     ),
     KnownError(
         "stack.old_glibc",
         (r"version `(?P<what>GLIBC(?:XX)?_[\d.]+)' not found",),
         "a package needs a newer system than {host} has ({what})",
-        "ipexctl install takes only what runs on all nodes; ipexctl doctor shows each one's glibc",
+        "ipexctl install takes only packages that run on all nodes; ipexctl doctor shows the glibc of each host",
     ),
     KnownError(
         "script.no_program",
         (r"^(?:/bin/|/usr/bin/)?(?:sh|bash|dash|env): (?:(?:line )?\d+: )?(?P<what>[^:\n]+): (?:command )?not found",),
-        "the program {what} is not there on {host}",
-        "who has it: ipexctl exec --shell 'command -v {what}'; a package's program: ipexctl install --with PKG",
+        "{host} has no program {what}",
+        "to see which hosts have it: ipexctl exec --shell 'command -v {what}'; a program of a "
+        "Python package: ipexctl install --with PKG",
     ),
     KnownError(
         "script.no_module",
@@ -161,26 +162,26 @@ SCRIPT: Final = (
     KnownError(
         "script.no_trainer",
         (r"Using the `Trainer` with `PyTorch` requires `accelerate",),
-        "the HF Trainer needs the package accelerate, and the environment has none, or an older one",
+        "the HF Trainer needs the package accelerate; the environment has none, or an old version",
         "ipexctl install --with 'transformers[torch]'",
     ),
     KnownError(
         "script.no_name",
         (r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'",),
-        "{module} has no {name}: the version that is installed is another than the script was written for",
-        "ipexctl envs shows the versions; ipexctl install --with 'PKG==VERSION' takes another",
+        "{module} has no {name}: the script was written for another version",
+        "ipexctl envs shows the versions; ipexctl install --with 'PKG==VERSION' installs another",
     ),
     KnownError(
         "hf.ccl_workers",
         (r"CPU distributed training backend is ccl\. but CCL_WORKER_COUNT is not correctly set",),
-        "this transformers wants CCL_WORKER_COUNT to be 1 or more",
-        "--backend ccl sets it; or --ccl-workers 1; gloo needs none: --ddp_backend gloo",
+        "this version of transformers needs CCL_WORKER_COUNT to be 1 or more",
+        "use --backend ccl or --ccl-workers 1, which set it; or gloo, which needs none: --ddp_backend gloo",
     ),
     KnownError(
         "hf.backend",
         (r"CPU distributed training backend is not properly set",),
-        "this transformers wants to be told the backend for several ranks",
-        "behind the script: --ddp_backend gloo, or ccl (older ones: --xpu_backend)",
+        "this version of transformers needs the backend as an argument if there are several ranks",
+        "add to the script's arguments: --ddp_backend gloo, or ccl (older versions: --xpu_backend)",
     ),
     KnownError(
         "hf.unknown_argument",
@@ -203,14 +204,14 @@ SCRIPT: Final = (
             r"Your setup doesn't support bf16/gpu",
             r"bf16 mixed precision requires PyTorch",
         ),
-        "the script asks for a precision that is meant for a GPU",
-        "on CPUs: use_cpu=True with bf16=True, and no fp16; accelerate: mixed_precision='bf16' with cpu=True",
+        "the script uses a precision for GPUs",
+        "on CPUs use use_cpu=True with bf16=True, and no fp16; with accelerate: mixed_precision='bf16' and cpu=True",
     ),
     KnownError(
         "hf.not_allowed",
         (r"\b(?:401|403) Client Error", r"is a gated repo", r"Access to model \S+ is restricted"),
-        "the hub wants to know who asks: no token reached the ranks, or it isn't allowed to read this",
-        "hand yours over, from your environment: -x HF_TOKEN",
+        "the Hugging Face Hub refused access: the ranks have no token, or the token may not read this",
+        "send your token from your environment: -x HF_TOKEN",
     ),
     KnownError(
         "hf.no_internet",
@@ -223,7 +224,8 @@ SCRIPT: Final = (
             r"Couldn't reach '[^']+' on the Hub",
         ),
         "{host} can't reach huggingface.co, and the model or data is not in its cache",
-        "fetch it where there is internet, put it at one path on all nodes, and name that path; or -x HTTPS_PROXY",
+        "download it on a machine with internet, put it at one path on all nodes, and name that "
+        "path; or -x HTTPS_PROXY",
     ),
     KnownError(
         "net.no_internet",
@@ -232,14 +234,14 @@ SCRIPT: Final = (
             r"<urlopen error \[Errno -[23]\]",
             r"\[Errno -[23]\] (?:Temporary failure in name resolution|Name or service not known)",
         ),
-        "{host} can't reach an address on the internet that the script asks for",
-        "bring it beforehand: below the project, or at one path on all nodes with --data; or -x HTTPS_PROXY",
+        "{host} can't reach an internet address that the script uses",
+        "download it beforehand, into the project or to one path on all nodes with --data; or -x HTTPS_PROXY",
     ),
     KnownError(
         "wandb.no_key",
         (r"wandb.*api_key not configured", r"wandb: ERROR .*(?:login|API key)"),
-        "wandb has no key on {host}",
-        "-x WANDB_API_KEY hands yours over; or -x WANDB_MODE=offline",
+        "wandb has no API key on {host}",
+        "send your key: -x WANDB_API_KEY; or use -x WANDB_MODE=offline",
     ),
     KnownError(
         "script.wants_cuda",
@@ -250,8 +252,8 @@ SCRIPT: Final = (
             r"CUDA driver version is insufficient",
             r"Attempting to deserialize object on a CUDA device",
         ),
-        "the script asks for a GPU, and these nodes have processors only",
-        "device 'cpu' instead of 'cuda'; a checkpoint from a GPU: torch.load(FILE, map_location='cpu')",
+        "the script uses a GPU, and these nodes have only CPUs",
+        "use device 'cpu' instead of 'cuda'; for a checkpoint from a GPU: torch.load(FILE, map_location='cpu')",
     ),
     KnownError(
         "script.wants_nccl",
@@ -259,14 +261,14 @@ SCRIPT: Final = (
             r"ProcessGroupNCCL is only supported with GPUs",
             r"Distributed package doesn't have NCCL built in",
         ),
-        "the script asks for the nccl backend, which is for GPUs",
-        "init_process_group('gloo'), or 'ccl' with oneCCL's bindings; 'cpu:gloo' where it is asked by device",
+        "the script uses the nccl backend, which needs GPUs",
+        "use init_process_group('gloo'), or 'ccl' with the oneCCL bindings; with backends per device: 'cpu:gloo'",
     ),
     KnownError(
         "script.wants_mpi",
         (r"Distributed package doesn't have MPI built in",),
-        "the script asks for the mpi backend, which torch from PyPI doesn't have",
-        "init_process_group('gloo'), or 'ccl' with oneCCL's bindings",
+        "the script uses the mpi backend, which torch from PyPI doesn't have",
+        "use init_process_group('gloo'), or 'ccl' with the oneCCL bindings",
     ),
     KnownError(
         "script.no_compiler",
@@ -277,19 +279,20 @@ SCRIPT: Final = (
             r"Python\.h: No such file or directory",
         ),
         "torch.compile needs a C++ compiler and Python's headers, and {host} has none",
-        "as root: apt install g++ python3-dev, on every node; without: TORCH_COMPILE_DISABLE=1 (-x)",
+        "as root on every node: apt install g++ python3-dev; to do without a compiler: -x TORCH_COMPILE_DISABLE=1",
     ),
     KnownError(
         "script.not_there",
         (r"can't open file '(?P<path>[^']+)': \[Errno 2\]",),
-        "the script {path} is not there on {host}",
-        "ipexctl sync brings the project; with --no-sync it has to lie there already",
+        "the script {path} does not exist on {host}",
+        "ipexctl sync uploads the project; with --no-sync it must exist there already",
     ),
     KnownError(
         "script.syntax",
         (r"^(?P<what>SyntaxError|IndentationError|TabError): (?P<words>.*)",),
-        "Python can't read the script: {words}",
-        "try it here: python3 -m py_compile SCRIPT; the nodes' Python may be older than yours: {python} --version",
+        "the script has a syntax error: {words}",
+        "check it on the control machine: python3 -m py_compile SCRIPT; the nodes' Python may "
+        "be older than yours: {python} --version",
     ),
     KnownError(
         "file.not_there",
@@ -312,13 +315,14 @@ SCRIPT: Final = (
             r"error: (?P<what>the following arguments are required: .*)",
             r"error: (?P<what>argument \S+: .*)",
         ),
-        "the script doesn't take its arguments: {what}",
-        "options of ipexctl go before the script, the script's own behind it: ipexctl run --ppn 2 train.py --lr 1e-3",
+        "the script rejects its arguments: {what}",
+        "put options of ipexctl before the script and the script's own behind it: ipexctl run "
+        "--ppn 2 train.py --lr 1e-3",
     ),
     KnownError(
         "script.other_checkpoint",
         (r"size mismatch for (?P<name>[\w.]+):",),
-        "a checkpoint doesn't fit the model: {name} has another shape",
-        "is it the checkpoint of this model, and the same file on every node? ipexctl exec -- sha256sum FILE",
+        "a checkpoint doesn't match the model: {name} has another shape",
+        "use a checkpoint of this model, the same file on every node: ipexctl exec -- sha256sum FILE shows differences",
     ),
 )
