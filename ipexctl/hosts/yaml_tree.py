@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from ipexctl.errors import FileError
 
 MAX_DEPTH: Final = 100
-# The limit for the expansion of aliases: a multiple of the file's size, plus a constant for small files.
+# The limit for the expansion of aliases: a multiple of the file's size, plus a constant for small files. A value counts
+# 1, and 1 for each 8 characters of a text: aliases of one long text take as much as those of a long list.
 _GROWTH: Final = 10
 _FREE_NODES: Final = 100_000
 _CHARACTERS_A_NODE: Final = 8
@@ -108,20 +110,17 @@ class YamlTree:
             return {entry.key: self._plain(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
         if node.id == "sequence":
             return [self._plain(item, depth + 1) for item in self._step(node, depth)]
-        self._visited += len(node.value) // _CHARACTERS_A_NODE
-        self._check_limit(node)
         return None if is_null(node) else str(node.value)
 
     def _step(self, node: Node, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise self.error(node, f"nested more than {MAX_DEPTH} deep, or inside itself by an alias")
-        self._visited += 1 + len(node.value)
-        self._check_limit(node)
-        return node.value
-
-    def _check_limit(self, node: Node) -> None:
+        children = itertools.chain.from_iterable(node.value) if node.id == "mapping" else node.value
+        characters = sum(len(child.value) for child in children if child.id == "scalar")
+        self._visited += 1 + len(node.value) + characters // _CHARACTERS_A_NODE
         if self._visited > self._max_values:
             raise self.error(node, f"the aliases of this file come to more than {self._max_values:,} values")
+        return node.value
 
     def _compose(self, text: str) -> Node | None:
         import yaml

@@ -118,19 +118,10 @@ class _Reader:
         for key, other in entries.items():
             if other is not entry and key != "name":
                 raise file.error(other.key_node, f"{entry.key} has no {quoted(key)}", fix="put it into the plays there")
-        value = text(file, entry)
-        if isinstance(value, Templated):
+        if isinstance(text(file, entry), Templated):
             raise file.error(entry.value, f"{entry.key} takes a file's name, not a template")
-        path = file.base / value
-        resolved = path.resolve()
-        if resolved in self.tasks.open_files:
-            raise file.error(entry.value, f"these playbooks import each other: {value}", fix="take one of them out")
-        imported = read_file(path, at=file.position(entry.value))
-        self.tasks.open_files.append(resolved)
-        try:
+        with self.tasks.open_named_file(file, entry.value) as imported:
             return self.plays(imported)
-        finally:
-            self.tasks.open_files.pop()
 
     def _handlers(
         self, file: PlaybookFile, entries: Mapping[str, Entry], inherited: InheritedKeywords
@@ -153,8 +144,7 @@ class _Reader:
         for node in nodes:
             if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
                 raise file.error(node, f"'vars_files' takes names of files, not {kind(node)}")
-            path = file.base / str(node.value)
-            mappings.append(variables_of_file(read_file(path, at=file.position(node))))
+            mappings.append(variables_of_file(self.tasks.read_named_file(file, node)))
         return mappings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,7 @@ from ipexctl.playbook.positions import Templated, did_you_mean
 from ipexctl.playbook.yaml_values import JINJA
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.hosts.yaml_tree import Entry, Node
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from ipexctl.playbook.yaml_values import PlaybookFile
 
 MAX_TASKS: Final = 50_000
+MAX_FILES: Final = 1_000
+"""Files that one playbook may name, each counted as often as it is read."""
 _MAX_DEPTH: Final = 50
 INCLUDE_VARS: Final = "include_vars"
 KNOWN: Final = {*MODULES, INCLUDE_VARS}
@@ -56,12 +59,36 @@ _LOOP_CONTROL: Final = frozenset({"loop_var", "label", "index_var", "pause"})
 
 @dataclass
 class Tasks:
-    """State of reading one playbook: the number of tasks so far, the files being read, the errors."""
+    """State of reading one playbook: the numbers of tasks and files so far, the files being read, the errors."""
 
     open_files: list[Path] = field(default_factory=list)
     count: int = 0
+    files: int = 0
     errors: list[FileError] = field(default_factory=list)
     """Errors of tasks that can't be read; the tasks after them are read all the same."""
+
+    def read_named_file(self, file: PlaybookFile, node: Node) -> PlaybookFile:
+        """Read a file that this node names."""
+        self.files += 1
+        if self.files > MAX_FILES:
+            raise file.error(node, f"this playbook reads more than {MAX_FILES:,} files", fix="include fewer of them")
+        return read_file(file.base / str(node.value), at=file.position(node))
+
+    @contextmanager
+    def open_named_file(self, file: PlaybookFile, node: Node) -> Iterator[PlaybookFile]:
+        """Read a file of tasks or plays; those it names are read meanwhile, and none may name it again."""
+        path = (file.base / str(node.value)).resolve()
+        if path in self.open_files:
+            ring = " > ".join(name.name for name in (*self.open_files[self.open_files.index(path) :], path))
+            raise file.error(node, f"these files include each other: {ring}", fix="take one of them out")
+        if len(self.open_files) > _MAX_DEPTH:
+            raise file.error(node, f"files are included more than {_MAX_DEPTH} deep")
+        named = self.read_named_file(file, node)
+        self.open_files.append(path)
+        try:
+            yield named
+        finally:
+            self.open_files.pop()
 
     def steps(
         self, file: PlaybookFile, node: Node, above: InheritedKeywords, what: str, depth: int = 0
@@ -126,23 +153,11 @@ class Tasks:
                 f"{include.key} takes a file's name, not {kind(file_node)}",
                 fix="files are read before any task",
             )
-        path = file.base / str(file_node.value)
-        resolved = path.resolve()
-        if resolved in self.open_files:
-            ring = " > ".join(
-                file_path.name for file_path in (*self.open_files[self.open_files.index(resolved) :], resolved)
-            )
-            raise file.error(file_node, f"these files include each other: {ring}", fix="take one of them out")
-        included = read_file(path, at=file.position(file_node))
-        self.open_files.append(resolved)
-        try:
+        with self.open_named_file(file, file_node) as included:
             if included.tree.root is None:
                 return ()
-            return self.steps(
-                included, included.tree.root, read_inherited(file, entries, above), str(file_node.value), depth + 1
-            )
-        finally:
-            self.open_files.pop()
+            inherited = read_inherited(file, entries, above)
+            return self.steps(included, included.tree.root, inherited, str(file_node.value), depth + 1)
 
     def task(self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords) -> Task:
         self.count += 1
@@ -151,7 +166,7 @@ class Tasks:
         module_entry = _module_entry(file, node, entries)
         position = file.position(module_entry.key_node)
         if _strip_prefix(module_entry.key) == INCLUDE_VARS:
-            spec, args = MODULES["set_fact"], _included_vars(file, module_entry)
+            spec, args = MODULES["set_fact"], self._included_vars(file, module_entry)
         else:
             spec = module(_strip_prefix(module_entry.key))
             args = _arguments(file, spec, module_entry, entries.get("args"))
@@ -178,6 +193,24 @@ class Tasks:
             **_task_keywords(file, entries),
         )
 
+    def _included_vars(self, file: PlaybookFile, module_entry: Entry) -> dict[str, Arg]:
+        """The variables of include_vars, as options of set_fact."""
+        file_node, name = module_entry.value, None
+        if file_node.id == "mapping":
+            options = {entry.key: entry for entry in file.tree.entries(file_node, module_entry.key)}
+            if "file" not in options or options.keys() - {"file", "name"}:
+                raise file.error(file_node, f"{module_entry.key} needs 'file', and knows 'name' besides")
+            file_node, name = options["file"].value, name_of(file, options["name"]) if "name" in options else None
+        if file_node.id != "scalar" or is_null(file_node) or isinstance(file.text_value(file_node), Templated):
+            raise file.error(
+                file_node,
+                f"{module_entry.key} takes a file's name, not {kind(file_node)}",
+                fix="files are read before any task",
+            )
+        position = file.position(file_node)
+        values = dict(variables_of_file(self.read_named_file(file, file_node)))
+        return {key: Arg(value, position) for key, value in ({name: values} if name else values).items()}
+
 
 def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flush:
     if str(meta.value.value) != "flush_handlers":
@@ -186,25 +219,6 @@ def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flu
         if entry is not meta and key not in ("name", "tags"):
             raise file.error(entry.key_node, f"meta has no {quoted(key)}", fix="take it out")
     return Flush()
-
-
-def _included_vars(file: PlaybookFile, module_entry: Entry) -> dict[str, Arg]:
-    """The variables of include_vars, as options of set_fact."""
-    file_node, name = module_entry.value, None
-    if file_node.id == "mapping":
-        options = {entry.key: entry for entry in file.tree.entries(file_node, module_entry.key)}
-        if "file" not in options or options.keys() - {"file", "name"}:
-            raise file.error(file_node, f"{module_entry.key} needs 'file', and knows 'name' besides")
-        file_node, name = options["file"].value, name_of(file, options["name"]) if "name" in options else None
-    if file_node.id != "scalar" or is_null(file_node) or isinstance(file.text_value(file_node), Templated):
-        raise file.error(
-            file_node,
-            f"{module_entry.key} takes a file's name, not {kind(file_node)}",
-            fix="files are read before any task",
-        )
-    position = file.position(file_node)
-    values = dict(variables_of_file(read_file(file.base / str(file_node.value), at=position)))
-    return {key: Arg(value, position) for key, value in ({name: values} if name else values).items()}
 
 
 def _task_keywords(file: PlaybookFile, entries: Mapping[str, Entry]) -> dict[str, Any]:

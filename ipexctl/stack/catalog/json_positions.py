@@ -1,4 +1,8 @@
-"""JSON with the position of every value, for error messages. Pure."""
+"""JSON with the position of every value, for error messages. Pure.
+
+`hosts/yaml_tree` can't read it: YAML 1.1 takes single quotes, comments and trailing commas, reads 1e3 as a text, and
+refuses characters beyond U+FFFF as JSON writes them ("\\ud83d\\ude00").
+"""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ TEXT_BOMB = f"all:\n  hosts: {{n: }}\n  vars:\n    a: &a {'x' * 100_000}\n    b:
         ("a: &a {children: {b: *a}}", 1, 18, "", ""),
         ("a: &a {<<: *a}", 1, 4, "", ""),
         ("all: {hosts: {n: }, vars: {x: &x [*x]}}", 1, 31, "", ""),
-        (BOMB, 1, 5, "", ""),
-        (TEXT_BOMB, 4, 8, "", ""),
+        (BOMB, 1, 17, "", ""),
+        (TEXT_BOMB, 5, 8, "", ""),
         ("[" * 10_000, 1, 81, "100", ""),
         ("a: *x", 1, 4, "", ""),
         ("a: b: c", 1, 5, "", ""),
@@ -177,3 +177,10 @@ def test_almost_an_inventory_reads_or_is_refused(tree: dict[str, object]) -> Non
     import yaml
 
     assert_only_user_errors(read_inventory_yaml, yaml.safe_dump(tree, sort_keys=False))
+
+
+def test_aliases_of_a_long_text_are_bounded_by_what_they_come_to() -> None:
+    hosts = "".join(f"    n{number}: {{x: [*a, *a, *a]}}\n" for number in range(3_000))
+    error = file_error(read_inventory_yaml, "all:\n  vars: {a: &a '" + "z" * 40_000 + "'}\n  hosts:\n" + hosts)
+    assert "aliases" in error.message
+    assert error.line > 3

@@ -263,6 +263,41 @@ def test_whatever_a_file_says_it_is_read_or_refused(tmp_path: Path, parts: list[
         read_playbook(path, "site.yml")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- hosts: all\n  vars:\n    a: &a '" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
+        "- hosts: all\n  vars:\n    a: &a '{{ x }}" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
+        "- hosts: all\n  vars:\n    a: &a {" + "k" * 100 + ": 1}\n    b: [" + "*a," * 30_000 + "]\n",
+    ],
+)
+def test_aliases_of_a_long_text_are_bounded_by_what_they_come_to(tmp_path: Path, text: str) -> None:
+    error = refusal(tmp_path, text)
+    assert "aliases" in error.message
+    assert error.line in (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "last"),
+    [
+        ("- import_playbook: 1.yml\n", "- import_playbook: {}.yml\n", "[]\n"),
+        ("- hosts: all\n  tasks: [include_tasks: 1.yml]\n", "- include_tasks: {}.yml\n", "[]\n"),
+    ],
+)
+def test_files_that_name_two_others_each_are_not_read_without_end(
+    tmp_path: Path, first: str, more: str, last: str
+) -> None:
+    for number in range(1, 13):
+        (tmp_path / f"{number}.yml").write_text(2 * more.format(number + 1) if number < 12 else last)
+    assert missing(refusal(tmp_path, first).message, "1,000 files") == []
+
+
+def test_playbooks_are_imported_to_a_depth(tmp_path: Path) -> None:
+    for number in range(1, 61):
+        (tmp_path / f"{number}.yml").write_text(f"- import_playbook: {number + 1}.yml\n")
+    assert missing(refusal(tmp_path, "- import_playbook: 1.yml\n").message, "deep") == []
+
+
 def test_endless_aliases_end(tmp_path: Path) -> None:
     lines = ["- hosts: all", "  vars:", "    a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
