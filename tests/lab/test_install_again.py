@@ -217,7 +217,7 @@ def test_a_failed_environment_is_built_again_from_the_same_wheels(cluster: Clust
     words = ("--wheelhouse", wheelhouse, "--offline")
     cluster.report(*words)
     for host in (0, 1):
-        cluster.on(host, "cd $HOME_OF_OURS/envs/default && touch marker && sed -i 's/: true/: false/' verified/*")
+        cluster.on(host, "cd $HOME_OF_OURS/envs/default && touch marker && sed -i 's/: *true/: false/' verified/*")
     assert statuses(cluster.report(*words)) == CHANGED
     assert "marker" not in cluster.on(0, "ls $HOME_OF_OURS/envs/default")
     assert set(statuses(cluster.report(*words)).values()) == {"ok"}
