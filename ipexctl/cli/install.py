@@ -107,7 +107,7 @@ def install_command(
     from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
     from ipexctl.stack.resolve.model import EnvRequest, StackRequest
     from ipexctl.ui.install import show, show_json
-    from ipexctl.ui.install_view import InstallView
+    from ipexctl.ui.progress_view import ProgressView
 
     home_dir = check_home(home)
     packages_request = read_package_request(packages or (), requirements or ())
@@ -139,7 +139,7 @@ def install_command(
     )
     names_hosts = targets.hosts is not None or targets.hostfile is not None
     hosts = () if download_only is not None and not names_hosts else choose_hosts(targets)
-    view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
+    view = ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
         if download_only is not None:
             from ipexctl.stack.download import download

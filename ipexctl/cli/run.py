@@ -260,7 +260,7 @@ def _install_first(
     from ipexctl.stack.lock.requirements import check_request
     from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
     from ipexctl.ui.install import show
-    from ipexctl.ui.install_view import InstallView
+    from ipexctl.ui.progress_view import ProgressView
 
     rows = known_rows(os.environ)
     env_request = EnvRequest(StackRequest(request.torch, request.stack))
@@ -281,7 +281,7 @@ def _install_first(
         iface=request.iface,
         timeout=request.timeout,
     )
-    with InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+    with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
         report = install(hosts, install_request, pool, view.watch)
     if report.exit_code or not all(host.status == "ok" for host in report.hosts):
         with redirect_stdout(sys.stderr):  # stdout has only the output of the ranks

@@ -63,7 +63,7 @@ def sync_command(
     from ipexctl.jobs.submit.pending import abandoned_runs
     from ipexctl.sync.project import data_patterns, read_project
     from ipexctl.sync.sync import query_project
-    from ipexctl.ui.install_view import InstallView
+    from ipexctl.ui.progress_view import ProgressView
     from ipexctl.ui.sync import show, show_json
 
     home_dir = check_home(home)
@@ -71,7 +71,7 @@ def sync_command(
     root = Path.cwd() / (directory or "")
     excludes = (*(exclude or ()), *data_patterns(root, data or ()))
     project = read_project(root, excludes, includes=tuple(include or ()), home=home_dir, allow_big=allow_big)
-    view = InstallView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
+    view = ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
         report = query_project(
             project,

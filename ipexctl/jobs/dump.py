@@ -101,18 +101,18 @@ class RankStacks:
     """Of a rank that does not answer: its last reported state."""
 
     @property
-    def told_by(self) -> Process | None:
+    def main_process(self) -> Process | None:
         """The process whose stack counts: not a launcher that waits for the process it has started."""
         for index, process in enumerate(self.processes):
             waits = bool(process.frames) and process.frames[0].place == "subprocess.py"
-            if not waits or not any(each.frames for each in self.processes[index + 1 : index + 2]):
+            if not waits or not any(process.frames for process in self.processes[index + 1 : index + 2]):
                 return process if process.frames else None
         return None
 
     @property
     def frames(self) -> tuple[Frame, ...]:
         """The stack of the rank."""
-        return self.told_by.frames if self.told_by is not None else ()
+        return self.main_process.frames if self.main_process is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Dump:
             if rank.frames:
                 found.setdefault(tuple(frame.key for frame in rank.frames), []).append(rank)
         return tuple(
-            Group(tuple(ranks)) for ranks in sorted(found.values(), key=lambda each: (len(each), each[0].rank))
+            Group(tuple(ranks)) for ranks in sorted(found.values(), key=lambda process: (len(process), process[0].rank))
         )
 
     @property
@@ -211,7 +211,8 @@ def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
     for thread in json.loads(text):
         name = str(thread.get("thread_name") or "")
         frames = tuple(
-            Frame(str(each["name"]), str(each["filename"]), each["line"] or None) for each in thread["frames"]
+            Frame(str(process["name"]), str(process["filename"]), process["line"] or None)
+            for process in thread["frames"]
         )
         found.append(Thread(name, frames, thread.get("os_thread_id") == pid or name == "MainThread"))
     return _with_main(found)

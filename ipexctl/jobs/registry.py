@@ -212,16 +212,16 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path.expanduser().absolute())
 
 
-def _host(said: dict[str, Any]) -> Host:
+def _host(fields: dict[str, Any]) -> Host:
     return Host(
-        name=said["name"],
-        address=said["address"],
-        user=said["user"],
-        port=said["port"],
-        internal=said["internal"],
-        identity=_path(said["identity"]),
-        known_hosts=_path(said["known_hosts"]),
-        ssh_config=_path(said["ssh_config"]),
+        name=fields["name"],
+        address=fields["address"],
+        user=fields["user"],
+        port=fields["port"],
+        internal=fields["internal"],
+        identity=_path(fields["identity"]),
+        known_hosts=_path(fields["known_hosts"]),
+        ssh_config=_path(fields["ssh_config"]),
     )
 
 

@@ -107,14 +107,14 @@ def prune_nodes(
     for record in records:
         for host in (record.node0, *(each for each in record.nodes if each.name in record.stores)):
             places[host.address, host.port, record.home] = (record, replace(host))
-    ways = list(places.values())
-    by_host = {id(host): (record, host) for record, host in ways}
+    nodes = list(places.values())
+    by_host = {id(host): (record, host) for record, host in nodes}
 
     def work(host: Host) -> PruneResult:
         record, _ = by_host[id(host)]
         session = open_session(record, host)
         try:
-            said = call(
+            reply = call(
                 session,
                 "run.retention",
                 "prune",
@@ -128,16 +128,18 @@ def prune_nodes(
             )
         finally:
             session.close()
-        gone = tuple(PrunedRun(run.text("id"), run.integer("bytes"), run.text("why")) for run in said.records("pruned"))
-        return PruneResult(host, "ok", gone=gone, kept=said.integer("kept"), size=said.integer("bytes"))
+        gone = tuple(
+            PrunedRun(run.text("id"), run.integer("bytes"), run.text("why")) for run in reply.records("pruned")
+        )
+        return PruneResult(host, "ok", gone=gone, kept=reply.integer("kept"), size=reply.integer("bytes"))
 
     found: dict[int, PruneResult] = {}
-    for done in fan_out([host for _, host in ways], work, forks=forks, cancel=cancel):
+    for done in fan_out([host for _, host in nodes], work, forks=forks, cancel=cancel):
         error = done.error or HostError("it didn't answer")
         found[id(done.host)] = done.result or PruneResult(
             done.host, status=error.status, reason=error.reason, fix=error.advice
         )
-    return [found[id(host)] for _, host in ways]
+    return [found[id(host)] for _, host in nodes]
 
 
 def prune_local(

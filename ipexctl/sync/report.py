@@ -27,7 +27,7 @@ class SyncResult(HostResult):
     """Files that an earlier sync wrote, changed on the host since, and left unchanged."""
     blocked: tuple[str, ...] = ()
     """Files of the host where the project has others, which were not written."""
-    aside: tuple[str, ...] = ()
+    moved_away: tuple[str, ...] = ()
     """Files that were replaced; the host's version is kept as NAME.node-1."""
     would_send: tuple[str, ...] = ()
     would_delete: tuple[str, ...] = ()

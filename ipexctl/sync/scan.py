@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.sync.manifest import Kind
 
 MAX_SCANNED: Final = 200_000
-"""Paths after which a scan ends, in case somebody named a whole disk."""
+"""Paths after which a scan ends, so that a whole disk is not scanned."""
 MAX_BYTES: Final = 1_000_000_000
 MAX_FILES: Final = 20_000
 _SHOWN: Final = 3

@@ -279,7 +279,7 @@ class ProjectSync:
             files_deleted=reply.integer("deleted"),
             kept=reply.texts("kept"),
             blocked=reply.texts("blocked"),
-            aside=reply.texts("aside"),
+            moved_away=reply.texts("aside"),
             would_send=reply.optional_texts("place"),
             would_delete=reply.optional_texts("delete"),
         )

@@ -143,7 +143,7 @@ def _state(letter: str, wchan: str) -> str:
 
 
 def _circumstances(group: Group) -> str:
-    processes_shown = [process for rank in group.ranks if (process := rank.told_by) is not None]
+    processes_shown = [process for rank in group.ranks if (process := rank.main_process) is not None]
     states = Counter(_state(process.state, process.wchan) for process in processes_shown)
     parts = [", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in states.most_common())]
     if len(processes_shown) == 1:
@@ -170,9 +170,9 @@ def _others(rank: RankStacks) -> list[tuple[str, tuple[Frame, ...]]]:
     found = []
     for process in rank.processes:
         for thread in process.threads:
-            if thread.is_main and process is rank.told_by:
+            if thread.is_main and process is rank.main_process:
                 continue
-            is_same = process is rank.told_by
+            is_same = process is rank.main_process
             process_text = "" if is_same else f"process {process.name}"
             thread_text = (
                 "" if thread.is_main else "thread" if thread.name.startswith("0x") else f"thread {thread.name}"

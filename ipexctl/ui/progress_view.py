@@ -1,4 +1,4 @@
-"""Progress of an install: a bar per host and a total on a terminal, plain lines elsewhere."""
+"""Progress of an install or a sync: a bar per host and a total on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_BARS: Final = 24
 CONTROL_MACHINE: Final = "control machine"
 
 
-class InstallView:
+class ProgressView:
     """Shows events from any thread; prints nothing before the first event."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, no_color: bool = False) -> None:
@@ -33,7 +33,7 @@ class InstallView:
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._bars = _Bars(verbose=verbose, no_color=no_color) if terminal and not quiet else None
 
-    def __enter__(self) -> InstallView:
+    def __enter__(self) -> ProgressView:
         return self
 
     def __exit__(self, *_: object) -> None:

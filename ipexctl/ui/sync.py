@@ -47,8 +47,9 @@ def _host_json(result: SyncResult) -> dict[str, Any]:
         "files_sent": result.files_sent,
         "files_deleted": result.files_deleted,
     }
-    for name in ("kept", "blocked", "aside", "would_send", "would_delete"):
+    for name in ("kept", "blocked", "would_send", "would_delete"):
         document[name] = [printable(path) for path in getattr(result, name)]
+    document["aside"] = [printable(path) for path in result.moved_away]
     return document
 
 
@@ -94,8 +95,8 @@ def _print_kept(report: SyncReport) -> None:
     explanations = {
         "kept": "changed on the host since the last sync, and is kept",
         "blocked": "was written by a run on the host and is kept; the project's version is not on the host",
-        "aside": "changed on the host and in the project: the project's version replaced it; the host's version is "
-        "beside it as NAME.node-1",
+        "moved_away": "changed on the host and in the project: the project's version replaced it; the host's version "
+        "is beside it as NAME.node-1",
     }
     for name, explanation in explanations.items():
         paths_of = attrgetter(name)

@@ -39,7 +39,7 @@ class Disk(HostError):
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class MissingPart:
     """A file that is incomplete here: the bytes present, and their hash."""
 
     entry: Entry
@@ -68,7 +68,7 @@ class Destination:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._way: list[tuple[bytes, int]] = []
+        self._path_descriptors: list[tuple[bytes, int]] = []
         self._sums: dict[int, tuple[int, bool]] = {}
         self._directories: list[Entry] = []
         self._made: tuple[str, ...] | None = None
@@ -90,7 +90,7 @@ class Destination:
         self._back_to(0)
         os.close(self._top)
 
-    def consider(self, entry: Entry) -> Want | None:
+    def inspect(self, entry: Entry) -> MissingPart | None:
         """The part of a file that is missing here; directories and links are created at once. Raises NotPut."""
         try:
             if entry.kind == "d":
@@ -99,22 +99,22 @@ class Destination:
                 return None
             directory, name = self._enter(entry.parts[:-1]), encoded(entry.parts[-1])
             if entry.kind == "f" and self._made == entry.parts[:-1]:
-                return Want(entry)
-            there = _look(directory, name)
+                return MissingPart(entry)
+            there = _stat(directory, name)
             if there is not None and stat.S_ISDIR(there.st_mode):
                 raise WriteRefused("there is a directory of that name here; move it away")
             if entry.kind == "l":
-                self._link(directory, name, entry)
+                self._create_link(directory, name, entry)
                 return None
-            return self._of_file(directory, name, there, entry)
+            return self._missing_part(directory, name, there, entry)
         except OSError as error:
-            raise _cause(error) from None
+            raise _write_error(error) from None
 
-    def begin(self, entry: Entry, at: int, want: Want) -> None:
+    def begin(self, entry: Entry, at: int, missing: MissingPart) -> None:
         """Its bytes follow from that offset: after the present ones, or all of them."""
         crc, in_place = self._sums.pop(entry.index, (0, False))
-        if at not in (0, want.have):
-            raise HostError("it goes on with a file elsewhere than it was told to")
+        if at not in (0, missing.have):
+            raise HostError("it resumes a file at another offset than requested")
         crc = crc if at else 0
         name = encoded(entry.parts[-1])
         try:
@@ -126,7 +126,7 @@ class Destination:
                 return
             number = self._open_part(directory, _part(name), at)
         except (OSError, WriteRefused) as error:
-            why = str(error) if isinstance(error, WriteRefused) else str(_cause(error))
+            why = str(error) if isinstance(error, WriteRefused) else str(_write_error(error))
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise self._disk(error) from None
             self._file = _OpenFile(entry, self._top, b"", -1, crc, at, False, why)
@@ -139,10 +139,10 @@ class Destination:
         try:
             if not _is_free(number):
                 raise WriteRefused(_AT_IT)
-            ours, there = os.fstat(number), _look(directory, part)
-            if there is None or there.st_ino != ours.st_ino:  # it got its name just now
+            status, there = os.fstat(number), _stat(directory, part)
+            if there is None or there.st_ino != status.st_ino:  # it got its name just now
                 raise WriteRefused(_AT_IT)
-            size = ours.st_size
+            size = status.st_size
             if size < at:
                 os.unlink(part, dir_fd=directory)
                 raise WriteRefused("what was here of it has changed; fetch it again")
@@ -188,7 +188,7 @@ class Destination:
             if not file.in_place:
                 os.replace(file.part, name, src_dir_fd=file.directory, dst_dir_fd=file.directory)
         except OSError as error:
-            raise _cause(error) from None
+            raise _write_error(error) from None
         finally:
             _close(file)
 
@@ -206,25 +206,27 @@ class Destination:
                 os.utime(number, ns=(entry.mtime, entry.mtime))
                 os.fchmod(number, entry.mode)
 
-    def _of_file(self, directory: int, name: bytes, there: os.stat_result | None, entry: Entry) -> Want | None:
+    def _missing_part(
+        self, directory: int, name: bytes, there: os.stat_result | None, entry: Entry
+    ) -> MissingPart | None:
         is_file = there is not None and stat.S_ISREG(there.st_mode)
         if is_file and there is not None and there.st_size == entry.size:
             if _same_time(there.st_mtime_ns, entry.mtime):
                 if stat.S_IMODE(there.st_mode) != entry.mode:
                     self._set_mode(directory, name, entry)
                 return None
-            return self._partly(directory, name, entry, in_place=True)
-        part = _look(directory, _part(name))
+            return self._partial_file(directory, name, entry, in_place=True)
+        part = _stat(directory, _part(name))
         if part is not None and stat.S_ISREG(part.st_mode) and 0 < part.st_size <= entry.size:
-            return self._partly(directory, _part(name), entry, in_place=False)
-        return Want(entry)
+            return self._partial_file(directory, _part(name), entry, in_place=False)
+        return MissingPart(entry)
 
-    def _partly(self, directory: int, name: bytes, entry: Entry, *, in_place: bool) -> Want:
+    def _partial_file(self, directory: int, name: bytes, entry: Entry, *, in_place: bool) -> MissingPart:
         digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
         try:
             number = os.open(name, _READING, dir_fd=directory)
         except OSError:
-            return Want(entry)
+            return MissingPart(entry)
         with os.fdopen(number, "rb", buffering=0) as file:
             if not in_place and not _is_free(number):
                 raise WriteRefused(_AT_IT)
@@ -233,9 +235,9 @@ class Destination:
                 crc = zlib.crc32(data, crc)
                 size += len(data)
         if not 0 < size <= entry.size:
-            return Want(entry)
+            return MissingPart(entry)
         self._sums[entry.index] = (crc, in_place)
-        return Want(entry, size, digest.hexdigest())
+        return MissingPart(entry, size, digest.hexdigest())
 
     @staticmethod
     def _set_mode(directory: int, name: bytes, entry: Entry) -> None:
@@ -247,25 +249,27 @@ class Destination:
                 os.close(number)
 
     @staticmethod
-    def _link(directory: int, name: bytes, entry: Entry) -> None:
-        target, aside = encoded(entry.target), _part(name)
+    def _create_link(directory: int, name: bytes, entry: Entry) -> None:
+        target, part = encoded(entry.target), _part(name)
         with contextlib.suppress(OSError):
             if os.readlink(name, dir_fd=directory) == target:
                 return
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside, dir_fd=directory)
-        os.symlink(target, aside, dir_fd=directory)
-        os.replace(aside, name, src_dir_fd=directory, dst_dir_fd=directory)
+            os.unlink(part, dir_fd=directory)
+        os.symlink(target, part, dir_fd=directory)
+        os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
 
     def _enter(self, parts: tuple[str, ...]) -> int:
         """The directory, created if needed, kept open until another one is requested."""
         names = [encoded(part) for part in parts]
         common = 0
-        while common < min(len(names), len(self._way)) and self._way[common][0] == names[common]:
+        while (
+            common < min(len(names), len(self._path_descriptors)) and self._path_descriptors[common][0] == names[common]
+        ):
             common += 1
         self._back_to(common)
         for depth in range(common, len(names)):
-            above = self._way[-1][1] if self._way else self._top
+            above = self._path_descriptors[-1][1] if self._path_descriptors else self._top
             with contextlib.suppress(FileExistsError):
                 os.mkdir(names[depth], 0o755, dir_fd=above)
                 self._made = parts[: depth + 1]
@@ -276,16 +280,16 @@ class Destination:
                     raise
                 here = os.path.join(self.root, *parts[: depth + 1])
                 raise WriteRefused(f"{here} is no directory here, and nothing is written through a link") from None
-            self._way.append((names[depth], number))
+            self._path_descriptors.append((names[depth], number))
             mode = stat.S_IMODE(os.fstat(number).st_mode)
             if mode & 0o700 != 0o700:
                 with contextlib.suppress(OSError):
                     os.fchmod(number, mode | 0o700)
-        return self._way[-1][1] if self._way else self._top
+        return self._path_descriptors[-1][1] if self._path_descriptors else self._top
 
     def _back_to(self, depth: int) -> None:
-        while len(self._way) > depth:
-            os.close(self._way.pop()[1])
+        while len(self._path_descriptors) > depth:
+            os.close(self._path_descriptors.pop()[1])
 
     def _disk(self, error: OSError) -> HostError:
         full = "; make room and run it again: it goes on from here" if error.errno in _FULL else ""
@@ -314,17 +318,17 @@ def _part(name: bytes) -> bytes:
     return b".ipexctl-" + hashlib.blake2b(name, digest_size=8).hexdigest().encode() + b".part"
 
 
-def _look(directory: int, name: bytes) -> os.stat_result | None:
+def _stat(directory: int, name: bytes) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
 
 
-def _same_time(ours: int, theirs: int) -> bool:
+def _same_time(time: int, other: int) -> bool:
     """Whether two times are equal; some filesystems store whole seconds only."""
-    return ours == theirs or (ours % 10**9 == 0 and ours // 10**9 == theirs // 10**9)
+    return time == other or (time % 10**9 == 0 and time // 10**9 == other // 10**9)
 
 
-def _cause(error: OSError) -> WriteRefused:
+def _write_error(error: OSError) -> WriteRefused:
     return WriteRefused(f"it can't be written here: {error.strerror or error}")

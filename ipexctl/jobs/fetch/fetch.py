@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.destination import Destination
-from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure, goes_to
+from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure, resolve_destination
 from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
@@ -62,7 +62,7 @@ def order_of_run(
         host = record.ranks[rank]
     chosen = record.node0
     if host is not None and host != record.node0.name:
-        found = next((each for each in (*record.nodes, *others) if host in (each.name, each.address)), None)
+        found = next((part for part in (*record.nodes, *others) if host in (part.name, part.address)), None)
         if found is None:
             raise UserError(
                 f"run {record.id} was on no host {quoted(host)}", fix=f"one of {', '.join(record.hosts) or 'its hosts'}"
@@ -95,66 +95,81 @@ def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -
 
 
 def fetch(
-    order: FetchRequest, open_session: Callable[[], Session], watch: Watch, cancel: Cancel, timeout: float | None = None
+    fetch_request: FetchRequest,
+    open_session: Callable[[], Session],
+    watch: Watch,
+    cancel: Cancel,
+    timeout: float | None = None,
 ) -> FetchResult:
-    """Bring it. A connection that breaks is made again, as long as each brings something; raises a HostError else.
+    """Fetch the files. A lost connection is opened again while connections still transfer bytes. Raises a HostError.
 
-    `timeout` is for all of it.
+    `timeout` is for the whole transfer.
     """
 
     def on_bytes(name: str, done: int, total: int) -> None:
-        watch(BytesMoved(order.host.name, name, done, total))
+        watch(BytesMoved(fetch_request.host.name, name, done, total))
 
     began, failures = time.monotonic(), 0
     before: list[Receiver] = []
     while True:
-        giving = Receiver(order.requested, StdinQueue(), lambda single: _landing(order.dest, single), on_bytes)
+        receiver = Receiver(
+            fetch_request.requested,
+            StdinQueue(),
+            lambda single: _open_destination(fetch_request.dest, single),
+            on_bytes,
+        )
         try:
             gone = time.monotonic() - began if before else 0.0
             left = None if timeout is None else max(round(timeout - gone, 1), 0.1)
-            _listen(order, open_session, giving, cancel, left)
+            _receive_once(fetch_request, open_session, receiver, cancel, left)
         except Unreachable as error:
-            before.append(giving)
-            failures = 1 if giving.received else failures + 1
-            if not any(each.received for each in before) or failures > len(_WAITS):
+            before.append(receiver)
+            failures = 1 if receiver.received else failures + 1
+            if not any(part.received for part in before) or failures > len(_WAITS):
                 raise
-            watch(Notice(f"{order.host.name}: {error.reason}; connecting again to resume"))
-            _rest(_WAITS[failures - 1], cancel)
+            watch(Notice(f"{fetch_request.host.name}: {error.reason}; connecting again to resume"))
+            _sleep(_WAITS[failures - 1], cancel)
         else:
-            return _summed(order, [*before, giving], time.monotonic() - began)
+            return _fetch_result(fetch_request, [*before, receiver], time.monotonic() - began)
 
 
-def _landing(dest: str, single: bool) -> tuple[Destination, str | None]:
-    root, name = goes_to(dest, single=single)
+def _open_destination(dest: str, single: bool) -> tuple[Destination, str | None]:
+    root, name = resolve_destination(dest, single=single)
     return Destination(root), name
 
 
-def _listen(
-    order: FetchRequest, open_session: Callable[[], Session], giving: Receiver, cancel: Cancel, timeout: float | None
+def _receive_once(
+    fetch_request: FetchRequest,
+    open_session: Callable[[], Session],
+    receiver: Receiver,
+    cancel: Cancel,
+    timeout: float | None,
 ) -> None:
     session = open_session()
-    told = giving.told
+    stdin = receiver.stdin
     try:
-        label = f"give files of {order.host.name}"
-        command = agent_command("files.file_sender", python=order.python, home=order.home, label=label)
-        head = agent_zip("files") + json.dumps(order.request).encode() + b"\n"
-        feed = cast("BinaryIO", PrefixedStream(head, cast("BinaryIO", told)))
-        ended = session.run(command, giving.sink, stdin=feed, timeout=timeout, cancel=cancel)
+        label = f"send files of {fetch_request.host.name}"
+        command = agent_command("files.file_sender", python=fetch_request.python, home=fetch_request.home, label=label)
+        head = agent_zip("files") + json.dumps(fetch_request.request).encode() + b"\n"
+        feed = cast("BinaryIO", PrefixedStream(head, cast("BinaryIO", stdin)))
+        ended = session.run(command, receiver.sink, stdin=feed, timeout=timeout, cancel=cancel)
     finally:
-        told.end()
+        stdin.end()
         session.close()
-        if giving.destination is not None:
-            with giving.destination:
-                giving.destination.abandon()
-                giving.destination.close_directories()
-    last = giving.last
+        if receiver.destination is not None:
+            with receiver.destination:
+                receiver.destination.abandon()
+                receiver.destination.close_directories()
+    last = receiver.last
     if last is not None and last.get("event") == "failed":
         raise HostError(str(last.get("reason") or "it failed without saying why"), str(last.get("fix") or ""))
-    if not ended.ok or (last is None and giving.is_waiting):
-        raise HostError(f"{command.label} broke off ({ended})" + (f": {giving.complaint}" if giving.complaint else ""))
+    if not ended.ok or (last is None and receiver.is_waiting):
+        raise HostError(
+            f"{command.label} broke off ({ended})" + (f": {receiver.complaint}" if receiver.complaint else "")
+        )
 
 
-def _rest(seconds: float, cancel: Cancel) -> None:
+def _sleep(seconds: float, cancel: Cancel) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if cancel.thrown:
@@ -162,25 +177,25 @@ def _rest(seconds: float, cancel: Cancel) -> None:
         time.sleep(0.05)
 
 
-def _summed(order: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:
-    brought = tuple(dict.fromkeys(name for each in parts for name in each.brought))
+def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:
+    brought = tuple(dict.fromkeys(name for part in parts for name in part.brought))
     last = parts[-1]
     failed = tuple(dict.fromkeys((*last.failed, *_unsent(last))))
     return FetchResult(
-        order.host,
+        fetch_request.host,
         "failed" if failed else "changed" if brought else "ok",
         seconds=seconds,
         source=last.source,
-        dest=order.dest,
+        dest=fetch_request.dest,
         brought=brought,
         unchanged=len(set(last.unchanged) - set(brought)),
-        size=sum(each.size for each in parts),
-        received=sum(each.received for each in parts),
-        resumed=tuple(dict.fromkeys(name for each in parts for name in each.resumed if name in brought)),
+        size=sum(part.size for part in parts),
+        received=sum(part.received for part in parts),
+        resumed=tuple(dict.fromkeys(name for part in parts for name in part.resumed if name in brought)),
         failed=failed,
         left_out=tuple(last.left_out),
     )
 
 
-def _unsent(giving: Receiver) -> list[FileFailure]:
-    return [FileFailure(name, "it wasn't sent") for name in giving.unsent]
+def _unsent(receiver: Receiver) -> list[FileFailure]:
+    return [FileFailure(name, "it wasn't sent") for name in receiver.unsent]

@@ -1,4 +1,4 @@
-"""What is asked for by fetch, what a host says there is, and what became of it. Values and pure text.
+"""The source of a fetch, the entries that a host lists, and the result. Pure.
 
 What a host says is not trusted: a name that leads out of where it is to go is refused here.
 """
@@ -104,10 +104,10 @@ def parse_source(text: str) -> Source:
     return Source(word, path if colon else None)
 
 
-def read_entry(said: Mapping[str, Any], index: int) -> Entry:
+def read_entry(fields: Mapping[str, Any], index: int) -> Entry:
     """Decode an entry of a host's list; raises a HostError if it is invalid."""
-    name, kind, to = said.get("n"), said.get("t"), said.get("to") or ""
-    size, mode, mtime = _figures(said)
+    name, kind, to = fields.get("n"), fields.get("t"), fields.get("to") or ""
+    size, mode, mtime = _read_numbers(fields)
     parts = tuple(name.split("/")) if isinstance(name, str) and _can_be_a_path(name) else ()
     if not parts or any(part in ("", ".", "..") for part in parts):
         raise HostError(
@@ -115,16 +115,16 @@ def read_entry(said: Mapping[str, Any], index: int) -> Entry:
             "nothing of it was written; look at that machine before you trust it",
         )
     is_link = kind == "l"
-    if kind not in ("d", "f", "l") or said.get("i") != index or not isinstance(to, str) or bool(to) != is_link:
+    if kind not in ("d", "f", "l") or fields.get("i") != index or not isinstance(to, str) or bool(to) != is_link:
         raise HostError(_UNREADABLE)
     if is_link and not _can_be_a_path(to):
         raise HostError(_UNREADABLE)
-    return Entry(index, parts, cast("Kind", kind), mode, size, mtime, to, bool(said.get("g")))
+    return Entry(index, parts, cast("Kind", kind), mode, size, mtime, to, bool(fields.get("g")))
 
 
-def as_it_is_now(entry: Entry, said: Mapping[str, Any]) -> Entry:
+def update_entry(entry: Entry, fields: Mapping[str, Any]) -> Entry:
     """A file as it was when it was opened: it may have changed since it was listed, and have grown."""
-    size, mode, mtime = _figures(said)
+    size, mode, mtime = _read_numbers(fields)
     if (size, mode, mtime) == (entry.size, entry.mode, entry.mtime):
         return entry
     if size > max(2 * entry.size, entry.size + _GROWTH):
@@ -135,10 +135,10 @@ def as_it_is_now(entry: Entry, said: Mapping[str, Any]) -> Entry:
     return replace(entry, size=size, mode=mode, mtime=mtime)
 
 
-def _figures(said: Mapping[str, Any]) -> tuple[int, int, int]:
+def _read_numbers(fields: Mapping[str, Any]) -> tuple[int, int, int]:
     """Size, mode and time: only permission bits, and numbers that this machine can store."""
-    found = tuple(said.get(key) for key in ("s", "m", "mt"))
-    if not all(type(figure) is int and abs(figure) < _LARGEST for figure in found):
+    found = tuple(fields.get(key) for key in ("s", "m", "mt"))
+    if not all(type(number) is int and abs(number) < _LARGEST for number in found):
         raise HostError(_UNREADABLE)
     size, mode, mtime = cast("tuple[int, int, int]", found)
     if size < 0:
@@ -163,7 +163,7 @@ def encoded(part: str) -> bytes:
     return part.encode("utf-8", "surrogateescape")
 
 
-def goes_to(dest: str, *, single: bool) -> tuple[str, str | None]:
+def resolve_destination(dest: str, *, single: bool) -> tuple[str, str | None]:
     """The destination directory, and the name of a single file in it; the rules are those of cp."""
     if single and not dest.endswith("/") and not os.path.isdir(dest):
         return os.path.dirname(dest) or ".", os.path.basename(dest)

@@ -9,13 +9,13 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.fetch.destination import WriteRefused
-from ipexctl.jobs.fetch.manifest import FileFailure, as_it_is_now, read_entry, renamed
+from ipexctl.jobs.fetch.manifest import FileFailure, read_entry, renamed, update_entry
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.fetch.destination import Destination, Want
+    from ipexctl.jobs.fetch.destination import Destination, MissingPart
     from ipexctl.jobs.fetch.manifest import Entry
     from ipexctl.jobs.fetch.requested import Requested
     from ipexctl.remote.session import Stream
@@ -33,8 +33,8 @@ class Receiver:
     def __init__(
         self,
         requested: Requested,
-        told: StdinQueue,
-        land: Callable[[bool], tuple[Destination, str | None]],
+        stdin: StdinQueue,
+        open_destination: Callable[[bool], tuple[Destination, str | None]],
         on_bytes: Callable[[str, int, int], None],
     ) -> None:
         self.source = ""
@@ -47,15 +47,20 @@ class Receiver:
         self.received = 0
         self.last: dict[str, Any] | None = None
         self.destination: Destination | None = None
-        self.told, self._requested, self._land, self._on_bytes = told, requested, land, on_bytes
+        self.stdin, self._requested, self._open_destination, self._on_bytes = (
+            stdin,
+            requested,
+            open_destination,
+            on_bytes,
+        )
         self._entries: list[Entry] = []
-        self._wants: dict[int, Want] = {}
+        self._missing: dict[int, MissingPart] = {}
         self._line = bytearray()
         self._stderr = b""
         self._current: Entry | None = None
-        self._piece = -1
+        self._chunk_left = -1
         """Remaining bytes of a chunk; negative between chunks."""
-        self._here = 0
+        self._done = 0
         self._total = 0
 
     def sink(self, stream: Stream, data: bytes) -> None:
@@ -65,7 +70,7 @@ class Receiver:
             return
         at = 0
         while at < len(data):
-            at = self._in_line(data, at) if self._piece < 0 else self._in_pieces(data, at)
+            at = self._receive_line(data, at) if self._chunk_left < 0 else self._receive_bytes(data, at)
 
     @property
     def complaint(self) -> str:
@@ -75,13 +80,13 @@ class Receiver:
     @property
     def is_waiting(self) -> bool:
         """The host has announced more entries, and not the end of its list."""
-        return self.destination is None or bool(self._wants) or self._current is not None
+        return self.destination is None or bool(self._missing) or self._current is not None
 
     @property
     def unsent(self) -> list[str]:
-        return [want.entry.name for want in self._wants.values()]
+        return [missing.entry.name for missing in self._missing.values()]
 
-    def _in_line(self, data: bytes, at: int) -> int:
+    def _receive_line(self, data: bytes, at: int) -> int:
         """Receive a line, which may arrive in parts; returns the position after it."""
         end = data.find(b"\n", at)
         if (end if end >= 0 else len(data)) - at + len(self._line) > _LONGEST:
@@ -92,50 +97,50 @@ class Receiver:
         line = bytes(self._line) + data[at:end]
         self._line.clear()
         try:
-            said = json.loads(line)
-            event = said["event"]
+            message = json.loads(line)
+            event = message["event"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise HostError("what it says can't be read") from None
-        self._hear(event, said)
+        self._on_message(event, message)
         return end + 1
 
-    def _in_pieces(self, data: bytes, at: int) -> int:
-        if self._piece == 0:
+    def _receive_bytes(self, data: bytes, at: int) -> int:
+        if self._chunk_left == 0:
             end = at + 4 - len(self._line)
             self._line += data[at:end]
             if len(self._line) == 4:
-                self._piece = int.from_bytes(self._line, "big")
+                self._chunk_left = int.from_bytes(self._line, "big")
                 self._line.clear()
-                if self._piece > _PIECE:
+                if self._chunk_left > _PIECE:
                     raise HostError("what it says can't be read")
-                self._piece = self._piece or -1
+                self._chunk_left = self._chunk_left or -1
             return end
-        piece = memoryview(data)[at : at + self._piece]
+        chunk = memoryview(data)[at : at + self._chunk_left]
         assert self.destination is not None
         assert self._current is not None
-        self.destination.write(piece)
-        self._piece -= len(piece)
-        self.received += len(piece)
-        self._here += len(piece)
-        self._on_bytes(self._current.name, self._here, max(self._total, self._here))
-        return at + len(piece)
+        self.destination.write(chunk)
+        self._chunk_left -= len(chunk)
+        self.received += len(chunk)
+        self._done += len(chunk)
+        self._on_bytes(self._current.name, self._done, max(self._total, self._done))
+        return at + len(chunk)
 
-    def _hear(self, event: object, said: dict[str, Any]) -> None:
+    def _on_message(self, event: object, message: dict[str, Any]) -> None:
         if event == "entry" and self.destination is None:
-            self._entries.append(read_entry(said, len(self._entries)))
+            self._entries.append(read_entry(message, len(self._entries)))
         elif event == "note":
-            notes = self.left_out if said.get("warning") else self.failed
-            notes.append(FileFailure(str(said.get("n")), str(said.get("reason"))))
+            notes = self.left_out if message.get("warning") else self.failed
+            notes.append(FileFailure(str(message.get("n")), str(message.get("reason"))))
         elif event == "listed" and self.destination is None:
-            self._listed(str(said.get("from")), said.get("single") is True)
+            self._listed(str(message.get("from")), message.get("single") is True)
         elif event == "file" and self._current is None:
-            self._begin(said)
+            self._begin(message)
         elif event == "whole" and self._current is not None:
-            self._finish(said)
-        elif event == "lost" and (want := self._wants.pop(_figure(said, "i"), None)) is not None:
-            self.failed.append(FileFailure(want.entry.name, str(said.get("reason"))))
+            self._finish(message)
+        elif event == "lost" and (missing := self._missing.pop(_integer(message, "i"), None)) is not None:
+            self.failed.append(FileFailure(missing.entry.name, str(message.get("reason"))))
         elif event in ("done", "failed"):
-            self.last = said
+            self.last = message
         else:
             raise HostError("what it says can't be read")
 
@@ -144,44 +149,44 @@ class Receiver:
         accepted = self._requested.accept(self._entries, single=single)
         self._entries = list(accepted.entries)
         self.left_out += accepted.left_out
-        self.destination, name = self._land(accepted.single)
+        self.destination, name = self._open_destination(accepted.single)
         if name is not None:
             self._entries = [renamed(self._entries[0], name)]
         for entry in self._entries:
             try:
-                want = self.destination.consider(entry)
+                missing = self.destination.inspect(entry)
             except WriteRefused as error:
                 self.failed.append(FileFailure(entry.name, str(error)))
                 continue
-            if want is not None:
-                self._wants[entry.index] = want
+            if missing is not None:
+                self._missing[entry.index] = missing
             elif entry.kind != "d":
                 self.unchanged.append(entry.name)
-        self._total = sum(want.entry.size - want.have for want in self._wants.values())
-        wants = [[number, want.have, want.known] for number, want in self._wants.items()]
-        if wants:
-            self.told.send(json.dumps({"wants": wants}).encode() + b"\n")
-        self.told.end()
+        self._total = sum(missing.entry.size - missing.have for missing in self._missing.values())
+        parts = [[number, missing.have, missing.known] for number, missing in self._missing.items()]
+        if parts:
+            self.stdin.send(json.dumps({"wants": parts}).encode() + b"\n")
+        self.stdin.end()
 
-    def _begin(self, said: dict[str, Any]) -> None:
-        want = self._wants.pop(_figure(said, "i"), None)
-        if want is None:
-            raise HostError("it sends a file nobody asked for")
-        at, entry = _figure(said, "at"), as_it_is_now(want.entry, said)
+    def _begin(self, message: dict[str, Any]) -> None:
+        missing = self._missing.pop(_integer(message, "i"), None)
+        if missing is None:
+            raise HostError("it sends a file that was not requested")
+        at, entry = _integer(message, "at"), update_entry(missing.entry, message)
         assert self.destination is not None
-        self._total += want.have - at
+        self._total += missing.have - at
         self._current = entry
-        self.destination.begin(entry, at, want)
+        self.destination.begin(entry, at, missing)
         if at:
             self.resumed.append(entry.name)
-        self._piece = 0
+        self._chunk_left = 0
 
-    def _finish(self, said: dict[str, Any]) -> None:
+    def _finish(self, message: dict[str, Any]) -> None:
         assert self.destination is not None
         assert self._current is not None
         entry, self._current = self._current, None
         try:
-            self.destination.finish(said.get("crc"), changed=bool(said.get("changed")))
+            self.destination.finish(message.get("crc"), changed=bool(message.get("changed")))
         except WriteRefused as error:
             self.failed.append(FileFailure(entry.name, str(error)))
             return
@@ -189,7 +194,7 @@ class Receiver:
         self.size += entry.size
 
 
-def _figure(said: dict[str, Any], key: str) -> int:
+def _integer(message: dict[str, Any], key: str) -> int:
     """A number, or -1 for an invalid one: no valid number is negative."""
-    figure = said.get(key)
-    return figure if type(figure) is int else -1
+    number = message.get(key)
+    return number if type(number) is int else -1

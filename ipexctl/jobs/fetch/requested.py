@@ -40,7 +40,7 @@ class Requested:
     run: str = ""
 
     def accept(self, entries: Sequence[Entry], *, single: bool) -> Accepted:
-        """Raise a HostError that names the first entry nobody asked for.
+        """Raise a HostError that names the first entry that was not requested.
 
         `single` is the host's word for it that a path with wildcards is a name as it is written.
         """
@@ -61,12 +61,12 @@ class Requested:
         # Everything but the directory itself lies below it, so it is either that or the one file.
         return self._accept_below(1, entries, named)
 
-    def _accept_below(self, top: int, entries: Sequence[Entry], asked_for: Sequence[bool]) -> Accepted:
+    def _accept_below(self, top: int, entries: Sequence[Entry], requested_entries: Sequence[bool]) -> Accepted:
         """`top` is how many directories down a link has to stay."""
-        for entry, is_asked_for in zip(entries, asked_for, strict=True):
-            if not is_asked_for:
-                asked = f"run {self.run}" if self.path is None else quoted(self.path)
-                raise _refused(entry, f"{asked} was asked for")
+        for entry, is_requested in zip(entries, requested_entries, strict=True):
+            if not is_requested:
+                request = f"run {self.run}" if self.path is None else quoted(self.path)
+                raise _refused(entry, f"{request} was requested")
         left_out = {entry: _outward(entry) for entry in entries if entry.kind == "l" and leads_out(entry, top)}
         kept = tuple(entry for entry in entries if entry not in left_out) if left_out else tuple(entries)
         return Accepted(kept, single=False, left_out=tuple(left_out.values()))
@@ -81,25 +81,25 @@ def is_contents(path: bytes) -> bool:
 def wildcards_of(path: bytes) -> tuple[bytes, ...]:
     """The components from the first wildcard on: names sent for a pattern begin there."""
     components = posixpath.normpath(path).split(b"/")
-    first = next((place for place, each in enumerate(components) if glob.has_magic(each)), len(components))
+    first = next((index for index, each in enumerate(components) if glob.has_magic(each)), len(components))
     return tuple(components[first:])
 
 
 def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
     """Whether a name, or a directory above it, matches: by the rules of Python's glob, which expands it on the host."""
-    whole = len(pattern)
+    length = len(pattern)
     only_directories = pattern[-1] == b"**" and any(component != b"**" for component in pattern)
-    places = _from(pattern, 0) - {whole}
+    positions = _from(pattern, 0) - {length}
     for depth, part in enumerate(parts, 1):
         name, after = encoded(part), set[int]()
-        for place in places:
-            if pattern[place] == b"**":
-                after |= set[int]() if name.startswith(b".") else _from(pattern, place)
-            elif _matches_one(pattern[place], name):
-                after |= _from(pattern, place + 1)
-        if whole in after:
+        for index in positions:
+            if pattern[index] == b"**":
+                after |= set[int]() if name.startswith(b".") else _from(pattern, index)
+            elif _matches_one(pattern[index], name):
+                after |= _from(pattern, index + 1)
+        if length in after:
             return is_directory or depth < len(parts) or not only_directories
-        places = after
+        positions = after
     return False
 
 
@@ -107,12 +107,12 @@ def _matches(pattern: Sequence[bytes], entry: Entry) -> bool:
     return matches(pattern, entry.parts, is_directory=entry.kind == "d")
 
 
-def _from(pattern: Sequence[bytes], place: int) -> set[int]:
+def _from(pattern: Sequence[bytes], index: int) -> set[int]:
     """The positions where a name may continue: after each `**` too, which also matches no directory."""
-    found = {place}
-    while place < len(pattern) and pattern[place] == b"**":
-        place += 1
-        found.add(place)
+    found = {index}
+    while index < len(pattern) and pattern[index] == b"**":
+        index += 1
+        found.add(index)
     return found
 
 
@@ -130,7 +130,7 @@ def leads_out(link: Entry, top: int) -> bool:
     A `..` behind a name leads out, too: that name may be another link, and then `..` is not the directory it is in.
     """
     steps = [step for step in link.target.split("/") if step not in ("", ".")]
-    up = next((place for place, step in enumerate(steps) if step != ".."), len(steps))
+    up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
     return link.target.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]
 
 
@@ -163,7 +163,7 @@ def _is_of_run(entry: Entry, run: str) -> bool:
 
 
 def _outward(link: Entry) -> FileFailure:
-    reason = f"it links to {quoted(link.target)}, which may lead out of what was asked for"
+    reason = f"it links to {quoted(link.target)}, which may lead out of the requested directory"
     return FileFailure(link.name, f"{reason}; its own path brings what it links to")
 
 

@@ -1,1 +1,1 @@
-"""From what is asked to a run that has begun: look, find the environment, bring the code, plan, start."""
+"""The start of a run: gather, plan, preflight, upload, start."""

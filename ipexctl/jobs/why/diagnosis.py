@@ -101,8 +101,8 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
         return replace(verdict, others=_other_ranks(snapshot, first), notes=_notes(snapshot)).then(after)
     has_reason = first.kind in _REASON_IS_HEADLINE or (first.kind == "signal" and len(first.ranks) > 1)
     reason = snapshot.status.reason if has_reason else ""
-    said = reason or f"rank {first.rank} on {first.host} {how_it_ended(first)}"
-    headline = f"run {run} failed{after}: {said}"
+    failure = reason or f"rank {first.rank} on {first.host} {how_it_ended(first)}"
+    headline = f"run {run} failed{after}: {failure}"
     verdict = Diagnosis(run, "failed", headline, first, cause, last_lines(words), f"rank {first.rank}")
     logs = f"ipexctl logs {run} -r {first.rank}"
     return replace(verdict, others=_other_ranks(snapshot, first), notes=_notes(snapshot)).then(logs)

@@ -77,8 +77,8 @@ def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) 
     if better is not None:
         return better
     if hung or own is not None:
-        aside = _aside(snapshot)
-        own = own or aside
+        harmless = _harmless_cause(snapshot)
+        own = own or harmless
     if own is not None:
         return own
     if first is not None and first.kind == "lost":
@@ -177,10 +177,10 @@ def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankSta
     return list(found.values())
 
 
-def _aside(snapshot: RunSnapshot) -> Cause | None:
-    asides = [known for known in TABLE if known.weight == "aside"]
+def _harmless_cause(snapshot: RunSnapshot) -> Cause | None:
+    patterns = [known for known in TABLE if known.weight == "aside"]
     for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
-        found = cause_of(snapshot.words_of(row.rank), snapshot.context, asides)
+        found = cause_of(snapshot.words_of(row.rank), snapshot.context, patterns)
         if found is not None:
             return found
     return None

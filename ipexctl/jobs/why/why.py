@@ -93,7 +93,7 @@ def _read_snapshot(
         if sum(len(chunk.data) for chunk in output) > _MAX_OUTPUT:
             raise FrameError("more output than was requested")
 
-    said = call(
+    reply = call(
         session,
         "run.run_snapshot",
         "read",
@@ -104,7 +104,7 @@ def _read_snapshot(
         on_frame=on_frame,
         cancel=cancel,
     )
-    return read_snapshot(said, output, record.node0.name)
+    return read_snapshot(reply, output, record.node0.name)
 
 
 def cause_from_copy(record: RunRecord, runs: Path, *, timeout: float = 10.0) -> Cause | None:

@@ -96,24 +96,24 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
     """The error for a requirement that excludes torch, IPEX or the bindings of the plan; None if there is none."""
     held = {"torch": plan.torch, "intel-extension-for-pytorch": plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
-        asked = Requirement(line)
-        version = held.get(normal(asked.name))
-        if version is None and normal(asked.name) in held:
+        requirement = Requirement(line)
+        version = held.get(normal(requirement.name))
+        if version is None and normal(requirement.name) in held:
             return UserError(
-                f"{line} (from {origins.get(line, '--with')}): {plan.row.name} has no {asked.name}, and one built "
-                "for another torch fails at import",
+                f"{line} (from {origins.get(line, '--with')}): {plan.row.name} has no {requirement.name}, and "
+                "one built for another torch fails at import",
                 fix="remove it, or choose a row that has it: ipexctl versions; such as --stack ipex-2.8",
             )
-        if version is None or (asked.marker and not asked.marker.evaluate(_target(plan.python))):
+        if version is None or (requirement.marker and not requirement.marker.evaluate(_target(plan.python))):
             continue
         public = Version(version).public
-        if asked.url or not any(asked.specifier.contains(v, prereleases=True) for v in (version, public)):
+        if requirement.url or not any(requirement.specifier.contains(v, prereleases=True) for v in (version, public)):
             where = origins.get(line, "--with")
             fix = "remove its versions: the row decides them"
-            if normal(asked.name) == "torch" and len(asked.specifier) == 1:
-                fix += f"; or choose that torch: --torch {next(iter(asked.specifier)).version}"
+            if normal(requirement.name) == "torch" and len(requirement.specifier) == 1:
+                fix += f"; or choose that torch: --torch {next(iter(requirement.specifier)).version}"
             return UserError(
-                f"{line} (from {where}) excludes {plan.row.name}, which has {asked.name} {version}", fix=fix
+                f"{line} (from {where}) excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix
             )
     return None
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.software import Python
     from ipexctl.stack.catalog.table import Isa, StackSpec
 
-OUR_FLOOR: Final = "3.8"
+OLDEST_PYTHON: Final = "3.8"
 """The oldest Python that runs the agent."""
 _VERBS: Final = {"has": "have", "is": "are", "runs": "run", "lacks": "lack"}
 
@@ -54,19 +54,19 @@ def profile(facts: Facts) -> HostProfile:
     system, software = facts.system, facts.software
     running = {minor(python.version) for python in software.pythons if python.version}
     good = frozenset(minor(python.version) for python in usable_pythons(facts) if python.version)
-    heard = bool(software.pythons) and any(python.version for python in software.pythons)
+    has_versions = bool(software.pythons) and any(python.version for python in software.pythons)
     return HostProfile(
         kernel=system.kernel_name,
         arch=facts.cpu.arch or system.arch,
         tier=facts.cpu.tier,
         libc=system.libc,
         glibc=system.libc_version if system.libc != "musl" else None,
-        pythons=good if heard or _was_asked(facts) else None,
+        pythons=good if has_versions or _were_inspected(facts) else None,
         others=tuple(sorted(running - good, key=version_key)),
     )
 
 
-def _was_asked(facts: Facts) -> bool:
+def _were_inspected(facts: Facts) -> bool:
     """Whether the probe completed its search for programs, so that no result means no Python."""
     return "programs" not in facts.cut and (facts.complete or bool(facts.cut))
 
@@ -77,7 +77,7 @@ def usable_pythons(facts: Facts) -> tuple[Python, ...]:
         python
         for python in facts.software.pythons
         if python.version
-        and version_key(python.version) >= version_key(OUR_FLOOR)
+        and version_key(python.version) >= version_key(OLDEST_PYTHON)
         and python.libc != "musl"
         and python.arch in (None, *X86)
     )
@@ -128,8 +128,8 @@ def _pythons(title: str, host: HostProfile, pythons: Sequence[str]) -> str | Non
 def _no_python(host: HostProfile) -> str:
     if not host.others:
         return "has no Python 3 that runs"
-    if all(version_key(version) < version_key(OUR_FLOOR) for version in host.others):
-        return f"has only Python {' and '.join(host.others)}; ipexctl needs {OUR_FLOOR} or newer on a node"
+    if all(version_key(version) < version_key(OLDEST_PYTHON) for version in host.others):
+        return f"has only Python {' and '.join(host.others)}; ipexctl needs {OLDEST_PYTHON} or newer on a node"
     return f"has only Python {' and '.join(host.others)}, and not for x86_64 with glibc"
 
 
@@ -139,7 +139,7 @@ def _only(pythons: Collection[str]) -> str:
 
 
 def _built_for(pythons: Sequence[str]) -> str:
-    known = [python for python in pythons if version_key(python) >= version_key(OUR_FLOOR)]
+    known = [python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)]
     return span(known or pythons)
 
 
@@ -167,7 +167,7 @@ def incompatibilities(
         problem = _grouped({names: (why, fix) if why else None for names, why in lacking.items()})
     if problem is not None:
         return problem, ()
-    common = {python for python in pythons if version_key(python) >= version_key(OUR_FLOOR)}
+    common = {python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)}
     for kind in host_groups:
         if kind.pythons is not None:
             common &= kind.pythons
@@ -193,20 +193,20 @@ def _grouped(problems: Mapping[tuple[str, ...], tuple[str, str] | None]) -> Inco
 
 def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
     """The Python that most hosts have; the newest of equals."""
-    known = [python for python in pythons if version_key(python) >= version_key(OUR_FLOOR)] or list(pythons)
+    known = [python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)] or list(pythons)
 
     def having(python: str) -> int:
         return sum(max(1, len(names)) for kind, names in host_groups.items() if kind.pythons and python in kind.pythons)
 
-    return max(known, key=lambda python: (having(python), version_key(python)), default=OUR_FLOOR)
+    return max(known, key=lambda python: (having(python), version_key(python)), default=OLDEST_PYTHON)
 
 
 def _none_common(
     title: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]
 ) -> Incompatibility:
-    if not any(version_key(python) >= version_key(OUR_FLOOR) for python in pythons):
+    if not any(version_key(python) >= version_key(OLDEST_PYTHON) for python in pythons):
         return Incompatibility(
-            f"{title} is built for Python {span(pythons)}; ipexctl needs {OUR_FLOOR} or newer on a node"
+            f"{title} is built for Python {span(pythons)}; ipexctl needs {OLDEST_PYTHON} or newer on a node"
         )
     wanted = _best_to_add(host_groups, pythons)
     lacking = tuple(

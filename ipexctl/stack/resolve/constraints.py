@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.stack.catalog.table import minor, version_key
-from ipexctl.stack.resolve.compatibility import OUR_FLOOR, span
+from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON, span
 from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
@@ -104,16 +104,16 @@ def _check_stack(request: StackRequest, table: Sequence[StackSpec]) -> Refusal |
 def _check_torch(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
     if request.torch is None:
         return None
-    asked = _public(request.torch)
+    requested = _public(request.torch)
     lines = {row.line for row in table}
     patches = {patch for row in table for patch in row.torch_patches}
-    if asked in lines or asked in patches:
+    if requested in lines or requested in patches:
         return None
     reason = f"the version table has no torch {_shown(request.torch)}"
-    if minor(asked) in lines:
-        have = sorted((patch for patch in patches if minor(patch) == minor(asked)), key=version_key)
-        return _unknown(f"{reason}; of torch {minor(asked)} there is {', '.join(have)}", (), f"--torch {have[-1]}")
-    return _unknown(reason, _near(asked, lines), f"it has {table[-1].line} to {table[0].line}: ipexctl versions")
+    if minor(requested) in lines:
+        have = sorted((patch for patch in patches if minor(patch) == minor(requested)), key=version_key)
+        return _unknown(f"{reason}; of torch {minor(requested)} there is {', '.join(have)}", (), f"--torch {have[-1]}")
+    return _unknown(reason, _near(requested, lines), f"it has {table[-1].line} to {table[0].line}: ipexctl versions")
 
 
 def _check_ipex(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
@@ -126,13 +126,13 @@ def _check_oneccl(request: StackRequest, table: Sequence[StackSpec]) -> Refusal 
     return _check_version("oneccl_bind_pt", request.oneccl, known)
 
 
-def _check_version(what: str, asked: str | None, known: Sequence[str]) -> Refusal | None:
-    if asked is None or any(_is(asked, version) for version in known):
+def _check_version(what: str, requested: str | None, known: Sequence[str]) -> Refusal | None:
+    if requested is None or any(_is(requested, version) for version in known):
         return None
     ordered = sorted(set(known), key=version_key)
     return _unknown(
-        f"the version table has no {what} {_shown(asked)}",
-        _near(_public(asked), ordered),
+        f"the version table has no {what} {_shown(requested)}",
+        _near(_public(requested), ordered),
         f"it has {ordered[0]} to {ordered[-1]}: ipexctl versions" if ordered else "",
     )
 
@@ -142,11 +142,11 @@ def _check_python(request: StackRequest, table: Sequence[StackSpec]) -> Refusal 
         return None
     known = sorted({python for row in table for python in row.torch_pythons}, key=version_key)
     if request.python in known:
-        if version_key(request.python) >= version_key(OUR_FLOOR):
+        if version_key(request.python) >= version_key(OLDEST_PYTHON):
             return None
         return Refusal(
-            f"Python {request.python} is too old: ipexctl needs {OUR_FLOOR} or newer on a host",
-            f"use --python {OUR_FLOOR}, or remove it",
+            f"Python {request.python} is too old: ipexctl needs {OLDEST_PYTHON} or newer on a host",
+            f"use --python {OLDEST_PYTHON}, or remove it",
         )
     if re.fullmatch(r"\d+\.\d+\.\d+\S*", request.python) and minor(request.python) in known:
         return _unknown(
@@ -172,18 +172,18 @@ def _narrow_torch(
 ) -> tuple[StackSpec, ...] | Refusal:
     if request.torch is None:
         return tuple(rows)
-    asked = _public(request.torch)
+    requested = _public(request.torch)
     found = []
     for row in rows:
-        if asked in row.torch_patches:
-            found.append(replace(row, torch=asked, torch_patches=(asked,)))
-        elif asked == row.line:
+        if requested in row.torch_patches:
+            found.append(replace(row, torch=requested, torch_patches=(requested,)))
+        elif requested == row.line:
             found.append(row)
     if found:
         return tuple(found)
     name = rows[0].name
-    other = next((row.name for row in table if row.line == minor(asked)), None)
-    return Refusal(f"the stack {name} has torch {rows[0].line}, not {asked}", f"--stack {other}" if other else "")
+    other = next((row.name for row in table if row.line == minor(requested)), None)
+    return Refusal(f"the stack {name} has torch {rows[0].line}, not {requested}", f"--stack {other}" if other else "")
 
 
 def _narrow_ipex(
@@ -244,10 +244,10 @@ def _does(better: Sequence[OnecclBuild]) -> str:
     return f"; {better[0].version} does" if better and better[0].cpu_wheel == "published" else ""
 
 
-def _pair(asked: str, home: StackSpec, better: Sequence[OnecclBuild]) -> str:
-    fits = next(build.works_with[0] for build in home.oneccl_builds if _is(asked, build.version))
+def _pair(requested: str, home: StackSpec, better: Sequence[OnecclBuild]) -> str:
+    fits = next(build.works_with[0] for build in home.oneccl_builds if _is(requested, build.version))
     first = f"--oneccl {better[0].version}, or " if _does(better) else ""
-    return f"{first}--torch {fits} with --oneccl {asked}"
+    return f"{first}--torch {fits} with --oneccl {requested}"
 
 
 def _narrow_kind(
@@ -292,9 +292,9 @@ def _check_python_fits(constraints: Constraints) -> Refusal | None:
     )
 
 
-def _is(asked: str, version: str) -> bool:
+def _is(requested: str, version: str) -> bool:
     """Whether a version matches; `2.7` matches every 2.7."""
-    wanted = _public(asked)
+    wanted = _public(requested)
     return wanted == version or (wanted.count(".") == 1 and minor(version) == wanted)
 
 
@@ -302,13 +302,13 @@ def _public(version: str) -> str:
     return version.strip().removesuffix("+cpu")
 
 
-def _near(asked: str, known: Iterable[str]) -> list[str]:
+def _near(requested: str, known: Iterable[str]) -> list[str]:
     """The nearest version; for other texts those with a similar spelling."""
     ordered = sorted(known, key=version_key, reverse=True)
-    if re.fullmatch(r"\d+(\.\d+)+", asked) and ordered:
-        wanted = _weight(asked)
+    if re.fullmatch(r"\d+(\.\d+)+", requested) and ordered:
+        wanted = _weight(requested)
         return [min(ordered, key=lambda version: abs(_weight(version) - wanted))]
-    return get_close_matches(asked, ordered, n=2, cutoff=0.6)
+    return get_close_matches(requested, ordered, n=2, cutoff=0.6)
 
 
 def _weight(version: str) -> int:

@@ -221,7 +221,7 @@ def _parts(variant: Variant) -> dict[str, list[str]]:
     return parts
 
 
-def plainest(
+def simplest_refusal(
     tried: Sequence[tuple[Variant, Incompatibility]], host_groups: Mapping[HostProfile, tuple[str, ...]], wheels: Wheels
 ) -> tuple[Variant, Incompatibility]:
     """The most useful reason: of an available variant without bindings, against the fewest hosts."""

@@ -49,24 +49,24 @@ class EnvRequest:
     """Constraints of requirements files."""
 
     def to_json(self) -> dict[str, Any]:
-        asked = self.stack
+        stack = self.stack
         return {
-            "torch": asked.torch,
-            "stack": asked.stack,
-            "ipex": asked.ipex,
-            "oneccl": asked.oneccl,
-            "python": asked.python,
-            "require_oneccl": asked.require_oneccl,
+            "torch": stack.torch,
+            "stack": stack.stack,
+            "ipex": stack.ipex,
+            "oneccl": stack.oneccl,
+            "python": stack.python,
+            "require_oneccl": stack.require_oneccl,
             "extras": list(self.extras),
             "constraints": list(self.constraints),
         }
 
     @classmethod
-    def from_json(cls, asked: dict[str, Any]) -> EnvRequest:
+    def from_json(cls, fields: dict[str, Any]) -> EnvRequest:
         """From an environment's record; records of older versions may lack fields."""
-        words = {name: asked.get(name) for name in ("torch", "stack", "ipex", "oneccl", "python")}
-        stack = StackRequest(**words, require_oneccl=bool(asked.get("require_oneccl")))
-        return cls(stack, tuple(asked.get("extras") or ()), tuple(asked.get("constraints") or ()))
+        texts = {name: fields.get(name) for name in ("torch", "stack", "ipex", "oneccl", "python")}
+        stack = StackRequest(**texts, require_oneccl=bool(fields.get("require_oneccl")))
+        return cls(stack, tuple(fields.get("extras") or ()), tuple(fields.get("constraints") or ()))
 
 
 @dataclass(frozen=True, slots=True)

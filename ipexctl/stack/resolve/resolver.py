@@ -329,7 +329,7 @@ def _refuse(
     cluster: _Cluster,
     table: Sequence[StackSpec],
 ) -> Refusal:
-    variant, problem = explanations.plainest(tried, cluster.host_groups, cluster.wheels)
+    variant, problem = explanations.simplest_refusal(tried, cluster.host_groups, cluster.wheels)
     fits = (
         _newest_that_fits(variant.row, constraints, cluster, table)
         if constraints.named or constraints.kind == "ipex"

@@ -109,11 +109,11 @@ def test_a_rank_that_waits_in_pythons_own_library_is_named_by_who_waits() -> Non
 def test_a_launcher_that_waits_for_its_child_is_not_where_the_rank_is() -> None:
     launcher, child = process(("wait", "/usr/lib/python3.11/subprocess.py", 1), MAIN), process(LOAD, MAIN, pid=2)
     there = RankStacks(0, "node1", "running", (launcher, child))
-    assert there.told_by is child
+    assert there.main_process is child
     alone = RankStacks(0, "node1", "running", (launcher,))
-    assert alone.told_by is launcher
+    assert alone.main_process is launcher
     mute = RankStacks(0, "node1", "running", (process(why="no answer"), child))
-    assert mute.told_by is None
+    assert mute.main_process is None
 
 
 def document(*rows: dict[str, Any]) -> Reply:

@@ -137,7 +137,7 @@ def test_where_both_have_changed_the_projects_takes_the_place_and_the_other_is_b
     for number in (1, 2):
         put(place.tree, "conf.json", f"theirs {number}")
         put(place.root, "conf.json", f"mine {number}")
-        assert place.synced().aside == ("conf.json",)
+        assert place.synced().moved_away == ("conf.json",)
         assert place.there()["conf.json"] == f"mine {number}"
     assert place.there()["conf.json.node-1"] == "theirs 1"
     assert place.there()["conf.json.node-2"] == "theirs 2"

@@ -12,7 +12,7 @@ from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui.install import as_json, show
-from ipexctl.ui.install_view import InstallView
+from ipexctl.ui.progress_view import ProgressView
 from message_data import missing
 
 LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_64.whl", "0" * 64, 200_000_000),))
@@ -80,7 +80,7 @@ def test_exit_codes_are_those_of_the_contract(statuses: tuple[str, ...], code: i
 
 
 def test_without_a_terminal_progress_is_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    with InstallView() as view:
+    with ProgressView() as view:
         view.watch(Notice("27 wheels, 3.7 GB"))
         view.watch(BytesMoved("n1", "receiving", 10, 1000))
         view.watch(BytesMoved("n1", "receiving", 500, 1000))
@@ -93,7 +93,7 @@ def test_without_a_terminal_progress_is_plain_lines(capfd: pytest.CaptureFixture
 
 
 def test_quiet_keeps_warnings(capfd: pytest.CaptureFixture[str]) -> None:
-    with InstallView(quiet=True) as view:
+    with ProgressView(quiet=True) as view:
         view.watch(Notice("27 wheels"))
         view.watch(Notice("WARNING", warning=True))
     assert capfd.readouterr().err == "warning: WARNING\n"

@@ -137,9 +137,9 @@ class PatternMatch:
         """Those whose ranks said it as well, in the run's order."""
         if self.pattern is None:
             return (self.words.host,)
-        said = {each.host for each in self.context.who_said(self.pattern)}
-        said.add(self.words.host)
-        return tuple(host for host in self.context.hosts if host in said) or (self.words.host,)
+        hosts = {output.host for output in self.context.who_said(self.pattern)}
+        hosts.add(self.words.host)
+        return tuple(host for host in self.context.hosts if host in hosts) or (self.words.host,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,8 @@ def _last_exception(lines: Sequence[str]) -> int | None:
     if not starts:
         return None
     start = starts[-1]
-    said = next((at for at in range(start + 1, len(lines)) if lines[at] and not lines[at][0].isspace()), len(lines))
-    if len(lines) - said > _SAID_AFTER:
+    after = next((at for at in range(start + 1, len(lines)) if lines[at] and not lines[at][0].isspace()), len(lines))
+    if len(lines) - after > _SAID_AFTER:
         return None
     for before in reversed(starts[:-1]):
         if not any(line.startswith(_CHAINED) for line in lines[before:start]):
@@ -267,9 +267,9 @@ def raised(words: RankOutput, context: FailureContext) -> Cause | None:
     """No text we know, but an exception: the script's own affair."""
     if words.exception is None:
         return None
-    kind, said = words.exception
+    kind, text = words.exception
     at = f" ({words.place})" if words.place else ""
-    what = f"{kind}: {said}" if said else kind
+    what = f"{kind}: {text}" if text else kind
     sentence = f"the script raised {shortened(what)}{at}"
     fix = (
         f"correct that and run it again; the whole output of rank {words.rank}: ipexctl logs "
