@@ -34,7 +34,7 @@ def environments(incomplete: str) -> list[str]:
 
 def playbooks(incomplete: str) -> list[str]:
     """The playbooks of ipexctl, and YAML files in the current directory; the shell completes other paths."""
-    from ipexctl.playbook.files import shipped
+    from ipexctl.playbook.playbook_file import shipped
 
     try:
         here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))

@@ -77,9 +77,9 @@ def play_command(
     from ipexctl.hosts.internal import InterfaceChoice
     from ipexctl.playbook.positions import templates_in
     from ipexctl.playbook.prepare import check_facts, check_projects, prepare, read
-    from ipexctl.playbook.task_selection import TaskSelection, unknown_tags
+    from ipexctl.playbook.selection import TaskSelection, unknown_tags
     from ipexctl.playbook.templater import Templater
-    from ipexctl.playbook.vars_dirs import read_vars_dirs
+    from ipexctl.playbook.variables import read_vars_dirs
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui import play as view
 
@@ -128,7 +128,7 @@ def play_command(
             "extra": variables,
             "vars_dirs": vars_dirs,
         }
-        from ipexctl.playbook.retry import write_retry_file
+        from ipexctl.playbook.report import write_retry_file
         from ipexctl.remote.connector import Connector
         from ipexctl.remote.session_pool import SessionPool
 

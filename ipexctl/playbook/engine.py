@@ -9,7 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.playbook.facts_hints import ANSIBLE_FACTS
+from ipexctl.playbook.ansible_names import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.model import Block, Flush
 from ipexctl.playbook.positions import templates_in

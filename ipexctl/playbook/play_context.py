@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.playbook.vars_dirs import VarsDirs
+from ipexctl.playbook.variables import VarsDirs
 from ipexctl.remote.fanout import fan_out
 
 if TYPE_CHECKING:

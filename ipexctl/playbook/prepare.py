@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.playbook.ansible_names import ANSIBLE_FACTS, HINTS
 from ipexctl.playbook.engine import task_values
-from ipexctl.playbook.facts_hints import ANSIBLE_FACTS, HINTS
-from ipexctl.playbook.files import MAX_BYTES, find_playbook, size_of
 from ipexctl.playbook.options import converted, local_path, source_path
-from ipexctl.playbook.pattern import hosts_of
 from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
+from ipexctl.playbook.playbook_file import MAX_BYTES, find_playbook, size_of
 from ipexctl.playbook.positions import Position, Templated, did_you_mean, templates_in
 from ipexctl.playbook.read import read_playbook
-from ipexctl.playbook.task_selection import select_tasks
+from ipexctl.playbook.selection import hosts_of, select_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.model import Playbook, Task
-    from ipexctl.playbook.task_selection import TaskSelection
+    from ipexctl.playbook.selection import TaskSelection
     from ipexctl.playbook.templater import Templater
 
 _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
-from ipexctl.playbook.files import read_file
-from ipexctl.playbook.inherited_keywords import boolean, read_inherited, text, variables, variables_of_file
-from ipexctl.playbook.keywords import PLAY, advice
+from ipexctl.playbook.keywords import PLAY, advice, boolean, read_inherited, text, variables, variables_of_file
 from ipexctl.playbook.model import Block, Flush, InheritedKeywords, Play, Playbook, tasks_of
+from ipexctl.playbook.playbook_file import read_file
 from ipexctl.playbook.positions import Templated, did_you_mean, raise_first
 from ipexctl.playbook.read_tasks import Tasks
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.yaml_tree import Entry, Node
     from ipexctl.playbook.model import Step, Task
+    from ipexctl.playbook.playbook_file import PlaybookFile
     from ipexctl.playbook.positions import Value
-    from ipexctl.playbook.yaml_values import PlaybookFile
 
 
 def read_playbook(path: Path, shown: str) -> Playbook:

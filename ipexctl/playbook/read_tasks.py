@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
-from ipexctl.playbook.files import read_file
-from ipexctl.playbook.inherited_keywords import (
+from ipexctl.playbook.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
+from ipexctl.playbook.keywords import (
+    BLOCK,
+    INCLUDE,
+    INCLUDES,
+    TASK,
+    advice,
     condition,
     conditions,
     integer,
@@ -23,12 +28,11 @@ from ipexctl.playbook.inherited_keywords import (
     truth,
     variables_of_file,
 )
-from ipexctl.playbook.keywords import BLOCK, INCLUDE, INCLUDES, NOT_OPTIONS, TASK, UNSUPPORTED, advice
 from ipexctl.playbook.model import Arg, Block, Flush, Loop, Task
-from ipexctl.playbook.modules import MODULES, NOT_MODULES, module
+from ipexctl.playbook.modules import MODULES
 from ipexctl.playbook.options import check_args
+from ipexctl.playbook.playbook_file import JINJA, read_file
 from ipexctl.playbook.positions import Templated, did_you_mean
-from ipexctl.playbook.yaml_values import JINJA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +41,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.yaml_tree import Entry, Node
     from ipexctl.playbook.model import InheritedKeywords, Step
     from ipexctl.playbook.options import Spec
+    from ipexctl.playbook.playbook_file import PlaybookFile
     from ipexctl.playbook.positions import Position, Value
-    from ipexctl.playbook.yaml_values import PlaybookFile
 
 MAX_TASKS: Final = 50_000
 MAX_FILES: Final = 1_000
@@ -168,7 +172,7 @@ class Tasks:
         if _strip_prefix(module_entry.key) == INCLUDE_VARS:
             spec, args = MODULES["set_fact"], self._included_vars(file, module_entry)
         else:
-            spec = module(_strip_prefix(module_entry.key))
+            spec = MODULES[_strip_prefix(module_entry.key)]
             args = _arguments(file, spec, module_entry, entries.get("args"))
         check_args(spec, module_entry.key, args, position)
         inherited = read_inherited(file, entries, above)

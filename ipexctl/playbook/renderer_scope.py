@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Undefined as JinjaUndefined
 from jinja2 import UndefinedError
 
-from ipexctl.playbook.facts_hints import HINTS
+from ipexctl.playbook.ansible_names import HINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,11 +1,15 @@
-"""Events while a playbook runs, and the report at its end."""
+"""Events while a playbook runs, the report at its end, and the file of failed hosts for `-l @FILE`."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from platformdirs import user_state_path
+
+from ipexctl.node.common.files import write_atomically
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -103,3 +107,20 @@ class PlayReport:
         if any(counts.unreachable for counts in self.recap.values()):
             return 3
         return 1 if any(counts.failed for counts in self.recap.values()) else 0
+
+
+def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
+    """Write PLAYBOOK.retry in the user's state directory; delete it if no host failed."""
+    directory = user_state_path("ipexctl", appauthor=False) / "retry"
+    path = directory / f"{playbook.stem}.retry"
+    failed = [name for name, counts in report.recap.items() if counts.failed or counts.unreachable]
+    if not failed:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        return None
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, "".join(f"{name}\n" for name in failed).encode(), durable=False)
+    except OSError:  # the file is a convenience: the playbook's result stands without it
+        return None
+    return path

@@ -92,3 +92,8 @@ def combine_items(results: Sequence[Result], items: Sequence[Any], var: str) -> 
 
 def failed(reason: str, fix: str = "", **data: Any) -> Result:
     return Result("failed", reason, fix, data)
+
+
+def refused(calls: Sequence[Call], reason: str, fix: str = "", status: Status = "failed") -> dict[str, Result]:
+    """The same result for all hosts: nothing was started."""
+    return {call.host.name: Result(status, reason, fix) for call in calls}

@@ -11,13 +11,12 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
-from ipexctl.playbook.cluster_tasks import missing_hosts
+from ipexctl.playbook.cluster_tasks import as_playbook, missing_hosts
 from ipexctl.playbook.masks import masked, secrets_in, shown
-from ipexctl.playbook.modules.registry import runner
+from ipexctl.playbook.modules import runner
 from ipexctl.playbook.options import BadOption, filled, filled_environment
 from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
 from ipexctl.playbook.positions import did_you_mean
-from ipexctl.playbook.rephrase import as_playbook
 from ipexctl.playbook.report import ItemDone
 from ipexctl.playbook.result import Call, Result, combine_items, failed
 from ipexctl.playbook.templater import Filled, Job, TemplateError

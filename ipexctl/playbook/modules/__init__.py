@@ -1,13 +1,18 @@
-"""The modules of playbooks: their declarations; implementations are imported on first use (`registry`)."""
+"""The modules of playbooks: their declarations by name, and their implementations, which are imported on first use."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ipexctl.playbook.modules.specs import SPECS
 
 if TYPE_CHECKING:
-    from ipexctl.playbook.options import Spec
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.playbook.play_context import PlayContext
+    from ipexctl.playbook.result import Call, Result
+    from ipexctl.remote.session import Session
 
 MODULES: Final = {
     **{spec.name: spec for spec in SPECS},
@@ -15,41 +20,42 @@ MODULES: Final = {
 }
 """Declarations by every name that a task may use."""
 
-NOT_MODULES: Final = {
-    "pip": "install: {with: [PACKAGE]} puts it into the environment of all hosts",
-    "apt": "exec with become: true; the stack itself comes by install",
-    "yum": "exec with become: true; the stack itself comes by install",
-    "dnf": "exec with become: true; the stack itself comes by install",
-    "package": "exec with become: true; the stack itself comes by install",
-    "synchronize": "sync brings a project to the hosts",
-    "script": "sync brings the project, exec runs it",
-    "raw": "exec needs nothing but sh on the host",
-    "setup": "facts are gathered where something uses them: {{ facts.cpu.tier }}",
-    "gather_facts": "facts are gathered where something uses them: {{ facts.cpu.tier }}",
-    "lineinfile": "template, or exec with sed",
-    "blockinfile": "template, or exec with sed",
-    "service": "exec with become: true",
-    "systemd": "exec with become: true",
-    "sysctl": "tune, with become: true",
-    "include_role": "put the role's tasks in a file: include_tasks: FILE",
-    "import_role": "put the role's tasks in a file: include_tasks: FILE",
-    "include": "include_tasks: FILE",
-    "get_url": "exec: curl -fsSLo FILE URL, with args: {creates: FILE}",
-    "unarchive": "exec: tar -xf FILE, with args: {creates: DIR}",
-    "git": "sync brings the project from here",
-    "wait_for_connection": 'wait_for: {port: 22, host: "{{ ansible_host }}"}, with delegate_to: node0',
-    "user": "exec with become: true",
-    "mount": "exec with become: true",
-    "group": "exec with become: true",
-    "replace": "template, or exec with sed",
-    "tempfile": "exec: mktemp, with register",
-    "slurp": "fetch brings it here; exec: cat FILE, with register and changed_when: false",
-    "find": "exec: find DIR -name PATTERN, with register and changed_when: false",
-    "cron": "exec: crontab -",
-    "uri": "exec: curl -fsS URL, with register and changed_when: false",
-    "mpi": "run",
+_FILES: Final = {
+    "exec": "shell",
+    "command": "shell",
+    "copy": "copy",
+    "template": "copy",
+    "file": "file",
+    "stat": "file",
+    "ping": "file",
+    "fetch": "fetch",
+    "wait_for": "wait_for",
+    "assert": "debug",
+    "fail": "debug",
+    "debug": "debug",
+    "set_fact": "debug",
+    "pause": "wait_for",
+    "doctor": "doctor_trust_sync",
+    "trust": "doctor_trust_sync",
+    "sync": "doctor_trust_sync",
+    "install": "stack",
+    "env": "stack",
+    "run": "run",
+    "tune": "tune",
+    "migrate": "migrate",
 }
 
 
-def module(name: str) -> Spec:
-    return MODULES[name]
+class Runner(Protocol):
+    """The interface of modules; each implements the method that its spec's `where` selects."""
+
+    def run_locally(self, context: PlayContext, call: Call, conditions: Sequence[bool]) -> Result: ...
+
+    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result: ...
+
+    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]: ...
+
+
+def runner(name: str) -> Runner:
+    file: Any = import_module(f"ipexctl.playbook.modules.{_FILES[name]}")
+    return cast("Runner", file.RUNNERS[name])

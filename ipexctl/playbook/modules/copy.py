@@ -10,9 +10,9 @@ import tarfile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.playbook.files import size_of
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import source_path
+from ipexctl.playbook.playbook_file import size_of
 from ipexctl.playbook.result import Result, failed
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Result, failed
+from ipexctl.playbook.result import Result, refused
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.playbook.result import Call
-
-
-def refused(calls: Sequence[Call], reason: str, fix: str = "", status: Any = "failed") -> dict[str, Result]:
-    """The same result for all hosts: nothing was started."""
-    return {call.host.name: Result(status, reason, fix) for call in calls}
 
 
 class _Doctor:
@@ -121,10 +116,6 @@ class _Sync:
             data = {"path": done.path or report.path, "files": report.files, "sent": counts[0], "deleted": counts[1]}
             results[done.host.name] = Result(done.status, done.reason or ", ".join(changes), done.fix, data, diff)
         return results
-
-
-def bad_call(calls: Sequence[Call], error: UserError) -> dict[str, Result]:
-    return {call.host.name: failed(error.message, error.fix) for call in calls}
 
 
 RUNNERS: Final = {"doctor": _Doctor(), "trust": _Trust(), "sync": _Sync()}

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.playbook.modules.doctor_trust_sync import bad_call, refused
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.report import RankOutput
-from ipexctl.playbook.result import Result
+from ipexctl.playbook.result import Result, refused
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.jobs.submit.request import RunRequest, StartFailure
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
+    from ipexctl.playbook.result import Call, Status
 
 _MAX_KEPT: Final = 1 << 20
 """Most characters of the ranks' output kept for `register`, for each stream."""
@@ -63,9 +62,9 @@ class _Run:
                 return _plan_only(context, calls, request, location)
             return _start(context, calls, request, location, secrets)
         except UserError as error:
-            return bad_call(calls, error)
+            return refused(calls, error.message, error.fix)
         except HostError as error:
-            status = "unreachable" if error.status == "unreachable" else "failed"
+            status: Status = "unreachable" if error.status == "unreachable" else "failed"
             return refused(calls, error.reason, error.fix, status)
 
 

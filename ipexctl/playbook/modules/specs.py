@@ -60,8 +60,6 @@ def _tune(given: Mapping[str, Any]) -> str | None:
 
 
 def _run(given: Mapping[str, Any]) -> str | None:
-    if given.get("detach") and "time_limit" not in given and "register" in given:
-        return None
     if "cmd" in given and "argv" in given:
         return "the command's words stand in 'cmd' already"
     return None

@@ -6,9 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.playbook.modules.doctor_trust_sync import bad_call, refused
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Result
+from ipexctl.playbook.result import Result, refused
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class _Install:
             request = _install_request(context, calls[0])
             report = install([call.host for call in calls], request, context.pool, watch)
         except UserError as error:
-            return bad_call(calls, error)
+            return refused(calls, error.message, error.fix)
         for note in report.notes:
             context.watch(Notice(f"note: {note}"))
         stack = report.stack
@@ -111,7 +110,7 @@ class _Env:
         try:
             name = check_env_name(call.args["name"])
         except UserError as error:
-            return bad_call(calls, error)
+            return refused(calls, error.message, error.fix)
         if call.args["state"] == "named":
             return _name_env(context, calls, name)
         if call.args["state"] == "absent":

@@ -14,7 +14,7 @@ from ipexctl.playbook.engine import Engine
 from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.positions import Position, Templated
 from ipexctl.playbook.prepare import prepare, read
-from ipexctl.playbook.task_selection import TaskSelection
+from ipexctl.playbook.selection import TaskSelection
 from ipexctl.playbook.templater import Job, Templater
 from ipexctl.remote.cancel import Cancel
 

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 from ipexctl.cli.app import app
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import Source
-from ipexctl.playbook.pattern import hosts_of
 from ipexctl.playbook.positions import PlaybookError, Position
-from ipexctl.playbook.task_selection import TaskSelection, select_tasks, unknown_tags
+from ipexctl.playbook.selection import TaskSelection, hosts_of, select_tasks, unknown_tags
 from playbook_helpers import HOSTS, book, play_of
 
 HERE = Position(Source("p.yml", Path(), ["- hosts: x"]), 1, 10)

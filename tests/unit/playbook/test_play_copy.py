@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.playbook.modules.registry import runner
+from ipexctl.playbook.modules import runner
 from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.result import Call
 from ipexctl.remote.cancel import Cancel

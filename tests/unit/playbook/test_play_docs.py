@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.playbook.files import shipped
 from ipexctl.playbook.modules import MODULES
+from ipexctl.playbook.playbook_file import shipped
 from playbook_helpers import book, play_of
 
 DOCS = (Path(__file__).parents[3] / "docs" / "playbooks.md").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.playbook.modules.registry import runner
+from ipexctl.playbook.modules import runner
 from ipexctl.playbook.result import Result
 from ipexctl.remote.progress import Notice
 from message_data import missing

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.playbook.migrate import applied, scan, scan_text
+from ipexctl.playbook.modules.migrate import applied, scan, scan_text
 
 if TYPE_CHECKING:
     from pathlib import Path

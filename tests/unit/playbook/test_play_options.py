@@ -13,8 +13,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from ipexctl.playbook.masks import HIDDEN, masked, masked_value, secrets_in, shown
-from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.modules.registry import runner
+from ipexctl.playbook.modules import MODULES, runner
 from ipexctl.playbook.options import OMIT, BadOption, Option, converted, filled, filled_environment
 from ipexctl.playbook.result import Result, combine_items
 

@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.playbook.positions import PlaybookError
 from ipexctl.playbook.prepare import check_projects, prepare, read
-from ipexctl.playbook.task_selection import TaskSelection
+from ipexctl.playbook.selection import TaskSelection
 from ipexctl.playbook.templater import Templater
 from playbook_helpers import HOSTS, play_of
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.playbook.files import shipped
 from ipexctl.playbook.model import Block
+from ipexctl.playbook.playbook_file import shipped
 from ipexctl.playbook.positions import Templated
 from ipexctl.playbook.read import read_playbook
 from message_data import missing
@@ -325,6 +325,6 @@ def test_a_name_nobody_knows_says_which_there_are(tmp_path: Path) -> None:
 
 
 def book_by_name(directory: Path, name: str) -> object:
-    from ipexctl.playbook.files import find_playbook
+    from ipexctl.playbook.playbook_file import find_playbook
 
     return find_playbook(name, directory)

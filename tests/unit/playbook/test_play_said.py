@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ipexctl.playbook.cluster_tasks import as_playbook
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.modules.project_warning import synced_path
-from ipexctl.playbook.rephrase import as_playbook
+from ipexctl.playbook.modules.fetch import synced_path
 from ipexctl.playbook.result import Result
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
-from ipexctl.playbook.vars_dirs import read_vars_dirs
+from ipexctl.playbook.variables import read_vars_dirs
 from playbook_helpers import play_of, played
 
 if TYPE_CHECKING:
