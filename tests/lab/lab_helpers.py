@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,14 +108,19 @@ def on_a_machine_of_its_own(body: str, *, timeout: float = 60) -> dict[str, Any]
     argv += ["sh", "-c", prepare, "sh", sys.executable, "-c", code]
     had = Path("/var/lib/ipexctl").exists()
     try:
-        done = subprocess.run(
-            argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL
-        )
+        # A file: an ssh client that inherits a pipe makes it non-blocking, and a long line of Python is cut there.
+        with tempfile.TemporaryFile("w+") as output:
+            done = subprocess.run(
+                argv, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True,
+                timeout=timeout, check=False,
+            )  # fmt: skip
+            output.seek(0)
+            lines = output.read().splitlines()
     finally:
         if not had:
             Path("/var/lib/ipexctl").rmdir()
     assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(lines[-1])
     return answer
 
 

@@ -21,6 +21,7 @@ from doc_output import alike, lie_in
 from doc_shell import Shell
 from ipexctl.lab import LabSpec, ssh_argv
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
+from message_data import missing
 from page_scenes import ALONE, BASTION, CLUSTER, LAB, REASONS, SCENES, TRAIN, Scene, left_out, play, scenes
 from tiny_wheels import write_stack, write_wheel
 
@@ -221,7 +222,7 @@ def test_output_that_differs_is_seen(told: str, came: str, same: bool) -> None:
 
 
 def test_what_is_left_out_without_a_word_is_seen() -> None:
-    assert lie_in(["a", "b"], ["a", "b", "c"], []) == "2 lines are told; 3 came on stdout and 0 on stderr"
+    assert missing(lie_in(["a", "b"], ["a", "b", "c"], []) or "", "2 3 stdout 0 stderr") == []
     assert lie_in(["a", "…"], ["a", "b", "c"], []) is None
     assert lie_in(["a"], ["a"], ["said along the way"]) is None
 
@@ -232,4 +233,4 @@ def test_a_page_that_lies_fails(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     shell.follow(lie)
     (found,) = shell.lies
-    assert found.startswith("this is told and doesn't come: localhost: no")
+    assert "localhost: no" in found

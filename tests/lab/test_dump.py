@@ -12,6 +12,7 @@ import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir, wheels_from_pypi
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,7 @@ def test_where_it_hangs_is_answered_in_one_command(cluster: Cluster) -> None:
     heads = [line for line in dump.out.splitlines() if line.startswith("rank")]
     assert heads == ["rank 3 on node2 (1 of 6): load", "ranks 0-2,4-5 on node[1-3] (5 of 6): all_reduce"]
     assert "  load      hangs.py:3" in dump.out.splitlines()
-    assert "rank 3 is elsewhere than the other 5" in dump.err
+    assert missing(dump.err, "rank 3 5") == []
     told = json.loads(cluster.call("dump", run[:-2], "-r", "2,3", "--json").out)
     assert [group["ranks"] for group in told["groups"]] == [[2], [3]]
     assert [(row["rank"], row["host"], row["reason"]) for row in told["ranks"]] == [(2, "node2", ""), (3, "node2", "")]
@@ -154,7 +155,7 @@ def test_an_interpreter_that_stays_is_given_ten_seconds(cluster: Cluster, how: s
     (run,) = cluster.runs()
     status = json.loads(cluster.on(0, f"cat .ipexctl/runs/{run['id']}/status.json"))
     assert status["first_failure"]["kind"] == "stuck"
-    assert f"rank 1 on node2 {said}" in status["reason"]
+    assert missing(status["reason"], f"rank 1 node2 {said}") == []
 
 
 def test_an_exception_that_waits_in_mpi_finalize_ends_the_run(cluster: Cluster) -> None:
@@ -163,7 +164,7 @@ def test_an_exception_that_waits_in_mpi_finalize_ends_the_run(cluster: Cluster) 
     ran = cluster.run("--ppn", "1", "finalizes.py", marker, 0, rc=1)
     assert 10 <= time.time() - float(by_rank(ran.out)[1][-1]) < 16
     cluster.gone_within(0.5, marker)
-    assert "its interpreter didn't end for 10 s" in ran.err
+    assert missing(ran.err, "rank 1 node2 10 s") == []
 
 
 def test_ranks_that_spin_in_mpi_say_where_they_went_there(cluster: Cluster) -> None:

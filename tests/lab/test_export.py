@@ -16,6 +16,7 @@ import yaml
 from ipexctl.lab import LabSpec
 from lab_helpers import ask
 from lab_run_helpers import WAITS, WHO, Cluster, lab_with_mpi, said_by, session_dir
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,10 +186,9 @@ def test_what_has_no_place_in_an_export_is_said(cluster: Cluster) -> None:
     asked = ("-H", cluster.lab.hostfile, "--max-restarts", "3", "--time-limit", "90", "who.py")
     ran = cluster.call("export", "shell", *asked)
     assert ran.rc == 0
-    assert "--max-restarts 3 is not in it: nothing begins it again" in ran.err
-    assert "--time-limit 90 is not in it: nothing ends it" in ran.err
+    assert missing(ran.err, "--max-restarts 3 --time-limit 90") == []
     ran = cluster.call("export", "mpijob", *asked)
-    assert (ran.rc, "is not in it" in ran.err) == (0, False)
+    assert (ran.rc, "--max-restarts" in ran.err, "--time-limit" in ran.err) == (0, False, False)
     policy = yaml.safe_load(ran.out)["spec"]["runPolicy"]
     assert (policy["backoffLimit"], policy["activeDeadlineSeconds"]) == (3, 90)
 
@@ -197,7 +197,7 @@ def test_what_has_no_place_in_an_export_is_said(cluster: Cluster) -> None:
 def test_an_image_without_a_name_is_refused(cluster: Cluster, image: str) -> None:
     ran = cluster.call("export", "mpijob", "-H", cluster.lab.hostfile, "--image", image, "who.py")
     assert (ran.rc, ran.out) == (2, "")
-    assert f"--image '{image}' is no image's name" in ran.err
+    assert f"--image '{image}'" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from cli_helpers import IPEXCTL
 from install_helpers import PYTHON, statuses
 from ipexctl.lab import LabSpec, break_host, mend_host
+from message_data import missing
 from simple_index import SimpleIndex
 from tiny_wheels import write_ipex, write_stack, write_wheel
 
@@ -170,7 +171,7 @@ def test_a_first_host_whose_store_cannot_be_made_fails_alone(cluster: Cluster, w
     cluster.on(0, "mkdir $HOME_OF_OURS && touch $HOME_OF_OURS/wheels")
     report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
     assert statuses(report) == {"node1": "failed", "node2": "changed"}
-    assert "a file is where a directory is needed" in report["hosts"][0]["reason"]
+    assert missing(report["hosts"][0]["reason"], "wheels file directory") == []
     again = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
     assert statuses(again) == {"node1": "failed", "node2": "ok"}
 
@@ -189,7 +190,7 @@ def test_a_record_or_a_note_edited_by_hand_is_mended(cluster: Cluster, wheelhous
     cluster.on(0, """cd $HOME_OF_OURS/envs/default && sed -i 's/"variables"/"was"/' env.json""")
     cluster.on(1, """cd $HOME_OF_OURS/envs/default/verified && for f in *; do echo '{"ok": true}' >$f; done""")
     looked = cluster.report("--verify", verb="envs", rc=1)
-    assert "env.json is missing or broken" in looked["hosts"][0]["reason"]
+    assert "env.json" in looked["hosts"][0]["reason"]
     mended = cluster.report("--wheelhouse", wheelhouse, "--offline")
     assert statuses(mended) == {"node1": "changed", "node2": "ok"}
     assert mended["hosts"][1]["verify"]["torch"] == "2.8.0"

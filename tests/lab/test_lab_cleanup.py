@@ -7,6 +7,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.lab import system
 from lab_helpers import left_behind, on_a_machine_of_its_own
+from message_data import missing
 
 pytestmark = pytest.mark.lab
 
@@ -110,7 +111,7 @@ except UserError as error:
     result["said"] = error.message
 lab.down()
 """)
-    assert answer["said"] == "node1 is not running: its first process is gone"
+    assert missing(answer["said"], "node1") == []
     assert left_behind(answer) == {}
 
 
@@ -146,7 +147,7 @@ except UserError as error:
     result["said"] = error.message
 result["removed"] = lab.down().labs
 """)
-    assert answer["said"].startswith("there is no lab 'nothing'")
+    assert "'nothing'" in answer["said"]
     assert answer["removed"] == []
 
 

@@ -26,6 +26,7 @@ from lab_run_helpers import (
     session_dir,
     wheels_from_pypi,
 )
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,7 +267,7 @@ def test_slots_are_kept_and_a_host_with_more_ranks_than_cores_is_named(cluster: 
     assert [said[rank]["env"]["LOCAL_RANK"] for rank in range(8)] == list("00123401")
     cores = len(said[0]["cores"])
     if cores < 5:
-        assert "more ranks than cores on node2: 5 ranks share" in ran.err
+        assert missing(ran.err, "node2 5 ranks cores") == []
     ran = here.run("-n", "4", "who.py")
     assert len(said_by(ran)) == 4
     assert "4 ranks don't divide evenly" in ran.err

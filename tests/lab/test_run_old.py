@@ -15,6 +15,7 @@ from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.lab import LabSpec, break_host, mend_host, ssh_argv
 from lab_helpers import ask
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,13 +79,16 @@ def past(lab: Lab, tmp_path: Path) -> Iterator[Past]:
 
 
 def test_all_are_listed_and_read(past: Past) -> None:
-    # What starting up and one command on each host cost here and now is the measure.
-    floor = min(ipexctl("exec", "-H", past.lab.hostfile, "--", "python3", "-c", "0").seconds for _ in range(3))
-    calls = [past.call("ps", "--json") for _ in range(3)]
+    # Starting up and one command on each host, beside each call, is the measure: a busy machine slows both.
+    calls, ratios = [], []
+    for _ in range(4):
+        floor = ipexctl("exec", "-H", past.lab.hostfile, "--", "python3", "-c", "0")
+        calls.append(past.call("ps", "--json"))
+        ratios.append(calls[-1].seconds / floor.seconds)
     runs = json.loads(calls[0].out)["runs"]
     assert len(runs) == 51
     assert {run["state"] for run in runs} == {"ok"}
-    assert min(call.seconds for call in calls) < max(1.5, 2 * floor)
+    assert min(ratios) < 2, ratios
     assert past.call("logs", "old1-05").out == "[0] of old1-05\n"
 
 
@@ -101,7 +105,7 @@ def test_what_is_too_old_is_taken_away_and_told_as_such(past: Past) -> None:
     assert past.there(0) == [f"old0-{number:02}" for number in range(10)]
     ran = past.call("logs", "old0-16")
     assert ran.rc == 1
-    assert "its logs were pruned on" in ran.err
+    assert missing(ran.err, "old0-16 pruned") == []
     runs = {run["id"]: run for run in json.loads(past.call("ps", "--json").out)["runs"]}
     assert runs["old0-16"]["state"] == "ok"
     assert runs["old0-16"]["pruned"]
@@ -116,7 +120,7 @@ def test_a_copy_here_is_read_where_the_node_has_pruned(past: Past) -> None:
     ask(past.lab.hosts[0], "rm -r .ipexctl/runs/old0-16")
     ran = past.call("logs", "old0-16")
     assert (ran.rc, ran.out) == (0, "[0] kept here\n")
-    assert "from the copy on this machine" in ran.err
+    assert "copy" in ran.err
 
 
 def test_limits_of_ones_own(past: Past) -> None:

@@ -191,7 +191,7 @@ def test_a_login_shell_that_refuses_commands_is_told_with_its_own_words(hosts: t
         session = connector.open(hosts[2], Cancel())
         capture(session, Command.shell("echo 'echo no commands here >&2; exit 9' > .bashrc"))
         try:
-            with pytest.raises(HostError, match=r"never ran our command \(exit code 9; it said: no commands here\)"):
+            with pytest.raises(HostError, match=r"\b9\b.*no commands here"):
                 capture(session, Command.argv("true"))
         finally:
             push_over_sftp(lab3)

@@ -188,7 +188,7 @@ def test_a_damaged_source_is_named_and_mended_by_the_next_call(
     first = context.place(context.hosts[0])
     in_host(context.lab.hosts[0], f"printf xx | dd of={first.store}/{BLOBS[0].sha256}/p0.whl conv=notrunc 2>/dev/null")
     for name, end in context.spread(address=address).items():
-        assert name == "node1" or "node1's copy of p0.whl was damaged, and was removed there" in end
+        assert name == "node1" or all(word in end for word in ("node1", "p0.whl", "damaged"))
     session = context.pool.session(context.hosts[0])
     lost = missing(session, first, BLOBS)
     assert [blob.name for blob in lost] == ["p0.whl"]
@@ -316,10 +316,10 @@ def test_a_push_goes_on_while_later_files_are_still_coming(
 
 def test_what_a_push_comes_upon_here_is_raised_here(context: Scene, files: list[tuple[StoredFile, Path]]) -> None:
     host, session = context.hosts[1], context.pool.session(context.hosts[1])
-    with pytest.raises(HostError, match="gone on this machine can't be read: No such file"):
+    with pytest.raises(HostError, match=r"gone .*No such file"):
         push(session, context.place(host), [files[0], (BLOBS[1], Path("/nowhere/gone"))])
     assert missing(session, context.place(host), BLOBS[:1]) == ()
-    with pytest.raises(Damaged, match=r"the copy on this machine is damaged: p1.whl: its 6000000 bytes"):
+    with pytest.raises(Damaged, match=r"p1\.whl.*6000000"):
         push(session, context.place(host), [(BLOBS[1], files[0][1])])
 
     def broken() -> Iterator[tuple[StoredFile, Path]]:

@@ -56,7 +56,7 @@ def test_an_interpreter_that_stays_after_its_end_ends_the_run(
     run = make(in_rank_1(last)).start()
     status = run.wait()
     assert (status["state"], status["exit_code"]) == ("failed", code)
-    assert status["reason"].startswith(f"rank 1 on here {said}, and its interpreter didn't end for 1 s")
+    assert missing(status["reason"], f"rank 1 here {said} 1 s") == []
     first = status["first_failure"]
     assert (first["kind"], first["rank"], first["exit_code"]) == ("stuck", 1, code)
     row = status["ranks"][1]
@@ -197,7 +197,7 @@ time.sleep(600)
     time.sleep(0.5)
     dump = dump_of(run)
     reasons = {each.rank: each.processes[0].why for each in dump.mute}
-    assert reasons[0] == "sleep is no Python"
+    assert missing(reasons[0], "sleep Python") == []
     assert "-I" in reasons[1]
     assert "didn't answer" in reasons[2]
     assert "closed the file" in reasons[3]
