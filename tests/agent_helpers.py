@@ -6,8 +6,11 @@ import functools
 import io
 import json
 import os
+import shutil
+import sys
 import tempfile
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.node.common.frames import CompressedFrameReader, decode_chunk, decode_json
@@ -17,6 +20,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ipexctl.node.common.frames import Chunk
+
+
+def other_pythons() -> list[str]:
+    """The Pythons a node may have that this machine has: of pyenv, else on the PATH."""
+    found = []
+    for minor in range(8, 16):
+        installed = [
+            str(path) for path in sorted(Path("~/.pyenv/versions").expanduser().glob(f"3.{minor}.*/bin/python"))
+        ]
+        path = shutil.which(f"python3.{minor}") or ""
+        found += installed[-1:] or ([path] if path and "/shims/" not in path else [])
+    return found
+
+
+def all_pythons() -> list[str]:
+    return [sys.executable, *other_pythons()]
 
 
 def agent_argv(

@@ -26,14 +26,6 @@ MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TAG = "cp" + MINOR.replace(".", "")
 
 
-def other_pythons() -> list[str]:
-    """Interpreters of other versions that happen to be here."""
-    homes = Path("~/.pyenv/versions").expanduser()
-    names = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
-    found = [next(iter(sorted(homes.glob(f"{name}.*/bin/python{name}"))), None) for name in names]
-    return [str(path) for path in found if path]
-
-
 @dataclass
 class Home:
     """A home on this machine, and the lock of a stack whose wheels are in its store."""

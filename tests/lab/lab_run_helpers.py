@@ -241,6 +241,13 @@ def bring_mpi(lab: Lab, wheel: Path, name: str) -> str:
     return f"/home/{lab.hosts[0].user}/{name}"
 
 
+def new_cluster(lab: Lab, directory: Path) -> Cluster:
+    """That lab for one test: an empty project, and a register without runs."""
+    project = directory / "project"
+    project.mkdir()
+    return Cluster(lab, project, directory / "state")
+
+
 def session_dir(factory: pytest.TempPathFactory) -> Path:
     """One directory for all modules of a session."""
     directory = factory.getbasetemp() / "run"

@@ -11,7 +11,7 @@ import pytest
 
 from cli_helpers import processes_with
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import Cluster, lab_with_mpi, session_dir
+from lab_run_helpers import lab_with_mpi, new_cluster, session_dir
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.lab import Lab
+    from lab_run_helpers import Cluster
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -43,9 +44,7 @@ def lab_of_one_home(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest
 
 
 def cluster_in(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
-    project = tmp_path / "project"
-    project.mkdir()
-    cluster = Cluster(lab, project, tmp_path / "state")
+    cluster = new_cluster(lab, tmp_path)
     cluster.write("train.py", WITH_A_CHILD)
     try:
         yield cluster

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir, wheels_from_pypi
+from lab_run_helpers import by_rank, lab_with_mpi, new_cluster, session_dir, wheels_from_pypi
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.lab import Lab
+    from lab_run_helpers import Cluster
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -77,9 +78,7 @@ def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    project = tmp_path / "project"
-    project.mkdir()
-    return Cluster(lab, project, tmp_path / "state")
+    return new_cluster(lab, tmp_path)
 
 
 def hanging(cluster: Cluster) -> str:

@@ -14,7 +14,7 @@ from faults.play import Play
 from faults.rounds import chosen, possible, rounds
 from faults.stage import Stage
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir
+from lab_run_helpers import Cluster, by_rank, lab_with_mpi, new_cluster, session_dir
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def stage(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def cluster(stage: Stage, tmp_path: Path) -> Cluster:
-    project = tmp_path / "project"
-    project.mkdir()
-    return Cluster(stage.cluster.lab, project, tmp_path / "state")
+    return new_cluster(stage.cluster.lab, tmp_path)
 
 
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda happening: happening.name.replace(" ", "-"))

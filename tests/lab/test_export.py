@@ -15,7 +15,7 @@ import yaml
 
 from ipexctl.lab import LabSpec
 from lab_helpers import ask
-from lab_run_helpers import WAITS, WHO, Cluster, lab_with_mpi, said_by, session_dir
+from lab_run_helpers import WAITS, WHO, Cluster, lab_with_mpi, new_cluster, said_by, session_dir
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    project = tmp_path / "project"
-    project.mkdir()
-    return Cluster(lab, project, tmp_path / "state")
+    return new_cluster(lab, tmp_path)
 
 
 def documents(text: str) -> list[dict[str, Any]]:

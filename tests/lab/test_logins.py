@@ -57,6 +57,12 @@ def hosts_of(lab: Lab) -> list[str]:
     return ["--hosts", ",".join(host.address for host in lab.hosts), "--user", lab.hosts[0].user]
 
 
+def login_with(key: Path, lab: Lab, command: str) -> list[str]:
+    """The arguments of a command on all hosts with this key only."""
+    known = ("--known-hosts", str(lab.known_hosts))
+    return ["exec", *hosts_of(lab), *known, "--identity", str(key), "--", command]
+
+
 def on_a_terminal(args: list[str], answers: dict[str, str]) -> tuple[int, str]:
     """Run the tool with somebody at the keyboard, who types an answer when the screen asks for it."""
     pid, terminal = pty.fork()
@@ -80,16 +86,7 @@ def on_a_terminal(args: list[str], answers: dict[str, str]) -> tuple[int, str]:
 
 
 def test_a_passphrase_is_asked_once_for_all_hosts(lab3: Lab, locked_key: Path) -> None:
-    args = [
-        "exec",
-        *hosts_of(lab3),
-        "--known-hosts",
-        str(lab3.known_hosts),
-        "--identity",
-        str(locked_key),
-        "--",
-        "hostname",
-    ]
+    args = login_with(locked_key, lab3, "hostname")
     rc, screen = on_a_terminal(args, {"Passphrase for": "sesame"})
     assert rc == 0, screen
     assert screen.count("Passphrase for") == 1
@@ -98,46 +95,19 @@ def test_a_passphrase_is_asked_once_for_all_hosts(lab3: Lab, locked_key: Path) -
 
 
 def test_a_wrong_passphrase_may_be_mended(lab3: Lab, locked_key: Path) -> None:
-    args = [
-        "exec",
-        *hosts_of(lab3),
-        "--known-hosts",
-        str(lab3.known_hosts),
-        "--identity",
-        str(locked_key),
-        "--",
-        "hostname",
-    ]
+    args = login_with(locked_key, lab3, "hostname")
     rc, screen = on_a_terminal(args, {"Passphrase for": "nonsense", "wrong, once more": "sesame"})
     assert rc == 0, screen
 
 
 def test_ctrl_c_ends_the_prompt(lab3: Lab, locked_key: Path) -> None:
-    args = [
-        "exec",
-        *hosts_of(lab3),
-        "--known-hosts",
-        str(lab3.known_hosts),
-        "--identity",
-        str(locked_key),
-        "--",
-        "hostname",
-    ]
+    args = login_with(locked_key, lab3, "hostname")
     rc, screen = on_a_terminal(args, {"Passphrase for": "\x03"})
     assert rc == 130, screen
 
 
 def test_an_encrypted_key_and_nobody_to_ask_is_said(lab3: Lab, locked_key: Path) -> None:
-    args: list[str | Path] = [
-        "exec",
-        *hosts_of(lab3),
-        "--known-hosts",
-        lab3.known_hosts,
-        "--identity",
-        locked_key,
-        "--",
-        "true",
-    ]
+    args = login_with(locked_key, lab3, "true")
     ran = ipexctl(*args, env=NO_AGENT)
     assert ran.rc == 3
     assert f"ssh-add {locked_key}" in ran.err
@@ -155,32 +125,14 @@ def test_an_encrypted_key_that_the_agent_holds_is_not_asked_for(lab3: Lab, agent
     environ = {"SSH_AUTH_SOCK": agent}
     subprocess.run(["ssh-add", "-q", str(lab3.key)], env={**os.environ, **environ}, check=True)
     locked_key.with_name("locked.pub").write_bytes(lab3.key.with_name("key.pub").read_bytes())
-    args: list[str | Path] = [
-        "exec",
-        *hosts_of(lab3),
-        "--known-hosts",
-        lab3.known_hosts,
-        "--identity",
-        locked_key,
-        "--",
-        "true",
-    ]
+    args = login_with(locked_key, lab3, "true")
     assert ipexctl(*args, env=environ).rc == 0
 
 
 def test_a_key_the_host_does_not_know_is_named(lab3: Lab, tmp_path: Path) -> None:
     key = tmp_path / "mine"
     subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", str(key)], check=True)
-    args: list[str | Path] = [
-        "exec",
-        *hosts_of(lab3),
-        "--known-hosts",
-        lab3.known_hosts,
-        "--identity",
-        key,
-        "--",
-        "true",
-    ]
+    args = login_with(key, lab3, "true")
     ran = ipexctl(*args, env=NO_AGENT)
     assert missing(ran.err, f"ipex {key}") == []
     assert ran.rc == 3

@@ -22,6 +22,7 @@ from lab_run_helpers import (
     bring_mpi,
     by_rank,
     lab_with_mpi,
+    new_cluster,
     said_by,
     session_dir,
     wheels_from_pypi,
@@ -43,9 +44,7 @@ def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    project = tmp_path / "project"
-    project.mkdir()
-    return Cluster(lab, project, tmp_path / "state")
+    return new_cluster(lab, tmp_path)
 
 
 def test_each_rank_knows_who_it_is_whatever_its_surroundings_say(cluster: Cluster) -> None:

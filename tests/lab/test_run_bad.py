@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WHO, Cluster, by_rank, lab_with_mpi, said_by, session_dir
+from lab_run_helpers import WHO, Cluster, by_rank, lab_with_mpi, new_cluster, said_by, session_dir
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
-    project = tmp_path / "project"
-    project.mkdir()
-    cluster = Cluster(lab, project, tmp_path / "state")
+    cluster = new_cluster(lab, tmp_path)
     cluster.write("who.py", WHO)
     yield cluster
     for host in lab.hosts:

@@ -13,13 +13,14 @@ import pytest
 
 from cli_helpers import IPEXCTL
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WAITS, Cluster, Running, by_rank, lab_with_mpi, session_dir
+from lab_run_helpers import WAITS, Running, by_rank, lab_with_mpi, new_cluster, session_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab
+    from lab_run_helpers import Cluster
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -39,9 +40,7 @@ def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    project = tmp_path / "project"
-    project.mkdir()
-    cluster = Cluster(lab, project, tmp_path / "state")
+    cluster = new_cluster(lab, tmp_path)
     cluster.write("counts.py", COUNTS)
     return cluster
 

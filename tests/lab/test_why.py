@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WAITS, Cluster, lab_with_mpi, session_dir
+from lab_run_helpers import WAITS, lab_with_mpi, new_cluster, session_dir
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.lab import Lab
+    from lab_run_helpers import Cluster
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -51,9 +52,7 @@ def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    project = tmp_path / "project"
-    project.mkdir()
-    return Cluster(lab, project, tmp_path / "state")
+    return new_cluster(lab, tmp_path)
 
 
 def fail(cluster: Cluster, body: str, *options: str, rc: int) -> dict[str, Any]:

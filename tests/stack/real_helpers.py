@@ -12,6 +12,9 @@ from typing import NoReturn
 
 import pytest
 
+from ipexctl.errors import UserError
+from ipexctl.lab import disk, system
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = CHECKOUT / "examples"
 SHORT = ("--samples", "640", "--epochs", "2", "--log-every", "2", "--dtype", "fp32")
@@ -29,6 +32,26 @@ def leave_out(reason: str) -> NoReturn:
 def pip_says(*words: str) -> bool:
     argv = [sys.executable, "-m", "pip", *words]
     return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120).returncode == 0
+
+
+def require_disk(directory: str | Path, needed: float) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        leave_out(f"{free / 1e9:.0f} GB are free in {directory}; {needed / 1e9:.0f} are needed")
+
+
+def require_package(name: str) -> None:
+    if not pip_says("index", "versions", name):
+        leave_out(f"pip reaches no index that has {name}: no network to PyPI")
+
+
+def require_lab() -> None:
+    try:
+        system.require()
+    except UserError as missing:
+        leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
+    if not disk.can_mount_images():
+        pytest.skip("the hosts' disks would be memory here, and the wheels don't fit")
 
 
 def oneccl_wheels(directory: Path) -> Path:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from accelerate_generations import RECORD, ask, wheel_of
 from launch_helpers import IPEX, cpu, machine, plan
-from real_helpers import EXAMPLES, SHORT, examples_in, leave_out, losses, pip_says
+from real_helpers import EXAMPLES, SHORT, examples_in, losses, require_disk, require_package
 
 from cli_helpers import ipexctl
 from ipexctl.export.accelerate import to_accelerate
@@ -71,11 +71,8 @@ class Stock:
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
     home = tmp_path_factory.mktemp("home")
-    free = shutil.disk_usage(home).free
-    if free < DISK_NEEDED:
-        leave_out(f"{free / 1e9:.0f} GB are free in {home}; {DISK_NEEDED / 1e9:.0f} are needed")
-    if not pip_says("index", "versions", "impi-rt"):
-        leave_out("pip reaches no index that has impi-rt: no network to PyPI")
+    require_disk(home, DISK_NEEDED)
+    require_package("impi-rt")
     there = ("--hosts", "localhost", "--home", home)
     made = ipexctl("install", *there, "--torch", "2.13", "--with", "accelerate", "--json", timeout=540)
     assert made.rc == 0, made.err

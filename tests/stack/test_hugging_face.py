@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from real_helpers import examples_in, leave_out, pip_says
+from real_helpers import examples_in, require_disk, require_lab, require_package
 
 from cli_helpers import ipexctl
-from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, disk, down, ssh_argv, system, up
+from ipexctl.lab import LabSpec, down, ssh_argv, up
 from lab_run_helpers import WHO, by_rank, said_by
 
 if TYPE_CHECKING:
@@ -115,17 +113,9 @@ class Hosts:
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    try:
-        system.require()
-    except UserError as missing:
-        leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
-    if not disk.can_mount_images():
-        pytest.skip("the hosts' disks would be memory here, and torch doesn't fit")
-    free = shutil.disk_usage("/var/lib").free
-    if free < DISK_NEEDED:
-        leave_out(f"{free / 1e9:.0f} GB are free in /var/lib; {DISK_NEEDED / 1e9:.0f} are needed")
-    if not pip_says("index", "versions", "accelerate"):
-        leave_out("pip reaches no index that has accelerate: no network to PyPI")
+    require_lab()
+    require_disk("/var/lib", DISK_NEEDED)
+    require_package("accelerate")
     lab = up(LabSpec(hosts=2, name=f"hug-{os.getpid()}", shared_home=True))
     try:
         made = Hosts(lab, examples_in(tmp_path_factory.mktemp("hug")))

@@ -8,11 +8,11 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from real_helpers import leave_out, pip_says
+from real_helpers import require_disk, require_lab, require_package
 
 from doc_shell import Shell
 from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, disk, down, system, up
+from ipexctl.lab import LabSpec, down, up
 from page_scenes import REAL_HERE, REAL_LAB, play, scenes
 
 if TYPE_CHECKING:
@@ -31,11 +31,8 @@ DISK_NEEDED = 12e9
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One home for all pages: what one has installed the next finds."""
     directory = tmp_path_factory.mktemp("ours")
-    free = shutil.disk_usage(directory).free
-    if free < DISK_NEEDED:
-        leave_out(f"{free / 1e9:.0f} GB are free in {directory}; {DISK_NEEDED / 1e9:.0f} are needed")
-    if not pip_says("index", "versions", "impi-rt"):
-        leave_out("pip reaches no index that has impi-rt: no network to PyPI")
+    require_disk(directory, DISK_NEEDED)
+    require_package("impi-rt")
     yield directory
     shutil.rmtree(directory)  # gigabytes, which pytest would keep for three more sessions
 
@@ -48,15 +45,8 @@ def test_on_this_machine(context: Scene, ours: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    try:
-        system.require()
-    except UserError as missing:
-        leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
-    if not disk.can_mount_images():
-        pytest.skip("the hosts' disks would be memory here, and torch doesn't fit")
-    free = shutil.disk_usage("/var/lib").free
-    if free < DISK_NEEDED:
-        leave_out(f"{free / 1e9:.0f} GB are free in /var/lib; {DISK_NEEDED / 1e9:.0f} are needed")
+    require_lab()
+    require_disk("/var/lib", DISK_NEEDED)
     made = up(LabSpec(hosts=3, name=f"tour-{os.getpid()}"))
     yield made
     with contextlib.suppress(UserError):  # the page itself takes it down

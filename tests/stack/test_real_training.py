@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from real_helpers import EXAMPLES, SHORT, examples_in, leave_out, losses, pip_says
+from real_helpers import EXAMPLES, SHORT, examples_in, losses, require_disk, require_lab, require_package
 from test_real_wheels import on_host
 
 from cli_helpers import ipexctl
-from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, disk, down, ssh_argv, system, up
+from ipexctl.lab import LabSpec, down, ssh_argv, up
 from lab_run_helpers import bring_mpi, by_rank, wheels_from_pypi
 from slurm_helpers import slurm_on
 
@@ -73,18 +71,10 @@ class Training:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
-    try:
-        system.require()
-    except UserError as missing:
-        leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
-    if not disk.can_mount_images():
-        pytest.skip("the hosts' disks would be memory here, and torch doesn't fit")
     base = tmp_path_factory.mktemp("training")
-    free = shutil.disk_usage("/var/lib").free
-    if free < DISK_NEEDED:
-        leave_out(f"{free / 1e9:.0f} GB are free in /var/lib; {DISK_NEEDED / 1e9:.0f} are needed")
-    if not pip_says("index", "versions", "impi-rt"):
-        leave_out("pip reaches no index that has impi-rt: no network to PyPI")
+    require_lab()
+    require_disk("/var/lib", DISK_NEEDED)
+    require_package("impi-rt")
     lab = up(LabSpec(hosts=3, name=f"train-{os.getpid()}", shared_home=True))
     try:
         yield prepared(lab, base)

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from real_helpers import SHORT, examples_in, leave_out, losses, oneccl_wheels, pip_says
+from real_helpers import SHORT, examples_in, leave_out, losses, oneccl_wheels, require_lab, require_package
 
 from cli_helpers import ipexctl
-from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, disk, down, system, up
+from ipexctl.lab import LabSpec, down, up
 from lab_helpers import ask
 
 if TYPE_CHECKING:
@@ -41,18 +40,12 @@ STOCK = ("--stack", "torch", "--torch", "2.13", "--env", "stock")
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Two plain hosts with disks large enough, gone at the end with all that was put there."""
-    try:
-        system.require()
-    except UserError as missing:
-        leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
-    if not disk.can_mount_images():
-        pytest.skip("the hosts' disks would be memory here, and the wheels don't fit")
+    require_lab()
     shelf = next(path for path in (Path("/var/lib/ipexctl/labs"), Path("/var/lib")) if path.exists())
     free = shutil.disk_usage(shelf).free
     if free < DISK_NEEDED:
         pytest.skip(f"{free / 1e9:.0f} GB are free in {shelf}; {DISK_NEEDED / 1e9:.0f} are needed")
-    if not pip_says("index", "versions", "impi-rt"):
-        leave_out("pip reaches no index that has impi-rt: no network to PyPI")
+    require_package("impi-rt")
     name = f"stack-{os.getpid()}"
     made = up(LabSpec(hosts=2, name=name))
     yield made

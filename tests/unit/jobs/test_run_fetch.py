@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from env_helpers import other_pythons
+from agent_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run

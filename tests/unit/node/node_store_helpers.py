@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,18 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from agent_helpers import agent_argv
-
-_PYENV = Path.home() / ".pyenv" / "versions"
-
-
-def other_pythons() -> list[str]:
-    """This Python, and the others of the contract that this machine has: of pyenv, else on the PATH."""
-    found = [sys.executable]
-    for minor in range(8, 16):
-        installed = [str(path / "bin" / "python") for path in sorted(_PYENV.glob(f"3.{minor}.*"))[-1:]]
-        path = shutil.which(f"python3.{minor}") or ""
-        found += installed or ([path] if path and "/shims/" not in path else [])
-    return found
 
 
 @dataclass(frozen=True)

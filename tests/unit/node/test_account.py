@@ -10,10 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_store_helpers import other_pythons
 from run_helpers import Run
 
-from agent_helpers import agent_argv, read_events
+from agent_helpers import agent_argv, all_pythons, read_events
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.why.run_snapshot import read_snapshot
@@ -120,7 +119,7 @@ def test_a_copy_is_read_as_it_stands_and_not_taken_for_a_run_that_died(tmp_path:
     assert account(tmp_path).status.state == "lost"
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_it_runs_under_every_python_the_nodes_may_have(tmp_path: Path, python: str) -> None:
     directory(tmp_path, {"ranks/0001.err": b"Traceback (most recent call last):\nValueError: x\n"})
     assert read_snapshot(*ask(tmp_path, "run1", python), "node1").words_of(1).exception == ("ValueError", "x")

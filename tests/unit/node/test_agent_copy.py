@@ -10,8 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pytest
-from node_store_helpers import END, file_of, frame, other_pythons
+from node_store_helpers import END, file_of, frame
 
+from agent_helpers import all_pythons
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import agent_command_of, agent_zip, call, call_line
@@ -89,7 +90,7 @@ def test_the_agent_is_sent_once_and_then_runs_from_the_home_s_copy(home: Path) -
         receive(home)
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_every_python_uses_the_same_copy_and_keeps_its_bytecode_there(home: Path, python: str) -> None:
     receive(home)
     (copy,) = copies(home)

@@ -6,17 +6,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from node_store_helpers import other_pythons
 
 import ipexctl.node
-from agent_helpers import agent_file
+from agent_helpers import agent_file, all_pythons
 
 FOLDERS = ("env", "files", "network", "run")
 NOT_IMPORTED = ("run.sitecustomize",)
 """It runs in a rank and changes the interpreter that imports it."""
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_module_can_be_imported(python: str, folder: str) -> None:
     directory = Path(ipexctl.node.__file__).parent

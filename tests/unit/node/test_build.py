@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from env_helpers import MINOR, PYTHON, TAG, Home, other_pythons, run_in, said, session_of, start
+from agent_helpers import other_pythons
+from env_helpers import MINOR, PYTHON, TAG, Home, run_in, said, session_of, start
 from ipexctl.remote.node_call import agent_command, agent_zip
 from tiny_wheels import corrupt, write_oneccl, write_wheel
 

@@ -13,8 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from node_store_helpers import content_of, file_of, other_pythons, run, start
+from node_store_helpers import content_of, file_of, run, start
 
+from agent_helpers import all_pythons
 from tls_helpers import write_certificate
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def test_what_broke_off_goes_on_where_it_was(server: str, tmp_path: Path) -> Non
     assert Handler.asked[1][1]["Range"] == "bytes=1200000-"
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_every_python_fetches(server: str, tmp_path: Path, python: str) -> None:
     (tmp_path / "b.whl").write_bytes(b"local")
     files = [item(server, "dead-halfway"), {**file_of(b"local", "b.whl"), "url": f"file://{tmp_path}/b.whl"}]

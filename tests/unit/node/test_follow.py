@@ -12,10 +12,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_store_helpers import other_pythons
 from run_helpers import Run, runs_in
 
-from agent_helpers import agent_argv, read_events
+from agent_helpers import agent_argv, all_pythons, read_events
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.run.status_file import UNHEARD, read_status_file
@@ -82,7 +81,7 @@ class Follow:
         return last
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_a_run_is_followed_from_its_first_line_to_its_end(make: Callable[..., Run], python: str) -> None:
     run = make("import sys\nprint('out')\nprint('err', file=sys.stderr)", 2).start()
     heard = Follow(run, python).hear()

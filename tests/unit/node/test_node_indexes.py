@@ -11,9 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_store_helpers import other_pythons
 
-from agent_helpers import agent_argv
+from agent_helpers import agent_argv, all_pythons
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
 
@@ -65,7 +64,7 @@ def reasons(answer: dict[str, Any]) -> list[str]:
     return [item["reason"] for item in answer["silent"]]
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 @pytest.mark.parametrize("json", [True, False])
 def test_an_index_is_heard_in_json_and_in_html(wheels: Path, python: str, json: bool) -> None:
     with SimpleIndex(wheels, json=json, compressed=True, yanked={TORCH}, requires_python={TORCH: ">=3.9,<4"}) as served:
@@ -208,7 +207,7 @@ def settings(env: Mapping[str, str], python: str = sys.executable) -> dict[str, 
     return ran(agent_argv(python, "env.pip_settings", "read"), {}, env=env)
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_pips_settings_are_read_in_pips_order(tmp_path: Path, python: str) -> None:
     user = tmp_path / "user" / "pip" / "pip.conf"
     system = tmp_path / "system" / "pip" / "pip.conf"

@@ -13,8 +13,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_store_helpers import END, argv, content_of, feed, file_of, first_line, frame, other_pythons, run, start
+from node_store_helpers import END, argv, content_of, feed, file_of, first_line, frame, run, start
 
+from agent_helpers import all_pythons
 from ipexctl.remote.node_call import agent_command, agent_zip
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def test_the_store_is_the_accounts_own(tmp_path: Path) -> None:
     assert sorted(modes.values()) == [0o600, 0o700, 0o700]
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_every_python_sends_what_every_python_receives(tmp_path: Path, python: str) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     run("store", "receive", {"store": str(here)}, frame(ONE) + frame(TWO, "b.whl") + END, python=python)
@@ -276,7 +277,7 @@ def test_a_file_in_a_directorys_place_is_named(tmp_path: Path) -> None:
     assert "a directory is where a file is needed" in said.reason
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_a_python_without_memfd_runs_the_agent_too(tmp_path: Path, python: str) -> None:
     """As those of conda and uv are built: for a glibc that is older than memfd_create."""
     line = agent_command("files.store", "receive", python=python).script

@@ -13,7 +13,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_store_helpers import END, content_of, file_of, frame, other_pythons, run, start
+from node_store_helpers import END, content_of, file_of, frame, run, start
+
+from agent_helpers import all_pythons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +58,7 @@ def wanted(served: Served, store: Path, **more: Any) -> dict[str, Any]:
     return {"store": str(store), "files": files, "address": "127.0.0.1", "port": served.port, "token": TOKEN, **more}
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_who_has_the_token_gets_the_files(served: Served, tmp_path: Path, python: str) -> None:
     said = run("peer_transfer", "connect", wanted(served, tmp_path / "there"), python=python)
     assert said.last["event"] == "done", said

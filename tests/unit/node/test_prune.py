@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_helpers import agent_argv, agent_file
-from env_helpers import other_pythons, said
+from agent_helpers import agent_argv, agent_file, other_pythons
+from env_helpers import said
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ps import forgettable, query_runs

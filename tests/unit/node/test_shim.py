@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from node_store_helpers import other_pythons
 
+from agent_helpers import all_pythons
 from ipexctl.jobs.dump import read_faulthandler
 from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.remote.node_call import script_text
@@ -22,7 +22,7 @@ from ipexctl.remote.node_call import script_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PYTHONS = other_pythons()
+PYTHONS = all_pythons()
 FEW = list(dict.fromkeys((PYTHONS[0], *PYTHONS[1:2], PYTHONS[-1])))
 """This one, the oldest and the newest."""
 TOO_OLD = [path for each in ("2.7", "3.6", "3.7") for path in Path.home().glob(f".pyenv/versions/{each}.*/bin/python")]

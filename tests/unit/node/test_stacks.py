@@ -12,10 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_store_helpers import other_pythons
 from run_helpers import runs_in
 
-from agent_helpers import agent_argv
+from agent_helpers import agent_argv, all_pythons
 from ipexctl.jobs.dump import read_dump
 from ipexctl.remote.reply import Reply
 from message_data import missing
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.dump import Dump
 
 SOON = {"run.process_stacks": ("STUCK = 10.0", "STUCK = 1.0"), "run.stack_dumps": ("WAIT = 8.0", "WAIT = 4.0")}
-PYTHONS = other_pythons()
+PYTHONS = all_pythons()
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_store_helpers import other_pythons
 from run_helpers import alive, processes_with, runs_in
 
+from agent_helpers import all_pythons
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def states(status: dict[str, Any]) -> list[tuple[str, int | None]]:
     return [(row["state"], row["exit_code"]) for row in status["ranks"]]
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_a_run_under_any_python_of_a_node_ends_well(make: Callable[..., Run], python: str) -> None:
     run = make("import os, sys\nprint('out', os.environ['RANK'])\nprint('err', file=sys.stderr)", python=python).start()
     status = run.wait()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from env_helpers import Home, other_pythons, said, session_of, start
+from agent_helpers import other_pythons
+from env_helpers import Home, said, session_of, start
 from ipexctl.remote.reply import Reply
 from ipexctl.stack.env.environment import verify_result
 from ipexctl.stack.env.verify_errors import explain

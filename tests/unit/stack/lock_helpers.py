@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
@@ -14,6 +13,8 @@ from ipexctl.stack.lock.make_lock import LockMaker, uv_here
 from ipexctl.stack.resolve.model import Availability, StackPlan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ipexctl.stack.resolve.model import SourceFailure
 
 HERE = LocalSession(Host("here", "127.0.0.1"))
@@ -58,10 +59,3 @@ def maker(home: Path) -> LockMaker:
     uv = uv_here()
     assert uv is not None
     return LockMaker(HERE, sys.executable, str(home), uv)
-
-
-def other_pythons() -> list[str]:
-    """This Python, and the others of the contract that this machine has."""
-    versions = Path("~/.pyenv/versions").expanduser()
-    found = [path / "bin" / "python" for minor in range(8, 16) for path in sorted(versions.glob(f"3.{minor}.*"))[-1:]]
-    return [sys.executable, *(str(path) for path in found if path.exists())]

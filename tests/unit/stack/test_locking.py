@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lock_helpers import HERE, asked, heard, index, links, maker, other_pythons, plan
+from lock_helpers import HERE, asked, heard, index, links, maker, plan
 
+from agent_helpers import all_pythons
 from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
@@ -81,7 +82,7 @@ def test_a_lock_has_each_wheel_with_hash_size_and_address(wheels: Path, tmp_path
     )
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", all_pythons())
 def test_a_lock_is_made_under_any_python_of_a_node(wheels: Path, tmp_path: Path, python: str) -> None:
     made_by = LockMaker(HERE, python, str(tmp_path), maker(tmp_path).uv)
     with SimpleIndex(wheels, sizes=False, json=False) as served:

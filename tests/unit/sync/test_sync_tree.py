@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sync_helpers import HERE, Place, contents, put
 
-from agent_helpers import agent_argv
-from env_helpers import other_pythons
+from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.sync import sync, upload
@@ -347,7 +345,7 @@ def test_our_own_home_inside_the_project_is_not_sent(place: Place) -> None:
     assert "scratch/ours" not in inside.there()
 
 
-@pytest.mark.parametrize("python", [sys.executable, *other_pythons()])
+@pytest.mark.parametrize("python", all_pythons())
 def test_the_scripts_run_under_every_python_of_a_node(place: Place, python: str) -> None:
     put(place.root, "a/b", "1")
     request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d", "lease": "r"}
