@@ -24,8 +24,8 @@ checks() {
 
 set -e
 case "${1:-}" in
-  "") checks; pytest -m "not lab or core" tests/lab tests/unit ;;
-  --all) checks; pytest tests/lab tests/package tests/unit; real_wheels ;;
+  "") checks; pytest -m "not lab or core" tests/lab tests/process tests/unit ;;
+  --all) checks; pytest tests/lab tests/package tests/process tests/unit; real_wheels ;;
   --rest) pytest -m "not core" tests/lab tests/package; real_wheels ;;
   *) checks; exec .venv/bin/python -m pytest "$@" ;;
 esac

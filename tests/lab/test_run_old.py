@@ -105,7 +105,7 @@ def test_what_is_too_old_is_taken_away_and_told_as_such(past: Past) -> None:
     assert past.there(0) == [f"old0-{number:02}" for number in range(10)]
     ran = past.call("logs", "old0-16")
     assert ran.rc == 1
-    assert missing(ran.err, "old0-16 pruned") == []
+    assert missing(ran.err, "pruned 30 days") == []
     runs = {run["id"]: run for run in json.loads(past.call("ps", "--json").out)["runs"]}
     assert runs["old0-16"]["state"] == "ok"
     assert runs["old0-16"]["pruned"]

@@ -22,7 +22,7 @@ from ipexctl.jobs.registry import RunRecord, RunRegistry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[1] / "data"
 COUNTS = "import time\nfor i in range(60):\n    print('number', i, flush=True)\n    time.sleep(0.05)"
 STAYS = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 

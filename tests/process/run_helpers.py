@@ -21,7 +21,7 @@ from ipexctl.remote.node_call import script_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-STAND_IN = Path(__file__).parents[2] / "stand_ins" / "mpirun.py"
+STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
 FINAL = ("ok", "failed", "stopped", "lost")
 
 
