@@ -199,7 +199,7 @@ def test_who_does_not_know_the_token_is_no_supervisor(make: Callable[..., Run]) 
     status = run.wait()
     stranger.close()
     assert status["state"] == "failed"
-    assert "isn't this run's supervisor" in run.said("mpirun.log")
+    assert "another program answers" in run.said("mpirun.log")
 
 
 class Cable:

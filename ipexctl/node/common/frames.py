@@ -121,8 +121,8 @@ class CompressedFrameReader:
             while True:
                 inflated = self._zlib.decompress(data, _INFLATED)
                 yield from self._frames.feed(inflated)
-                data = self._zlib.unconsumed_tail
-                if not data and len(inflated) < _INFLATED:
+                data = self._zlib.unconsumed_tail  # stays as it was if the stream ends exactly at the limit
+                if self._zlib.eof or (not data and len(inflated) < _INFLATED):
                     return
         except zlib.error:
             raise FrameError("damaged data") from None
