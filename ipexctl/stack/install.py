@@ -11,16 +11,16 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice, ignore_event
 from ipexctl.remote.session import capture
-from ipexctl.stack.env import environment
 from ipexctl.stack.env.build import (
     EnvSpec,
     build_everywhere,
     check_env,
+    env_client,
     find_obstacle,
     is_named,
-    name_env,
     verify_only,
 )
+from ipexctl.stack.env.environment import machine_token, parse_result
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvFields, env_directory, find_existing
 from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_sizes, inspect_hosts, summary_of
@@ -158,7 +158,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
         return None
     record = known.record
     found = _check_all(context, spec)
-    present = _present(context, found)
+    present = [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].exists]
     if present and all(result.has_failed for _, result in present):
         return None
     summary = StackSummary(
@@ -188,9 +188,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
             context.watch(Notice(f"{host.name}: building the environment again: {reason}"))
     unverified = []
     for host in intact:
-        proof = environment.parse_result(
-            found[host.name].verified.get(environment.machine_token(context.facts[host.name], host))
-        )
+        proof = parse_result(found[host.name].verified.get(machine_token(context.facts[host.name], host)))
         if proof is None:
             unverified.append(host)
         else:
@@ -203,12 +201,8 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
 
 
 def _check_all(context: InstallContext, spec: EnvSpec) -> dict[str, CheckResult]:
-    def check(host: Host, session: Session) -> CheckResult:
-        with context.timed(host.name, "checked the environment"):
-            return check_env(context, spec, host, session)
-
     found: dict[str, CheckResult] = {}
-    for done in context.pool.each(context.pending, check):
+    for done in context.pool.each(context.pending, lambda host, session: check_env(context, spec, host, session)):
         if done.error is not None:
             context.end(done.host, done.error)
         elif done.result is not None:
@@ -216,18 +210,13 @@ def _check_all(context: InstallContext, spec: EnvSpec) -> dict[str, CheckResult]
     return found
 
 
-def _present(context: InstallContext, found: Mapping[str, CheckResult]) -> list[tuple[Host, CheckResult]]:
-    """The hosts that have the environment, damaged or not."""
-    return [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].exists]
-
-
 def _name_where_missing(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
     """Give the requested name to an environment that has only other names."""
 
-    def name_one(host: Host, session: Session) -> None:
-        name_env(context, spec, host, session)
+    def link(host: Host, session: Session) -> None:
+        env_client(context, spec, host, session).link(spec.name, [context.request.name])
 
-    for done in context.pool.each([host for host in hosts if not is_named(context, spec, host)], name_one):
+    for done in context.pool.each([host for host in hosts if not is_named(context, spec, host)], link):
         if done.error is not None:
             context.end(done.host, done.error, spec.name)
         elif (before := context.done[done.host.name]).status == "ok":

@@ -143,7 +143,7 @@ def _remove_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mappi
 
 def _name_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
     """Give an environment another name, such as `default`; each host switches in one step."""
-    from ipexctl.stack.env import environment
+    from ipexctl.stack.env.environment import EnvClient
     from ipexctl.stack.resolve.compatibility import usable_pythons
 
     source, hosts = calls[0].args["from"], [call.host for call in calls]
@@ -171,7 +171,7 @@ def _name_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping
 
     def link_env(host: Host, session: Session) -> None:
         python, home, env = moves[host.name]
-        environment.link(session, python, home=home, name=env, links=(name,), cancel=context.cancel)
+        EnvClient(session, python, home, context.cancel).link(env, [name])
 
     for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
         if done.error is not None:

@@ -13,7 +13,7 @@ from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 from ipexctl.remote.progress import BytesMoved, Ended, Stepped
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
-from ipexctl.stack.env import environment
+from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
 from ipexctl.stack.env.preflight import home_obstacle
 from ipexctl.stack.env.staging import WheelDelivery, blob_of, stage_wheels
 from ipexctl.stack.env.verify_errors import explain
@@ -79,7 +79,8 @@ def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Hos
                 result = _build(context, spec, host, session)
             built[host.name] = result
             if result.state == "there":
-                _add_request(context, spec, host, session)
+                # so that the next call with this request needs no index
+                env_client(context, spec, host, session).add_request(spec.name, context.request.to_json())
             _verify(context, spec, host, session, changed=result.state == "built")
             return result
 
@@ -259,16 +260,18 @@ def _files(spec: EnvSpec) -> tuple[Wheel, ...]:
     return (*spec.lock.wheels, *((spec.installer,) if spec.installer else ()))
 
 
+def env_client(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> EnvClient:
+    python = context.python(host, spec.interpreters.get(host.name))
+    return EnvClient(session, python, context.home, context.pool.cancel)
+
+
 def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session, *, drop: bool = False) -> BuildResult:
     def on_event(event: dict[str, Any]) -> None:
         context.watch(Stepped(host.name, str(event.get("what") or "building")))
 
     interpreter = spec.interpreters[host.name]
-    return environment.build(
-        session,
-        interpreter,
-        home=context.home,
-        name=spec.name,
+    return env_client(context, spec, host, session).build(
+        spec.name,
         interpreter=interpreter,
         lock=spec.lock,
         record={**spec.record, "interpreter": interpreter},
@@ -277,33 +280,15 @@ def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session,
         replace=None if drop else spec.broken.get(host.name),
         on_event=on_event,
         timeout=context.request.timeout or 3600.0,
-        cancel=context.pool.cancel,
-    )
-
-
-def _add_request(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> None:
-    """Record this request with an existing environment, so that the next one needs no index."""
-    environment.add_request(
-        session,
-        context.python(host, spec.interpreters.get(host.name)),
-        home=context.home,
-        name=spec.name,
-        request=context.request.to_json(),
-        cancel=context.pool.cancel,
     )
 
 
 def check_env(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> CheckResult:
     """Check that the environment exists and is what its lock says."""
-    return environment.check(
-        session,
-        context.python(host, spec.interpreters.get(host.name)),
-        home=context.home,
-        name=spec.name,
-        digest=spec.lock.digest,
-        cached=not context.request.dry_run,
-        cancel=context.pool.cancel,
-    )
+    with context.timed(host.name, "checked the environment"):
+        return env_client(context, spec, host, session).check(
+            spec.name, digest=spec.lock.digest, cached=not context.request.dry_run
+        )
 
 
 def _verify(
@@ -312,52 +297,22 @@ def _verify(
     """Verify the environment on this host, and record the host's result; only a good environment gets the name."""
     began = time.monotonic()
     context.watch(Stepped(host.name, "verifying"))
-    with context.timed(host.name, "checked the environment"):
-        found = check_env(context, spec, host, session)
+    found = check_env(context, spec, host, session)
     if not found.ok:
         raise HostError(f"the environment {spec.name} is damaged: {found.problems[0]}", "run ipexctl install again")
-    machine = environment.machine_token(context.facts[host.name], host)
-    result = environment.verify_env(
-        session,
-        path=f"{context.home}/envs/{spec.name}",
-        record=found.record,
-        machine=machine,
-        timeout=context.request.timeout,
-        cancel=context.pool.cancel,
-    )
+    machine = machine_token(context.facts[host.name], host)
+    client = env_client(context, spec, host, session)
+    result = client.verify(spec.name, found.record, machine=machine, timeout=context.request.timeout)
     problem = explain(result, env=spec.name, record=found.record)
     named = is_named(context, spec, host)
-    works_elsewhere = any(environment.parse_result(other) for name, other in found.verified.items() if name != machine)
+    works_elsewhere = any(parse_result(other) for name, other in found.verified.items() if name != machine)
     if problem is None and not named:
-        name_env(context, spec, host, session)
+        client.link(spec.name, [context.request.name])
     elif problem is not None and named and not works_elsewhere:
-        _unname_env(context, spec, host, session)
+        client.unlink(spec.name, [context.request.name])
     status: Status = "failed" if problem is not None else "changed" if changed or not named else "ok"
     reason, fix = problem or ("shares the home of another host" if shares_home else "", "")
     context.done[host.name] = InstallResult(
         host, status, reason, fix, context.seconds, spec.name, spec.lock.packages, result.to_json()
     )
     context.watch(Ended(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=problem is None))
-
-
-def name_env(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> None:
-    """Make the name of this call point at the environment."""
-    environment.link(
-        session,
-        context.python(host, spec.interpreters[host.name]),
-        home=context.home,
-        name=spec.name,
-        links=(context.request.name,),
-        cancel=context.pool.cancel,
-    )
-
-
-def _unname_env(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> None:
-    environment.unlink(
-        session,
-        context.python(host, spec.interpreters[host.name]),
-        home=context.home,
-        name=spec.name,
-        links=(context.request.name,),
-        cancel=context.pool.cancel,
-    )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.stack.lock.lock import Lock, Wheel
 
 _BUILD_TIME = 3600.0
-_LOOK_TIME = 120.0
+_CHECK_TIME = 120.0
 
 
 def _ignore(event: dict[str, Any]) -> None:
@@ -166,78 +166,147 @@ def machine_token(facts: Facts, host: Host) -> str:
     return hashlib.sha256((facts.machine or host.name).encode()).hexdigest()[:16]
 
 
-def build(
-    session: Session,
-    python: str,
-    *,
-    home: str,
-    name: str,
-    interpreter: str,
-    lock: Lock,
-    record: Mapping[str, Any],
-    installer: Wheel | None,
-    links: Sequence[str] = (),
-    drop_wheels: bool = False,
-    replace: str | None = None,
-    on_event: Callable[[dict[str, Any]], None] = _ignore,
-    timeout: float | None = _BUILD_TIME,
-    cancel: Cancel | None = None,
-) -> BuildResult:
-    """Build the environment from wheels in the host's store, unless it exists. Raises a HostError.
+@dataclass(frozen=True, slots=True)
+class EnvClient:
+    """The environments in the home of one host. Every call raises a HostError."""
 
-    `python` runs the agent; the environment is for `interpreter`. `replace` is the build token of a damaged
-    environment to be replaced.
-    """
-    request = {
-        "home": home,
-        "name": name,
-        "python": interpreter,
-        "files": [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in lock.wheels],
-        "installer": {"sha256": installer.sha256, "name": installer.filename} if installer else None,
-        "record": {"digest": lock.digest, "packages": lock.packages, **record},
-        "lock": lock.to_json(),
-        "links": list(links),
-        "drop_wheels": drop_wheels,
-        "replace": replace,
-    }
-    reply = call(
-        session,
-        "env.build",
-        "build",
-        request,
-        python=python,
-        home=home,
-        cached=True,
-        on_event=on_event,
-        timeout=timeout,
-        cancel=cancel,
-    )
-    return BuildResult(reply.text("state"), reply.text("path"), reply.number("seconds"))
+    session: Session
+    python: str
+    """Runs the agent."""
+    home: str
+    cancel: Cancel | None = None
 
+    def build(
+        self,
+        name: str,
+        *,
+        interpreter: str,
+        lock: Lock,
+        record: Mapping[str, Any],
+        installer: Wheel | None,
+        links: Sequence[str] = (),
+        drop_wheels: bool = False,
+        replace: str | None = None,
+        on_event: Callable[[dict[str, Any]], None] = _ignore,
+        timeout: float | None = _BUILD_TIME,
+    ) -> BuildResult:
+        """Build the environment for `interpreter` from wheels in the host's store, unless it exists.
 
-def check(
-    session: Session,
-    python: str,
-    *,
-    home: str,
-    name: str,
-    digest: str | None = None,
-    cached: bool = False,
-    timeout: float | None = _LOOK_TIME,
-    cancel: Cancel | None = None,
-) -> CheckResult:
-    """Compare an environment, given by its directory or by a name, with its lock."""
-    request = {"home": home, "name": name, "digest": digest}
-    reply = _manage(session, "check", request, python=python, cached=cached, timeout=timeout, cancel=cancel)
-    return CheckResult(
-        reply.flag("ok"),
-        reply.texts("wrong"),
-        reply.flag("there"),
-        reply.text("name"),
-        reply.text_or_none("build"),
-        reply.record("record"),
-        reply.record("verified"),
-    )
+        `replace` is the build token of a damaged environment to be replaced.
+        """
+        request = {
+            "home": self.home,
+            "name": name,
+            "python": interpreter,
+            "files": [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in lock.wheels],
+            "installer": {"sha256": installer.sha256, "name": installer.filename} if installer else None,
+            "record": {"digest": lock.digest, "packages": lock.packages, **record},
+            "lock": lock.to_json(),
+            "links": list(links),
+            "drop_wheels": drop_wheels,
+            "replace": replace,
+        }
+        reply = call(
+            self.session,
+            "env.build",
+            "build",
+            request,
+            python=self.python,
+            home=self.home,
+            cached=True,
+            on_event=on_event,
+            timeout=timeout,
+            cancel=self.cancel,
+        )
+        return BuildResult(reply.text("state"), reply.text("path"), reply.number("seconds"))
+
+    def check(
+        self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = _CHECK_TIME
+    ) -> CheckResult:
+        """Compare an environment, given by its directory or by a name, with its lock."""
+        reply = self._call("check", cached=cached, timeout=timeout, name=name, digest=digest)
+        return CheckResult(
+            reply.flag("ok"),
+            reply.texts("wrong"),
+            reply.flag("there"),
+            reply.text("name"),
+            reply.text_or_none("build"),
+            reply.record("record"),
+            reply.record("verified"),
+        )
+
+    def verify(
+        self,
+        name: str,
+        record: Mapping[str, Any],
+        *,
+        machine: str | None = None,
+        limit: float = 300.0,
+        timeout: float | None = None,
+    ) -> VerifyResult:
+        """Verify an environment by its directory and env.json; the result is recorded under the name `machine`."""
+        path = f"{self.home}/envs/{name}"
+        return verify(
+            self.session,
+            f"{path}/bin/python",
+            variables=record["variables"],
+            prepended=record["prepended"],
+            backend=record["backend"],
+            module=record.get("module"),
+            ipex="intel-extension-for-pytorch" in record["packages"],
+            keep=f"{path}/verified/{machine}.json" if machine else None,
+            limit=limit,
+            timeout=timeout,
+            cancel=self.cancel,
+        )
+
+    def listing(self) -> EnvListing:
+        """All environments of the home, with their size on disk."""
+        reply = self._call("list", cached=False)
+        return EnvListing(
+            tuple(_env_entry(env) for env in reply.records("envs")),
+            reply.record("leftovers").integer("count"),
+            reply.record("leftovers").integer("bytes"),
+            reply.record("wheels").integer("count"),
+            reply.record("wheels").integer("bytes"),
+        )
+
+    def remove(self, names: Sequence[str]) -> Removed:
+        """Remove environments, given by directory or name; one in use stays and is reported as failed."""
+        reply = self._call("remove", timeout=_BUILD_TIME, names=list(names))
+        return Removed(reply.texts("removed"), reply.texts_by_name("failed"))
+
+    def prune(self) -> Removed:
+        """Remove leftovers, wheels, and environments without a name."""
+        reply = self._call("prune", timeout=_BUILD_TIME)
+        return Removed(reply.texts("removed"), reply.texts_by_name("failed"), reply.integer("bytes"))
+
+    def link(self, name: str, links: Sequence[str]) -> None:
+        """Make these names point at an environment."""
+        self._call("link", name=name, links=list(links))
+
+    def unlink(self, name: str, links: Sequence[str]) -> None:
+        """Take names away from an environment, which stays."""
+        self._call("unlink", name=name, links=list(links))
+
+    def add_request(self, name: str, request: Mapping[str, Any]) -> None:
+        """Record one more request that this environment satisfies."""
+        self._call("note", name=name, request=dict(request))
+
+    def _call(
+        self, action: str, *, cached: bool = True, timeout: float | None = _CHECK_TIME, **fields: object
+    ) -> Reply:
+        return call(
+            self.session,
+            "env.environments",
+            action,
+            {"home": self.home, **fields},
+            python=self.python,
+            home=self.home,
+            cached=cached,
+            timeout=timeout,
+            cancel=self.cancel,
+        )
 
 
 def verify(
@@ -273,32 +342,6 @@ def verify(
     }
     reply = call(session, "env.verify", "verify", request, python=python, timeout=timeout, cancel=cancel)
     return verify_result(reply)
-
-
-def verify_env(
-    session: Session,
-    *,
-    path: str,
-    record: Mapping[str, Any],
-    machine: str | None = None,
-    limit: float = 300.0,
-    timeout: float | None = None,
-    cancel: Cancel | None = None,
-) -> VerifyResult:
-    """Verify an environment by its path and env.json; with `machine` the result is recorded under that name."""
-    return verify(
-        session,
-        f"{path}/bin/python",
-        variables=record["variables"],
-        prepended=record["prepended"],
-        backend=record["backend"],
-        module=record.get("module"),
-        ipex="intel-extension-for-pytorch" in record["packages"],
-        keep=f"{path}/verified/{machine}.json" if machine else None,
-        limit=limit,
-        timeout=timeout,
-        cancel=cancel,
-    )
 
 
 def verify_result(reply: Reply) -> VerifyResult:
@@ -341,18 +384,6 @@ def parse_result(reply: Mapping[str, Any] | None) -> VerifyResult | None:
     return result if result.ok else None
 
 
-def listing(session: Session, python: str, *, home: str, cancel: Cancel | None = None) -> EnvListing:
-    """All environments of a home, with their size on disk."""
-    reply = _manage(session, "list", {"home": home}, python=python, cached=False, cancel=cancel)
-    return EnvListing(
-        tuple(_env_entry(env) for env in reply.records("envs")),
-        reply.record("leftovers").integer("count"),
-        reply.record("leftovers").integer("bytes"),
-        reply.record("wheels").integer("count"),
-        reply.record("wheels").integer("bytes"),
-    )
-
-
 def _env_entry(reply: Reply) -> EnvEntry:
     return EnvEntry(
         name=reply.text("name"),
@@ -365,69 +396,4 @@ def _env_entry(reply: Reply) -> EnvEntry:
         packages=reply.texts_by_name("packages"),
         bytes=reply.integer("bytes"),
         complete=reply.flag("complete"),
-    )
-
-
-def remove(session: Session, python: str, *, home: str, names: Sequence[str], cancel: Cancel | None = None) -> Removed:
-    """Remove environments, given by directory or name; an environment in use stays and is reported as failed."""
-    request = {"home": home, "names": list(names)}
-    reply = _manage(session, "remove", request, python=python, timeout=_BUILD_TIME, cancel=cancel)
-    return Removed(reply.texts("removed"), reply.texts_by_name("failed"))
-
-
-def prune(session: Session, python: str, *, home: str, cancel: Cancel | None = None) -> Removed:
-    """Remove leftovers, wheels, and environments without a name."""
-    reply = _manage(session, "prune", {"home": home}, python=python, timeout=_BUILD_TIME, cancel=cancel)
-    return Removed(reply.texts("removed"), reply.texts_by_name("failed"), reply.integer("bytes"))
-
-
-def link(
-    session: Session, python: str, *, home: str, name: str, links: Sequence[str], cancel: Cancel | None = None
-) -> None:
-    """Make these names point at an environment."""
-    request = {"home": home, "name": name, "links": list(links)}
-    _manage(session, "link", request, python=python, cancel=cancel)
-
-
-def unlink(
-    session: Session, python: str, *, home: str, name: str, links: Sequence[str], cancel: Cancel | None = None
-) -> None:
-    """Take names away from an environment, which stays."""
-    request = {"home": home, "name": name, "links": list(links)}
-    _manage(session, "unlink", request, python=python, cancel=cancel)
-
-
-def add_request(
-    session: Session,
-    python: str,
-    *,
-    home: str,
-    name: str,
-    request: Mapping[str, Any],
-    cancel: Cancel | None = None,
-) -> None:
-    """Record one more request that this environment satisfies."""
-    _manage(session, "note", {"home": home, "name": name, "request": dict(request)}, python=python, cancel=cancel)
-
-
-def _manage(
-    session: Session,
-    action: str,
-    request: Mapping[str, Any],
-    *,
-    python: str,
-    cached: bool = True,
-    timeout: float | None = _LOOK_TIME,
-    cancel: Cancel | None = None,
-) -> Reply:
-    return call(
-        session,
-        "env.environments",
-        action,
-        request,
-        python=python,
-        home=str(request["home"]),
-        cached=cached,
-        timeout=timeout,
-        cancel=cancel,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import gather
 from ipexctl.remote.outcome import HostError, HostResult, Report
-from ipexctl.stack.env import environment
+from ipexctl.stack.env.environment import EnvClient, machine_token, verify
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.compatibility import usable_pythons
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.env.environment import EnvListing
+    from ipexctl.stack.env.environment import EnvListing, Removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,9 @@ class _Target:
     def store(self) -> str:
         return (self.facts.home.store if self.facts.home else None) or f"alone:{self.host.name}"
 
+    def client(self, session: Session, pool: SessionPool) -> EnvClient:
+        return EnvClient(session, self.python, self.home, pool.cancel)
+
     def result(self, status: Status, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
         store = self.facts.home.store if self.facts.home else None
         return EnvsResult(self.host, status, reason, fix, home=self.home, store=store, **found)
@@ -61,8 +64,7 @@ class _Target:
 
 def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
     def list_one(target: _Target, session: Session) -> EnvsResult:
-        found = environment.listing(session, target.python, home=target.home, cancel=pool.cancel)
-        return target.result("ok", listing=found)
+        return target.result("ok", listing=target.client(session, pool).listing())
 
     return _on_hosts(hosts, pool, list_one, home=home, timeout=timeout, verb="list")
 
@@ -75,7 +77,7 @@ def remove_envs(
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
         present = [name for name in names if name in known]
-        outcome = environment.remove(session, target.python, home=target.home, names=present, cancel=pool.cancel)
+        outcome = target.client(session, pool).remove(present)
         _raise_failed(outcome)
         missing = [name for name in names if name not in known]
         reason = f"no such environment: {', '.join(missing)}" if missing else ""
@@ -88,7 +90,7 @@ def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: 
     """Remove wheels, leftovers, and environments without a name."""
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
-        outcome = environment.prune(session, target.python, home=target.home, cancel=pool.cancel)
+        outcome = target.client(session, pool).prune()
         _raise_failed(outcome)
         reason = f"wheels and leftovers removed, {gigabytes(outcome.bytes)}" if outcome.bytes else ""
         status: Status = "changed" if outcome.removed or outcome.bytes else "ok"
@@ -97,7 +99,7 @@ def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: 
     return _on_hosts(hosts, pool, prune_one, home=home, timeout=timeout, verb="prune", once_per_store=True)
 
 
-def _raise_failed(outcome: environment.Removed) -> None:
+def _raise_failed(outcome: Removed) -> None:
     for name, reason in outcome.failed.items():
         raise HostError(f"{name} was not removed: {reason}")
 
@@ -119,26 +121,17 @@ def verify_envs(
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:
         if subject.python is not None:
-            result = environment.verify(
-                session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel
-            )
+            result = verify(session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel)
             problem = explain(result, env=subject.python)
         else:
-            found = environment.check(
-                session, target.python, home=target.home, name=name, timeout=timeout, cancel=pool.cancel
-            )
+            client = target.client(session, pool)
+            found = client.check(name, timeout=timeout)
             if not found.exists:
                 raise HostError(f"there is no environment {name}", "list the environments: ipexctl envs")
             if not found.ok:
                 raise HostError(f"{name} is damaged: {found.problems[0]}", "build it again: ipexctl install")
-            result = environment.verify_env(
-                session,
-                path=f"{target.home}/envs/{found.name}",
-                record=found.record,
-                machine=environment.machine_token(target.facts, target.host),
-                timeout=timeout,
-                cancel=pool.cancel,
-            )
+            machine = machine_token(target.facts, target.host)
+            result = client.verify(found.name, found.record, machine=machine, timeout=timeout)
             problem = explain(result, env=found.name, record=found.record)
         reason, fix = problem or ("", "")
         return target.result("failed" if problem else "ok", reason, fix, verify=result.to_json())

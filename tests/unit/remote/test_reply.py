@@ -18,7 +18,7 @@ from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
-from ipexctl.stack.env import environment
+from ipexctl.stack.env.environment import EnvClient, verify
 from ipexctl.stack.lock.indexes import PipSettings, pip_settings, query_indexes
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class AnsweringSession:
 
 
 CALLS: dict[str, tuple[dict[str, Any], Callable[[Session], object]]] = {
-    "check": (CHECKED, lambda session: environment.check(session, "python3", home="/h", name="x")),
-    "listing": (ENVS, lambda session: environment.listing(session, "python3", home="/h")),
-    "verify": (VERIFIED, lambda session: environment.verify(session, "python3")),
-    "remove": ({"removed": ["x"], "failed": {}}, lambda s: environment.remove(s, "python3", home="/h", names=["x"])),
-    "prune": ({"removed": [], "failed": {}, "bytes": 1}, lambda s: environment.prune(s, "python3", home="/h")),
+    "check": (CHECKED, lambda session: EnvClient(session, "python3", "/h").check("x")),
+    "listing": (ENVS, lambda session: EnvClient(session, "python3", "/h").listing()),
+    "verify": (VERIFIED, lambda session: verify(session, "python3")),
+    "remove": ({"removed": ["x"], "failed": {}}, lambda s: EnvClient(s, "python3", "/h").remove(["x"])),
+    "prune": ({"removed": [], "failed": {}, "bytes": 1}, lambda s: EnvClient(s, "python3", "/h").prune()),
     "query_indexes": (INDEXES, lambda session: query_indexes(session, "python3", [], ["torch"], PipSettings())),
     "settings": (SETTINGS, lambda session: pip_settings(session, "python3")),
     "missing": ({"have": ["0" * 64]}, lambda session: missing(session, LOCATION, [BLOB])),
@@ -138,7 +138,7 @@ def test_one_host_that_answers_wrongly_does_not_end_the_call_for_the_others() ->
 
     hosts = [Host(f"n{number}", f"10.0.0.{number}") for number in range(1, 5)]
     with SessionPool(Opener(), Cancel(), forks=4) as pool:  # type: ignore[arg-type]
-        outcomes = list(pool.each(hosts, lambda _, session: environment.listing(session, "python3", home="/h")))
+        outcomes = list(pool.each(hosts, lambda _, session: EnvClient(session, "python3", "/h").listing()))
     assert {outcome.host.name for outcome in outcomes if outcome.result is not None} == {"n1", "n3", "n4"}
     (failed,) = (outcome for outcome in outcomes if outcome.error is not None)
     assert failed.host.name == "n2"

@@ -10,67 +10,70 @@ from env_helpers import PYTHON, Home
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.env import environment
+from ipexctl.stack.env.environment import EnvClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.remote.session import Session
+    from ipexctl.stack.env.environment import BuildResult
 
 
 @pytest.fixture
-def session() -> Session:
-    return LocalSession(Host("localhost", "localhost"))
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
 
 
-def build(session: Session, home: Home, **more: Any) -> environment.BuildResult:
+@pytest.fixture
+def client(home: Home) -> EnvClient:
+    return EnvClient(LocalSession(Host("localhost", "localhost")), PYTHON, str(home.path))
+
+
+def build(client: EnvClient, home: Home, **more: Any) -> BuildResult:
     record = {"schema": "ipexctl.env/1", "row": "ipex-2.8", "python": home.python, "backend": "gloo", "module": None}
-    asked = {"home": str(home.path), "name": home.name, "interpreter": PYTHON, "lock": home.lock, "record": record}
-    return environment.build(session, PYTHON, **{**asked, "installer": None, "links": ["default"], **more})
+    options = {"interpreter": PYTHON, "lock": home.lock, "record": record, "installer": None, "links": ["default"]}
+    return client.build(home.name, **{**options, **more})
 
 
-def test_from_wheels_to_a_verified_environment_and_back(session: Session, tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
+def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home: Home, tmp_path: Path) -> None:
     home.add_stack(tmp_path / "source")
     events: list[dict[str, Any]] = []
-    built = build(session, home, on_event=events.append)
+    built = build(client, home, on_event=events.append)
     assert (built.state, built.path) == ("built", str(home.env))
     assert [event["event"] for event in events] == ["step"] * 3
-    assert build(session, home).state == "there"
+    assert build(client, home).state == "there"
 
-    checked = environment.check(session, PYTHON, home=str(home.path), name="default", digest=home.lock.digest)
+    checked = client.check("default", digest=home.lock.digest)
     assert checked.ok
     assert (checked.name, checked.record["row"]) == (home.name, "ipex-2.8")
 
-    verified = environment.verify_env(session, path=str(home.env), record=checked.record, machine="m1", limit=30)
+    verified = client.verify(home.name, checked.record, machine="m1", limit=30)
     assert verified.ok
     assert verified.to_json()["backend"] == "gloo"
-    again = environment.check(session, PYTHON, home=str(home.path), name="default")
+    again = client.check("default")
     assert again.verified["m1"]["torch"] == "2.8.0"
 
-    environment.link(session, PYTHON, home=str(home.path), name="default", links=["mine"])
-    listed = environment.listing(session, PYTHON, home=str(home.path))
+    client.link("default", ["mine"])
+    listed = client.listing()
     assert listed.envs[0].names == ("default", "mine")
     assert listed.envs[0].complete
     assert listed.leftovers == 0
 
-    removed = environment.remove(session, PYTHON, home=str(home.path), names=["mine"])
+    removed = client.remove(["mine"])
     assert removed.removed == ("mine",)
-    assert environment.check(session, PYTHON, home=str(home.path), name="default").ok
-    removed = environment.remove(session, PYTHON, home=str(home.path), names=["default"])
+    assert client.check("default").ok
+    removed = client.remove(["default"])
     assert removed.removed == ("default", home.name)
-    assert not environment.check(session, PYTHON, home=str(home.path), name="default").exists
-    pruned = environment.prune(session, PYTHON, home=str(home.path))
+    assert not client.check("default").exists
+    pruned = client.prune()
     assert pruned.failed == {}
     assert pruned.bytes > 0
-    assert environment.listing(session, PYTHON, home=str(home.path)).wheels == 0
+    assert client.listing().wheels == 0
 
 
-def test_a_build_that_cannot_be_is_an_error_of_that_host(session: Session, tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
+def test_a_build_that_cannot_be_is_an_error_of_that_host(client: EnvClient, home: Home, tmp_path: Path) -> None:
     home.add_stack(tmp_path / "source")
     torch = home.wheels[0]
     (home.path / "wheels" / torch.sha256 / torch.filename).unlink()
     with pytest.raises(HostError, match=r"torch-.* is not in") as caught:
-        build(session, home)
+        build(client, home)
     assert caught.value.fix == "run ipexctl install again"
