@@ -5,16 +5,16 @@ The run does not know its followers; leaving it changes nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ipexctl.jobs.stall_report import silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.remote.cancel import RETRY_INTERVALS
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import Cancelled, Unreachable
+from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Frame, Stream
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-
-_RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class Follower:
                 if failures == 1:
                     name = self._record.node0.name
                     self._watch(Notice(f"{name}: {error.reason}; the run continues there; connecting again", True))
-                self._sleep(_RETRY_INTERVALS[min(failures, len(_RETRY_INTERVALS)) - 1])
+                self._cancel.sleep(RETRY_INTERVALS[min(failures, len(RETRY_INTERVALS)) - 1])
             else:
                 if self._copy is not None:
                     self._copy.finish(self.document)
@@ -171,13 +169,6 @@ class Follower:
             why = self._copy.error.strerror or str(self._copy.error)
             directory, self._copy = self._copy.directory, None
             self._watch(Notice(f"the local copy in {directory} is incomplete: {why}; node0 has all output", True))
-
-    def _sleep(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if self._cancel.thrown:
-                raise Cancelled("stopped")
-            time.sleep(0.05)
 
 
 def run_exit_code(status: RunStatus) -> int:

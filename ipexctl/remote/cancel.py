@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.remote.outcome import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before each attempt to open a lost connection again."""
 
 
 class Cancel:
@@ -29,6 +35,14 @@ class Cancel:
             for wake in self._wakers:
                 with suppress(OSError):
                     wake()
+
+    def sleep(self, seconds: float) -> None:
+        """Raises Cancelled when cancellation is requested."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.thrown:
+                raise Cancelled("stopped")
+            time.sleep(0.05)  # Event.wait could deadlock with a signal handler that calls throw()
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -12,8 +12,8 @@ from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
 from ipexctl.remote.transfer import store_client as stores
-from ipexctl.remote.transfer.store_client import Download, StoreLocation
-from ipexctl.stack.env.staging import blob_of, is_intact
+from ipexctl.remote.transfer.store_client import StoreLocation
+from ipexctl.stack.env.staging import downloads_of, is_intact
 from ipexctl.stack.install_context import InstallContext, announce_sizes, inspect_hosts, summary_of
 from ipexctl.stack.lock.pipeline import lock_stack, web_of
 from ipexctl.stack.resolve.model import Refusal
@@ -100,12 +100,11 @@ def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Whe
         return
     control, total = context.control, sum(wheel.size or 0 for wheel in wheels) or None
     parts = directory / _PARTS
-    place = StoreLocation(control.session.host, control.python, str(parts))
-    headers = locked.index_answer.headers_for
+    location = StoreLocation(control.session.host, control.python, str(parts))
     fetched = stores.fetch(
         control.session,
-        place,
-        [Download(blob_of(wheel), wheel.url, headers(wheel.url)) for wheel in wheels if wheel.url],
+        location,
+        downloads_of(wheels, locked.index_answer),
         web=web_of(locked.index_answer.settings),
         on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
         cancel=context.pool.cancel,

@@ -26,7 +26,7 @@ from ipexctl.stack.env.record import EnvFields, env_directory, find_existing
 from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_sizes, inspect_hosts, summary_of
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import uv_for_node
-from ipexctl.stack.lock.pipeline import installer_of, lock_stack
+from ipexctl.stack.lock.pipeline import lock_stack
 from ipexctl.stack.report import InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
@@ -236,4 +236,4 @@ def _recorded_installer(record: EnvRecord) -> Wheel | None:
     with contextlib.suppress(KeyError, TypeError):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)
-    return installer_of(uv_for_node(None, "2.17"))
+    return uv_for_node(None, "2.17")

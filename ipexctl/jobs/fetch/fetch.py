@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -13,8 +13,9 @@ from ipexctl.jobs.fetch.destination import Destination
 from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure, resolve_destination
 from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.jobs.fetch.requested import Requested
+from ipexctl.remote.cancel import RETRY_INTERVALS
 from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
-from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.stdin_queue import StdinQueue
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
-
-_WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +124,10 @@ def fetch(
         except Unreachable as error:
             before.append(receiver)
             failures = 1 if receiver.received else failures + 1
-            if not any(part.received for part in before) or failures > len(_WAITS):
+            if not any(part.received for part in before) or failures > len(RETRY_INTERVALS):
                 raise
             watch(Notice(f"{fetch_request.host.name}: {error.reason}; connecting again to resume"))
-            _sleep(_WAITS[failures - 1], cancel)
+            cancel.sleep(RETRY_INTERVALS[failures - 1])
         else:
             return _fetch_result(fetch_request, [*before, receiver], time.monotonic() - began)
 
@@ -169,18 +168,11 @@ def _receive_once(
         )
 
 
-def _sleep(seconds: float, cancel: Cancel) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if cancel.thrown:
-            raise Cancelled("stopped")
-        time.sleep(0.05)
-
-
 def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:
     brought = tuple(dict.fromkeys(name for part in parts for name in part.brought))
     last = parts[-1]
-    failed = tuple(dict.fromkeys((*last.failed, *_unsent(last))))
+    unsent = [FileFailure(name, "it wasn't sent") for name in last.unsent]
+    failed = tuple(dict.fromkeys((*last.failed, *unsent)))
     return FetchResult(
         fetch_request.host,
         "failed" if failed else "changed" if brought else "ok",
@@ -195,7 +187,3 @@ def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], second
         failed=failed,
         left_out=tuple(last.left_out),
     )
-
-
-def _unsent(receiver: Receiver) -> list[FileFailure]:
-    return [FileFailure(name, "it wasn't sent") for name in receiver.unsent]

@@ -113,7 +113,8 @@ def _lost(snapshot: RunSnapshot, first: Failure) -> Cause:
             "ipexctl doctor checks the network between the nodes; then run it again",
             "possible",
         )
-    if "disconnected:" in snapshot.status.reason or "hung up" in snapshot.status.reason:  # the latter in older records
+    reason = snapshot.status.reason
+    if " was killed" in reason or " were killed" in reason:  # a node or a rank that does not respond has another reason
         return Cause(
             "node.wrapper_killed",
             f"the wrapper process of rank {first.rank} was killed on {first.host}, not by ipexctl: by a user, or by "

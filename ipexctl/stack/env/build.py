@@ -15,7 +15,7 @@ from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
 from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
 from ipexctl.stack.env.preflight import home_obstacle
-from ipexctl.stack.env.staging import WheelDelivery, blob_of, stage_wheels
+from ipexctl.stack.env.staging import WheelDelivery, stage_wheels
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.report import InstallResult
 
@@ -65,9 +65,9 @@ def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Hos
     def moved(host: Host, done: int, total: int | None) -> None:
         context.watch(BytesMoved(host.name, "receiving", done, total))
 
-    blobs = [blob_of(wheel) for wheel in _files(spec)]
+    files = [wheel.stored_file for wheel in _files(spec)]
     built: dict[str, BuildResult] = {}
-    with Distributor(context.pool, source, blobs, on_progress=moved) as distributor:
+    with Distributor(context.pool, source, files, on_progress=moved) as distributor:
 
         def build_one(host: Host, session: Session) -> BuildResult:
             if needs_build(context, spec, host):
@@ -212,12 +212,12 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
     if found is None:
         return None
     location = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
-    blobs = [blob_of(wheel) for wheel in lock.wheels]
+    files = [wheel.stored_file for wheel in lock.wheels]
     try:
-        lacking = missing(context.pool.session(host), location, blobs, timeout=60, cancel=context.pool.cancel)
+        lacking = missing(context.pool.session(host), location, files, timeout=60, cancel=context.pool.cancel)
     except HostError:
         return found
-    return home_obstacle(facts, lock, held=lock.size - sum(blob.size or 0 for blob in lacking))
+    return home_obstacle(facts, lock, held=lock.size - sum(file.size or 0 for file in lacking))
 
 
 def _same_store(context: InstallContext, host: Host, other: Host) -> bool:

@@ -23,7 +23,7 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import BytesMoved, Ended
 from ipexctl.remote.transfer import store_client
 from ipexctl.remote.transfer.relay import ArrivingFiles
-from ipexctl.remote.transfer.store_client import Download, NotInStore, StoredFile
+from ipexctl.remote.transfer.store_client import Download, NotInStore
 from ipexctl.stack.lock.indexes import directory_of, pip_settings, unqueried, without_credentials
 from ipexctl.stack.lock.pipeline import query_here, web_of
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.remote.session import Session
-    from ipexctl.remote.transfer.store_client import StoreLocation
+    from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Wheel
@@ -49,17 +49,13 @@ class WheelDelivery:
     """Whether the host downloads first. Then the URLs of the wheels come from a host."""
 
 
-def blob_of(wheel: Wheel) -> StoredFile:
-    return StoredFile(wheel.sha256, wheel.filename, wheel.size)
-
-
 def stage_wheels(context: InstallContext, session: Session, location: StoreLocation, delivery: WheelDelivery) -> None:
     """Complete the host's store. Wheels that have arrived stay there for the next call.
 
     Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
     """
     cancel, sources = context.pool.cancel, context.request.sources
-    files = {wheel.sha256: blob_of(wheel) for wheel in delivery.wheels}
+    files = {wheel.sha256: wheel.stored_file for wheel in delivery.wheels}
     missing = {file.sha256 for file in store_client.missing(session, location, tuple(files.values()), cancel=cancel)}
     wanted = [wheel for wheel in delivery.wheels if wheel.sha256 in missing]
     if delivery.index_answer is None:
@@ -113,7 +109,7 @@ def _download_on_host(
     result = store_client.fetch(
         session,
         location,
-        _downloads(wheels, index_answer),
+        downloads_of(wheels, index_answer),
         web=web_of(index_answer.settings),
         on_bytes=lambda done: context.watch(BytesMoved(name, "downloading", done, total)),
         timeout=context.request.timeout,
@@ -132,7 +128,7 @@ def _send_from_here(
     reasons: Mapping[str, str],
 ) -> None:
     """Send wheels from the control machine; those it has to download are sent while others are still arriving."""
-    to_send = [(blob_of(wheel), Path(wheel.path)) for wheel in wheels if wheel.path]
+    to_send = [(wheel.stored_file, Path(wheel.path)) for wheel in wheels if wheel.path]
     to_download, index_answer = [wheel for wheel in wheels if not wheel.path], delivery.index_answer
     if context.request.sources.offline:
         to_download = [replace(wheel, url=None) for wheel in to_download]
@@ -218,7 +214,7 @@ def _downloading(
     context: InstallContext, wheels: Sequence[Wheel], index_answer: IndexAnswer | None, reasons: Mapping[str, str]
 ) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
     """Download wheels to the control machine in the background; yields an iterator of those that have arrived."""
-    files = [blob_of(wheel) for wheel in wheels]
+    files = [wheel.stored_file for wheel in wheels]
     stop = Cancel()
     arriving = ArrivingFiles(context.control.location.store, stop)
 
@@ -257,14 +253,14 @@ def _download_here(
 ) -> None:
     here, total = context.control, _total(wheels)
     # An earlier call that failed may have left some of them.
-    files = [blob_of(wheel) for wheel in wheels]
+    files = [wheel.stored_file for wheel in wheels]
     missing = store_client.missing(here.session, here.location, files, verify=True, cancel=cancel)
     for file in set(files) - set(missing):
         arriving.add(file.sha256)
     result = store_client.fetch(
         here.session,
         here.location,
-        _downloads([wheel for wheel in wheels if blob_of(wheel) in missing], index_answer),
+        downloads_of([wheel for wheel in wheels if wheel.stored_file in missing], index_answer),
         web=web_of(index_answer.settings),
         on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
         on_got=arriving.add,
@@ -282,8 +278,10 @@ def _download_here(
     context.watch(Ended("", "downloaded", ok=True))
 
 
-def _downloads(wheels: Sequence[Wheel], index_answer: IndexAnswer) -> list[Download]:
-    return [Download(blob_of(wheel), wheel.url, index_answer.headers_for(wheel.url)) for wheel in wheels if wheel.url]
+def downloads_of(wheels: Sequence[Wheel], index_answer: IndexAnswer) -> list[Download]:
+    return [
+        Download(wheel.stored_file, wheel.url, index_answer.headers_for(wheel.url)) for wheel in wheels if wheel.url
+    ]
 
 
 def _total(wheels: Sequence[Wheel]) -> int | None:

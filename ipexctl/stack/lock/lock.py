@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.remote.transfer.store_client import StoredFile
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,6 +27,10 @@ class Wheel:
     """Its http URL, without credentials."""
     path: str | None = None
     """Its path on the machine that made the lock."""
+
+    @property
+    def stored_file(self) -> StoredFile:
+        return StoredFile(self.sha256, self.filename, self.size)
 
     def to_json(self) -> dict[str, Any]:
         """The record beside an environment; without the path, which belongs to one machine."""

@@ -18,7 +18,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import pylock
-from ipexctl.stack.lock.lock import Lock
+from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.solver_errors import explain, no_index_error
 
 if TYPE_CHECKING:
@@ -30,25 +30,11 @@ if TYPE_CHECKING:
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.stack.lock.indexes import IndexAnswer
-    from ipexctl.stack.lock.lock import Wheel
     from ipexctl.stack.resolve.model import Availability, Candidate, StackPlan
 
 _OLDEST_UV: Final = Version("0.13")
 """Older versions leave out hashes that an index does not give."""
 _TIME: Final = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class UvFile:
-    """uv for a node's store: its wheel or its binary."""
-
-    name: str
-    sha256: str
-    size: int | None = None
-    url: str | None = None
-    """For a download by the node."""
-    path: str | None = None
-    """On the control machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +46,7 @@ class LockMaker:
     """The interpreter that runs the agent."""
     home: str
     """The home directory there, with tmp and the store."""
-    uv: str | UvFile
+    uv: str | Wheel
     """A path there, or a file of its store."""
 
     @property
@@ -78,13 +64,13 @@ def uv_here() -> str | None:
         return None
 
 
-def uv_for_node(availability: Availability | None, glibc: str) -> UvFile | None:
+def uv_for_node(availability: Availability | None, glibc: str) -> Wheel | None:
     """uv for a node: the newest of its indexes, else that of the control machine; None if neither runs on the node."""
     ranks = set(pylock.tags("3.8", glibc))
     found = [candidate for candidate in (availability.of("uv") if availability else ()) if _is_usable(candidate, ranks)]
     if found:
         newest = max(found, key=lambda candidate: Version(candidate.version))
-        return UvFile(newest.filename, newest.sha256 or "", newest.size, newest.url)
+        return Wheel("uv", newest.version, newest.filename, newest.sha256 or "", newest.size, newest.url)
     binary = uv_here() if (sys.platform, platform.machine()) == ("linux", "x86_64") else None
     if binary is None:
         return None
@@ -93,7 +79,7 @@ def uv_for_node(availability: Availability | None, glibc: str) -> UvFile | None:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
-    return UvFile("uv", digest.hexdigest(), path.stat().st_size, path=str(path))
+    return Wheel("uv", "", "uv", digest.hexdigest(), path.stat().st_size, path=str(path))
 
 
 def make_lock(
@@ -183,7 +169,7 @@ def _transport(index_answer: IndexAnswer) -> dict[str, Any]:
 def _uv_request(maker: LockMaker) -> str | dict[str, str]:
     if isinstance(maker.uv, str):
         return maker.uv
-    return {"store": maker.store, "sha256": maker.uv.sha256, "name": maker.uv.name}
+    return {"store": maker.store, "sha256": maker.uv.sha256, "name": maker.uv.filename}
 
 
 def _is_usable(candidate: Candidate, fitting: set[Tag]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.transfer import store_client as stores
-from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, WebSettings
+from ipexctl.remote.transfer.store_client import Download, StoreLocation, WebSettings
 from ipexctl.stack.lock.indexes import (
     PYPI,
     STACK_SOURCES,
@@ -22,7 +22,6 @@ from ipexctl.stack.lock.indexes import (
     sources_for,
     without_credentials,
 )
-from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.resolve import resolver
@@ -32,8 +31,7 @@ from ipexctl.stack.resolve.model import Refusal
 if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
-    from ipexctl.stack.lock.lock import Lock
-    from ipexctl.stack.lock.make_lock import UvFile
+    from ipexctl.stack.lock.lock import Lock, Wheel
     from ipexctl.stack.resolve.model import Availability, Sources, StackPlan
 
 
@@ -193,30 +191,29 @@ def _locked(context: InstallContext, plan: StackPlan, index_answer: IndexAnswer,
             origins=request.origins,
             cancel=context.pool.cancel,
         )
-    installer = installer_of(uv)
-    if installer is not None and installer.size is None:
-        (installer,) = sized(maker, (installer,), index_answer, context.pool.cancel)
-    return LockedStack(plan, lock, installer, index_answer, by_node0)
+    if uv is not None and uv.size is None:
+        (uv,) = sized(maker, (uv,), index_answer, context.pool.cancel)
+    return LockedStack(plan, lock, uv, index_answer, by_node0)
 
 
-def _maker(context: InstallContext, uv: UvFile | None, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:
+def _maker(context: InstallContext, uv: Wheel | None, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:
     control = context.control
     if by_node0 and uv is not None:
         host = context.first
         session, python = context.pool.session(host), context.python(host)
         location = StoreLocation(host, python, f"{context.home}/wheels")
         if uv.url:
-            download = Download(StoredFile(uv.sha256, uv.name, uv.size), uv.url, index_answer.headers_for(uv.url))
+            download = Download(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
             fetched = stores.fetch(
                 session, location, [download], web=web_of(index_answer.settings), cancel=context.pool.cancel
             )
             if fetched.failed:
-                raise HostError(f"{uv.name} cannot be downloaded: {next(iter(fetched.failed.values()))}")
+                raise HostError(f"{uv.filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
         elif uv.path:
             stores.push(
                 session,
                 location,
-                [(StoredFile(uv.sha256, uv.name, uv.size), Path(uv.path))],
+                [(uv.stored_file, Path(uv.path))],
                 cancel=context.pool.cancel,
             )
         return LockMaker(session, python, context.home, uv)
@@ -227,13 +224,6 @@ def _maker(context: InstallContext, uv: UvFile | None, index_answer: IndexAnswer
             "install it beside ipexctl: pip install uv",
         )
     return LockMaker(control.session, control.python, control.home, binary)
-
-
-def installer_of(uv: UvFile | None) -> Wheel | None:
-    if uv is None:
-        return None
-    version = uv.name.split("-")[1] if uv.name.endswith(".whl") else ""
-    return Wheel("uv", version, uv.name, uv.sha256, uv.size, uv.url, uv.path)
 
 
 def web_of(settings: PipSettings) -> WebSettings:

@@ -22,7 +22,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, query_indexes
 from ipexctl.stack.lock.lock import Wheel
-from ipexctl.stack.lock.make_lock import LockMaker, UvFile, make_lock, uv_for_node
+from ipexctl.stack.lock.make_lock import LockMaker, make_lock, uv_for_node
 from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure
 from message_data import missing
 
@@ -182,19 +182,19 @@ def test_several_sources_make_one_lock_the_newest_that_fits_wins(wheels: Path, t
 
 @pytest.mark.parametrize("kind", ["binary", "wheel"])
 def test_uv_out_of_the_store(wheels: Path, tmp_path: Path, kind: str) -> None:
-    ours = uv_for_node(None, "2.31")
-    assert ours is not None
-    assert ours.path is not None
+    uv = uv_for_node(None, "2.31")
+    assert uv is not None
+    assert uv.path is not None
     if kind == "wheel":
         made = write_wheel(tmp_path, "uv", "9.9", scripts={"uv": ""})
         made.unlink()
         with zipfile.ZipFile(made, "w") as archive:
-            archive.write(ours.path, "uv-9.9.data/scripts/uv")
-        ours = UvFile(made.name, hashlib.sha256(made.read_bytes()).hexdigest(), path=str(made))
-    kept = tmp_path / "home" / "wheels" / ours.sha256 / ours.name
+            archive.write(uv.path, "uv-9.9.data/scripts/uv")
+        uv = Wheel("uv", "", made.name, hashlib.sha256(made.read_bytes()).hexdigest(), path=str(made))
+    kept = tmp_path / "home" / "wheels" / uv.sha256 / uv.filename
     kept.parent.mkdir(parents=True)
-    shutil.copyfile(str(ours.path), kept)
-    made_by = LockMaker(HERE, sys.executable, str(tmp_path / "home"), ours)
+    shutil.copyfile(str(uv.path), kept)
+    made_by = LockMaker(HERE, sys.executable, str(tmp_path / "home"), uv)
     assert make_lock(made_by, plan(), heard(links(str(wheels)))).packages["torch"] == "2.8.0+cpu"
     assert not list((tmp_path / "home" / "tmp").iterdir())
 
@@ -217,7 +217,9 @@ def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
             )
         }
     )
-    assert uv_for_node(have, "2.17") == UvFile(f"uv-0.14.0-{manylinux}", "ab", None, f"https://x/uv-0.14.0-{manylinux}")
+    assert uv_for_node(have, "2.17") == Wheel(
+        "uv", "0.14.0", f"uv-0.14.0-{manylinux}", "ab", None, f"https://x/uv-0.14.0-{manylinux}"
+    )
 
 
 def test_no_source_left_is_said_with_what_each_said(tmp_path: Path) -> None:
