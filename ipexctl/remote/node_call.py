@@ -72,9 +72,9 @@ else:
         if not data: sys.exit("the connection broke off before the agent had arrived")
         size -= os.write(fd, data)
     sys.path.insert(0, "/proc/%d/fd/%d" % (os.getpid(), fd))
-    if copy:
-        from ipexctl.node.common.archive import unpack_copy
-        unpack_copy(copy)
+if copy:
+    from ipexctl.node.common.archive import open_home
+    open_home(copy, present)
 from ipexctl.node.__main__ import main
 sys.exit(main())
 """

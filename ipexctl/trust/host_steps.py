@@ -114,6 +114,7 @@ def _fix_for(lines: Sequence[str]) -> str:
         ("permission denied", "ask the owner of that directory for write permission"),
         ("operation not permitted", "is it immutable? check there: lsattr FILE"),
         ("can't be kept", "chown the file to the account that logs in"),
+        ("belongs to another account", "name a directory of the account that logs in: --home DIR"),
         ("no key that can be read", "ipexctl trust --revoke, then ipexctl trust"),
         ("ssh-keygen", "install openssh-client (openssh-clients) on node0"),
     ):

@@ -114,6 +114,32 @@ def test_a_copy_is_the_account_s_own_with_any_umask(home: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_file()} == {0o600}
 
 
+@pytest.mark.parametrize(
+    ("entries", "mode"),
+    [
+        (["wheels", "runs"], 0o700),
+        (["wheels", "notes.txt"], 0o775),
+        ([], 0o700),
+    ],
+)
+def test_a_looser_home_is_closed_to_others_if_it_is_ipexctl_s_alone(home: Path, entries: list[str], mode: int) -> None:
+    for entry in entries:
+        (home / entry).mkdir(mode=0o700)
+    home.chmod(0o775)
+    receive(home)
+    assert stat.S_IMODE(home.stat().st_mode) == mode
+    assert stat.S_IMODE((home / "wheels").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_home_of_another_account_is_refused(home: Path) -> None:
+    os.chown(home, 12345, 12345)
+    with pytest.raises(HostError, match="another account") as caught:
+        receive(home)
+    assert "--home" in caught.value.fix
+    assert list(home.iterdir()) == []
+
+
 def test_a_call_that_only_reads_writes_nothing_and_ignores_the_copy(home: Path) -> None:
     assert not is_copied(home, cached=False)
     assert not (home / "agent").exists()

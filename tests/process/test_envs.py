@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -158,3 +159,40 @@ def test_a_name_is_taken_from_an_environment_only_where_it_points_at_it(home: Ho
     assert os.readlink(home.path / "envs" / "default") == home.name
     home.envs("unlink", name=home.name, links=["default", "none"])
     assert sorted(os.listdir(home.path / "envs")) == [home.name]
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_prune_spares_wheels_of_a_live_download(home: Home, is_live: bool) -> None:
+    wheels = home.path / "wheels"
+    complete = wheels / ("0" * 64) / "torch.whl"
+    complete.parent.mkdir(parents=True)
+    complete.write_bytes(b"x" * 10_000)
+    code = (
+        "import os, sys; from ipexctl.node.common.processes import partial_name; print(partial_name('ab'), flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{code}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as download:
+        assert download.stdout is not None
+        partial = wheels / download.stdout.readline().strip()
+        partial.write_bytes(b"y" * 10_000)
+        if not is_live:
+            download.communicate("\n", timeout=20)
+        freed = home.envs("prune", unnamed=False)["bytes"]
+        if is_live:
+            download.communicate("\n", timeout=20)
+    assert (partial.exists(), complete.exists(), freed == 0) == (is_live, is_live, is_live)
+
+
+def test_an_environment_is_private_with_any_umask(tmp_path: Path) -> None:
+    umask = os.umask(0o002)
+    try:
+        home = Home(tmp_path / "home")
+        home.add_stack(tmp_path / "source")
+        home.build()
+    finally:
+        os.umask(umask)
+    paths = [home.env, *(path for path in home.env.rglob("*") if not path.is_symlink())]
+    assert (home.env / "bin").is_dir()
+    assert {path.stat().st_mode & 0o077 for path in paths if path.is_dir()} == {0}
+    assert not [path for path in paths if path.stat().st_mode & 0o022]

@@ -50,6 +50,16 @@ def test_another_process_that_has_the_number_now_is_not_signalled(
     assert not identity.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.parametrize("other", [{"machine": "elsewhere"}, {"boot": "another boot"}])
+def test_the_same_pid_and_start_elsewhere_is_not_signalled(
+    sleeper: subprocess.Popen[bytes], other: dict[str, str]
+) -> None:
+    here = own_identity()._replace(pid=sleeper.pid, start=read_stat(sleeper.pid).start)
+    identity = here._replace(**other)
+    assert (here.is_alive, identity.is_alive, identity.send_signal(signal.SIGKILL)) == (True, False, False)
+    assert sleeper.poll() is None
+
+
 def test_a_record_without_a_machine_was_written_here() -> None:
     assert ProcessIdentity(1, 1).is_of_this_machine
     assert not ProcessIdentity(1, 1, "another-machine").is_of_this_machine

@@ -53,13 +53,12 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
         writer.close()
 
 
-def answer(action: Action, *, private: bool = True) -> int:
+def answer(action: Action) -> int:
     """Read the request, run the action, and emit its result as the last event; returns the exit code.
 
-    `private`: new files are readable by this account only, regardless of its umask.
+    New files are readable by this account only, regardless of its umask.
     """
-    if private:
-        os.umask(0o077)
+    os.umask(0o077)
     stdin = sys.stdin.buffer
     request = json.loads(stdin.readline())
     try:

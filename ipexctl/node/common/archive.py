@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 from typing import List
 
+from ipexctl.node.common.answer import AgentError, emit
+from ipexctl.node.common.files import secure_home
+
 _UNUSED = 30 * 86400.0
 """Seconds after which a copy of another version is removed; a copy in use is touched once a day."""
 _ABANDONED = 3600.0
@@ -26,6 +29,17 @@ def own_archive() -> bytes:
     """The zip from which this agent was started, to be sent to another host."""
     with open(sys.path[0], "rb") as file:  # noqa: PTH123
         return file.read()
+
+
+def open_home(copy: str, is_present: bool) -> None:
+    """Check the home in which this copy of the agent is or will be, and make the copy; ends the call for a bad home."""
+    try:
+        secure_home(os.path.dirname(os.path.dirname(copy)))  # noqa: PTH120
+    except AgentError as error:
+        emit("failed", reason=error.reason, fix=error.fix)
+        sys.exit(1)
+    if not is_present:
+        unpack_copy(copy)
 
 
 def unpack_copy(directory: str) -> None:

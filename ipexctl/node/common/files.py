@@ -15,6 +15,8 @@ from ipexctl.node.common.answer import AgentError
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
+HOME_ENTRIES = frozenset({"agent", "code", "envs", "runs", "ssh", "tmp", "wheels", "tune.before"})
+"""The names in a home that ipexctl made."""
 _FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
 _OS_ERRORS = {
     errno.ENOSPC: ("the disk is full", _FREE_SPACE_FIX),
@@ -77,6 +79,25 @@ def read_json(path: AnyPath) -> Dict[str, Any]:  # noqa: UP006
 def make_private_directory(path: AnyPath) -> None:
     """Make a directory and its parents, for this account only (the umask of an agent command is 077)."""
     os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def secure_home(home: AnyPath) -> None:
+    """Raise an AgentError if the home belongs to another account; close it to others if nothing else is in it.
+
+    A directory with other files is left as it is: others may need those. What ipexctl makes in it is private.
+    """
+    try:
+        status = os.stat(home)
+    except OSError:
+        return
+    if status.st_uid != os.geteuid():
+        raise AgentError(
+            f"{os.fsdecode(home)} belongs to another account (uid {status.st_uid})",
+            "name a directory of this account: --home DIR",
+        )
+    with contextlib.suppress(OSError):
+        if status.st_mode & 0o077 and HOME_ENTRIES.issuperset(os.listdir(os.fsdecode(home))):
+            os.chmod(home, 0o700)
 
 
 def explain_os_error(error: OSError, path: AnyPath = "", fix: str = "") -> AgentError:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from typing import Any, Callable, NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_DAY = 86400.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PDEATHSIG = 1
 
@@ -48,7 +50,9 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs on this machine."""
+        """Whether it runs on this machine: the same pid and start on another one, or after a reboot, is no match."""
+        if not self.is_of_this_machine or self.boot not in (None, boot_id()):
+            return False
         try:
             stat = read_stat(self.pid)
         except OSError:
@@ -101,6 +105,29 @@ def pid_scope() -> str:
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}" if boot else os.uname().nodename
     except OSError:
         return os.uname().nodename
+
+
+def partial_name(prefix: str) -> str:
+    """A new name for an unfinished file of this process, in a directory that machines may share."""
+    return f"{prefix}.{pid_scope()}.{os.getpid()}.{os.urandom(4).hex()}.part"
+
+
+def is_partial_in_use(path: str) -> bool:
+    """Whether the process that writes this file lives; on another machine, whether the file changed within a day."""
+    scope, _, pid = os.path.basename(path).rpartition(".part")[0].rpartition(".")[0].rpartition(".")
+    try:
+        if scope.endswith(f".{pid_scope()}"):
+            return is_running(int(pid))
+        return time.time() - os.stat(path).st_mtime < _DAY
+    except (OSError, ValueError):
+        return False
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return read_stat(pid).is_alive
+    except OSError:
+        return False
 
 
 def boot_id() -> str | None:

@@ -54,6 +54,6 @@ def answer_until_stopped(action: Action) -> int:
     """Like `answer`, for an action that cleans up when Stopped is raised in it."""
     stop_on_signals()
     try:
-        return answer(action, private=False)
+        return answer(action)
     except (Stopped, BrokenPipeError):
         return EXIT_CODE

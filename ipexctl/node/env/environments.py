@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Callable, Dict, Mapping
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 
 Json = Dict[str, Any]
@@ -281,12 +282,15 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
     if request.get("unnamed", True):
         result = remove({**request, "names": [env["name"] for env in before["envs"] if not env["names"]]})
     freed = 0
+    is_building = any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*"))
     builds = [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
-    if not any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*")):
+    if not is_building:
         freed += before["leftovers"]["bytes"]
         for entry in [*(home / "envs").glob(".build-*"), *builds]:
             shutil.rmtree(str(entry), ignore_errors=True)
-    if request.get("wheels", True):
+    # The finished wheels of an install stay too: its build needs them all.
+    is_downloading = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))
+    if request.get("wheels", True) and not is_building and not is_downloading:
         freed += before["wheels"]["bytes"] if before["wheels"]["count"] else 0
         shutil.rmtree(str(home / "wheels"), ignore_errors=True)
     return {**result, "bytes": freed}
@@ -355,4 +359,4 @@ def main(action: str) -> int:
         except OSError as error:
             raise AgentError(f"{error.filename}: {error.strerror}", "see: ipexctl doctor") from None
 
-    return answer(act, private=False)
+    return answer(act)

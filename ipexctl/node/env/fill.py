@@ -204,6 +204,8 @@ class Fill:
             pip = [python, "-I", "-m", "pip", "--isolated", "--disable-pip-version-check", "-q", "install"]
             pip += ["--no-compile", "--no-cache-dir"]
         self._step(*pip, *options, "-r", str(lock))
+        with contextlib.suppress(FileNotFoundError):
+            (self.aside / ".lock").chmod(0o600)  # uv makes it writable for all with any umask
 
     def _step(self, *argv: str) -> None:
         code, text = self._run(*argv)

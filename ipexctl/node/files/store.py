@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, answer, emit
 from ipexctl.node.common.files import explain_full_disk, explain_os_error, format_size, free_space
+from ipexctl.node.common.processes import is_partial_in_use, partial_name
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Action, Json
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 _HEADER = 1 << 14
 _TICK = 0.2
-_STALE = 86400
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _unfinished: set[Path] = set()
 Report = Callable[..., None]
@@ -104,14 +104,6 @@ def is_there(store: str, file: Json) -> bool:
     return stat.S_ISREG(status.st_mode) and file.get("size") in (None, status.st_size)
 
 
-def _pid_scope() -> str:
-    """The kernel and the pid namespace in which a pid of this process is valid."""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-        return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
-    return "-".join(re.findall(r"\w+", os.uname().nodename))
-
-
 def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentError:
     if error.errno == errno.ENOSPC and expected is not None:
         with suppress(OSError):
@@ -133,8 +125,7 @@ class PartialFile:
         self.done = 0
         self._hash = hashlib.sha256()
         self._store = Path(store)
-        name = f"{self.sha256[:16]}.{_pid_scope()}.{os.getpid()}.{os.urandom(4).hex()}.part"
-        self._temporary = self._store / name
+        self._temporary = self._store / partial_name(self.sha256[:16])
         try:
             self._store.mkdir(0o700, parents=True, exist_ok=True)
             if self.size is not None and self.size > free_space(store):
@@ -187,26 +178,14 @@ class PartialFile:
 
 def clear(store: str) -> None:
     """Remove unfinished files of processes that have ended."""
-    scope = f".{_pid_scope()}."
     with suppress(OSError):
         for path in list(Path(store).iterdir()):
             with suppress(OSError, ValueError, IndexError):
-                age = time.time() - path.stat().st_mtime
                 if _SHA256.fullmatch(path.name):
-                    if age > 60:
+                    if time.time() - path.stat().st_mtime > 60:
                         path.rmdir()  # only where it is empty
-                elif path.name.endswith(".part"):
-                    gone = scope in path.name and not _is_alive(int(path.name.split(".")[-3]))
-                    if gone or age > _STALE:
-                        path.unlink()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return error.errno != errno.ESRCH
-    return True
+                elif path.name.endswith(".part") and not is_partial_in_use(str(path)):
+                    path.unlink()
 
 
 def have(request: Json) -> Json:

@@ -68,6 +68,7 @@ class Runs:
         supervisor = stored.status.supervisor
         if stored.status.is_over:
             return {"status": stored.document, "dump": None}
+        self._check_machine(supervisor)
         if not is_caught(supervisor.pid, signal.SIGUSR1):
             raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.json"
@@ -91,11 +92,15 @@ class Runs:
 
     @staticmethod
     def _send_signal(supervisor: ProcessIdentity, number: int) -> None:
+        Runs._check_machine(supervisor)
         try:
-            is_sent = supervisor.send_signal(number)
+            supervisor.send_signal(number)
         except PermissionError:
             raise AgentError("the run belongs to another account") from None
-        if not is_sent and not supervisor.is_of_this_machine:
+
+    @staticmethod
+    def _check_machine(supervisor: ProcessIdentity) -> None:
+        if not supervisor.is_of_this_machine:
             raise AgentError(
                 f"the run's supervisor is on {supervisor.machine}, and this is {os.uname().nodename}",
                 f"node0 has several machines; on {supervisor.machine}, kill {supervisor.pid} stops the run",

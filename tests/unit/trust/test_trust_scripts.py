@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
@@ -136,6 +137,35 @@ def test_a_key_is_made_once(run: Run, tmp_path: Path) -> None:
     assert run(("lock", "remove"), ours, "").stdout == b"done\n"
     assert list(tmp_path.iterdir()) == []
     assert run(("lock", "remove"), ours, "").stdout == b"same\n"
+
+
+@pytest.mark.parametrize(
+    ("entries", "mode"), [(None, 0o700), ([], 0o700), (["runs"], 0o700), (["runs", ".mine"], 0o775)]
+)
+def test_a_home_is_private_with_any_umask(run: Run, tmp_path: Path, entries: list[str] | None, mode: int) -> None:
+    home = tmp_path / "above" / "home"
+    umask = os.umask(0o002)
+    try:
+        if entries is not None:
+            home.mkdir(parents=True)
+        for entry in entries or ():
+            (home / entry).mkdir()
+        done = run(("lock", "key"), home)
+    finally:
+        os.umask(umask)
+    assert done.returncode == 0, done.stderr
+    assert home.stat().st_mode & 0o777 == mode
+    assert (home / "ssh").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in (home / "ssh").iterdir()} == {0}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_home_of_another_account_gets_no_key(run: Run, tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, 12345)
+    done = run(("lock", "key"), tmp_path)
+    assert done.returncode == 1
+    assert b"another account" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_that_is_none_is_named_and_can_be_revoked(run: Run, tmp_path: Path) -> None:
