@@ -148,7 +148,11 @@ def test_a_first_host_that_takes_no_wheels_fails_alone(cluster: Cluster, wheelho
 
 
 def test_a_first_host_that_runs_out_of_room_fails_alone(cluster: Cluster, wheelhouse: Path) -> None:
-    cluster.on(0, "mkdir $HOME_OF_OURS && mount -t tmpfs -o size=20m,mode=777 none $HOME_OF_OURS", as_root=True)
+    cluster.on(
+        0,
+        "mkdir $HOME_OF_OURS && mount -t tmpfs -o size=20m,mode=777 none $HOME_OF_OURS && chown ipex: $HOME_OF_OURS",
+        as_root=True,
+    )
     try:
         report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
     finally:

@@ -50,12 +50,12 @@ def test_another_process_that_has_the_number_now_is_not_signalled(
     assert not identity.send_signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("other", [{"machine": "elsewhere"}, {"boot": "another boot"}])
+@pytest.mark.parametrize(("machine", "boot"), [("elsewhere", None), (None, "another boot")])
 def test_the_same_pid_and_start_elsewhere_is_not_signalled(
-    sleeper: subprocess.Popen[bytes], other: dict[str, str]
+    sleeper: subprocess.Popen[bytes], machine: str | None, boot: str | None
 ) -> None:
     here = own_identity()._replace(pid=sleeper.pid, start=read_stat(sleeper.pid).start)
-    identity = here._replace(**other)
+    identity = here._replace(machine=machine or here.machine, boot=boot or here.boot)
     assert (here.is_alive, identity.is_alive, identity.send_signal(signal.SIGKILL)) == (True, False, False)
     assert sleeper.poll() is None
 
