@@ -14,7 +14,7 @@ from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.model import Block, Flush
 from ipexctl.playbook.positions import templates_in
 from ipexctl.playbook.report import Counts, HostDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
-from ipexctl.playbook.result import Result
+from ipexctl.playbook.result import Result, failed_host
 from ipexctl.playbook.task_runner import TaskRunner
 from ipexctl.playbook.templater import Filled, Job
 from ipexctl.playbook.variables import ansible_facts, send_call_variables, send_host_lists, send_play_variables
@@ -153,9 +153,9 @@ class Engine:
         for answer in gather(missing, self.context.pool, home=options.home, timeout=options.timeout):
             name = answer.host.name
             if answer.facts is None or answer.status != "ok":
-                status: Any = "unreachable" if answer.status == "unreachable" else "failed"
-                self.end(report, name, Result(status, answer.reason, answer.fix))
-                self.failed_hosts |= {name} if status == "failed" else set()
+                result = failed_host(answer.status, answer.reason, answer.fix)
+                self.end(report, name, result)
+                self.failed_hosts |= {name} if result.status == "failed" else set()
                 continue
             self._facts.add(name)
             facts = to_json(answer.facts)

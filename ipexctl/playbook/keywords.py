@@ -21,61 +21,17 @@ if TYPE_CHECKING:
     from ipexctl.playbook.playbook_file import PlaybookFile
     from ipexctl.playbook.positions import Value
 
-INHERITED: Final = frozenset(
-    [
-        "when",
-        "tags",
-        "vars",
-        "environment",
-        "become",
-        "become_user",
-        "no_log",
-        "ignore_errors",
-        "delegate_to",
-        "run_once",
-        "check_mode",
-        "diff",
-        "timeout",
-    ]
+_TASKS_INHERIT: Final = "when tags vars environment become become_user no_log ignore_errors delegate_to run_once"
+INHERITED: Final = frozenset([*_TASKS_INHERIT.split(), "check_mode", "diff", "timeout"])
+_OF_PLAYS: Final = "name hosts vars vars_files tasks pre_tasks post_tasks handlers gather_facts any_errors_fatal serial"
+PLAY: Final = frozenset([*_OF_PLAYS.split(), "strategy", "import_playbook"]) | (
+    INHERITED - {"when", "delegate_to", "run_once"}
 )
-PLAY: Final = frozenset(
-    [
-        "name",
-        "hosts",
-        "vars",
-        "vars_files",
-        "tasks",
-        "pre_tasks",
-        "post_tasks",
-        "handlers",
-        "gather_facts",
-        "any_errors_fatal",
-        "serial",
-        "strategy",
-        "import_playbook",
-    ]
-) | (INHERITED - {"when", "delegate_to", "run_once"})
 BLOCK: Final = frozenset(["name", "block", "rescue", "always", "any_errors_fatal"]) | INHERITED
-TASK: Final = (
-    frozenset(
-        [
-            "name",
-            "loop",
-            "with_items",
-            "loop_control",
-            "register",
-            "until",
-            "retries",
-            "delay",
-            "changed_when",
-            "failed_when",
-            "notify",
-            "listen",
-            "args",
-        ]
-    )
-    | INHERITED
+_OF_TASKS: Final = (
+    "name loop with_items loop_control register until retries delay changed_when failed_when notify listen"
 )
+TASK: Final = frozenset([*_OF_TASKS.split(), "args"]) | INHERITED
 INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
 INCLUDE: Final = frozenset({"name", "args"}) | INHERITED | INCLUDES
 

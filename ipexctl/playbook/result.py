@@ -94,6 +94,11 @@ def failed(reason: str, fix: str = "", **data: Any) -> Result:
     return Result("failed", reason, fix, data)
 
 
-def refused(calls: Sequence[Call], reason: str, fix: str = "", status: Status = "failed") -> dict[str, Result]:
+def refused(calls: Sequence[Call], reason: str, fix: str = "") -> dict[str, Result]:
     """The same result for all hosts: nothing was started."""
-    return {call.host.name: Result(status, reason, fix) for call in calls}
+    return {call.host.name: failed(reason, fix) for call in calls}
+
+
+def failed_host(status: str, reason: str, fix: str = "") -> Result:
+    """The result of a host that a command could not work on, by the status that the command gave it."""
+    return Result("unreachable" if status == "unreachable" else "failed", reason, fix)

@@ -18,7 +18,7 @@ from ipexctl.playbook.options import BadOption, filled, filled_environment
 from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
 from ipexctl.playbook.positions import did_you_mean
 from ipexctl.playbook.report import ItemDone
-from ipexctl.playbook.result import Call, Result, combine_items, failed
+from ipexctl.playbook.result import Call, Result, combine_items, failed, failed_host
 from ipexctl.playbook.templater import Filled, Job, TemplateError
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
@@ -255,7 +255,7 @@ class TaskRunner:
                     work_item for work_item in by_host[done.host.name] if work_item.result is None or work_item.attempts
                 ]
                 for work_item in undone:
-                    work_item.result = _error_result(done.error)
+                    work_item.result = failed_host(done.error.status, done.error.reason, done.error.fix)
 
     def _call_together(self, work_items: Sequence[_WorkItem]) -> None:
         """One call for all hosts with the same options; items of a loop one after the other."""
@@ -274,7 +274,7 @@ class TaskRunner:
                 refusal = missing_hosts(calls, missing) if self._task.spec.is_cluster_job else None
                 results = dict.fromkeys(self._names, refusal) if refusal else run.run_on_all(self._context, calls)
             except HostError as error:
-                results = {call.host.name: _error_result(error) for call in calls}
+                results = {call.host.name: failed_host(error.status, error.reason, error.fix) for call in calls}
             except UserError as error:
                 results = {call.host.name: failed(error.message, error.fix) for call in calls}
             for work_item in group:
@@ -407,10 +407,6 @@ def _label(item: Any) -> str:
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         return str(item["name"])
     return item if isinstance(item, str) else json.dumps(item)[:80]
-
-
-def _error_result(error: HostError) -> Result:
-    return Result("unreachable" if error.status == "unreachable" else "failed", error.reason, error.fix)
 
 
 def _template_failure(error: TemplateError, previous: Result | None = None) -> Result:

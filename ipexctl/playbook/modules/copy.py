@@ -138,9 +138,7 @@ def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: 
     if completed.rc == 0 and completed.stdout.startswith(b"send\n"):
         completed = run_sh(context, session, call, _PLACE, [*arguments, "", follow], stdin=b"" if call.check else data)
     if completed.rc != 0:
-        return failed(
-            completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), dest=args["dest"]
-        )
+        return completed.failure(dest=args["dest"])
     state, dest, old_mode, old = (*completed.stdout.split(b"\n", 3), b"", b"", b"")[:4]
     path = dest.decode(errors="replace")
     outcome = {"dest": path, "checksum": arguments[2], "size": len(data)}
@@ -191,7 +189,7 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     arguments = [args["dest"], "yes" if args["follow"] else "", *parents]
     completed = run_sh(context, session, call, _UNPACK, arguments, stdin=_packed(missing, args["mode"]))
     if completed.rc != 0:
-        return failed(completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), **outcome)
+        return completed.failure(**outcome)
     return Result("changed", message, data=outcome, diff=diff)
 
 
@@ -218,17 +216,6 @@ def _packed(files: dict[str, tuple[bytes, int]], mode: int | None) -> bytes:
             member.size, member.mode = len(data), file_mode if mode is None else mode
             archive.addfile(member, io.BytesIO(data))
     return packed.getvalue()
-
-
-def fix_for(message: str) -> str:
-    text = message.lower()
-    if "it is not followed" in text:
-        return "remove that link on the host, or follow: true if you trust it"
-    if "permission denied" in text:
-        return "a place this account may write to, or become: true"
-    if "no space" in text or "quota" in text:
-        return "free some space there, then run it again"
-    return ""
 
 
 RUNNERS: Final = {"copy": _Copy(), "template": _Copy()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Result, refused
+from ipexctl.playbook.result import Result, failed_host, refused
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class _Doctor:
         for host in report.hosts:
             name = host.host.name
             if host.status == "unreachable" or (host.facts is None and host.status == "fail"):
-                status: Any = "unreachable" if host.status == "unreachable" else "failed"
-                results[name] = Result(status, host.reason, host.fix)
+                results[name] = failed_host(host.status, host.reason, host.fix)
                 continue
             findings = [
                 *host.findings,

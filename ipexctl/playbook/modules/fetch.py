@@ -55,7 +55,7 @@ class _Fetch:
         completed = run_sh(context, session, call, _SEND_FILE, [src, local_hash, "yes" if call.check else ""])
         status_line, _, content = completed.stdout.partition(b"\n")
         if completed.rc != 0:
-            return failed(completed.last_error or f"exit code {completed.rc}", src=src)
+            return completed.failure(src=src)
         if status_line == b"d":
             return _fetch_directory(context, call)
         if status_line == b"n" and call.args["fail_on_missing"] and not call.check:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.playbook.modules.copy import fix_for
 from ipexctl.playbook.modules.host_script import run_sh
-from ipexctl.playbook.result import Result, failed
+from ipexctl.playbook.result import Result
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
@@ -71,9 +70,7 @@ class _File:
         arguments = [args["path"], state, args["src"] or "", mode, "check" if call.check else ""]
         completed = run_sh(context, session, call, _HOME + _FILE, arguments)
         if completed.rc != 0:
-            return failed(
-                completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), path=args["path"]
-            )
+            return completed.failure(path=args["path"])
         changed, old_state, old_mode, path = completed.stdout.decode(errors="replace").split("\n", 3)
         data: dict[str, Any] = {"path": path.rstrip("\n"), "state": state or old_state}
         if changed != "changed":
@@ -90,9 +87,7 @@ class _Stat:
         arguments = [args["path"], "yes" if args["follow"] else "", "yes" if args["get_checksum"] else ""]
         completed = run_sh(context, session, call, _HOME + _STAT, arguments)
         if completed.rc != 0:
-            return failed(
-                completed.last_error or f"exit code {completed.rc}", fix_for(completed.last_error), path=args["path"]
-            )
+            return completed.failure(path=args["path"])
         first, *rest = completed.stdout.decode(errors="replace").split("\n")
         if first == "none":
             return Result("ok", data={"stat": {"exists": False}})
@@ -118,7 +113,7 @@ class _Ping:
     def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
         completed = run_sh(context, session, call, "exit 0")
         if completed.rc != 0:
-            return failed(completed.last_error or f"exit code {completed.rc}")
+            return completed.failure()
         return Result("ok", data={"ping": "pong"})
 
 

@@ -6,8 +6,9 @@ import io
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.playbook.result import failed
 from ipexctl.remote.command import Command, encode_for_printf
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import variable_in_sh
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
+    from ipexctl.playbook.result import Call, Result
     from ipexctl.remote.session import Session, Stream
 
 # `read` consumes single bytes, so the input after the line is left for the script; head and dd may read ahead.
@@ -29,6 +30,12 @@ exec sudo -n -u {user} -- /bin/sh -c {take}
 """
 _SH_PREFIX: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
 """The prefix of sh's own messages: the script's name and a line number, which mean nothing to the user."""
+_FIXES: Final = {
+    "it is not followed": "remove that link on the host, or follow: true if you trust it",
+    "permission denied": "a place this account may write to, or become: true",
+    "no space": "free some space there, then run it again",
+    "quota": "free some space there, then run it again",
+}
 MAX_OUTPUT: Final = 16 << 20
 """Most bytes kept of a command's output, for each stream."""
 
@@ -45,6 +52,12 @@ class Completed:
     def last_error(self) -> str:
         lines = self.stderr.decode(errors="replace").strip().splitlines()
         return _SH_PREFIX.sub("", lines[-1].strip()) if lines else ""
+
+    def failure(self, **data: Any) -> Result:
+        """The failed result of a script: its last error line as the reason, and a fix if the cause is known."""
+        error = self.last_error
+        fix = next((fix for text, fix in _FIXES.items() if text in error.lower()), "")
+        return failed(error or f"exit code {self.rc}", fix, **data)
 
 
 def run_sh(

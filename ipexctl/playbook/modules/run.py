@@ -11,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.report import RankOutput
-from ipexctl.playbook.result import Result, refused
+from ipexctl.playbook.result import Result, failed_host, refused
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.jobs.submit.request import RunRequest, StartFailure
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call, Status
+    from ipexctl.playbook.result import Call
 
 _MAX_KEPT: Final = 1 << 20
 """Most characters of the ranks' output kept for `register`, for each stream."""
@@ -64,8 +64,7 @@ class _Run:
         except UserError as error:
             return refused(calls, error.message, error.fix)
         except HostError as error:
-            status: Status = "unreachable" if error.status == "unreachable" else "failed"
-            return refused(calls, error.reason, error.fix, status)
+            return {host_call.host.name: failed_host(error.status, error.reason, error.fix) for host_call in calls}
 
 
 def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:

@@ -66,6 +66,7 @@ def _run(given: Mapping[str, Any]) -> str | None:
 
 
 _COMMAND: Final[Mapping[str, Option]] = {
+    "cmd": Option("command", required=True, aliases=("argv", "_raw_params")),
     "creates": Option("path"),
     "removes": Option("path"),
     "chdir": Option("path"),
@@ -79,22 +80,8 @@ _FILE: Final[Mapping[str, Option]] = {
 }
 
 SPECS: Final = (
-    Spec(
-        "exec",
-        "host",
-        {"cmd": Option("command", required=True, aliases=("argv", "_raw_params")), **_COMMAND},
-        free="cmd",
-        becomes=True,
-        check=_exec,
-    ),
-    Spec(
-        "command",
-        "host",
-        {"cmd": Option("command", required=True, aliases=("argv", "_raw_params")), **_COMMAND},
-        free="cmd",
-        becomes=True,
-        check=_exec,
-    ),
+    Spec("exec", "host", _COMMAND, free="cmd", becomes=True, check=_exec),
+    Spec("command", "host", _COMMAND, free="cmd", becomes=True, check=_exec),
     Spec(
         "copy",
         "host",

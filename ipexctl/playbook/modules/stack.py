@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Result, refused
+from ipexctl.playbook.result import Result, failed_host, refused
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _name_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping
 
     for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
         if done.error is not None:
-            results[done.host.name] = Result(_status(done.error.status), done.error.reason, done.error.fix)
+            results[done.host.name] = failed_host(done.error.status, done.error.reason, done.error.fix)
     return results
 
 
@@ -185,14 +185,10 @@ def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str
     facts: dict[str, Facts] = {}
     for answer in gather(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
         if answer.facts is None or answer.status != "ok":
-            results[answer.host.name] = Result(_status(answer.status), answer.reason, answer.fix)
+            results[answer.host.name] = failed_host(answer.status, answer.reason, answer.fix)
         else:
             facts[answer.host.name] = answer.facts
     return facts
-
-
-def _status(status: str) -> Any:
-    return "unreachable" if status == "unreachable" else "failed"
 
 
 RUNNERS: Final = {"install": _Install(), "env": _Env()}

@@ -90,7 +90,7 @@ class _Tune:
             arguments += list(settings)
         completed = run_sh(context, session, call, _TUNE, arguments)
         if completed.rc != 0:
-            return failed(completed.last_error or f"exit code {completed.rc}")
+            return completed.failure()
         outcomes = [
             (*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()
         ]

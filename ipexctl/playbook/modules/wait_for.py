@@ -57,7 +57,7 @@ class _WaitFor:
         completed = run_sh(context, session, call, _WAIT, [*arguments, "yes" if call.check else ""])
         output = completed.stdout.split()
         if completed.rc != 0 or not output:
-            return failed(completed.last_error or f"exit code {completed.rc}")
+            return completed.failure()
         if output[0] == b"yes":
             return Result("ok", data={"elapsed": int(output[1])})
         target = args["path"] or f"port {args['port']}" + (f" of {args['host']}" if host else "")
