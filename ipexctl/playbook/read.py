@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import is_null, kind
-from ipexctl.playbook.keywords import PLAY, advice, boolean, read_inherited, text, variables, variables_of_file
+from ipexctl.playbook.keywords import PLAY, advice, boolean, read_inherited, variables, variables_of_file
 from ipexctl.playbook.model import Block, Flush, InheritedKeywords, Play, Playbook, tasks_of
 from ipexctl.playbook.playbook_file import read_file
 from ipexctl.playbook.positions import Templated, did_you_mean, raise_first
@@ -117,9 +117,7 @@ class _Reader:
         for key, other in entries.items():
             if other is not entry and key != "name":
                 raise file.error(other.key_node, f"{entry.key} has no {quoted(key)}", fix="put it into the plays there")
-        if isinstance(text(file, entry), Templated):
-            raise file.error(entry.value, f"{entry.key} takes a file's name, not a template")
-        with self.tasks.open_named_file(file, entry.value) as imported:
+        with self.tasks.open_named_file(file, entry.value, entry.key) as imported:
             return self.plays(imported)
 
     def _handlers(
@@ -139,12 +137,7 @@ class _Reader:
         if entry is None or is_null(entry.value):
             return []
         nodes = file.tree.items(entry.value) if entry.value.id == "sequence" else [entry.value]
-        mappings: list[Mapping[str, Value]] = []
-        for node in nodes:
-            if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
-                raise file.error(node, f"'vars_files' takes names of files, not {kind(node)}")
-            mappings.append(variables_of_file(self.tasks.read_named_file(file, node)))
-        return mappings
+        return [variables_of_file(self.tasks.read_named_file(file, node, entry.key)) for node in nodes]
 
 
 def _hosts(file: PlaybookFile, entry: Entry) -> tuple[str, Any]:

@@ -71,23 +71,24 @@ class Tasks:
     errors: list[FileError] = field(default_factory=list)
     """Errors of tasks that can't be read; the tasks after them are read all the same."""
 
-    def read_named_file(self, file: PlaybookFile, node: Node) -> PlaybookFile:
-        """Read a file that this node names."""
+    def read_named_file(self, file: PlaybookFile, node: Node, keyword: str) -> PlaybookFile:
+        """Read the file that this node names."""
+        path = _named_path(file, node, keyword)
         self.files += 1
         if self.files > MAX_FILES:
             raise file.error(node, f"this playbook reads more than {MAX_FILES:,} files", fix="include fewer of them")
-        return read_file(file.base / str(node.value), at=file.position(node))
+        return read_file(path, at=file.position(node))
 
     @contextmanager
-    def open_named_file(self, file: PlaybookFile, node: Node) -> Iterator[PlaybookFile]:
+    def open_named_file(self, file: PlaybookFile, node: Node, keyword: str) -> Iterator[PlaybookFile]:
         """Read a file of tasks or plays; those it names are read meanwhile, and none may name it again."""
-        path = (file.base / str(node.value)).resolve()
+        path = _named_path(file, node, keyword).resolve()
         if path in self.open_files:
             ring = " > ".join(name.name for name in (*self.open_files[self.open_files.index(path) :], path))
             raise file.error(node, f"these files include each other: {ring}", fix="take one of them out")
         if len(self.open_files) > _MAX_DEPTH:
             raise file.error(node, f"files are included more than {_MAX_DEPTH} deep")
-        named = self.read_named_file(file, node)
+        named = self.read_named_file(file, node, keyword)
         self.open_files.append(path)
         try:
             yield named
@@ -151,13 +152,7 @@ class Tasks:
             if list(options) != ["file"]:
                 raise file.error(file_node, f"{include.key} needs 'file', and nothing else")
             file_node = options["file"].value
-        if file_node.id != "scalar" or is_null(file_node) or isinstance(file.text_value(file_node), Templated):
-            raise file.error(
-                file_node,
-                f"{include.key} takes a file's name, not {kind(file_node)}",
-                fix="files are read before any task",
-            )
-        with self.open_named_file(file, file_node) as included:
+        with self.open_named_file(file, file_node, include.key) as included:
             if included.tree.root is None:
                 return ()
             inherited = read_inherited(file, entries, above)
@@ -205,15 +200,16 @@ class Tasks:
             if "file" not in options or options.keys() - {"file", "name"}:
                 raise file.error(file_node, f"{module_entry.key} needs 'file', and knows 'name' besides")
             file_node, name = options["file"].value, name_of(file, options["name"]) if "name" in options else None
-        if file_node.id != "scalar" or is_null(file_node) or isinstance(file.text_value(file_node), Templated):
-            raise file.error(
-                file_node,
-                f"{module_entry.key} takes a file's name, not {kind(file_node)}",
-                fix="files are read before any task",
-            )
+        values = dict(variables_of_file(self.read_named_file(file, file_node, module_entry.key)))
         position = file.position(file_node)
-        values = dict(variables_of_file(self.read_named_file(file, file_node)))
         return {key: Arg(value, position) for key, value in ({name: values} if name else values).items()}
+
+
+def _named_path(file: PlaybookFile, node: Node, keyword: str) -> Path:
+    if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
+        fix = "files are read before any task"
+        raise file.error(node, f"{keyword} takes a file's name, not {kind(node)}", fix=fix)
+    return file.base / str(node.value)
 
 
 def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flush:
