@@ -52,7 +52,7 @@ def measure(rig: Rig) -> Report:
     for state in STATES:
         say(f"sync: {state}")
         figures[state] = in_turns(names, rig.runs, partial(_synced, rig, tree, state), PAUSE)
-    header = (f"{FILES} files to {HOSTS} hosts: wall s / client CPU s (x ours)", *STATES)
+    header = (f"{FILES} files to {HOSTS} hosts: wall s / client CPU s (x ipexctl)", *STATES)
     rows = tuple((name, *(cell(figures[state], name, OURS) for state in STATES)) for name in names)
     goals = tuple(_goal(figures[state], state, names[1:]) for state in (UNCHANGED, CHANGED, COLD) if names[1:])
     missing = [name for name in (RSYNC, ANSIBLE) if name not in names]

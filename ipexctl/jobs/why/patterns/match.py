@@ -1,6 +1,6 @@
-"""What a known text or way of ending means: the shapes of the table's rows, and how a rank's words are held against it.
+"""Matches the output of a rank against the known error texts. Pure.
 
-Pure. The rows themselves are in `causes_launch`, `causes_network`, `causes_machine` and `causes_script`.
+The texts are in `launch`, `network`, `machine` and `script`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Confidence = Literal["likely", "possible"]
 Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
-"""end: counts in a rank's last words alone, as scripts print such texts and go on. anywhere: is said only where
-something is broken, maybe long before the end. vague: any better one wins. follows: what is said when another rank
-has gone. aside: said in healthy runs, too."""
+"""end: counts only at the end of a rank's output, because scripts also print such texts and go on. anywhere: is printed
+only if something is broken, perhaps long before the end. vague: used if no better text matches. follows: is printed
+when another rank has ended. aside: is printed in healthy runs too."""
 
 _PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
@@ -32,14 +32,14 @@ _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?
 _THEIRS: Final = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
-"""Lines that an exception and what dies of it may take; behind more of them it was handled."""
+"""Lines that an exception and its consequences may have; with more lines after it, it was handled."""
 _ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "anywhere": 2, "vague": 3, "follows": 4, "raised": 5}
 _ASIDE: Final = 6
 
 
 @dataclass(frozen=True)
 class RankOutput:
-    """One rank, or mpirun, with what it said and how it ended. Lines are as they came but for colours."""
+    """The output of one rank, or of mpirun, and how it ended. Lines are unchanged except for colors."""
 
     rank: int | None
     host: str
@@ -52,7 +52,7 @@ class RankOutput:
 
     @cached_property
     def ended_by(self) -> int | None:
-        """The signal, also where a shell between it and us has made 128+N of it."""
+        """The signal, also if a shell turned it into the exit code 128+N."""
         if self.signal:
             return self.signal
         return self.exit_code - 128 if self.exit_code in _OF_SHELLS else None
@@ -63,7 +63,7 @@ class RankOutput:
 
     @cached_property
     def last_words(self) -> str:
-        """The last exception with those it came from; where there is none, the last lines."""
+        """The last exception with those it came from, else the last lines."""
         for lines in (self.err, self.out):
             cleared = [bare(line) for line in lines]
             start = _last_exception(cleared)
@@ -73,7 +73,7 @@ class RankOutput:
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
-        """Its type and words, of the one that ended it."""
+        """The type and message of the exception that ended the rank."""
         _, found, rest = self.last_words.rpartition(_TRACEBACK)
         for line in rest.splitlines()[1:] if found else ():
             if line and not line[0].isspace():
@@ -94,7 +94,7 @@ class RankOutput:
 
 @dataclass(frozen=True, slots=True)
 class FailureContext:
-    """The run around a rank whose end is to be explained."""
+    """The run of the rank whose end is to be explained."""
 
     run: str
     words: tuple[RankOutput, ...] = ()
@@ -114,18 +114,18 @@ class FailureContext:
         return str(self.plan.get("python") or "python3")
 
     def install(self, package: str) -> str:
-        """What brings that package besides those that were asked for before."""
+        """The command that installs that package in addition to those of the last install."""
         if self.plan.get("install") == "":
             return f"ipexctl exec -- {self.python} -m pip install {shlex.quote(package)}"
         return f"{self.plan.get('install') or 'ipexctl install'} --with {shlex.quote(package)}"
 
-    def who_said(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
+    def outputs_with(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
         return tuple(each for each in self.words if pattern.search(each.last_words))
 
 
 @dataclass(frozen=True, slots=True)
 class PatternMatch:
-    """A row's texts, met."""
+    """A known error text that matched, and the output it was found in."""
 
     words: RankOutput
     context: FailureContext
@@ -134,17 +134,17 @@ class PatternMatch:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Those whose ranks said it as well, in the run's order."""
+        """The hosts whose ranks printed the text, in the run's order."""
         if self.pattern is None:
             return (self.words.host,)
-        hosts = {output.host for output in self.context.who_said(self.pattern)}
+        hosts = {output.host for output in self.context.outputs_with(self.pattern)}
         hosts.add(self.words.host)
         return tuple(host for host in self.context.hosts if host in hosts) or (self.words.host,)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """One row. `sentence` and `fix` may name `{host}`, `{rank}`, `{run}`, `{python}` and groups of the patterns."""
+    """A known error text. `sentence` and `fix` may contain `{host}`, `{rank}`, `{run}`, `{python}` and groups."""
 
     id: str
     texts: tuple[str, ...]
@@ -153,9 +153,9 @@ class KnownError:
     weight: Weight = "end"
     confidence: Confidence = "likely"
     signals: tuple[int, ...] = ()
-    """It is met by this way of ending alone."""
+    """Signals that alone are a match, without a text."""
     tell: Callable[[PatternMatch], tuple[str, str] | None] | None = None
-    """Where the words depend on more: sentence and fix, None where it isn't this after all."""
+    """Returns the sentence and the fix if they depend on more than the groups; None if this is not the cause."""
     patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -172,7 +172,7 @@ class KnownError:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why the run ended, as far as its words tell."""
+    """The cause of a run's end, from its output."""
 
     id: str
     sentence: str
@@ -184,12 +184,12 @@ class Cause:
 
     @property
     def is_good(self) -> bool:
-        """Not merely what follows from something else."""
+        """Whether this is a cause, and not the consequence of another one."""
         return self.order in (0, 1, 2, 3, 5)
 
 
 class _Fields(dict[str, Any]):
-    """What a pattern has not caught is left general."""
+    """Replaces a group that the pattern did not match by a general word."""
 
     def __missing__(self, key: str) -> str:
         return {"node": "a node", "path": "a file", "what": "it"}.get(key, "something")
@@ -222,7 +222,7 @@ def _last_exception(lines: Sequence[str]) -> int | None:
 
 
 def cause_of(words: RankOutput, context: FailureContext, table: Sequence[KnownError]) -> Cause | None:
-    """The best row for one rank's end: by weight, then in the table's order, which goes from special to common."""
+    """The best match for one rank: by weight, then by the order of the table, special texts before common ones."""
     best: Cause | None = None
     for known in table:
         if best is not None and _best_order(known) >= best.order:
@@ -264,7 +264,7 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
 
 
 def raised(words: RankOutput, context: FailureContext) -> Cause | None:
-    """No text we know, but an exception: the script's own affair."""
+    """The cause for an exception without a known text: an error of the script."""
     if words.exception is None:
         return None
     kind, text = words.exception

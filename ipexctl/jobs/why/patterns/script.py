@@ -98,8 +98,8 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
 
 
 def _module_ipex(found: PatternMatch) -> tuple[str, str]:
-    said = re.search(_IPEX_WANTS, found.words.text)  # what ends the rank may be the exception behind it
-    versions = f": it needs torch {said['wanted']}, and {said['there']} is installed" if said else ""
+    match = re.search(_IPEX_WANTS, found.words.text)  # the pattern that matched may be that of a later exception
+    versions = f": it needs torch {match['wanted']}, and {match['there']} is installed" if match else ""
     return f"IPEX was built for another torch than the installed one{versions}", _ROWS
 
 
