@@ -18,7 +18,7 @@ from ipexctl.stack.env.build import (
     env_client,
     find_obstacle,
     is_named,
-    verify_only,
+    verify_on_hosts,
 )
 from ipexctl.stack.env.environment import machine_token, parse_result
 from ipexctl.stack.env.preflight import check_same_home
@@ -193,7 +193,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
             unverified.append(host)
         else:
             context.done[host.name] = _host_install(context, spec, host, "ok", proof.to_json())
-    verify_only(context, spec, unverified)
+    verify_on_hosts(context, spec, unverified)
     _name_where_missing(context, spec, [host for host in intact if host not in unverified])
     if rest:  # hashing the control machine's uv takes time
         build_everywhere(context, replace(spec, installer=_recorded_installer(record)), rest)

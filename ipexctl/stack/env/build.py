@@ -176,20 +176,16 @@ def _verify_followers(
             followers.append(host)
         else:
             context.end(host, HostError(f"it shares the home of {leader.name}, where the build failed"))
+    verify_on_hosts(context, spec, followers, shares_home=True)
+
+
+def verify_on_hosts(
+    context: InstallContext, spec: EnvSpec, hosts: Sequence[Host], *, shares_home: bool = False
+) -> None:
+    """Verify on hosts that have the environment already, or share the home of a host that has just built it."""
 
     def verify(host: Host, session: Session) -> None:
-        _verify(context, spec, host, session, changed=True, shares_home=True)
-
-    for done in context.pool.each(followers, verify):
-        if done.error is not None:
-            context.end(done.host, done.error, spec.name)
-
-
-def verify_only(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
-    """Verify on hosts that have the environment already."""
-
-    def verify(host: Host, session: Session) -> None:
-        _verify(context, spec, host, session, changed=False)
+        _verify(context, spec, host, session, changed=shares_home, shares_home=shares_home)
 
     for done in context.pool.each(hosts, verify):
         if done.error is not None:
