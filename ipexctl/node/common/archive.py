@@ -55,7 +55,7 @@ def unpack_copy(directory: str) -> None:
     copy = Path(directory)
     if os.path.lexists(directory):  # a copy that the boot program rejected: another account may have made it
         return
-    aside = copy.with_name(f".new-{os.urandom(6).hex()}")
+    temporary = copy.with_name(f".new-{os.urandom(6).hex()}")
     umask = os.umask(0o077)
     try:
         archive = own_archive()
@@ -64,17 +64,17 @@ def unpack_copy(directory: str) -> None:
         copy.parent.mkdir(exist_ok=True)
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             for name in opened.namelist():
-                _write(aside / name, opened.read(name))
-        aside.rename(copy)
+                _write(temporary / name, opened.read(name))
+        temporary.rename(copy)
         for path in copy.parent.iterdir():
             if path != copy and _is_unused(path):
-                path.rename(aside)
-                shutil.rmtree(str(aside), ignore_errors=True)
+                path.rename(temporary)
+                shutil.rmtree(str(temporary), ignore_errors=True)
     except OSError:  # also when another call was faster
         pass
     finally:
         os.umask(umask)
-        shutil.rmtree(str(aside), ignore_errors=True)
+        shutil.rmtree(str(temporary), ignore_errors=True)
 
 
 def _write(path: Path, data: bytes) -> None:
