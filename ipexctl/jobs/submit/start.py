@@ -215,9 +215,9 @@ class Launch:
                     return True
                 time.sleep(0.3)
             answer = call(session, "run.runs", "stop", request, python=record.python, label="stop the run", timeout=15)
+            return answer.record("status").text("state") in FINAL
         except HostError:
             return False
-        return answer["status"]["state"] in FINAL
 
 
 def _supervisor_command(spec: LaunchSpec, size: int) -> Command:

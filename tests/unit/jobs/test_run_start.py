@@ -83,9 +83,10 @@ class Node:
                 raise Unreachable("the connection was lost")
             sink("stdout", b'{"event": "done", "pid": 7, "master_port": 29999}\n')
         elif command.label == "look for the record":
-            return Ended(0 if self.after_go in ("stopped", "running") else 1)
+            return Ended(0 if self.after_go in ("stopped", "running", "malformed") else 1)
         elif command.label == "stop the run":
-            answer = {"event": "done", "status": {"state": self.after_go}, "was": "running"}
+            status = [] if self.after_go == "malformed" else {"state": self.after_go}
+            answer = {"event": "done", "status": status, "was": "running"}
             sink("stdout", json.dumps(answer).encode() + b"\n")
         elif "tar -x" in command.script:
             assert stdin is not None
@@ -182,7 +183,8 @@ def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None
 
 
 @pytest.mark.parametrize(
-    ("after", "is_unsure"), [("nothing", True), ("running", True), ("stopped", False), ("never", False)]
+    ("after", "is_unsure"),
+    [("nothing", True), ("running", True), ("malformed", True), ("stopped", False), ("never", False)],
 )
 def test_a_run_that_may_have_started_is_stopped_or_reported_as_unsure(
     after: str, is_unsure: bool, monkeypatch: pytest.MonkeyPatch
