@@ -15,7 +15,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.stall_report import describe_activity, silence_lines
 from ipexctl.jobs.submit.preflight import connectivity as ways
-from ipexctl.jobs.submit.preflight import paths as places
 from ipexctl.jobs.submit.preflight.imports import (
     Script,
     check_imports,
@@ -55,9 +54,9 @@ def between_hosts() -> list[Case]:
         refused(
             "ways: there", ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "TEXT"}})
         ),
-        *(refused("places", places.evaluate_paths(each, "/v/bin/python")) for each in answers),
-        refused("places: two MPIs", places.evaluate_paths({"a": mpi, "b": mpi.replace("5.0.11", "4.1.6")}, None)),
-        refused("places: MPI is lacking", places.evaluate_paths({"a": mpi, "b": "--mpi /o/bin/mpirun\n"}, None)),
+        *(refused("places", refusals.evaluate(each, "/v/bin/python")) for each in answers),
+        refused("places: two MPIs", refusals.evaluate({"a": mpi, "b": mpi.replace("5.0.11", "4.1.6")}, None)),
+        refused("places: MPI is lacking", refusals.evaluate({"a": mpi, "b": "--mpi /o/bin/mpirun\n"}, None)),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,11 @@ from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.remote.reply import MalformedReply
 from message_data import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
 OK = {"kind": "ok", "text": ""}
@@ -23,6 +27,42 @@ OK = {"kind": "ok", "text": ""}
 def found(**more: Any) -> str:
     said = {"version": "3.11.2", "prefix": "/v", "packages": {"torch": "2.13.0"}, "mpi": True, "libraries": ["/v/lib"]}
     return "found " + json.dumps({**said, "providers": [], **more}) + "\n"
+
+
+def evaluate(output: Mapping[str, str], python: str | None) -> StartFailure | places.CheckedPaths:
+    """The result of what the script printed on each host."""
+    return places.evaluate_paths({name: places.parse_paths(text) for name, text in output.items()}, python)
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        "found\n",
+        "found {\n",
+        "found []\n",
+        "found {}\n",
+        "found " + "[" * 100_000 + "\n",
+        found(version=3),
+        found(version="3"),
+        found(version="3.x.1"),
+        found(version="9" * 5000 + ".1.1"),
+        found(prefix=None),
+        found(packages=["torch"]),
+        found(packages={"torch": 2}),
+        found(mpi="yes"),
+        found(providers="/x"),
+        found(libraries=[1]),
+    ],
+)
+def test_a_malformed_answer_about_a_python_is_the_failure_of_its_host(malformed: str) -> None:
+    with pytest.raises(MalformedReply):
+        places.parse_paths(malformed)
+
+
+def test_a_host_that_says_nothing_of_the_python_is_named() -> None:
+    failure = evaluate({"a": found(), "b": ""}, "/v/bin/python")
+    assert isinstance(failure, StartFailure)
+    assert failure.hosts == ("b",)
 
 
 def test_ways_that_are_open_are_no_reason() -> None:
@@ -53,14 +93,14 @@ def test_closed_ports_name_who_closes_them_and_where_to() -> None:
 
 
 def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> None:
-    found_there = places.evaluate_paths({"a": found(), "b": found()}, "/v/bin/python")
+    found_there = evaluate({"a": found(), "b": found()}, "/v/bin/python")
     assert isinstance(found_there, places.CheckedPaths)
     env = found_there.env
     assert env is not None
     assert (env.python, env.prefix, env.ccl, env.mpi_backend) == ("/v/bin/python", "/v", False, None)
     assert env.variables == {"PATH": "/v/bin", "I_MPI_ROOT": "/v", "LD_LIBRARY_PATH": "/v/lib"}
     assert set(env.prepended) == {"PATH", "LD_LIBRARY_PATH"}
-    without = places.evaluate_paths({"a": found(), "b": found(mpi=False)}, "/v/bin/python")
+    without = evaluate({"a": found(), "b": found(mpi=False)}, "/v/bin/python")
     assert isinstance(without, places.CheckedPaths)
     assert without.env is not None
     assert "I_MPI_ROOT" not in without.env.variables
@@ -79,17 +119,17 @@ def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> 
 def test_a_python_that_will_not_do_is_named_with_its_hosts(
     answers: dict[str, str], hosts: tuple[str, ...], words: str
 ) -> None:
-    said = places.evaluate_paths(answers, "/v/bin/python")
+    said = evaluate(answers, "/v/bin/python")
     assert isinstance(said, StartFailure)
     assert said.hosts == hosts
     assert missing(said.reason, f"/v/bin/python {words}") == []
 
 
 def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> None:
-    said = places.evaluate_paths({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
+    said = evaluate({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
     assert isinstance(said, StartFailure)
     assert missing(said.reason, "--data /d b,c") == []
-    assert places.evaluate_paths({"a": "", "b": ""}, None) == places.CheckedPaths()
+    assert evaluate({"a": "", "b": ""}, None) == places.CheckedPaths()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +168,7 @@ def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
 
 
 def test_a_project_that_is_not_brought_has_to_be_there() -> None:
-    said = places.evaluate_paths({"a": "", "b": "--no-sync /data/p/train.py\n"}, None)
+    said = evaluate({"a": "", "b": "--no-sync /data/p/train.py\n"}, None)
     assert isinstance(said, StartFailure)
     assert missing(said.reason, "--no-sync /data/p/train.py b") == []
     assert missing(said.fix, "--no-sync") == []
@@ -136,14 +176,14 @@ def test_a_project_that_is_not_brought_has_to_be_there() -> None:
 
 def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere() -> None:
     ours = "mpi /o/bin/mpirun mpirun (Open MPI) 5.0.11|\n"
-    said = places.evaluate_paths({"a": ours, "b": ours}, None)
+    said = evaluate({"a": ours, "b": ours}, None)
     assert isinstance(said, places.CheckedPaths)
     assert said.mpi is not None
     assert (said.mpi.path, said.mpi.flavor, said.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
-    other = places.evaluate_paths({"a": ours, "b": ours.replace("5.0.11", "4.1.6")}, None)
+    other = evaluate({"a": ours, "b": ours.replace("5.0.11", "4.1.6")}, None)
     assert isinstance(other, StartFailure)
     assert missing(other.reason, "openmpi 5.0.11 a 4.1.6 b") == []
-    lacking = places.evaluate_paths({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
+    lacking = evaluate({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
     assert isinstance(lacking, StartFailure)
     assert missing(lacking.reason, "--mpi /o/bin/mpirun b") == []
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import shlex
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ipexctl.facts.parse_software import parse_mpi
 from ipexctl.hosts.nodeset import fold
@@ -15,6 +16,7 @@ from ipexctl.launch.request import LaunchOptions, RankEnv
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
@@ -47,6 +49,32 @@ exit 0
 
 
 @dataclass(frozen=True, slots=True)
+class FoundPython:
+    """The user's Python on one host."""
+
+    version: tuple[int, int, int]
+    prefix: str
+    packages: Mapping[str, str] = field(hash=False)
+    mpi: bool
+    providers: Sequence[str]
+    libraries: Sequence[str]
+
+    def version_of(self, package: str) -> str:
+        return "{}.{}".format(*self.version) if package == "python" else self.packages.get(package, "(none)")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPaths:
+    """What the script found on one host."""
+
+    missing: Sequence[str] = ()
+    """Options with paths that do not exist."""
+    mpi: Mpi | None = None
+    python: FoundPython | None = None
+    python_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedPaths:
     env: RankEnv | None = None
     """The environment of the user's Python."""
@@ -73,19 +101,19 @@ def check_paths(
         script=shlex.quote(script_text("run.interpreter")),
     )
 
-    def check(host: Host, session: Session) -> str:
+    def check(host: Host, session: Session) -> FoundPaths:
         del host
         result = capture(session, Command(script, "check paths"), timeout=_TIMEOUT, cancel=pool.cancel)
         if not result.ended.ok:
             raise HostError(f"could not check paths: {result.ended}")
-        return result.stdout.decode(errors="replace")
+        return parse_paths(result.stdout.decode(errors="replace"))
 
-    output: dict[str, str] = {}
+    found: dict[str, FoundPaths] = {}
     for done in pool.each(hosts, check):
         if done.error is not None:
             return StartFailure.of_host(done.host.name, done.error)
-        output[done.host.name] = done.result or ""
-    return evaluate_paths({host.name: output[host.name] for host in hosts}, request.python)
+        found[done.host.name] = done.result or FoundPaths()
+    return evaluate_paths({host.name: found[host.name] for host in hosts}, request.python)
 
 
 def check_data(hosts: Sequence[Host], request: RunRequest, tree: str, pool: SessionPool) -> StartFailure | None:
@@ -101,23 +129,52 @@ def check_data(hosts: Sequence[Host], request: RunRequest, tree: str, pool: Sess
     return result if result.is_unreachable else replace(result, fix=fix)
 
 
-def evaluate_paths(output: Mapping[str, str], python: str | None) -> StartFailure | CheckedPaths:
-    """`output` is what the script printed on each host, in the order of the hosts. Pure."""
+def parse_paths(output: str) -> FoundPaths:
+    """Read what the script printed on one host; raises MalformedReply. Pure."""
+    missing: list[str] = []
+    mpi: Mpi | None = None
+    python: FoundPython | None = None
+    python_error: str | None = None
+    for line in output.splitlines():
+        word, _, rest = line.partition(" ")
+        if word in ("--data", "--setup", "--mpi", "--no-sync"):
+            missing.append(line)
+        elif word == "mpi":
+            mpi = parse_mpi(rest)
+        elif word == "python":
+            python_error = rest
+        elif word == "found":
+            python = _parse_python(rest)
+    return FoundPaths(missing, mpi, python, python_error)
+
+
+def _parse_python(text: str) -> FoundPython:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise MalformedReply("no JSON object", text)
+    reply = Reply(document)
+    version = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})", reply.text("version"))
+    if version is None:
+        raise MalformedReply("version is no version", text)
+    return FoundPython(
+        (int(version[1]), int(version[2]), int(version[3])),
+        reply.text("prefix"),
+        reply.texts_by_name("packages"),
+        reply.flag("mpi"),
+        reply.texts("providers"),
+        reply.texts("libraries"),
+    )
+
+
+def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> StartFailure | CheckedPaths:
+    """`found` is in the order of the hosts. Pure."""
     missing: dict[str, list[str]] = {}
-    broken: dict[str, str] = {}
-    pythons: dict[str, dict[str, Any]] = {}
-    mpis: dict[str, Mpi] = {}
-    for name, text in output.items():
-        for line in text.splitlines():
-            word, _, rest = line.partition(" ")
-            if word in ("--data", "--setup", "--mpi", "--no-sync"):
-                missing.setdefault(line, []).append(name)
-            elif word == "mpi":
-                mpis[name] = parse_mpi(rest)
-            elif word == "python":
-                broken[name] = rest
-            elif word == "found":
-                pythons[name] = json.loads(rest)
+    for name, paths in found.items():
+        for line in paths.missing:
+            missing.setdefault(line, []).append(name)
     for line, names in missing.items():
         option, _, path = line.partition(" ")
         if option == "--no-sync":
@@ -127,11 +184,13 @@ def evaluate_paths(output: Mapping[str, str], python: str | None) -> StartFailur
             reason = f"{line} does not exist on {fold(names)}"
             fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
         return StartFailure(reason, fix, tuple(names))
-    mpi = _same_mpi(mpis)
+    mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
     if isinstance(mpi, StartFailure):
         return mpi
     if python is None:
         return CheckedPaths(None, mpi)
+    broken = {name: paths.python_error for name, paths in found.items() if paths.python_error is not None}
+    broken |= {name: "it was not found" for name, paths in found.items() if paths.python is None and name not in broken}
     if broken:
         first = next(iter(broken))
         hosts = tuple(name for name, text in broken.items() if text == broken[first])
@@ -140,7 +199,7 @@ def evaluate_paths(output: Mapping[str, str], python: str | None) -> StartFailur
             "name a Python that has the same path on every host; without --python: the environment of ipexctl install",
             hosts,
         )
-    env = _same_environment(pythons, python)
+    env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
     return env if isinstance(env, StartFailure) else CheckedPaths(env, mpi)
 
 
@@ -159,17 +218,17 @@ def _same_mpi(mpis: Mapping[str, Mpi]) -> StartFailure | Mpi | None:
     return mpi
 
 
-def _same_environment(pythons: Mapping[str, Mapping[str, Any]], python: str) -> StartFailure | RankEnv:
+def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> StartFailure | RankEnv:
     first, *_ = pythons
     for name, found in pythons.items():
-        if tuple(int(part) for part in found["version"].split(".")[:2]) < _OLDEST_PYTHON:
+        if found.version < _OLDEST_PYTHON:
             return StartFailure(
-                f"--python {python} on {name} is Python {found['version']}",
+                f"--python {python} on {name} is Python {'.'.join(map(str, found.version))}",
                 "ranks need Python 3.8 or newer: --python PATH",
                 (name,),
             )
         for package in ("python", *_SAME_PACKAGES):
-            version, other_version = _version(pythons[first], package), _version(found, package)
+            version, other_version = pythons[first].version_of(package), found.version_of(package)
             if version != other_version:
                 return StartFailure(
                     f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
@@ -178,28 +237,20 @@ def _same_environment(pythons: Mapping[str, Mapping[str, Any]], python: str) -> 
                     (name,),
                 )
     found = pythons[first]
-    prefix = found["prefix"]
-    variables, prepended = {"PATH": f"{prefix}/bin"}, ["PATH"]
-    if all(other["mpi"] for other in pythons.values()):
-        variables["I_MPI_ROOT"] = prefix
-        if found["libraries"]:
-            variables["LD_LIBRARY_PATH"] = ":".join(found["libraries"])
+    variables, prepended = {"PATH": f"{found.prefix}/bin"}, ["PATH"]
+    if all(other.mpi for other in pythons.values()):
+        variables["I_MPI_ROOT"] = found.prefix
+        if found.libraries:
+            variables["LD_LIBRARY_PATH"] = ":".join(found.libraries)
             prepended.append("LD_LIBRARY_PATH")
-        if found["providers"]:
-            variables["FI_PROVIDER_PATH"] = found["providers"][0]
-    packages = dict(found["packages"])
+        if found.providers:
+            variables["FI_PROVIDER_PATH"] = found.providers[0]
     return RankEnv(
         python=python,
-        prefix=prefix,
-        packages=packages,
+        prefix=found.prefix,
+        packages=found.packages,
         variables=variables,
         prepended=tuple(prepended),
-        ccl=any(name.startswith("oneccl-bind") for name in packages),
+        ccl=any(name.startswith("oneccl-bind") for name in found.packages),
         mpi_backend=None,
     )
-
-
-def _version(found: Mapping[str, Any], package: str) -> str:
-    if package == "python":
-        return ".".join(found["version"].split(".")[:2])
-    return str(found["packages"].get(package, "(none)"))
