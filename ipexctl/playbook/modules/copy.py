@@ -145,10 +145,9 @@ def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: 
     if state == b"ok":
         return Result("ok", data=outcome)
     if state == b"mode":
-        message = f"mode {old_mode.decode()} → {mode}"
-        return Result(
-            "changed", message, data=outcome, diff=f"--- {path}\n+++ {path}\n-mode {old_mode.decode()}\n+mode {mode}\n"
-        )
+        before = old_mode.decode(errors="replace")
+        diff = f"--- {path}\n+++ {path}\n-mode {before}\n+mode {mode}\n"
+        return Result("changed", f"mode {before} → {mode}", data=outcome, diff=diff)
     return Result("changed", data=outcome, diff=_diff(old, data, path) if call.diff else "")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.result import Result
+from ipexctl.remote.reply import MalformedReply
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
@@ -59,6 +61,10 @@ stat ${follow:+-L} -c '%f|%s|%a|%Y|%U|%G' -- "$path" || exit 1
 readlink -- "$path" || echo
 [ -z "$sum" ] || ! [ -f "$path" ] || sha1sum <"$path"
 """
+_STAT_LINE: Final = re.compile(
+    r"(?P<kind>[0-9a-f]{1,8})\|(?P<size>[0-9]{1,19})\|(?P<mode>[0-7]{1,4})\|(?P<changed>-?[0-9]{1,19})"
+    r"\|(?P<user>[^|]*)\|(?P<group>[^|]*)"
+)
 _KINDS: Final = {0x4: "isdir", 0x8: "isreg", 0xA: "islnk"}
 
 
@@ -71,7 +77,10 @@ class _File:
         completed = run_sh(context, session, call, _HOME + _FILE, arguments)
         if completed.rc != 0:
             return completed.failure(path=args["path"])
-        changed, old_state, old_mode, path = completed.stdout.decode(errors="replace").split("\n", 3)
+        output = completed.stdout.decode(errors="replace")
+        if output.count("\n") < 3:
+            raise MalformedReply("a line is missing", output)
+        changed, old_state, old_mode, path = output.split("\n", 3)
         data: dict[str, Any] = {"path": path.rstrip("\n"), "state": state or old_state}
         if changed != "changed":
             return Result("ok", data=data)
@@ -88,24 +97,27 @@ class _Stat:
         completed = run_sh(context, session, call, _HOME + _STAT, arguments)
         if completed.rc != 0:
             return completed.failure(path=args["path"])
-        first, *rest = completed.stdout.decode(errors="replace").split("\n")
+        output = completed.stdout.decode(errors="replace")
+        first, *rest = output.split("\n")
         if first == "none":
             return Result("ok", data={"stat": {"exists": False}})
-        kind, size, mode, changed, user, group = first.split("|")
+        match = _STAT_LINE.fullmatch(first)
+        if match is None or not rest:
+            raise MalformedReply("no status of a file", output)
         stat: dict[str, Any] = {
             "exists": True,
             "path": args["path"],
-            "size": int(size),
-            "mode": mode.rjust(4, "0"),
-            "mtime": int(changed),
-            "pw_name": user,
-            "gr_name": group,
-            **{name: int(kind, 16) >> 12 == number for number, name in _KINDS.items()},
+            "size": int(match["size"]),
+            "mode": match["mode"].rjust(4, "0"),
+            "mtime": int(match["changed"]),
+            "pw_name": match["user"],
+            "gr_name": match["group"],
+            **{name: int(match["kind"], 16) >> 12 == number for number, name in _KINDS.items()},
         }
         if stat["islnk"]:
             stat["lnk_target"] = rest[0]
-        if len(rest) > 1 and rest[1]:
-            stat["checksum"] = rest[1].split()[0]
+        if checksum := "".join(rest[1:2]).split():
+            stat["checksum"] = checksum[0]
         return Result("ok", data={"stat": stat})
 
 

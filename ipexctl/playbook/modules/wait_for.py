@@ -5,11 +5,13 @@ wait_for waits on the host, in one round trip, for a port or path; pause waits o
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.result import Result, failed
+from ipexctl.remote.reply import MalformedReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +61,8 @@ class _WaitFor:
         if completed.rc != 0 or not output:
             return completed.failure()
         if output[0] == b"yes":
+            if len(output) < 2 or re.fullmatch(rb"[0-9]{1,9}", output[1]) is None:
+                raise MalformedReply("no number of seconds", completed.stdout.decode(errors="replace"))
             return Result("ok", data={"elapsed": int(output[1])})
         target = args["path"] or f"port {args['port']}" + (f" of {args['host']}" if host else "")
         state = {"yes": "is not there", "no": "is still there"}[expected]
