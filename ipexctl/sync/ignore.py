@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pathspec import GitIgnoreSpec
 
-from ipexctl.errors import FileError
+from ipexctl.errors import FileError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,6 +59,8 @@ _CREDENTIAL_NAMES: Final = CREDENTIAL_DIRECTORIES | CREDENTIAL_FILES | {_DOCKER_
 Reason = Literal["excluded", "ignored", "credentials"]
 """Why a path is left out: by `--exclude` or `ALWAYS`; by a file or `DEFAULTS`; because of its name alone."""
 
+_LARGEST: Final = 1 << 20
+"""Bytes of an ignore file."""
 _WILDCARDS: Final = frozenset("*?[\\")
 
 
@@ -92,12 +94,29 @@ def layer(base: str, lines: Iterable[str], source: str = "") -> Layer:
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
     """The patterns of a directory's own ignore files; None if it has none."""
-    lines: list[str] = []
+    lines_by_file: dict[str, list[str]] = {}
     for name in names:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-            text = (directory / name).read_bytes().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-            lines += text.split("\n")
-    return layer(base, lines, str(directory / FILES[0])) if lines else None
+            text = _read(directory / name).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+            lines_by_file[str(directory / name)] = text.split("\n")
+    if not lines_by_file:
+        return None
+    try:
+        return layer(base, [line for lines in lines_by_file.values() for line in lines])
+    except FileError:
+        for path, lines in lines_by_file.items():
+            layer(base, lines, path)  # raises an error with the file and its line
+        raise
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():  # a fifo or device of a cloned repository would never end
+        raise FileNotFoundError
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise UserError(f"{path}: more than {_LARGEST >> 20} MiB of patterns", fix="shorten it, or remove it")
+    return content
 
 
 def outer_layers(root: Path) -> tuple[Layer, ...]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ipexctl.errors import UserError
+from ipexctl.errors import FileError, UserError
 from ipexctl.sync import scan as walk
 from ipexctl.sync.ignore import pattern_for
 
@@ -159,3 +159,31 @@ def test_a_line_that_ends_as_windows_writes_it_is_understood(tmp_path: Path) -> 
     tree(tmp_path, "a.log", "b")
     (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbf*.log\r\n")
     assert sent(tmp_path) == {".gitignore", "b"}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", [".gitignore", ".ipexctlignore"])
+@pytest.mark.parametrize("kind", ["fifo", "device", "socket"])
+def test_an_ignore_file_that_never_ends_is_not_read(kind: str, name: str, tmp_path: Path) -> None:
+    tree(tmp_path, "a", "b/c")
+    if kind == "fifo":
+        os.mkfifo(tmp_path / name)
+    elif kind == "device":
+        (tmp_path / name).symlink_to("/dev/zero")
+    else:
+        os.mknod(tmp_path / name, 0o140666)
+    assert {"a", "b/c"} <= sent(tmp_path)
+
+
+def test_a_huge_ignore_file_is_refused(tmp_path: Path) -> None:
+    with (tree(tmp_path, "a") / ".gitignore").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError):
+        sent(tmp_path)
+
+
+def test_a_bad_pattern_is_named_with_its_own_file_and_line(tmp_path: Path) -> None:
+    tree(tmp_path, "a", gitignore="x\ny\n", ours="z\n!\n")
+    with pytest.raises(FileError) as caught:
+        sent(tmp_path)
+    assert (Path(caught.value.path).name, caught.value.line) == (".ipexctlignore", 2)
