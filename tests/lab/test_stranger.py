@@ -1,0 +1,82 @@
+"""A stranger on the network at the supervisor's port: a run of four ranks ends as if there were none."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.lab import LabSpec, ssh_argv
+from ipexctl.node.run import protocol
+from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+STRANGER = Path(__file__).parent / "stranger.py"
+SECONDS = 8
+COUNTS = f"""\
+import os, sys, time
+for step in range({SECONDS * 10}):
+    print(step, flush=True)
+    time.sleep(0.1)
+sys.exit(7 if os.environ["RANK"] == "2" and sys.argv[1:] == ["fails"] else 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=3)), session_dir(tmp_path_factory))
+
+
+@pytest.mark.parametrize(("arguments", "rc"), [((), 0), (("fails",), 7)], ids=["ends", "fails"])
+def test_a_run_beside_a_stranger_ends_as_without_one(
+    lab: Lab, tmp_path: Path, arguments: tuple[str, ...], rc: int
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    cluster = Cluster(lab, project, tmp_path / "state", ("-l", "node1,node2", "--ppn", "2"))
+    cluster.write("counts.py", COUNTS)
+    running = cluster.begin("counts.py", *arguments)
+    job = json.loads(cluster.on(0, f"cat ~/.ipexctl/runs/{running.id}/job.json"))
+    bind, port = job["supervisor"]["address"], job["supervisor"]["port"]
+    token = job["token"]
+    hello = {"t": "hello", "rank": 1, "nonce": "ab" * 16, "life": "another", "pid": 1, "host": "node3", "attempt": None}
+    other_connection = protocol.proof(token, "rank", 1, "cd" * 16, "ab" * 16)
+    other_role = protocol.proof(token, "supervisor", 1, "cd" * 16, "ab" * 16)
+    forged = [
+        {**hello, "proof": other_connection},
+        {**hello, "proof": other_role},
+        {**hello, "proof": ""},
+        {**hello, "proof": [], "rank": -1},
+        {"t": "welcome", "proof": other_role},
+        {"t": "exit", "code": 1, "signal": None, "own": True, "oom": None},
+    ]
+    words = ["python3", "-", bind, str(port), str(SECONDS), json.dumps(forged)]
+    began = time.monotonic()
+    stranger = subprocess.run(
+        [*ssh_argv(lab.hosts[2]), shlex.join(words)],
+        input=STRANGER.read_bytes(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert running.end() == rc, running.said()
+    assert time.monotonic() - began < SECONDS + 20
+    made = json.loads(stranger.stdout)
+    assert made.keys() == {"flood", "slow", "truncated", "giant", "forged"}
+    lines = by_rank(running.out.read_text())
+    assert sorted(lines) == [0, 1, 2, 3]
+    assert all(numbers == [str(step) for step in range(SECONDS * 10)] for numbers in lines.values())
+    status = cluster.status(running.id)
+    assert status["state"] == ("failed" if rc else "ok")
+    log = cluster.on(0, f"cat ~/.ipexctl/runs/{running.id}/supervise.log")
+    assert log == ""
