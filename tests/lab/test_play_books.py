@@ -183,7 +183,7 @@ def test_preflight_lets_fit_hosts_pass_and_no_others(books: Books) -> None:
     before = books.on(0, listing)
     assert books.report("preflight", "-e", "require=avx2")["exit_code"] == 0
     ran = books.play("preflight", "-e", "min_memory_gb=100000", rc=1)
-    assert missing(ran.err, "room GB memory disk") == []
+    assert missing(ran.err, "GB memory disk") == []
     lacking = books.play("preflight", "-e", "env=nothere", rc=1)
     assert missing(lacking.err, "environment nothere") == []
     assert books.on(0, listing) == before
