@@ -114,7 +114,6 @@ class Run:
             "go": True,
             "argv": [*launch, *self.program("rank"), str(self.rundir / "job.json")],
             "environ": {},
-            "cwd": str(self.home),
             "nodes": 1,
             "world_size": self.size,
             "ranks": [{"rank": rank, "host": "here", "store": "here"} for rank in range(self.size)],

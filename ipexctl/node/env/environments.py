@@ -264,9 +264,9 @@ def remove_one(home: Path, env: Path, name: str) -> list[str]:
         pids = find_users([str(env), os.path.realpath(str(env)), *map(str, links)])
         if pids:
             raise AgentError(f"{env.name} is in use by process {', '.join(map(str, pids[:5]))}; end it first")
-        aside = env.with_name(f".build-{os.urandom(6).hex()}+removed")
-        env.rename(aside)  # atomic; after a kill, the next build removes the rest
-        shutil.rmtree(str(aside), ignore_errors=True)
+        temporary = env.with_name(f".build-{os.urandom(6).hex()}+removed")
+        env.rename(temporary)  # atomic; after a kill, the next build removes the rest
+        shutil.rmtree(str(temporary), ignore_errors=True)
     elif not links:
         raise AgentError(f"there is no environment {name}")
     for link in links:
@@ -278,9 +278,7 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
     """Remove leftovers of builds, wheels, and environments without a name."""
     home = home_of(request)
     before = list_environments(request)
-    result: dict[str, Any] = {"removed": [], "failed": {}}
-    if request.get("unnamed", True):
-        result = remove({**request, "names": [env["name"] for env in before["envs"] if not env["names"]]})
+    result = remove({**request, "names": [env["name"] for env in before["envs"] if not env["names"]]})
     freed = 0
     is_building = any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*"))
     builds = [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
@@ -290,7 +288,7 @@ def prune(request: dict[str, Any]) -> dict[str, Any]:
             shutil.rmtree(str(entry), ignore_errors=True)
     # The finished wheels of an install stay too: its build needs them all.
     is_downloading = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))
-    if request.get("wheels", True) and not is_building and not is_downloading:
+    if not is_building and not is_downloading:
         freed += before["wheels"]["bytes"] if before["wheels"]["count"] else 0
         shutil.rmtree(str(home / "wheels"), ignore_errors=True)
     return {**result, "bytes": freed}
@@ -310,12 +308,12 @@ def link(request: dict[str, Any]) -> dict[str, Any]:
     for name in request["links"]:
         if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", name):
             raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
-        link_path, aside = envs / name, envs / f".link-{os.urandom(6).hex()}"
+        link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
         if link_path.exists() and not link_path.is_symlink():
             raise AgentError(f"{link_path} is an environment itself", f"remove it: ipexctl envs --remove {name}")
         if link_target(link_path) != env.name:
-            aside.symlink_to(env.name)
-            aside.replace(link_path)
+            temporary.symlink_to(env.name)
+            temporary.replace(link_path)
     return {"links": request["links"]}
 
 

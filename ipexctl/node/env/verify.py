@@ -30,6 +30,8 @@ Json = Dict[str, Any]
 
 HEAD_SIZE, TAIL_SIZE = 2048, 4096
 MARK = "@ipexctl-rank "
+RANKS = 2
+"""Ranks of the all-reduce."""
 
 
 def own_group() -> Callable[[], None]:
@@ -143,7 +145,6 @@ class Verify:
         self.python: str = request.get("python") or sys.executable
         self.timeout = float(request.get("timeout") or 300)
         self.module: str | None = request.get("module")
-        self.ranks = int(request.get("ranks") or 2)
         self.phases: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {"torch": None, "ipex": None, "oneccl": None, "python": None}
         self.facts.update(capability=None, bf16=None, backend=None, launcher=None)
@@ -158,8 +159,6 @@ class Verify:
         prepended = set(self.request.get("prepended") or [])
         for name, value in (self.request.get("variables") or {}).items():
             env[name] = f"{value}:{env[name]}" if name in prepended and env.get(name) else value
-        if self.request.get("tmp"):
-            env["TMPDIR"] = self.request["tmp"]
         env.update(PYTHONNOUSERSITE="1", PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1", LC_ALL="C.UTF-8")
         return env
 
@@ -237,7 +236,7 @@ class Verify:
         )
 
     def _allreduce(self, backend: str) -> bool:
-        options = {"backend": backend, "module": self.module, "ranks": self.ranks, "timeout": self.timeout}
+        options = {"backend": backend, "module": self.module, "ranks": RANKS, "timeout": self.timeout}
         env = dict(self.env)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
             env.pop(name, None)
@@ -248,15 +247,15 @@ class Verify:
             env.update(I_MPI_PIN="0", I_MPI_THREAD_YIELD="2", CCL_YIELD="sched_yield", CCL_WORKER_COUNT="1")
             children = [Child([*mpirun, *rank], env)]
         else:
-            env.update(CCL_ATL_TRANSPORT="ofi", CCL_PROCESS_LAUNCHER="none", CCL_LOCAL_SIZE=str(self.ranks))
-            numbers = [str(number) for number in range(self.ranks)]
+            env.update(CCL_ATL_TRANSPORT="ofi", CCL_PROCESS_LAUNCHER="none", CCL_LOCAL_SIZE=str(RANKS))
+            numbers = [str(number) for number in range(RANKS)]
             children = [Child(rank, {**env, "RANK": n, "LOCAL_RANK": n, "CCL_LOCAL_RANK": n}) for n in numbers]
         in_time = watch(children, self.timeout)
         self.facts["launcher"] = mpirun[0] if mpirun else None
         failed = [child for child in children if child.process.returncode]
         child = failed[0] if failed else children[0]
         replies = [item for rank_process in children for item in results(rank_process.output)]
-        ok = in_time and not failed and {item["rank"] for item in replies} == set(range(self.ranks))
+        ok = in_time and not failed and {item["rank"] for item in replies} == set(range(RANKS))
         if replies:
             self.facts["allreduce_ms"] = [round(1000 * max(i["again"][k] for i in replies), 3) for k in (0, 1)]
         self._phase("allreduce", child, ok, in_time=in_time)
@@ -264,12 +263,11 @@ class Verify:
 
     def _mpirun(self) -> list[str] | None:
         """The mpirun command; for hydra mpiexec.hydra itself, because mpirun would leave it behind when it is ended."""
-        named = self.request.get("mpirun")
-        path = named or shutil.which("mpirun", path=self.env["PATH"])
+        path = shutil.which("mpirun", path=self.env["PATH"])
         if not path:
             return None
         hydra = Path(path).with_name("mpiexec.hydra")
-        count = ["-n", str(self.ranks)]
+        count = ["-n", str(RANKS)]
         if hydra.is_file():
             return [str(hydra), "-launcher", "fork", *count]
         child = Child([path, "--version"], self.env)

@@ -33,7 +33,7 @@ class MpirunProcess:
         try:
             self._process = subprocess.Popen(
                 go["argv"],
-                cwd=go.get("cwd") or rundir,
+                cwd=rundir,
                 env=environ,
                 stdin=subprocess.PIPE,
                 stdout=log,

@@ -89,7 +89,7 @@ class Link:
         except OSError as error:
             raise ConnectionBroken(error.strerror or str(error)) from None
         if not data:
-            raise ConnectionBroken("the other side hung up")
+            raise ConnectionBroken("the other side closed the connection")
         self.last_received = time.monotonic()
         yield from self.reader.feed(data)
 
@@ -97,12 +97,12 @@ class Link:
         self.sock.close()
 
 
-def listen(address: str, ports: Any) -> socket.socket:
-    """A listener on that address alone; `ports` is the range that a firewall allows, if any."""
+def listen(address: str) -> socket.socket:
+    """A listener on that address alone."""
     family, kind, proto, _, socket_address = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, proto)
     try:
-        _bind(listener, socket_address, ports)
+        listener.bind(socket_address)
         listener.listen(512)
         listener.setblocking(False)
     except OSError:
@@ -111,33 +111,19 @@ def listen(address: str, ports: Any) -> socket.socket:
     return listener
 
 
-def _bind(listener: socket.socket, socket_address: Any, ports: Any) -> None:
-    if not ports:
-        listener.bind(socket_address)
-        return
-    for port in range(ports[0], ports[1] + 1):
-        try:
-            listener.bind((socket_address[0], port, *socket_address[2:]))
-        except OSError:
-            if port == ports[1]:
-                raise
-        else:
-            return
-
-
-def free_port(address: str, ports: Any = None) -> int:
+def free_port(address: str) -> int:
     """A free port, outside the range that the kernel uses for outgoing connections.
 
     A rank that connects somewhere before rank 0 listens could take a port of that range.
     """
-    low, high = ports or (15000, 32000)
+    low, high = 15000, 32000
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
             first = int(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         first = 32768
-    if not ports and first <= low:
-        low, high = 1024, max(1025, min(first, 32000) - 1)
+    if first <= low:
+        low, high = 1024, max(1025, first - 1)
     family, kind, proto, _, socket_address = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     size = high - low + 1
     start = int.from_bytes(os.urandom(4), "big") % size

@@ -36,7 +36,7 @@ CATCH_UP_TIME = 5.0
 """Seconds for held-back output to arrive once a disk that was full has free space."""
 SUSPENDED = 5.0
 """Seconds between two checks after which this process was itself suspended: then no rank counts as silent."""
-CLOSED_BY_PEER = ("the other side hung up", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
+CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 Json = Dict[str, Any]
 
 

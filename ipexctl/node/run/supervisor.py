@@ -3,9 +3,9 @@
 It is started as `PYTHON -I RUNDIR/agent.zip run.supervisor`. It reads two lines of JSON from stdin, and answers each
 with one line, or with `{"event": "failed", "reason", "fix"}`:
 
-    {"id", "rundir", "bind": address, "token", "host", "ports": [low, high] or null}
+    {"id", "rundir", "bind": address, "token", "host"}
         → {"event": "listening", "port"}
-    {"go": true, "argv": [word, …], "environ": {name: value or null}, "cwd", "setup": file or null, "nodes",
+    {"go": true, "argv": [word, …], "environ": {name: value or null}, "setup": file or null, "nodes",
      "world_size", "ranks": [{"rank", "host", "store"}, …], "addresses": [address of a planned host, …],
      "master": {"addr", "port" or null}, "script", "env", "time_limit": seconds or null, "grace", "begin_within",
      "restarts", "hang_after": seconds, 0 for never}
@@ -438,7 +438,7 @@ def main(action: str) -> int:  # noqa: ARG001
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        listener = protocol.listen(request["bind"], request.get("ports"))
+        listener = protocol.listen(request["bind"])
     except OSError as error:
         emit("failed", reason=f"nothing can listen on {request['bind']}: {error.strerror or error}", fix="")
         return 1
