@@ -182,7 +182,7 @@ class Build:
             remove(old)
             with contextlib.suppress(FileNotFoundError):
                 self.final.rename(old)
-        raise AgentError(f"{self.final} is being changed by somebody else", "run ipexctl install again")
+        raise AgentError(f"{self.final} is being changed by another process", "run ipexctl install again")
 
     def _fill(self) -> None:
         """Run `fill.py` in a child process, which shares stdout for its events."""
@@ -229,10 +229,10 @@ class Build:
 
     def _link(self) -> None:
         for name in self.links:
-            link, aside = self.area.envs / name, self.area.envs / f".link-{self.area.token}"
+            link, temporary = self.area.envs / name, self.area.envs / f".link-{self.area.token}"
             if _target(link) != self.name:
-                aside.symlink_to(self.name)
-                aside.replace(link)
+                temporary.symlink_to(self.name)
+                temporary.replace(link)
 
     def _drop_wheels(self) -> None:
         """Remove the wheels, unless another builder may need them."""

@@ -156,7 +156,7 @@ class Fill:
                     self.needed += sum(entry.file_size + 2048 for entry in wheel.infolist())
             except zipfile.BadZipFile:
                 raise self._remove_damaged_wheels() or failure(
-                    f"{file['name']} is no wheel", "ask whoever made it"
+                    f"{file['name']} is no wheel", "download it again, or leave it out"
                 ) from None
         if self._free() < self.needed + MARGIN:
             raise self.disk_full_error(self.needed + MARGIN - self._free())
@@ -170,7 +170,7 @@ class Fill:
         return failure(
             f"{self.home} has no room for the environment{' under the quota of this account' * quota}: "
             f"it takes {format_size(self.needed)}, {format_size(max(missing, 1 << 20))} are missing",
-            "make room there (ipexctl envs shows what is ours), or give --home a directory with more",
+            "make room there (ipexctl envs lists the environments), or give --home a directory with more",
         )
 
     def _remove_damaged_wheels(self) -> AgentError | None:

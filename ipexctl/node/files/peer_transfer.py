@@ -54,7 +54,7 @@ def _read_line(conn: socket.socket, deadline: float, limit: int = _MAX_LINE) -> 
         data = conn.recv(1 << 16)
         line += data
         if not data or len(line) > limit:
-            raise ConnectionError("the other side hung up" if not data else "its line is too long")
+            raise ConnectionError("the other side closed the connection" if not data else "its line is too long")
     return json.loads(line)
 
 

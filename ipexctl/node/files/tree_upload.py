@@ -162,15 +162,15 @@ class TreeUpdate:
         return [sha for sha in missing if not any(self._copy(sha, path) for path in copies.get(sha, ()))]
 
     def _copy(self, sha256: str, source: bytes) -> bool:
-        aside = self.staged(sha256) + b".part"
+        temporary = self.staged(sha256) + b".part"
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
             if not stat.S_ISREG(os.lstat(source).st_mode):
                 return False
-            shutil.copyfile(source, aside)
-            if sha256_of(aside) == sha256:
-                os.replace(aside, self.staged(sha256))
+            shutil.copyfile(source, temporary)
+            if sha256_of(temporary) == sha256:
+                os.replace(temporary, self.staged(sha256))
                 return True
-            os.unlink(aside)
+            os.unlink(temporary)
         return False
 
     def apply(self, digest: str) -> None:
@@ -208,20 +208,20 @@ class TreeUpdate:
             os.mkdir(target)
             os.chmod(target, mode)
             return
-        aside = self.tree.stage + b"/next"
+        temporary = self.tree.stage + b"/next"
         if kind == "l":
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(aside)
-            os.symlink(encode_name(content), aside)
+                os.unlink(temporary)
+            os.symlink(encode_name(content), temporary)
         else:
             uses_left[content] -= 1
             source = self.staged(content)
             if uses_left[content]:
-                shutil.copyfile(source, aside)
-                source = aside
+                shutil.copyfile(source, temporary)
+                source = temporary
             os.chmod(source, mode)
-            aside = source
-        os.replace(aside, target)
+            temporary = source
+        os.replace(temporary, target)
 
     def _free_backup_path(self, path: str) -> bytes:
         number = 1
@@ -262,8 +262,8 @@ def receive_contents(stage: bytes, stream: BinaryIO) -> None:
     """Write contents from a stream to the stage; each is complete and has its hash, or is absent."""
     for sha256, size in frames(stream):
         digest, left = hashlib.sha256(), size
-        aside = stage + b"/" + sha256.encode() + b".part"
-        with open(aside, "wb") as file:
+        temporary = stage + b"/" + sha256.encode() + b".part"
+        with open(temporary, "wb") as file:
             while left:
                 chunk = stream.read(min(CHUNK, left))
                 if not chunk:
@@ -272,9 +272,9 @@ def receive_contents(stage: bytes, stream: BinaryIO) -> None:
                 digest.update(chunk)
                 left -= len(chunk)
         if digest.hexdigest() != sha256:
-            os.unlink(aside)
+            os.unlink(temporary)
             raise AgentError("a file of the project changed while it was sent", "run it again")
-        os.replace(aside, stage + b"/" + sha256.encode())
+        os.replace(temporary, stage + b"/" + sha256.encode())
 
 
 def stage_from_store(stage: bytes, path: bytes) -> None:
@@ -291,9 +291,9 @@ def stage_from_store(stage: bytes, path: bytes) -> None:
     except FileExistsError:
         return
     except OSError:
-        aside = stage + b"/" + sha256 + b".part"
-        shutil.copyfile(path, aside)
-        os.replace(aside, stage + b"/" + sha256)
+        temporary = stage + b"/" + sha256 + b".part"
+        shutil.copyfile(path, temporary)
+        os.replace(temporary, stage + b"/" + sha256)
 
 
 def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:

@@ -180,17 +180,17 @@ class Recorder:
             return
         self._saved_at = now
         self._write_events()
-        aside, spare = self.path("status.json.part"), self.path("status.spare")
+        temporary, spare = self.path("status.json.part"), self.path("status.spare")
         is_last = self.status.ended is not None
         if self._unwritten or self.status.unwritten_events is not None:
             self.status = self.status._replace(unwritten_events=len(self._unwritten))
         data = json.dumps(self.status._replace(ranks=tuple(self.ranks())).to_json()).encode()
-        if self._put(aside, data):
+        if self._put(temporary, data):
             self._dirty = False
             if is_last:
                 remove(spare)
         elif is_last:
-            remove(aside)
+            remove(temporary)
             self._dirty = not self._put(spare, data)
 
     def _put(self, path: str, data: bytes) -> bool:

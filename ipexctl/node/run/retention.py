@@ -131,7 +131,7 @@ def choose_runs(runs: list[Run], request: Json, active: set[str], now: float) ->
 
 def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
     """Rename the run away first, then delete its files."""
-    aside = f"{runs_directory}/.gone-{run.name}"
+    removed_path = f"{runs_directory}/.gone-{run.name}"
     if run.document:
         summary = {name: run.document[name] for name in SUMMARY_FIELDS if name in run.document}
         if summary.get("state") not in FINAL:
@@ -141,10 +141,10 @@ def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
         with os.fdopen(number, "w", encoding="utf-8") as file:
             file.write(line + "\n")
     try:
-        os.rename(run.path, aside)
+        os.rename(run.path, removed_path)
     except OSError:
         return False
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(removed_path, ignore_errors=True)
     for lease in glob.glob(
         f"{glob.escape(os.path.dirname(runs_directory))}/code/*/.ipexctl/leases/{glob.escape(run.name)}"
     ):
