@@ -177,7 +177,7 @@ def test_prune_spares_wheels_of_a_live_download(home: Home, is_live: bool) -> No
         partial.write_bytes(b"y" * 10_000)
         if not is_live:
             download.communicate("\n", timeout=20)
-        freed = home.envs("prune", unnamed=False)["bytes"]
+        freed = home.envs("prune")["bytes"]
         if is_live:
             download.communicate("\n", timeout=20)
     assert (partial.exists(), complete.exists(), freed == 0) == (is_live, is_live, is_live)
