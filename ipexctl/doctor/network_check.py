@@ -143,7 +143,7 @@ class _NetworkCheck:
         """Open a session to each host and probe what trust left there; hosts that died since the facts show here."""
         until = self.at(0.35)
 
-        def reach(host: Host) -> _ReachedHost:
+        def open_and_probe(host: Host) -> _ReachedHost:
             session = self.pool.session(host)
             try:
                 state = probe_host(self.pool, host, self.home, timeout=max(0.1, until - time.monotonic()))
@@ -153,7 +153,9 @@ class _NetworkCheck:
                 return _ReachedHost(session, None)
             return _ReachedHost(session, state)
 
-        futures = {host.name: run_in_background(partial(reach, host), f"doctor-{host.name}") for host in self.hosts}
+        futures = {
+            host.name: run_in_background(partial(open_and_probe, host), f"doctor-{host.name}") for host in self.hosts
+        }
         for name, result in results_until(futures, until).items():
             if isinstance(result, HostError):
                 self.lost[name] = result
