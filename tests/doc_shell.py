@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
     from doc_blocks import Block, Shown
 
-STRAYS = ("IPEXCTL_HOSTFILE", "IPEXCTL_HOME", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE", "PYTHONPATH")
+STRAYS = (
+    "COLUMNS",
+    "IPEXCTL_HOSTFILE",
+    "IPEXCTL_HOME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
+    "PBS_NODEFILE",
+    "PYTHONPATH",
+)
 FILES = ROOT / "tests/stand_ins/pages"
 """What pages speak of and don't show: a script that trains, one that hangs …"""
 
@@ -67,7 +75,6 @@ class Shell:
             "HOME": str(self.place / "home"),
             "XDG_STATE_HOME": str(self.place / "state"),
             "XDG_CACHE_HOME": str(self.place / "cache"),
-            "COLUMNS": "200",
         }
         self._env = {**kept, **own, **self.env}
         self._broken = False

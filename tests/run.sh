@@ -16,7 +16,7 @@ fi
 # Most tests wait for hosts, not for a processor: three files at a time, those with hosts first.
 # A test that failed runs once more, alone, and is named as flaky if it passes then.
 pytest() { .venv/bin/python tests/second_chance.py -n 3 --dist loadfile "$@"; }
-real_wheels() { exec .venv/bin/python -m pytest tests/stack --exitfirst --durations=0; }
+real_wheels() { .venv/bin/python tests/second_chance.py tests/stack --durations=0; }
 
 checks() {
   .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports --no-cache
