@@ -29,7 +29,10 @@ def envs_command(
         ),
     ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove cached wheels, leftovers and environments without a name.")
+        bool,
+        typer.Option(
+            "--prune", help="Remove cached wheels, remains of broken-off installs, and environments without a name."
+        ),
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Verify on every host that an environment works.")] = False,
     env: Annotated[

@@ -158,7 +158,7 @@ class LaunchOptionsGroup:
             "--cwd",
             readable=False,
             metavar="DIR",
-            help="Project directory on the control machine (default: the current one, else that of SCRIPT).",
+            help="Project directory (default: the current one if it holds SCRIPT, else SCRIPT's).",
         ),
     ] = None
     sync: Annotated[

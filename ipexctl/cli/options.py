@@ -137,7 +137,10 @@ class Targets:
         ),
     ] = 10.0
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds for the whole step on a host.")
+        float | None,
+        typer.Option(
+            "--timeout", min=0.1, metavar="S", help="Seconds a host may take for one step (default: the command's own)."
+        ),
     ] = None
 
 
