@@ -1,4 +1,4 @@
-"""Where the process starts, and where nothing that goes wrong leaves as a traceback."""
+"""The entry point: runs the CLI and turns every error into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ipexctl.errors import Interrupted, OutputError, UserError
 def main() -> None:
     _open_what_was_closed()
     if "_IPEXCTL_COMPLETE" in os.environ:
-        # Typer would import rich only to strip markup that our help doesn't have: 0.2 s at every Tab.
+        # Typer would import rich only to strip markup that the help does not have: 0.2 s at every Tab.
         sys.modules["rich"] = None  # type: ignore[assignment]
     threading.excepthook = _unexpected_in_thread
     try:

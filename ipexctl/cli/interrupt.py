@@ -48,7 +48,7 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
         if interrupt.code is None:
             interrupt.code = 128 + number
             cancel.throw()
-            write_to_terminal("stopping on every host (once more to leave at once)\n")
+            write_to_terminal("stopping on every host (press Ctrl-C again to leave at once)\n")
         else:
             leave("exited without waiting: processes may still be running on the hosts\n")
 

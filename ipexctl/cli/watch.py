@@ -190,7 +190,7 @@ class _Watching:
             if not isinstance(self._view, PlainRun):
                 self._view.stopping()
             else:
-                write_to_terminal("stopping on every host (once more to leave at once)\n")
+                write_to_terminal("stopping on every host (press Ctrl-C again to leave at once)\n")
         elif number != signal.SIGHUP:  # a terminal closed during the stop is ignored
             if not isinstance(self._view, PlainRun):
                 self._view.abandon()

@@ -82,9 +82,7 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
             page.put(f"  besides {others_text}: --all shows them", "2")
     page.show()
     if not quiet and (verdict := _verdict(dump)):
-        print_message(
-            verdict + f"\n  what they said last: ipexctl logs {run} -r {_odd(dump)}" if _odd(dump) else verdict
-        )
+        print_message(verdict + f"\n  their last lines: ipexctl logs {run} -r {_odd(dump)}" if _odd(dump) else verdict)
 
 
 def _verdict(dump: Dump) -> str:

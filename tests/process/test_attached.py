@@ -172,7 +172,7 @@ def test_who_stops_the_run_sees_how_it_ends(attach: Callable[..., Attached], num
     assert process.returncode == code
     assert [of_rank(out, rank).count(b"told to go") for rank in (0, 1)] == [1, 1]
     assert of_rank(out, 0)[-1] == b"still here"
-    assert b"once more to leave at once" in err
+    assert b"again to leave at once" in err
     assert b"was stopped" in err
     assert attached.run.status["state"] == "stopped"
 
