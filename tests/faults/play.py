@@ -197,7 +197,7 @@ class Play:
                 assert truth.last_words in words, f"the last words of rank {rank} are not in its log: {words!r}"
             lost = self.status["ranks"][rank]["lost"]
             if lost:
-                told = b"bytes are missing here" in kept or "bytes of what rank" in self._said(".err")
+                told = b"bytes are missing here" in kept or "bytes of the output of rank" in self._said(".err")
                 assert told, f"rank {rank} lost {lost} bytes, and nobody says so"
                 continue
             if truth.all_lines and f"node{rank // 2 + 1}" not in self.cut:
