@@ -1,4 +1,4 @@
-"""What ends a call early: above all, that the call or a file of the user's is wrong.
+"""Errors that end a call early, such as a wrong option or a wrong file of the user.
 
 What goes wrong on a host is never an exception that crosses rooms: it is an Outcome, a value.
 """

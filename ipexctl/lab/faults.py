@@ -143,7 +143,7 @@ FAULTS: Final = (
         program="iptables",
         package="iptables",
     ),
-    Fault("sshd-hang", "connections are accepted and nothing is ever said", clashes="sshd"),
+    Fault("sshd-hang", "connections are accepted and never answered", clashes="sshd"),
     Fault("sshd-dead", "nothing listens: connections are refused", clashes="sshd"),
     Fault("changed-host-key", "sshd shows a key nobody has seen before", clashes="sshd"),
     Fault("full-disk", "no byte is left on its disk, nor on a shared home", program="fallocate", package="util-linux"),

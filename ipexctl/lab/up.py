@@ -229,4 +229,4 @@ def _await_banner(address: str, *, timeout: float) -> None:
         except OSError:
             pass
         time.sleep(0.05)
-    raise UserError(f"the sshd of {address} said nothing for {timeout:.0f} s")
+    raise UserError(f"the sshd of {address} did not answer for {timeout:.0f} s")

@@ -1,4 +1,4 @@
-"""Which hosts are the control machine itself, and the address by which the other hosts reach it."""
+"""Finds the hosts that are the control machine itself, and the address at which other hosts reach it."""
 
 from __future__ import annotations
 

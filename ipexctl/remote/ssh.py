@@ -182,7 +182,7 @@ class SshSession(CommandTimes):
         output = reader.noise.decode(errors="replace").strip().splitlines()
         raise HostError(
             f"the login shell never ran our command (exit code {channel.exit_status}"
-            + (f"; it said: {output[-1].strip()})" if output else ")"),
+            + (f"; its output: {output[-1].strip()})" if output else ")"),
             "is a shell set for this account? does it end early for commands without a terminal?",
         )
 

@@ -1,1 +1,1 @@
-"""Which wheels belong together: the version table and what of it fits which hosts."""
+"""Tested combinations of wheels: the version table, and the stacks of it that fit given hosts."""

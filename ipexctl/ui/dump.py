@@ -128,7 +128,7 @@ def _by_reason(ranks: Iterable[RankStacks]) -> dict[str, list[RankStacks]]:
 
 def _why(rank: RankStacks) -> str:
     if rank.last_state:
-        return f"{rank.why}; it was {_state(rank.last_state, rank.last_wchan)} when last heard"
+        return f"{rank.why}; it was {_state(rank.last_state, rank.last_wchan)} in its last message"
     if rank.why or not rank.processes:
         return rank.why
     first = rank.processes[0]

@@ -123,7 +123,7 @@ def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Itera
         yield ""
         source = ""
         if cause.rank is not None and verdict.first is not None and cause.rank != verdict.first.rank:
-            source = f" (by what rank {cause.rank} on {cause.host} said)"
+            source = f" (in the output of rank {cause.rank} on {cause.host})"
         for line in _folded(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns, ""):
             yield f"{bold}{line}{plain}"
         for clause in cause.fix.split("; "):

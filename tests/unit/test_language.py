@@ -50,6 +50,8 @@ def test_a_module_uses_no_retired_name_or_word(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert path.stem not in RETIRED_NAMES
     assert [f"{line}: {name}" for name, line in names(tree) if name in RETIRED_NAMES] == []
+    summary = (ast.get_docstring(tree) or "").partition(" ")[0]
+    assert summary not in {"What", "Who", "Where", "Whether", "How", "When", "Which"}
     assert [f"{line}: {found[0]}" for text, line in texts(tree) if (found := RETIRED_WORDS.search(text))] == []
 
 

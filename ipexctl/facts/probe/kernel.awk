@@ -6,7 +6,7 @@
 BEGIN {
     processors()
     numa()
-    ours()
+    account_limits()
     memory()
     distribution()
     mounts()
@@ -106,7 +106,7 @@ function numa(nodes, count, list, i, at) {
 }
 
 # The limits of the account; awk inherits those of the shell.
-function ours() {
+function account_limits() {
     matching("status", "/proc/self/status", "^(Cpus_allowed|Cpus_allowed_list|Uid):")
     matching("init", "/proc/1/status", "^Cpus_allowed_list:")
     matching("limit", "/proc/self/limits", "^Max (locked memory|open files|processes) ")

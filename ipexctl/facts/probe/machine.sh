@@ -1,14 +1,14 @@
 # Facts of the machine that a shell can read, and the output of kernel.awk.
 
 kernel_says() {
-    said=$(awk -v node="$node" -v peers="$peers" -v getent="$(have getent && echo 1)" "$kernel_awk" \
+    kernel_output=$(awk -v node="$node" -v peers="$peers" -v getent="$(have getent && echo 1)" "$kernel_awk" \
         /usr/lib/systemd/logind.conf /etc/systemd/logind.conf /usr/lib/systemd/logind.conf.d/*.conf \
         /run/systemd/logind.conf.d/*.conf /etc/systemd/logind.conf.d/*.conf)
-    printf '%s\n' "$said"
-    case $said in
+    printf '%s\n' "$kernel_output"
+    case $kernel_output in
     *"
 names"*)
-        names_left=${said##*"
+        names_left=${kernel_output##*"
 names"}
         ;;
     *) # No usable awk: every name is looked up.

@@ -36,7 +36,7 @@ our_home() {
     put tmp "$tmp"
     room "$base" "$tmp" /dev/shm
     # If the guest chooses the name of a filesystem, only the inode identifies it.
-    case $said in
+    case $kernel_output in
     *' - 9p '* | *' - virtiofs '* | *' - vboxsf '*)
         above=${real%/*}
         [ -d "$above/" ] && put home.inode "$(ls -di "$above/")"

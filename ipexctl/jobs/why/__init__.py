@@ -1,1 +1,1 @@
-"""What ended a run: its record, the first failure, its words held against known texts. Pure, but for `why`."""
+"""Diagnosis of a run: its record, the first failure, known error texts. Pure, except `why`."""

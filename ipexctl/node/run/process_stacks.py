@@ -221,7 +221,7 @@ def dump_with_py_spy(spy: str, pid: int) -> tuple[str, str]:
     if text.lstrip().startswith("["):
         return text, ""
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    return "", f"py-spy: {lines[0] if lines else 'it said nothing'}"
+    return "", f"py-spy: {lines[0] if lines else 'no output'}"
 
 
 class SignalDump:

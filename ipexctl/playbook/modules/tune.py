@@ -67,8 +67,8 @@ while IFS='	' read -r name was; do
   asked=no; [ $# -eq 0 ] && asked=yes
   for each do [ "$each" = "$name" ] && asked=yes; done
   if [ $asked = no ]; then [ "$mode" = check ] || printf '%s\\t%s\\n' "$name" "$was" >>"$rest"; continue; fi
-  said=$(change "$name" "$was"); printf '%s\\n' "$said"
-  case $said in failed*) [ "$mode" = check ] || printf '%s\\t%s\\n' "$name" "$was" >>"$rest";; esac
+  output=$(change "$name" "$was"); printf '%s\\n' "$output"
+  case $output in failed*) [ "$mode" = check ] || printf '%s\\t%s\\n' "$name" "$was" >>"$rest";; esac
 done <"$kept"
 [ "$mode" = check ] || { if [ -s "$rest" ]; then mv -f "$rest" "$kept"; else rm -f "$rest" "$kept"; fi; }
 """

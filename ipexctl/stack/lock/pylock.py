@@ -40,7 +40,7 @@ def platform_for(glibc: str) -> str:
 
 
 def read(text: str, python: str, glibc: str, on_disk: Mapping[str, Mapping[str, Any]]) -> tuple[Wheel, ...]:
-    """The lock's wheels, one a package; an empty sha256 where nobody said it. Raises NoWheel.
+    """The lock's wheels, one a package; an empty sha256 if the lock has none. Raises NoWheel.
 
     `on_disk`: what is known of those that lie on the machine that made the lock, by URL.
     """

@@ -1,4 +1,4 @@
-"""Whether a row of the version table runs on given hosts, and with which Python. Pure.
+"""Checks whether a stack runs on given hosts, and with which Python. Pure.
 
 Unknown facts of a host are no reason against it.
 """

@@ -125,7 +125,7 @@ def _header_lines(state: RunState, width: int, now: float, run: str) -> list[Ren
     if status.attempt:
         text.append(f"  restart {status.attempt} of {status.restarts}", "yellow")
     if (silent := state.silent(now)) > _SILENT:
-        text.append(f"  node0 not heard for {duration(silent)}", "bold yellow")
+        text.append(f"  no answer from node0 for {duration(silent)}", "bold yellow")
     if run:
         script = _tail(printable(status.script), max(8, width - text.cell_len - cell_len(run) - 5))
         text = Text.assemble((script, "bold"), "  ", text)

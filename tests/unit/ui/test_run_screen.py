@@ -136,7 +136,7 @@ def test_a_node0_that_is_not_heard_any_more_is_no_longer_said_to_be_all_right() 
     screen.feed(Chunk(0, "stdout", b"hello\n"))
     assert "not heard" not in plain(screen, now=100.0)[1]
     screen.feed(Notice("trying to reach it again"))
-    assert "node0 not heard for 0:12" in plain(screen, now=112.0)[1]
+    assert "no answer from node0 for 0:12" in plain(screen, now=112.0)[1]
     screen.feed(status(2))
     assert "not heard" not in plain(screen, now=113.0)[1]
 

@@ -41,8 +41,8 @@ if [ -n "$mpi" ]; then
 fi
 if [ -n "$python" ]; then
   command -v "$python" >/dev/null || {{ echo "python it does not exist"; exit 0; }}
-  said=$("$python" -c {script} 2>&1) || {{ printf 'python %s\\n' "$(printf '%s' "$said" | tail -n 1)"; exit 0; }}
-  printf 'found %s\\n' "$(printf '%s' "$said" | tail -n 1)"
+  output=$("$python" -c {script} 2>&1) || {{ printf 'python %s\\n' "$(printf '%s' "$output" | tail -n 1)"; exit 0; }}
+  printf 'found %s\\n' "$(printf '%s' "$output" | tail -n 1)"
 fi
 exit 0
 """
