@@ -205,7 +205,8 @@ def mpis(facts: Facts) -> Iterator[Finding]:
     if not facts.system.is_linux or not is_complete(facts, "programs"):
         return
     found = facts.software.mpis
-    if not found and not any(env.mpi for env in facts.software.envs):
+    records = (read_record(env.record) for env in facts.software.envs if not env.mpi)
+    if not found and not any(env.mpi for env in facts.software.envs) and not any(r and r.mpi for r in records):
         yield Finding(
             "mpi.missing",
             "info",

@@ -195,7 +195,7 @@ def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
         torch=plan.torch,
         ipex=plan.ipex,
         oneccl=plan.oneccl,
-        mpi=lock.packages.get("impi-rt") or (plan.row.bundled_mpi if plan.oneccl else None),
+        mpi=plan.bundled_mpi or lock.packages.get("impi-rt"),
         python=plan.python,
         backend=plan.backend,
         why=plan.why,

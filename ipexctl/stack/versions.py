@@ -68,9 +68,6 @@ def versions_for(
 
 def mpi_of(plan: StackPlan) -> str | None:
     """The Intel MPI inside the bindings (`2021.14`), else the requirement; None for the hosts' own MPI."""
-    if plan.oneccl:
-        version = plan.oneccl.partition("+")[0]
-        bundled = next((build.mpi for build in plan.row.oneccl_builds if build.version == version), None)
-        if bundled:
-            return bundled
+    if plan.bundled_mpi:
+        return plan.bundled_mpi
     return next((each for each in plan.requirements if each.startswith("impi-rt")), None)

@@ -14,7 +14,7 @@ import pytest
 
 from agent_helpers import agent_argv, all_pythons
 from simple_index import SimpleIndex
-from tiny_wheels import write_wheel
+from tiny_wheels import write_oneccl, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,6 +94,14 @@ def test_links_are_a_page_or_a_directory(wheels: Path, where: str) -> None:
     assert [item["filename"] for item in answer["candidates"]["torch"]] == [TORCH]
     if where != "page":
         assert answer["candidates"]["torch"][0]["size"] == (wheels / TORCH).stat().st_size
+
+
+def test_the_mpi_inside_bindings_is_read_from_a_wheel_on_disk(tmp_path: Path) -> None:
+    write_oneccl(tmp_path, "2.7.0")
+    write_oneccl(tmp_path, "2.8.0", bundled_mpi=False)
+    (tmp_path / "oneccl_bind_pt-2.6.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"no wheel")
+    found = ask(str(tmp_path), kind="links")["candidates"]["oneccl-bind-pt"]
+    assert {item["version"]: item["mpi"] for item in found} == {"2.6.0": None, "2.7.0": "2021.14", "2.8.0": ""}
 
 
 def test_a_page_with_odd_links_is_read(tmp_path: Path) -> None:

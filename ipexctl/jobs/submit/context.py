@@ -184,7 +184,7 @@ def planned_environment(
     packages = {split_requirement(line)[0]: "" for line in plan.requirements}
     packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
     variables: dict[str, str] = {}
-    if plan.backend == "ccl" and "impi-rt" not in packages:  # the oneCCL bindings contain an Intel MPI
+    if plan.bundled_mpi:
         variables["I_MPI_ROOT"] = f"{prefix}/lib/python{plan.python}/site-packages/{plan.row.module}/opt/mpi"
     return RankEnv(f"{prefix}/bin/python", prefix, request.env, packages, variables, (), ccl=plan.backend == "ccl")
 

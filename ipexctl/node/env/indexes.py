@@ -14,6 +14,7 @@ import re
 import threading
 import time
 import urllib.error
+import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
@@ -30,6 +31,10 @@ MAX_PARALLEL = 4
 TAG = re.compile(r"<(a|base)\s((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", re.IGNORECASE)
 ATTRIBUTE = re.compile(r"([a-zA-Z-]+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s'\"]+)))?")
 SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-fA-F]{64})")
+BINDINGS = "oneccl-bind-pt"
+HYDRA = "/opt/mpi/bin/mpiexec.hydra"
+MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
+MAX_PROGRAM = 64 << 20
 Json = Dict[str, Any]
 
 
@@ -143,7 +148,23 @@ def local_links(path: Path) -> list[Json]:
     except OSError as error:
         raise SourceUnusable(str(error.strerror or error).lower()) from None
     none = {"sha256": None, "yanked": False, "requires_python": None}
-    return [dict(none, url=file.absolute().as_uri(), size=file.stat().st_size) for file in files]
+    return [dict(none, url=file.absolute().as_uri(), size=file.stat().st_size, mpi=bundled_mpi(file)) for file in files]
+
+
+def bundled_mpi(wheel: Path) -> str | None:
+    """The version of the Intel MPI inside a wheel of the bindings; empty if it has none, None if that is not known."""
+    if normalize(wheel.name.partition("-")[0]) != BINDINGS:
+        return None
+    try:
+        with zipfile.ZipFile(str(wheel)) as archive:
+            program = next((entry for entry in archive.infolist() if entry.filename.endswith(HYDRA)), None)
+            if program is None:
+                return ""
+            with archive.open(program) as file:
+                version = MPI_VERSION.search(file.read(MAX_PROGRAM))
+            return version.group().decode() if version else "of an unknown version"
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        return None
 
 
 class SourceQuery:

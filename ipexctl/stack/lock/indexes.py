@@ -230,4 +230,5 @@ def _candidate(item: Reply) -> Candidate:
         requires_python=item.text_or_none("requires_python"),
         url=item.text_or_none("url"),
         sha256=item.text_or_none("sha256"),
+        mpi=item.text_or_none("mpi"),
     )

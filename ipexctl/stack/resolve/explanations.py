@@ -123,9 +123,10 @@ def made_by_hand(row: StackSpec, pick: Pick) -> Iterator[str]:
     """A note on bindings that were never published for CPUs."""
     candidate = pick.wheels.get("oneccl-bind-pt")
     if candidate and pick.oneccl and pick.oneccl.cpu_wheel == "none":
+        needs = "and needs the oneCCL and Intel MPI that it was built with"
         yield (
             f"oneccl_bind_pt {candidate.version} was never published for CPUs with torch {row.line}: this build is "
-            f"from {candidate.source} and needs the oneCCL and Intel MPI that it was built with"
+            f"from {candidate.source} {f'with Intel MPI {pick.bundled_mpi} inside' if pick.bundled_mpi else needs}"
         )
 
 

@@ -86,6 +86,8 @@ class Candidate:
     url: str | None = None
     """Without credentials."""
     sha256: str | None = None
+    mpi: str | None = None
+    """The Intel MPI inside, read from a wheel of the bindings on a disk; empty if there is none, None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ class StackPlan:
     """The oldest of the hosts, else the minimum of the row; wheels must run on it."""
     why: str
     """One sentence: the reason for this row."""
+    bundled_mpi: str | None = None
+    """The version of the Intel MPI inside the bindings, which starts the ranks; None if there is none."""
     notes: tuple[str, ...] = ()
     """Sentences for the user: IPEX is retired, gloo instead of ccl, a yanked wheel."""
 

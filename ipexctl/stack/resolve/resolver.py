@@ -77,6 +77,13 @@ class Pick:
         """Whether its torch is a `+cpu` build; PyPI's plain version is the CUDA build."""
         return self.pin(TORCH, self.torch).endswith("+cpu")
 
+    @property
+    def bundled_mpi(self) -> str | None:
+        """The Intel MPI inside the bindings, by the wheel itself or else by the table."""
+        wheel = self.wheels.get(ONECCL)
+        by_table = self.oneccl.mpi if self.oneccl else None
+        return (by_table if wheel is None or wheel.mpi is None else wheel.mpi) or None
+
     def pin(self, project: str, version: str) -> str:
         """The version of the found wheel: `2.8.0+cpu`."""
         found = self.wheels.get(project)
@@ -284,13 +291,14 @@ def _plan(
             any_hosts=bool(cluster.hosts),
             otherwise=_otherwise(found, constraints, cluster),
         ),
+        bundled_mpi=pick.bundled_mpi,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def _mpi(row: StackSpec, pick: Pick, cluster: _Cluster) -> tuple[str | None, str]:
     """The requirement for Intel MPI, or the note that it is not available."""
-    if (pick.oneccl and pick.oneccl.mpi) or not row.mpi:
+    if pick.bundled_mpi or not row.mpi:
         return None, ""
     fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
     found = next((each for each in fitting if cluster.wheels.can_satisfy(each, pick.target)), None)

@@ -109,6 +109,27 @@ def test_bindings_built_by_hand_count_where_somebody_has_them() -> None:
     assert planned(resolve(NEWEST, {"n1": host()}, for_gpus)).backend == "gloo"
 
 
+@pytest.mark.parametrize(
+    ("inside", "impi", "mpi"), [("2021.15", False, "2021.15"), ("", True, None), (None, True, None)]
+)
+def test_bindings_with_an_mpi_inside_need_no_other(inside: str | None, impi: bool, mpi: str | None) -> None:
+    found = index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
+    (wheel,) = found.of("oneccl-bind-pt")
+    read = {**found.candidates, "oneccl-bind-pt": (replace(wheel, mpi=inside),)}
+    plan = planned(resolve(NEWEST, {"n1": host()}, replace(found, candidates=read)))
+    assert ("impi-rt>=2021.14,<2021.19" in plan.requirements, plan.bundled_mpi) == (impi, mpi)
+
+
+def test_a_wheel_without_an_mpi_needs_one_whatever_the_table_says() -> None:
+    found = index(*PYPI, BINDINGS_2_7)
+    assert planned(resolve(NEWEST, {"n1": host()}, found)).bundled_mpi == "2021.14"
+    (wheel,) = found.of("oneccl-bind-pt")
+    read = {**found.candidates, "oneccl-bind-pt": (replace(wheel, mpi=""),)}
+    plan = planned(resolve(NEWEST, {"n1": host()}, replace(found, candidates=read)))
+    assert plan.bundled_mpi is None
+    assert any(requirement.startswith("impi-rt") for requirement in plan.requirements)
+
+
 @every_row
 def test_every_row_can_be_asked_for_by_name_and_by_torch(row: StackSpec) -> None:
     newest = max((python for python in row.pythons), key=version_key)
