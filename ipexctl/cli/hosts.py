@@ -69,10 +69,8 @@ def with_call_options(host: Host, targets: Targets) -> Host:
 
 
 def _request(targets: Targets, accelerate_hostfile: str | None = None) -> HostRequest:
-    for name in ("connect_timeout", "timeout"):
-        seconds = getattr(targets, name)
-        if seconds is not None and not 0 < seconds <= LONGEST:
-            raise UserError(f"--{name.replace('_', '-')} must be a number of seconds up to {LONGEST:,}, not {seconds}")
+    check_seconds("--connect-timeout", targets.connect_timeout)
+    check_seconds("--timeout", targets.timeout)
     return HostRequest(
         hosts=targets.hosts,
         hostfile=targets.hostfile,
@@ -84,6 +82,11 @@ def _request(targets: Targets, accelerate_hostfile: str | None = None) -> HostRe
         known_hosts=targets.known_hosts,
         ssh_config=targets.ssh_config,
     )
+
+
+def check_seconds(option: str, seconds: float | None) -> None:
+    if seconds is not None and not 0 < seconds <= LONGEST:
+        raise UserError(f"{option} must be a number of seconds up to {LONGEST:,}, not {seconds}")
 
 
 def _cwd() -> Path:

@@ -33,6 +33,14 @@ RunArgument: TypeAlias = Annotated[
 """The argument RUN of every command for one run."""
 
 
+Timeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0.1, metavar="S", help="Seconds a host may take for one step (default: the command's own)."
+    ),
+]
+
+
 class HostKeyPolicy(str, Enum):
     strict = "strict"
     accept_new = "accept-new"
@@ -136,12 +144,7 @@ class Targets:
             help="Seconds to connect and log in to a host (default: 10).",
         ),
     ] = 10.0
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", min=0.1, metavar="S", help="Seconds a host may take for one step (default: the command's own)."
-        ),
-    ] = None
+    timeout: Timeout = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, shared
+from ipexctl.cli.options import Output, Timeout, shared
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def ps_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what --prune would remove; remove nothing.")
     ] = False,
+    timeout: Timeout = None,
 ) -> None:
     """List the runs started from the control machine and their states.
 
@@ -46,9 +47,10 @@ def ps_command(
     \b
     Example: ipexctl ps
     """
+    from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.cli.run_hosts import connector_of
-    from ipexctl.jobs.ps import forgettable, query_runs, with_copies
+    from ipexctl.jobs.ps import QUERY_TIMEOUT, forgettable, query_runs, with_copies
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.retention import read_limits
     from ipexctl.jobs.submit.pending import abandoned_runs
@@ -58,6 +60,7 @@ def ps_command(
 
     if dry_run and not prune:
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
+    check_seconds("--timeout", timeout)
     keep = read_limits(os.environ)
     register = RunRegistry()
     abandoned_runs(register.directory)
@@ -68,7 +71,7 @@ def ps_command(
         def open_session(record: RunRecord, host: Host | None = None) -> Session:
             return connectors.enter_context(connector_of(record, output)).open(host or record.node0, cancel)
 
-        runs = query_runs(records, open_session, cancel)
+        runs = query_runs(records, open_session, cancel, timeout=timeout or QUERY_TIMEOUT)
         if prune:
             code = _prune(register, runs, keep, open_session, cancel, output, dry_run=dry_run)
             raise typer.Exit(interrupt.code or code)

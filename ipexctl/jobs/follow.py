@@ -5,16 +5,19 @@ The run does not know its followers; leaving it changes nothing.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ipexctl.jobs.stall_report import silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS
+from ipexctl.remote.deadline import Deadline
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -24,7 +27,15 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import Frame, Stream
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
+
+MOST_SILENCE: Final = 30.0
+"""Seconds without a frame, after which node0 counts as unreachable: of a silent run it sends one every 10 seconds."""
+
+
+class _Silent(Unreachable):
+    """Node0 is connected and sends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +91,11 @@ class Follower:
         """Report events until the run has ended, or all output so far; returns the last event, which was reported too.
 
         A lost connection is opened again until that succeeds or `cancel` is set. Raises a HostError when node0 has no
-        such run, Cancelled when `cancel` was set, Unreachable when node0 was never reached.
+        such run, Cancelled when `cancel` was set, Unreachable when node0 was never reached or fell silent on two
+        connections, one after the other.
         """
         failures = 0
+        silent_at = -math.inf
         while True:
             self._has_received = False
             try:
@@ -91,6 +104,10 @@ class Follower:
                 failures = 1 if self._has_received else failures + 1
                 if self.status is None:
                     raise
+                if isinstance(error, _Silent):
+                    if time.monotonic() - silent_at < 3 * MOST_SILENCE:
+                        raise
+                    silent_at = time.monotonic()
                 if failures == 1:
                     name = self._record.node0.name
                     self._watch(Notice(f"{name}: {error.reason}; the run continues there; connecting again", True))
@@ -117,22 +134,39 @@ class Follower:
                 "follow": to_the_end,
                 "figures": self._figures,
             }
-            last = call(
-                session,
-                "run.follow",
-                "follow",
-                request,
-                python=self._record.python,
-                label="follow the run",
-                on_frame=self._on_frame,
-                cancel=self._cancel,
-            )
+            last = self._call(session, request)
         finally:
             session.close()
         status = self._on_status(last["status"])
         if status.state == "failed" and (tail := _mpirun_tail(last["status"])):
             self._watch(Notice(tail, True))
         return RunEnded(run_exit_code(status), status)
+
+    def _call(self, session: Session, request: Mapping[str, Any]) -> Reply:
+        silence = Deadline(MOST_SILENCE)
+
+        def on_frame(frame: Frame) -> None:
+            with silence.paused():  # a blocked terminal is no silence of node0
+                self._on_frame(frame)
+            silence.restart()
+
+        try:
+            with silence.closing(session.close):
+                return call(
+                    session,
+                    "run.follow",
+                    "follow",
+                    request,
+                    python=self._record.python,
+                    label="follow the run",
+                    on_frame=on_frame,
+                    cancel=self._cancel,
+                )
+        except HostError:
+            if silence.over and not self._cancel.thrown:
+                advice = f"is it overloaded, or does its disk hang? Then: ipexctl attach {self._record.id}"
+                raise _Silent(f"it is connected but has sent nothing for {MOST_SILENCE:g} s", advice) from None
+            raise
 
     def _on_frame(self, frame: Frame) -> None:
         self._has_received = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.local_copy import read_copy
 from ipexctl.node.common.records import read_status
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
+
+QUERY_TIMEOUT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def query_runs(
     cancel: Cancel,
     *,
     forks: int = 32,
-    timeout: float | None = 30.0,
+    timeout: float = QUERY_TIMEOUT,
 ) -> list[KnownRun]:
     """Every run with its state, in the order of the records."""
     places: dict[tuple[Host, str], list[RunRecord]] = {}
@@ -104,7 +106,7 @@ def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
     return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]
 
 
-def _list_runs(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float | None) -> Reply:
+def _list_runs(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float) -> Reply:
     request = {"home": group[-1].home, "ids": [record.id for record in group]}
     python = group[-1].python
     return call(

@@ -41,6 +41,12 @@ class Deadline:
             left = max(0.0, self._deadline - now)
         return left if most is None else min(left, most)
 
+    def restart(self) -> None:
+        """Set the full time again."""
+        with self._lock:
+            if self.seconds is not None:
+                self._deadline = time.monotonic() + self.seconds
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the time within the block, while the user types a passphrase."""

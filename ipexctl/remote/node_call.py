@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _STDERR_KEPT: Final = 8192
 _CHUNK: Final = 1 << 18
-_LONGEST_LINE: Final = 32 << 20
-"""Bytes of one event; a host that sends more without a newline is cut off."""
+_MOST_BYTES: Final = 32 << 20
+"""Bytes of all events of a call; a host that sends more is cut off."""
 _MOST_VALUES: Final = 1_000_000
 """Values in one event: `[],[],…` takes 20 times its length when it is decoded."""
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
@@ -268,6 +268,7 @@ class _Output:
         self._on_frame = on_frame
         self._frames: CompressedFrameReader | None = None
         self._buffer = bytearray()
+        self._received = 0
         self._stderr = b""
 
     def sink(self, stream: Stream, data: bytes) -> None:
@@ -291,6 +292,9 @@ class _Output:
 
     def _read_lines(self, data: bytes) -> bytes:
         """Returns what follows the line after which frames begin."""
+        self._received += len(data)
+        if self._received > _MOST_BYTES:
+            raise HostError(f"it sends more than {_MOST_BYTES >> 20} MB")
         searched = len(self._buffer)
         self._buffer += data
         while (end := self._buffer.find(b"\n", searched)) >= 0:
@@ -303,8 +307,6 @@ class _Output:
                 rest = bytes(self._buffer)
                 self._buffer.clear()
                 return rest
-        if len(self._buffer) > _LONGEST_LINE:
-            raise HostError(f"it sends more than {_LONGEST_LINE >> 20} MB without a newline")
         return b""
 
     def _on_line(self, line: bytes) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Chunk, Frame
     from ipexctl.remote.session import Session
 
-TIME: Final = 60.0
+QUERY_TIMEOUT: Final = 60.0
 _MAX_OUTPUT: Final = 64 << 20
 """Bytes of all ranks' last lines."""
 
@@ -50,7 +50,7 @@ def why(
     runs: Path,
     cancel: Cancel,
     *,
-    timeout: float | None = TIME,
+    timeout: float = QUERY_TIMEOUT,
 ) -> Answer:
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
     try:
@@ -79,7 +79,7 @@ def _read_snapshot(
     record: RunRecord,
     python: str,
     home: str,
-    timeout: float | None,
+    timeout: float,
     cancel: Cancel,
     *,
     copy: bool = False,
@@ -133,7 +133,7 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
     what = " can't be reached" if is_away else ""
     away = f"node0 ({record.node0.name}){what}: {error.reason}"
     try:
-        snapshot = _copied_snapshot(record, runs, TIME, cancel)
+        snapshot = _copied_snapshot(record, runs, QUERY_TIMEOUT, cancel)
     except HostError:
         snapshot = None
     if snapshot is not None and snapshot.status.state in FINAL:

@@ -1,0 +1,122 @@
+"""A node0 that is connected and sends nothing: the follower says so and ends; a silent run does not end it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs import follow
+from ipexctl.jobs.follow import Follower, RunEnded
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.progress import Notice
+from ipexctl.remote.session import Ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.jobs.follow import Event
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.session import Stream
+
+SILENCE = 0.3
+HOST = Host("node1", "node1")
+STATUS: dict[str, Any] = {"state": "running", "supervisor": {}, "ranks": [], "exit_code": None}
+LAST = b'{"event": "done", "status": {"state": "ok", "supervisor": {}, "ranks": [], "exit_code": 0}}\n'
+
+
+class Node0:
+    """Sends frames with pauses between them; then the run is over, or nothing follows until the session is closed."""
+
+    host = HOST
+    server_key = None
+
+    def __init__(self, frames: list[dict[str, Any]], pause: float, *, is_over: bool, junk: bytes = b"") -> None:
+        self.frames, self.pause, self.is_over, self.junk = frames, pause, is_over, junk
+        self.closed = threading.Event()
+
+    def run(self, command: Command, sink: Callable[[Stream, bytes], None], **_: Any) -> Ended:
+        del command
+
+        def write(data: bytes) -> None:
+            sink("stdout", data)
+
+        write(b'{"event": "frames"}\n')
+        writer = CompressedFrameWriter(write)
+        for frame in self.frames:
+            if self.closed.wait(self.pause):
+                raise Unreachable("the connection was lost")
+            writer.send(encode_json(frame))
+            writer.flush()
+        if self.is_over:
+            writer.close()
+            write(LAST)
+            return Ended(0)
+        while not self.closed.wait(0.05):
+            sink("stderr", self.junk)
+        raise Unreachable("the connection was lost")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@pytest.fixture(autouse=True)
+def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "MOST_SILENCE", SILENCE)
+    monkeypatch.setattr(follow, "RETRY_INTERVALS", (0.01,))
+
+
+def follow_through(*sessions: Node0, blocked: float = 0) -> tuple[Follower, list[Event]]:
+    left = iter(sessions)
+    watched: list[Event] = []
+
+    def watch(event: Event) -> None:
+        time.sleep(blocked)
+        watched.append(event)
+
+    record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
+    return Follower(record, lambda _: next(left), watch, Cancel()), watched
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk\n" * 100])
+def test_a_node0_that_sends_nothing_is_unreachable(junk: bytes) -> None:
+    follower, _ = follow_through(Node0([], 0, is_over=False, junk=junk))
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="sent nothing"):
+        follower.follow()
+    assert time.monotonic() - started < SILENCE + 2
+
+
+def test_a_node0_that_falls_silent_twice_is_unreachable() -> None:
+    silent = [Node0([{"status": STATUS}], 0, is_over=False) for _ in range(2)]
+    follower, watched = follow_through(*silent)
+    with pytest.raises(Unreachable, match="sent nothing"):
+        follower.follow()
+    assert any(isinstance(event, Notice) and event.warning and "node1" in event.text for event in watched)
+    assert all(session.closed.is_set() for session in silent)
+
+
+def test_one_silence_is_a_lost_connection() -> None:
+    follower, watched = follow_through(
+        Node0([{"status": STATUS}], 0, is_over=False), Node0([{"status": STATUS}], 0, is_over=True)
+    )
+    assert follower.follow().exit_code == 0
+    assert isinstance(watched[-1], RunEnded)
+
+
+def test_a_run_without_output_is_followed_to_its_end() -> None:
+    follower, watched = follow_through(Node0([{"status": STATUS}, *[{}] * 20], SILENCE / 3, is_over=True))
+    assert follower.follow().exit_code == 0
+    assert not [event for event in watched if isinstance(event, Notice)]
+
+
+def test_a_blocked_terminal_is_no_silence_of_node0() -> None:
+    follower, watched = follow_through(Node0([{"status": STATUS}] * 2, 0, is_over=True), blocked=2 * SILENCE)
+    assert follower.follow().exit_code == 0
+    assert not [event for event in watched if isinstance(event, Notice)]
