@@ -117,7 +117,7 @@ def slurm(
             launch_call.request.iface,
         )
         interface = iface if iface and "/" not in iface else None
-        return to_slurm(planned.plan, cwd, name, launch_call.request.setup, launcher=launcher.value, iface=interface)
+        return to_slurm(planned.plan, cwd, name, planned.context.setup, launcher=launcher.value, iface=interface)
 
     _export(ctx, script, launch, targets, home, output, render)
 
@@ -177,7 +177,7 @@ def shell(
 
         tree = planned.plan.cwd.removesuffix(f"/{launch_call.project.subdirectory}")
         root = str(launch_call.project.root) if launch_call.request.sync else None
-        return to_shell(planned.plan, launch_call.hosts, root, tree, launch_call.request.setup)
+        return to_shell(planned.plan, launch_call.hosts, root, tree, planned.context.setup)
 
     _export(ctx, script, launch, targets, home, output, render)
 

@@ -48,6 +48,8 @@ class RunContext:
     env: RankEnv
     mpi: Mpi | None = None
     """The MPI of `--mpi PATH`."""
+    setup: str | None = None
+    """The file that the launcher and the ranks source."""
     ssh_config: str | None = None
     """The path of trust's ssh config on node0, if it has all hosts."""
     notes: tuple[str, ...] = ()
@@ -103,7 +105,9 @@ def gather(
         ssh_config = config_in(home, config.result(), [host.name for host in others]) if others else None
     except HostError as error:
         return StartFailure.of_host(node0.name, error)
-    return RunContext(tuple(hosts), facts, addresses, home, env, checked.mpi, ssh_config, notes)
+    # An installed environment has the variables of its own setvars.sh.
+    setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
+    return RunContext(tuple(hosts), facts, addresses, home, env, checked.mpi, setup, ssh_config, notes)
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts] | StartFailure:

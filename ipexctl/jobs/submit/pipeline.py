@@ -343,7 +343,7 @@ def _launch_spec(
             *(File(file.name, file.text.encode(), file.mode) for file in plan.files),
             File("plan.json", document.encode()),
         ],
-        setup=request.setup,
+        setup=context.setup,
         time_limit=plan.time_limit,
         restarts=request.restarts,
         hang_after=request.hang_after,

@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 60.0
 _OLDEST_PYTHON = (3, 8)
+_BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
+"""An Intel MPI inside the oneCCL bindings."""
 _SAME_PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl-bindings-for-pytorch")
+# Intel's mpirun looks for mpiexec.hydra on PATH.
 _SCRIPT = """\
 {tests}
 mpi={mpi} python={python}
 if [ -n "$mpi" ]; then
   for it in "$mpi" "$mpi/mpirun" "$mpi/bin/mpirun" -; do [ -f "$it" ] && [ -x "$it" ] && break; done
-  [ "$it" = - ] || printf 'mpi %s %s\\n' "$it" "$("$it" --version </dev/null 2>&1 | head -n 3 | tr '\\n' '|')"
+  [ "$it" = - ] || version=$(PATH=${{it%/*}}:$PATH "$it" --version </dev/null 2>&1 | head -n 3 | tr '\\n' '|')
+  [ "$it" = - ] || printf 'mpi %s %s\\n' "$it" "$version"
   [ "$it" != - ] || echo "--mpi $mpi"
 fi
 if [ -n "$python" ]; then
@@ -70,6 +74,7 @@ class FoundPaths:
     missing: Sequence[str] = ()
     """Options with paths that do not exist."""
     mpi: Mpi | None = None
+    setvars: bool = False
     python: FoundPython | None = None
     python_error: str | None = None
 
@@ -80,6 +85,8 @@ class CheckedPaths:
     """The environment of the user's Python."""
     mpi: Mpi | None = None
     """The MPI of `--mpi PATH`."""
+    setvars: str | None = None
+    """The setvars.sh of the bindings that this MPI is inside."""
 
 
 def check_paths(
@@ -90,10 +97,14 @@ def check_paths(
     mpi = request.options.mpi if "/" in request.options.mpi else ""
     if not (data or request.setup or request.python or mpi or unsynced):
         return CheckedPaths()
+    bundled = _BUNDLED_MPI.fullmatch(mpi)
+    setvars = f"{bundled[1]}/env/setvars.sh" if bundled else None
     tests = [f"[ -e {shlex.quote(unsynced)} ] || echo {shlex.quote('--no-sync ' + unsynced)}"] if unsynced else []
     tests += [f"[ -d {shlex.quote(path)} ] || echo {shlex.quote('--data ' + path)}" for path in data]
     if request.setup:
         tests.append(f"[ -r {shlex.quote(request.setup)} ] || echo {shlex.quote('--setup ' + request.setup)}")
+    if setvars:
+        tests.append(f"! [ -r {shlex.quote(setvars)} ] || echo setvars")
     script = _SCRIPT.format(
         tests="\n".join(tests) or ":",
         mpi=shlex.quote(mpi),
@@ -113,7 +124,10 @@ def check_paths(
         if done.error is not None:
             return StartFailure.of_host(done.host.name, done.error)
         found[done.host.name] = done.result or FoundPaths()
-    return evaluate_paths({host.name: found[host.name] for host in hosts}, request.python)
+    checked = evaluate_paths({host.name: found[host.name] for host in hosts}, request.python)
+    if isinstance(checked, CheckedPaths) and all(paths.setvars for paths in found.values()):
+        return replace(checked, setvars=setvars)
+    return checked
 
 
 def check_data(hosts: Sequence[Host], request: RunRequest, tree: str, pool: SessionPool) -> StartFailure | None:
@@ -133,6 +147,7 @@ def parse_paths(output: str) -> FoundPaths:
     """Read what the script printed on one host; raises MalformedReply. Pure."""
     missing: list[str] = []
     mpi: Mpi | None = None
+    setvars = False
     python: FoundPython | None = None
     python_error: str | None = None
     for line in output.splitlines():
@@ -141,11 +156,13 @@ def parse_paths(output: str) -> FoundPaths:
             missing.append(line)
         elif word == "mpi":
             mpi = parse_mpi(rest)
+        elif word == "setvars":
+            setvars = True
         elif word == "python":
             python_error = rest
         elif word == "found":
             python = _parse_python(rest)
-    return FoundPaths(missing, mpi, python, python_error)
+    return FoundPaths(missing, mpi, setvars, python, python_error)
 
 
 def _parse_python(text: str) -> FoundPython:
