@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, grouped
+from ipexctl.cli.options import Output, shared
 
 app = typer.Typer(
     help="Create, break, mend and remove a cluster of real SSH hosts on one machine (Linux, root).",
@@ -28,9 +28,9 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 @app.command("up")
-@grouped
+@shared(Output)
 def up(
-    *,
+    output: Output,
     hosts: Annotated[
         int,
         typer.Option(
@@ -77,7 +77,6 @@ def up(
             help="Parents of the home directories, assigned in turn (default: /home).",
         ),
     ] = "/home",
-    output: Output,
 ) -> None:
     """Create a lab and print the path of its hostfile.
 
@@ -108,12 +107,8 @@ def up(
 
 
 @app.command("down")
-@grouped
-def down(
-    *,
-    lab: LabName = None,
-    output: Output,
-) -> None:
+@shared(Output)
+def down(output: Output, lab: LabName = None) -> None:
     """Remove a lab; without --lab, all labs and the remains of crashed ones.
 
     \b
@@ -126,11 +121,8 @@ def down(
 
 
 @app.command("list")
-@grouped
-def list_command(
-    *,
-    output: Output,
-) -> None:
+@shared(Output)
+def list_command(output: Output) -> None:
     """List the labs on this machine, their hosts and the active faults.
 
     \b

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped
+from ipexctl.cli.options import Home, Output, Targets, shared
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -18,29 +17,29 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@dataclass(frozen=True)
-class ChoiceOptions(StackOptions):
-    """The same options; their examples are older versions."""
-
-    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.7.1.")] = (
-        None
-    )
+@app.command()
+@shared(Targets, Home, Output)
+def versions(
+    targets: Targets,
+    home: Home,
+    output: Output,
+    torch: Annotated[
+        str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.7.1.")
+    ] = None,
     stack: Annotated[
         str | None,
         typer.Option(
             "--stack", metavar="NAME", help="Stack name, such as ipex-2.7, or the newest of a kind: ipex, torch."
         ),
-    ] = None
-
-
-@app.command()
-@grouped
-def versions(
-    *,
-    stack: ChoiceOptions,
-    targets: Targets,
-    home: Home,
-    output: Output,
+    ] = None,
+    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="IPEX version.")] = None,
+    oneccl: Annotated[
+        str | None, typer.Option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
+    ] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Python version, such as 3.11.")] = None,
+    require_oneccl: Annotated[
+        bool, typer.Option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
+    ] = False,
 ) -> None:
     """Show the table of stacks, which one install would choose, and why.
 
@@ -56,7 +55,7 @@ def versions(
     from ipexctl.ui.versions import show_json, show_versions
 
     rows = known_rows(os.environ)
-    request = StackRequest(**vars(stack))
+    request = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
     code = None
     if targets.hosts is None and targets.hostfile is None:
         report = versions_without_hosts(request, rows)

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.topology import dtype, recommended_layout
-from ipexctl.stack.resolve.model import Refusal, StackRequest
-from ipexctl.stack.resolve.resolver import resolve
+from ipexctl.stack.resolve.model import Refusal, StackPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ipexctl.facts.facts import Facts
     from ipexctl.launch.topology import Dtype
-    from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.resolve.model import Undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +21,9 @@ class Recommendation:
     """The settings `run` would choose, each with its reason."""
 
     stack: str | None
+    """None if no stack runs on these hosts, or if `candidates` has several."""
+    candidates: tuple[str, ...]
+    """The stacks among which the indexes decide; the settings are those of the last one."""
     dtype: Dtype | None
     ppn: int | None
     omp_num_threads: int | None
@@ -32,23 +34,22 @@ class Recommendation:
 
 
 def recommend(
-    hosts: Mapping[str, Facts], internal: Mapping[str, str], rows: Sequence[StackSpec] | None = None
+    hosts: Mapping[str, Facts], internal: Mapping[str, str], chosen: StackPlan | Undecided | Refusal
 ) -> Recommendation | None:
-    """The recommendation for the hosts that answered; None if none did. The stack is the one install would take."""
+    """The recommendation for the hosts that answered; None if none did. `chosen` is the answer of `choose_stack`."""
     if not hosts:
         return None
-    plan = resolve(StackRequest(), hosts, None, rows=rows)
-    if isinstance(plan, Refusal):
-        why = {"stack": f"{plan.reason}; {plan.fix}" if plan.fix else plan.reason}
-        return Recommendation(None, None, None, None, None, None, _iface(hosts, internal), why)
-    why = {"stack": plan.why}
+    if isinstance(chosen, Refusal):
+        why = {"stack": f"{chosen.reason}; {chosen.fix}" if chosen.fix else chosen.reason}
+        return Recommendation(None, (), None, None, None, None, None, _iface(hosts, internal), why)
+    why = {"stack": chosen.why}
+    candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
+    plan = candidates[-1]
     layout, backend, why["backend"] = recommended_layout(
         [facts.cpu for facts in hosts.values()], has_ccl=plan.oneccl is not None
     )
     if plan.oneccl is None:
         why["backend"] = "the stack has no oneCCL bindings"
-    elif backend == "ccl":
-        why["backend"] = "the stack has oneCCL bindings; if their wheels can't be had, it is gloo"
     tiers = [facts.cpu.tier or "unsupported" for facts in hosts.values()]
     precision = dtype(tiers)
     why["dtype"] = (
@@ -59,7 +60,8 @@ def recommend(
     why["ppn"] = "one rank per NUMA node, as many as the smallest host has"
     why["omp_num_threads"] = layout.why
     return Recommendation(
-        plan.row.name,
+        plan.row.name if plan is chosen else None,
+        tuple(candidate.row.name for candidate in candidates),
         precision,
         layout.ppn,
         layout.omp_num_threads,

@@ -14,6 +14,9 @@ from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.facts.gather import gather
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
+from ipexctl.stack.catalog.table import rows as packaged_rows
+from ipexctl.stack.choice import choose_stack
+from ipexctl.stack.resolve.model import StackRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -73,7 +76,7 @@ def run_doctor(hosts: Sequence[Host], request: DoctorRequest, pool: SessionPool)
     return DoctorReport(
         hosts=tuple(host_report(answers[host.name], contexts[host.name], request, failed) for host in hosts),
         cluster=merge_findings(cluster),
-        recommendation=recommend(facts, internal, request.rows),
+        recommendation=recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows or packaged_rows())),
         seconds=time.monotonic() - started,
         network_seconds=network_seconds,
     )

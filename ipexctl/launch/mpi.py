@@ -64,6 +64,8 @@ def find_launcher(request: LaunchRequest, names: Sequence[str]) -> Launcher | La
 def _of_env(request: LaunchRequest) -> Iterator[Launcher]:
     env = request.env
     why = f"it came with the environment {env.name}" if env.name else "it is in the environment"
+    if not env.is_installed:
+        why = f"the environment {env.name} will have it"
     if root := env.variables.get("I_MPI_ROOT"):
         yield Launcher("intel", f"{root}/bin/mpiexec.hydra", True, why, env.packages.get("impi-rt"))
     elif "impi-rt" in env.packages and env.prefix:

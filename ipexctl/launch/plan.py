@@ -93,6 +93,10 @@ class LaunchPlan:
     dtype_hint: str
     python: str
     env: str | None
+    stack: str | None
+    """The stack of the environment; None for an environment of the user, and if `candidates` has several."""
+    candidates: tuple[str, ...]
+    """The stacks among which the indexes decide when the environment is installed; the plan is for the last one."""
     command: tuple[str, ...]
     """What a rank executes."""
     cwd: str

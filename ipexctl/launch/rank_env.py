@@ -96,4 +96,6 @@ def _environment(context: LaunchContext) -> Iterator[Setting]:
     for name, value in env.variables.items():
         in_front = name in env.prepended
         reason = f"files of {place} are found first" if in_front else f"env.json of {place} sets it"
+        if not env.is_installed:
+            reason = f"{place} will set it"
         yield Setting(name, value, reason, prepend=in_front)

@@ -23,6 +23,8 @@ class Record(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def row(self) -> str: ...
+    @property
     def backend(self) -> str: ...
     @property
     def module(self) -> str | None: ...
@@ -48,6 +50,10 @@ class RankEnv:
     prepended: tuple[str, ...] = ()
     ccl: bool = False
     """True if it has oneCCL bindings."""
+    is_installed: bool = True
+    """False for a plan with the environment that install would make."""
+    stacks: tuple[str, ...] = ()
+    """Its stack, or those among which the indexes decide; empty for an environment of the user."""
     mpi_backend: bool | None = False
     """True if its torch was built with MPI; no wheel is. None: not known."""
 
@@ -62,6 +68,7 @@ class RankEnv:
             variables=record.variables,
             prepended=record.prepended,
             ccl=record.backend == "ccl",
+            stacks=(record.row,),
         )
 
 

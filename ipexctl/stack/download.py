@@ -14,7 +14,7 @@ from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.env.staging import downloads_of, is_intact
-from ipexctl.stack.install_context import InstallContext, announce_sizes, inspect_hosts, summary_of
+from ipexctl.stack.install_context import InstallContext, announce_stack, inspect_hosts, summary_of
 from ipexctl.stack.lock.pipeline import lock_stack, web_of
 from ipexctl.stack.resolve.model import Refusal
 
@@ -52,7 +52,7 @@ def download(
         if isinstance(locked, Refusal):
             return context.report(refusal=locked)
         context.notes += locked.plan.notes
-        announce_sizes(context, locked, by="the control machine downloads them")
+        announce_stack(context, locked, by="the control machine downloads them")
         if not request.dry_run:
             _fetch(context, locked, directory)
     except HostError as error:

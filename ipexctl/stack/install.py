@@ -11,6 +11,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice, ignore_event
 from ipexctl.remote.session import capture
+from ipexctl.stack.choice import installed_record
 from ipexctl.stack.env.build import (
     EnvSpec,
     build_everywhere,
@@ -23,14 +24,14 @@ from ipexctl.stack.env.build import (
 from ipexctl.stack.env.environment import machine_token, parse_result
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvFields, env_directory, find_existing
-from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_sizes, inspect_hosts, summary_of
+from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_stack, inspect_hosts, summary_of
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import uv_for_node
 from ipexctl.stack.lock.pipeline import lock_stack
 from ipexctl.stack.report import InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
-from ipexctl.stack.resolve.model import Refusal
+from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +61,8 @@ def install(
     users = [context.facts[host.name].account.user for host in context.pending]
     if refusal := check_same_home(homes, users):
         return context.report(refusal=refusal)
+    if not request.upgrade and request.env == EnvRequest(StackRequest()):
+        request = context.request = _keep_installed(context)
     known = None if request.upgrade else find_existing(request.to_json(), request.name, context.facts)
     if known is not None and (report := _reuse(context, known)) is not None:
         return report
@@ -78,6 +81,13 @@ def install(
     return _install_locked(context, locked)
 
 
+def _keep_installed(context: InstallContext) -> InstallRequest:
+    """The request of the installed environment, for a call that names neither a stack nor packages."""
+    request = context.request
+    record = installed_record(request.env.stack, request.name, context.facts, request.rows)
+    return request if record is None else replace(request, env=EnvRequest.from_json(record.requests[-1]))
+
+
 def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:
     """Install a new lock on all hosts."""
     plan, lock = locked.plan, locked.lock
@@ -85,7 +95,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     name = env_directory(plan.row.name, lock.digest)
     summary = summary_of(plan, lock)
     fetches = f"{context.first.name} downloads them"
-    announce_sizes(context, locked, by=fetches if locked.by_node0 else "they pass through the control machine")
+    announce_stack(context, locked, by=fetches if locked.by_node0 else "they pass through the control machine")
     if context.request.dry_run:
         for host in context.pending:
             if problems := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):

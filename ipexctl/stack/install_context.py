@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,15 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.progress import Notice, Timed
 from ipexctl.remote.transfer.store_client import StoreLocation
+from ipexctl.stack.catalog.user_table import rows_digest
 from ipexctl.stack.env.preflight import gigabytes, takes_wheels
 from ipexctl.stack.env.record import DEFAULT
 from ipexctl.stack.lock.indexes import TORCH_CPU
+from ipexctl.stack.lock.wheels import is_cpu_build
 from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import usable_pythons
+from ipexctl.stack.resolve.model import StackPlan, StackRequest
+from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
     from ipexctl.stack.catalog.table import StackSpec
     from ipexctl.stack.lock.lock import Lock
     from ipexctl.stack.lock.pipeline import LockedStack
-    from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources, StackPlan
+    from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources
+
+_LARGE = 2_000_000_000
+"""Bytes of a download that is announced with a smaller stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,8 @@ class InstallRequest:
 
     def to_json(self) -> dict[str, Any]:
         """The request as env.json records it. A changed version table of the user is another request."""
-        own = [replace(row, origin="") for row in self.rows if row.origin]
-        table = {"rows": hashlib.sha256(repr(own).encode()).hexdigest()[:16]} if own else {}
-        return {**self.env.to_json(), **table}
+        digest = rows_digest(self.rows)
+        return {**self.env.to_json(), **({"rows": digest} if digest else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +208,38 @@ def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
     )
 
 
-def announce_sizes(context: InstallContext, locked: LockedStack, *, by: str) -> None:
-    """Announce the size of the download, its route, and a CUDA build that no CPU needs."""
-    lock = locked.lock
+def announce_stack(context: InstallContext, locked: LockedStack, *, by: str) -> None:
+    """Announce the stack, its reason, the size and the route of its download; a large one with a smaller stack."""
+    plan, lock = locked.plan, locked.lock
     unknown = " plus wheels of unknown size" if any(wheel.size is None for wheel in lock.wheels) else ""
-    context.watch(Notice(f"{len(lock.wheels)} wheels, {gigabytes(lock.size)}{unknown}; {by}"))
+    is_default = context.request.env.stack == StackRequest() and plan.ipex is None
+    insist = "; with IPEX: --stack ipex" if is_default else ""
+    context.watch(
+        Notice(
+            f"{plan.row.name} for Python {plan.python}: {len(lock.wheels)} wheels, {gigabytes(lock.size)}{unknown}; "
+            f"{by}; {plan.why}{insist}"
+        )
+    )
+    if not lock.is_cuda and lock.size <= _LARGE:
+        return
+    text = f"{gigabytes(lock.size)} to download"
     if lock.is_cuda:
         cuda = sum(wheel.size or 0 for wheel in lock.wheels if wheel.name.startswith(("nvidia-", "triton")))
         text = (
-            f"only the CUDA build of torch {locked.plan.torch} is available: {gigabytes(lock.size)}, of which "
-            f"{gigabytes(cuda)} are useless on a CPU; the CPU wheels are at {TORCH_CPU}"
+            f"only the CUDA build of torch {plan.torch} is available: {text}, of which {gigabytes(cuda)} are useless "
+            "on a CPU"
         )
-        context.notes.append(text)
-        context.watch(Notice(text, warning=True))
+    text += f"; {_smaller_stack(context, locked)}"
+    context.notes.append(text)
+    context.watch(Notice(text, warning=True))
+
+
+def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
+    """The newest PyTorch without IPEX if it is available as a build for CPUs, else the place of such builds."""
+    request = StackRequest(stack="torch", python=context.request.env.stack.python)
+    other = resolve(request, context.facts, locked.index_answer.availability, rows=context.request.rows)
+    if isinstance(other, StackPlan) and other.torch_wheel is not None and is_cpu_build(other.torch_wheel):
+        size = f", about {gigabytes(other.torch_wheel.size)}" if other.torch_wheel.size else ""
+        if other.row.name != locked.plan.row.name:
+            return f"smaller: --stack {other.row.name}, a build for CPUs{size}"
+    return f"the builds for CPUs, about 200 MB, are at {TORCH_CPU}"

@@ -1,4 +1,4 @@
-"""`ipexctl versions`: the version table, and the stack that would be chosen."""
+"""`ipexctl versions`: the version table, and the stack that is installed or would be chosen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.outcome import exit_code
+from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import Refusal
 from ipexctl.stack.resolve.resolver import resolve
 
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.resolve.model import StackPlan, StackRequest
+    from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 
 
 @dataclass(frozen=True, slots=True)
 class VersionsReport:
     rows: tuple[StackSpec, ...]
-    outcome: StackPlan | Refusal
+    outcome: StackPlan | Undecided | Refusal
     hosts: tuple[HostFacts, ...] = ()
     """The inspected hosts; empty if only the table decided."""
     seconds: float = 0.0
@@ -37,8 +38,8 @@ class VersionsReport:
 
 
 def versions(request: StackRequest, rows: Sequence[StackSpec]) -> VersionsReport:
-    """Choose by the table alone."""
-    return VersionsReport(tuple(rows), resolve(request, {}, None, rows=rows))
+    """Choose by the table and the last answer of the indexes."""
+    return VersionsReport(tuple(rows), choose_stack(request, {}, rows))
 
 
 def versions_for(
@@ -60,9 +61,9 @@ def versions_for(
     answers = {answer.host.name: answer for answer in gather(hosts, pool, home=home, timeout=timeout)}
     ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
     facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
-    outcome: StackPlan | Refusal = Refusal("no host answered, so no stack can be chosen")
+    outcome: StackPlan | Undecided | Refusal = Refusal("no host answered, so no stack can be chosen")
     if facts:
-        outcome = resolve(request, facts, None, rows=rows)
+        outcome = choose_stack(request, facts, rows)
     return VersionsReport(tuple(rows), outcome, ordered, time.monotonic() - began)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -12,9 +13,9 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.model import parts_of
 from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RankOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
-from ipexctl.text import counted, printable
+from ipexctl.text import printable
 from ipexctl.ui.messages import excerpt, print_message, wants_color
-from ipexctl.ui.results import print_json
+from ipexctl.ui.run.summary import counted
 
 if TYPE_CHECKING:
     from ipexctl.playbook.prepare import Prepared
@@ -82,7 +83,7 @@ class PlayView:
 
     def end(self, report: PlayReport, *, interrupted: bool) -> None:
         if self._json:
-            print_json(as_json(report))
+            sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
         else:
             self._recap(report)
         if interrupted:
@@ -270,7 +271,8 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
         plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})
         patterns.append(play.hosts)
     if as_json:
-        print_json({"schema": "ipexctl.play.tasks/1", "playbook": ready.playbook.shown, "plays": plays})
+        document = {"schema": "ipexctl.play.tasks/1", "playbook": ready.playbook.shown, "plays": plays}
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         return
     if quiet:
         count = sum(len(entry["tasks"]) for entry in plays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import textwrap
@@ -9,18 +10,18 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.stack.resolve.compatibility import span
-from ipexctl.stack.resolve.model import Refusal
+from ipexctl.stack.resolve.model import Refusal, StackPlan
 from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, wants_color
-from ipexctl.ui.results import print_json
+from ipexctl.ui.safe_output import for_terminal
 from ipexctl.ui.table import output_width, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.resolve.model import StackPlan
+    from ipexctl.stack.resolve.model import Undecided
     from ipexctl.stack.versions import VersionsReport
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
@@ -29,13 +30,15 @@ _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cp
 def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, options: str = "") -> None:
     """Print table and choice to stdout; a refusal and failed hosts to stderr."""
     outcome = report.outcome
-    chosen = None if isinstance(outcome, Refusal) else outcome.row
+    chosen = outcome.row if isinstance(outcome, StackPlan) else None
     if not quiet:
         rows = [_cells(row, chosen) for row in _with_twin(report.rows, chosen)]
         show_table(_HEADINGS, rows, no_color=no_color)
         sys.stdout.write("\n")
-    if not isinstance(outcome, Refusal):
+    if isinstance(outcome, StackPlan):
         sys.stdout.write("".join(f"{line}\n" for line in _choice_lines(outcome, None if quiet else options)))
+    elif not isinstance(outcome, Refusal):
+        sys.stdout.write("".join(f"{line}\n" for line in _wrapped(f"which one: {outcome.why}")))
     sys.stdout.flush()
     for host in report.hosts:
         if host.facts is None:
@@ -51,10 +54,11 @@ def show_json(report: VersionsReport) -> None:
     document = {
         "schema": "ipexctl.versions/1",
         "rows": [_row_json(row) for row in report.rows],
-        "choice": None if isinstance(outcome, Refusal) else _choice_json(outcome),
+        "choice": _choice_json(outcome) if isinstance(outcome, StackPlan) else None,
+        "candidates": [_choice_json(plan) for plan in _candidates(outcome)],
         "why": outcome.reason if isinstance(outcome, Refusal) else outcome.why,
         "fix": outcome.fix if isinstance(outcome, Refusal) else "",
-        "notes": [] if isinstance(outcome, Refusal) else list(outcome.notes),
+        "notes": list(outcome.notes) if isinstance(outcome, StackPlan) else [],
         "at_fault": list(outcome.hosts) if isinstance(outcome, Refusal) else [],
         "refused": refused,
         "hosts": [
@@ -63,7 +67,15 @@ def show_json(report: VersionsReport) -> None:
         ],
         "seconds": round(report.seconds, 3),
     }
-    print_json(document)
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
+    sys.stdout.buffer.flush()
+
+
+def _candidates(outcome: StackPlan | Undecided | Refusal) -> tuple[StackPlan, ...]:
+    if isinstance(outcome, Refusal):
+        return ()
+    return (outcome,) if isinstance(outcome, StackPlan) else outcome.candidates
 
 
 def _with_twin(rows: Sequence[StackSpec], chosen: StackSpec | None) -> list[StackSpec]:

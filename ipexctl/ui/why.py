@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
-from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,7 +91,8 @@ def _cause(cause: Cause) -> dict[str, Any]:
 
 
 def show_json(answer: Answer) -> None:
-    print_json(as_json(answer))
+    sys.stdout.write(json.dumps(as_json(answer), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
 
 
 def show(answer: Answer, *, no_color: bool = False) -> None:

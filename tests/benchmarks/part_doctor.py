@@ -17,6 +17,9 @@ from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.parse import parse
 from ipexctl.hosts.host import Host
+from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.choice import choose_stack
+from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.ui.doctor import show_doctor
 
 from .harness import Contender, cell, in_turns, say, spend, walls_ratio
@@ -70,7 +73,8 @@ def rules_and_rendering() -> float:
         HostReport(host, "fail" if worst(findings) == "fail" else "ok", 0.1, facts, findings)
         for host, facts, findings in zip(hosts, answers, each, strict=True)
     )
-    advice = recommend({host.name: facts for host, facts in zip(hosts, answers, strict=True)}, {})
+    by_name = {host.name: facts for host, facts in zip(hosts, answers, strict=True)}
+    advice = recommend(by_name, {}, choose_stack(StackRequest(), by_name, rows()))
     with contextlib.redirect_stdout(io.StringIO()):
         show_doctor(DoctorReport(reports, cluster, advice, 1.0), quiet=False, verbose=False, no_color=True)
     return time.perf_counter() - started

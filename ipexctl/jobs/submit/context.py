@@ -17,7 +17,6 @@ from ipexctl.remote.background import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import records_of
-from ipexctl.stack.resolve.model import EnvRequest
 from ipexctl.trust.config import config_in, read_config
 from ipexctl.trust.plan import ssh_names_for
 
@@ -97,8 +96,8 @@ def gather(
     if isinstance(env, StartFailure) and dry_run and not has_environment(request.env, facts):
         from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
 
-        env = planned_environment(request, facts, home, known_rows(os.environ))
-        notes = (f"the environment {request.env} does not exist yet: this plan uses the one that install would make",)
+        planned = planned_environment(request, facts, home, known_rows(os.environ))
+        env, notes = planned if isinstance(planned, tuple) else (planned, ())
     if isinstance(env, StartFailure):
         return env
     try:
@@ -174,33 +173,46 @@ def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
 
 def planned_environment(
     request: RunRequest, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
-) -> RankEnv | StartFailure:
-    """The environment that `ipexctl install` would make. Pure."""
-    from ipexctl.stack.lock.wheels import split_requirement  # slow to import, and seldom needed
-    from ipexctl.stack.resolve.model import Refusal, StackRequest
-    from ipexctl.stack.resolve.resolver import resolve
+) -> tuple[RankEnv, tuple[str, ...]] | StartFailure:
+    """The environment that `ipexctl install` would make, as far as that is known, and notes."""
+    from ipexctl.stack.choice import choose_stack  # slow to import, and seldom needed
+    from ipexctl.stack.lock.wheels import split_requirement
+    from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest
 
-    plan = resolve(StackRequest(request.torch, request.stack), facts, None, rows=rows)
-    if isinstance(plan, Refusal):
-        reason = f"there is no environment {request.env}, and it cannot be installed: {plan.reason}"
-        return StartFailure(reason, plan.fix, plan.hosts)
+    chosen = choose_stack(StackRequest(request.torch, request.stack), facts, rows, env=request.env)
+    if isinstance(chosen, Refusal):
+        reason = f"there is no environment {request.env}, and it cannot be installed: {chosen.reason}"
+        return StartFailure(reason, chosen.fix, chosen.hosts)
+    note = f"the environment {request.env} does not exist yet: this plan uses the one that install would make"
+    candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
+    plan = candidates[-1]
+    if plan is chosen:
+        note += f": {plan.row.name}, {plan.why}"
+    else:
+        note += f". Which stack that is {chosen.why}; this plan is for {plan.row.name}"
     prefix = f"{home}/envs/{request.env}"
     packages = {split_requirement(line)[0]: "" for line in plan.requirements}
     packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
     variables: dict[str, str] = {}
     if plan.bundled_mpi:
         variables["I_MPI_ROOT"] = f"{prefix}/lib/python{plan.python}/site-packages/{plan.row.module}/opt/mpi"
-    return RankEnv(f"{prefix}/bin/python", prefix, request.env, packages, variables, (), ccl=plan.backend == "ccl")
+    env = RankEnv(
+        f"{prefix}/bin/python",
+        prefix,
+        request.env,
+        packages,
+        variables,
+        ccl=plan.backend == "ccl",
+        is_installed=False,
+        stacks=tuple(candidate.row.name for candidate in candidates),
+    )
+    return env, (note,)
 
 
-def earlier_request(answers: Iterable[HostFacts], env: str) -> tuple[EnvRequest | None, bool]:
-    """The request that made this environment on other hosts, and whether every host has the environment. Pure."""
-    request: EnvRequest | None = None
-    is_everywhere = True
-    for answer in answers:
-        found = records_of(answer.facts) if answer.facts is not None else ()
-        record = next((record for entry, record in found if env in (entry.name, *entry.names) and entry.runs), None)
-        is_everywhere = is_everywhere and record is not None
-        if record is not None and record.requests and request is None:
-            request = EnvRequest.from_json(record.requests[-1])
-    return request, is_everywhere
+def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
+    """Whether every host has the environment. Pure."""
+    return all(
+        answer.facts is not None
+        and any(env in (entry.name, *entry.names) and entry.runs for entry, _ in records_of(answer.facts))
+        for answer in answers
+    )

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -16,7 +18,7 @@ from ipexctl.stack.catalog.table import newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ipexctl.stack.catalog.json_positions import JsonNode
     from ipexctl.stack.catalog.table import StackSpec
@@ -57,6 +59,12 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
     except UnicodeDecodeError:
         raise UserError(f"{path}{by}: not UTF-8 text") from None
     return merged(text, str(path))
+
+
+def rows_digest(rows: Iterable[StackSpec]) -> str | None:
+    """A hash of the user's rows; None if there are none."""
+    own = [replace(row, origin="") for row in rows if row.origin]
+    return hashlib.sha256(repr(own).encode()).hexdigest()[:16] if own else None
 
 
 def merged(text: str, path: str) -> tuple[StackSpec, ...]:

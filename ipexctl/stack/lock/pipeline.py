@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import Download, StoreLocation, WebSettings
+from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
     STACK_SOURCES,
@@ -26,13 +28,13 @@ from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_nod
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import join_names
-from ipexctl.stack.resolve.model import Refusal
+from ipexctl.stack.resolve.model import Refusal, Sources
 
 if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel
-    from ipexctl.stack.resolve.model import Availability, Sources, StackPlan
+    from ipexctl.stack.resolve.model import Availability, StackPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
         else:
             index_answer, by_node0 = _query_both(context, sources, projects)
     _report_failures(context, index_answer.availability, by_node0=by_node0)
+    _keep_answer(context, index_answer)
     plan = resolver.resolve(request, context.facts, index_answer.availability, rows=context.request.rows)
     if by_node0 and not isinstance(plan, Refusal) and uv_for_node(index_answer.availability, plan.glibc) is None:
         # node0 can't run uv; uv on this machine does not go to indexes that a host names.
@@ -88,6 +91,16 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if isinstance(plan, Refusal):
         return plan
     return _locked(context, plan, index_answer, by_node0=by_node0)
+
+
+def _keep_answer(context: InstallContext, index_answer: IndexAnswer) -> None:
+    """Keep the answer that decides, for commands that query no index. Sources of this call alone do not count."""
+    if context.request.sources != Sources():
+        return
+    cache = IndexCache(os.environ)
+    if context.facts:
+        name = context.first.name
+        cache.save(context.facts[name].machine or name, index_answer.availability)
 
 
 def _from_directories(
@@ -117,7 +130,10 @@ def query_here(context: InstallContext, sources: Sources, projects: tuple[str, .
     control, cancel = context.control, context.pool.cancel
     settings = pip_settings(control.session, control.python, cancel=cancel)
     wanted = sources_for(sources, settings, besides=_stack_sources(context))
-    return query_indexes(control.session, control.python, wanted, projects, settings, cancel=cancel)
+    index_answer = query_indexes(control.session, control.python, wanted, projects, settings, cancel=cancel)
+    if sources == Sources():
+        IndexCache(os.environ).save(CONTROL_MACHINE, index_answer.availability)
+    return index_answer
 
 
 def _query_node0(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import Availability, Candidate
 
 _LEGACY: Final = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
+_SMALLEST_CUDA: Final = 350_000_000
+"""Bytes. PyPI's builds of torch with CUDA have 600 MB and more, builds for CPUs about 200 MB."""
 _LOCALS: Final = ("cpu", None)
 """Local versions of builds for CPUs, preferred first: `2.8.0+cpu`, then `2.8.0`. `+cu126` and `+xpu` are for GPUs."""
 
@@ -104,6 +106,11 @@ class Wheels:
             known, tags = read
             if runs_on(tags, target) and _allows(candidate.requires_python, target.python):
                 yield candidate, known
+
+
+def is_cpu_build(torch: Candidate) -> bool:
+    """Whether a wheel of torch is without CUDA: `+cpu`, or a plain one that is too small for CUDA."""
+    return torch.version.endswith("+cpu") or (torch.size is not None and torch.size < _SMALLEST_CUDA)
 
 
 @lru_cache(maxsize=8192)

@@ -48,6 +48,8 @@ class Incompatibility:
     """A clause: `node3 has glibc 2.17; IPEX 2.8 needs 2.28`."""
     hosts: tuple[str, ...] = ()
     fix: str = ""
+    brief: str = ""
+    """The reason without the queried indexes, if it has them."""
 
 
 def profile(facts: Facts) -> HostProfile:

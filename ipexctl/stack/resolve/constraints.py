@@ -45,6 +45,11 @@ class Constraints:
     require_oneccl: bool
     oneccl: str | None = None
 
+    @property
+    def is_default(self) -> bool:
+        """Whether the request leaves open what kind of stack it is."""
+        return self.kind == "any" and not self.named and not self.require_oneccl
+
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Refusal:
     """Read the constraints of a request, or the refusal that needs no host."""
@@ -77,19 +82,20 @@ def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
 
 
 def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) -> tuple[Variant, ...]:
-    """IPEX with oneCCL, then IPEX, then stock PyTorch, each newest first."""
-    found = [Variant(row, True) for row in rows if row.ipex and row.oneccl_builds]
+    """IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, then the rest, each newest first."""
+    ccl = [Variant(row, True) for row in rows if row.ipex and row.oneccl_builds]
     if must:
-        return tuple(found)
-    found += [Variant(row.without_oneccl(), False) for row in rows if row.ipex]
-    if kind == "torch" or (named and not found):
+        return tuple(ccl)
+    gloo = [Variant(row.without_oneccl(), False) for row in rows if row.ipex]
+    stock = [Variant(row, False) for row in rows if not row.ipex]
+    if kind == "torch" or (named and not gloo):
         return tuple(Variant(row, False) for row in rows)
-    if kind == "any" and not named:
-        found += [Variant(row, False) for row in rows if not row.ipex]
-        found += [Variant(row.stock(), False) for row in rows if row.ipex]
-    elif kind == "any":
-        found += [Variant(row, False) for row in rows if not row.ipex]
-    return tuple(found)
+    if named or kind == "ipex":
+        return (*ccl, *gloo, *(stock if kind == "any" else ()))
+    maintained = [variant for variant in stock if not variant.row.retired]
+    old = [variant for variant in stock if variant.row.retired]
+    alone = [Variant(row.stock(), False) for row in rows if row.ipex]
+    return (*ccl, *maintained, *gloo, *old, *alone)
 
 
 def _check_stack(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:

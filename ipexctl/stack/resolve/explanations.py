@@ -1,4 +1,4 @@
-"""The sentences of the resolver: reasons for a row, notes on it, and refusals. Pure; decides nothing."""
+"""The sentences of the resolver: reasons for a stack, notes on it, and refusals. Pure; decides nothing."""
 
 from __future__ import annotations
 
@@ -37,29 +37,35 @@ def why(
     constraints: Constraints,
     *,
     any_hosts: bool,
-    otherwise: str | None,
+    otherwise: bool,
 ) -> str:
-    """One sentence: the reason for this row."""
+    """One sentence: the reason for this stack. `otherwise`: it runs over gloo if no index has its bindings."""
     row = chosen.row
     fits = " that fits every host" if any_hosts else ""
     if constraints.named:
         text = f"{row.title} was requested"
     elif not row.ipex:
-        text = f"the newest stock PyTorch{fits}"
-        if constraints.kind != "torch":
-            text = f"no row with IPEX fits; {text}"
+        is_old = any(variant.row.ipex and not variant.ccl for variant, _ in tried)  # they come after the maintained
+        text = f"the newest {'maintained ' if constraints.is_default and not is_old else ''}PyTorch{fits}"
     elif chosen.ccl:
-        text = f"the newest row with IPEX and oneCCL bindings{fits}"
+        text = f"the newest stack with IPEX and oneCCL bindings{fits}"
     else:
-        text = f"the newest row with IPEX{fits}"
+        text = f"the newest stack with IPEX{fits}"
     if newer := _first_newer(chosen, tried):
         text += f" ({newer})"
     if row.ipex and not chosen.ccl:
-        text += ", with gloo"
+        text += ", over gloo"
+    if constraints.is_default and not row.ipex and (best := _best_with_oneccl(tried)):
+        variant, problem = best
+        text += f"; not {variant.row.name}, the newest with oneCCL: {problem.brief or problem.reason}"
     if otherwise:
-        instead = f"{otherwise} with gloo" if otherwise != row.name else "the same with gloo"
-        text += f"; if no index has its bindings, it is {instead}"
+        text += "; over gloo if no index has its bindings"
     return text
+
+
+def _best_with_oneccl(tried: Sequence[tuple[Variant, Incompatibility]]) -> tuple[Variant, Incompatibility] | None:
+    """The newest stack with published oneCCL bindings that was not taken, with the reason."""
+    return next(((variant, problem) for variant, problem in tried if variant.ccl and variant.row.oneccl), None)
 
 
 def _first_newer(chosen: Variant, tried: Sequence[tuple[Variant, Incompatibility]]) -> str:
@@ -76,28 +82,21 @@ def instead_of_what(
 ) -> Iterator[str]:
     """Sentences about the parts that the user does not get."""
     row = chosen.row
-    if chosen.ccl or constraints.kind == "torch" or (constraints.named and not row.ipex):
+    if chosen.ccl or not row.ipex:
         return
-    if row.ipex:
-        missed = [(each, problem) for each, problem in tried if each.ccl]
-        own = next((problem for each, problem in missed if each.row.name == row.name), None)
-        best = next(((each, problem) for each, problem in missed if each.row.oneccl and not problem.hosts), None)
-        if own and (constraints.named or own.hosts):
-            yield f"gloo instead of oneCCL: {own.reason}"
-        elif best and wheels.queried and not wheels.has_any("oneccl-bind-pt"):
-            nowhere = not_available(wheels, "oneccl_bind_pt")
-            yield f"gloo instead of oneCCL: {nowhere}; the newest row with it is {best[0].row.name}"
-        elif best:
-            yield f"gloo instead of oneCCL: {best[0].row.name}: {best[1].reason}"
-        elif missed:
-            newest = next((each for each in missed if each[0].row.oneccl), missed[0])
-            yield f"gloo instead of oneCCL: {newest[0].row.name}: {newest[1].reason}"
-        return
-    first = next(((each, problem) for each, problem in tried if each.row.ipex and not each.ccl), None)
-    if first:
-        yield f"stock PyTorch with gloo, without IPEX: {first[1].reason}" + (
-            f": {first[1].fix}" if first[1].fix else ""
-        )
+    missed = [(each, problem) for each, problem in tried if each.ccl]
+    own = next((problem for each, problem in missed if each.row.name == row.name), None)
+    best = next(((each, problem) for each, problem in missed if each.row.oneccl and not problem.hosts), None)
+    if own and (constraints.named or own.hosts):
+        yield f"gloo instead of oneCCL: {own.reason}"
+    elif best and wheels.queried and not wheels.has_any("oneccl-bind-pt"):
+        nowhere = not_available(wheels, "oneccl_bind_pt")
+        yield f"gloo instead of oneCCL: {nowhere}; the newest stack with it is {best[0].row.name}"
+    elif best:
+        yield f"gloo instead of oneCCL: {best[0].row.name}: {best[1].reason}"
+    elif missed:
+        newest = next((each for each in missed if each[0].row.oneccl), missed[0])
+        yield f"gloo instead of oneCCL: {newest[0].row.name}: {newest[1].reason}"
 
 
 def retired(row: StackSpec, maintained: StackSpec | None, why_not: str) -> Iterator[str]:
@@ -107,7 +106,7 @@ def retired(row: StackSpec, maintained: StackSpec | None, why_not: str) -> Itera
     if maintained is not None:
         yield f"{_RETIRED}; `--stack torch` installs the maintained {maintained.name}"
     else:
-        yield f"{_RETIRED}; no maintained row fits: {why_not}"
+        yield f"{_RETIRED}; no maintained stack fits: {why_not}"
 
 
 def withdrawn(pick: Pick) -> Iterator[str]:
@@ -206,8 +205,12 @@ def missing_wheels(variant: Variant, targets: Sequence[Target], wheels: Wheels) 
         reasons.append(f"oneCCL bindings for CPUs were never published for torch {row.line}")
     if not reasons:
         reasons = [f"the available parts of {row.title} do not work together"]
+    nowhere = [f"no index in reach has {' and '.join(absent)}"] if absent else []
     return Incompatibility(
-        "; ".join(reasons), (), "name a directory or an index that has it: --wheelhouse DIR, --index-url URL"
+        "; ".join(reasons),
+        (),
+        "name a directory or an index that has it: --wheelhouse DIR, --index-url URL",
+        brief="; ".join([*nowhere, *reasons[1:]]) if absent else "",
     )
 
 

@@ -136,11 +136,30 @@ class StackPlan:
     glibc: str
     """The oldest of the hosts, else the minimum of the row; wheels must run on it."""
     why: str
-    """One sentence: the reason for this row."""
+    """One sentence: the reason for this stack."""
     bundled_mpi: str | None = None
     """The version of the Intel MPI inside the bindings, which starts the ranks; None if there is none."""
+    torch_wheel: Candidate | None = None
+    """None if no index was queried."""
     notes: tuple[str, ...] = ()
     """Sentences for the user: IPEX is retired, gloo instead of ccl, a yanked wheel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Stacks that run on the hosts; the indexes, which were not queried, decide which of them it is."""
+
+    candidates: tuple[StackPlan, ...]
+    """Best first; the last one needs the least of the indexes."""
+
+    @property
+    def why(self) -> str:
+        first, last = self.candidates[0], self.candidates[-1]
+        torch = "" if last.ipex else " and a build of torch for CPUs"
+        return (
+            f"depends on what the indexes have: {first.row.name} if they have its oneCCL bindings{torch}, "
+            f"else {last.row.name}; `ipexctl install --dry-run` queries them"
+        )
 
 
 @dataclass(frozen=True, slots=True)

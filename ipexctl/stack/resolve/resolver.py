@@ -6,12 +6,12 @@ sentences.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.catalog.table import version_key
-from ipexctl.stack.lock.wheels import Target, Wheels, split_requirement
+from ipexctl.stack.lock.wheels import Target, Wheels, is_cpu_build, split_requirement
 from ipexctl.stack.resolve import explanations as explanations
 from ipexctl.stack.resolve.compatibility import (
     Incompatibility,
@@ -24,7 +24,7 @@ from ipexctl.stack.resolve.compatibility import (
     without_python,
 )
 from ipexctl.stack.resolve.constraints import Variant, read_constraints, stacks
-from ipexctl.stack.resolve.model import Refusal, StackPlan
+from ipexctl.stack.resolve.model import Refusal, StackPlan, Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,16 @@ TORCH: Final = "torch"
 IPEX: Final = "intel-extension-for-pytorch"
 ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
-__all__ = ["Pick", "indexes", "interpreters_for", "incompatibility", "projects", "resolve", "row_named"]
+__all__ = [
+    "Pick",
+    "indexes",
+    "interpreters_for",
+    "incompatibility",
+    "projects",
+    "resolve",
+    "resolve_by_table",
+    "row_named",
+]
 OPTIONAL: Final = ("intel-openmp", "numpy")
 """Packages that a stack can do without."""
 
@@ -74,8 +83,8 @@ class Pick:
 
     @property
     def is_for_cpus(self) -> bool:
-        """Whether its torch is a `+cpu` build; PyPI's plain version is the CUDA build."""
-        return self.pin(TORCH, self.torch).endswith("+cpu")
+        """Whether its torch is known to be a build for CPUs; PyPI's is the CUDA build."""
+        return TORCH in self.wheels and is_cpu_build(self.wheels[TORCH])
 
     @property
     def bundled_mpi(self) -> str | None:
@@ -111,6 +120,29 @@ def resolve(
     cluster = _Cluster(hosts, profiles(hosts), Wheels(availability))
     if constraints.python is not None and (lacking := without_python(constraints.python, cluster.host_groups)):
         return lacking
+    return _first_fit(request, constraints, cluster, table)
+
+
+def resolve_by_table(
+    request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
+) -> StackPlan | Undecided | Refusal:
+    """Choose without an answer of indexes, or the stacks among which they decide: with oneCCL bindings and without."""
+    plan = resolve(request, hosts, None, rows=rows)
+    constraints = read_constraints(request, rows)
+    if isinstance(plan, Refusal) or isinstance(constraints, Refusal) or plan.oneccl is None:
+        return plan
+    without = replace(constraints, variants=tuple(each for each in constraints.variants if not each.ccl))
+    if constraints.named or not without.variants:
+        return plan
+    other = _first_fit(request, without, _Cluster(hosts, profiles(hosts), Wheels(None)), rows)
+    if isinstance(other, Refusal) or other.row.name == plan.row.name:
+        return plan
+    return Undecided((plan, other))
+
+
+def _first_fit(
+    request: StackRequest, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]
+) -> StackPlan | Refusal:
     tried: list[tuple[Variant, Incompatibility]] = []
     for variant in constraints.variants:
         found = _fit(variant, constraints, cluster)
@@ -170,6 +202,10 @@ def _fit(variant: Variant, constraints: Constraints, cluster: _Cluster) -> _Fit 
     ]
     if not picks:
         return explanations.missing_wheels(variant, targets, cluster.wheels)
+    if constraints.is_default and variant.ccl and cluster.wheels.queried:
+        picks = [pick for pick in picks if pick.is_for_cpus]
+        if not picks:
+            return Incompatibility(f"only the CUDA build of torch {row.line} is available")
     # A build for CPUs on an older Python is better than gigabytes of CUDA.
     pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
     return _missing_extra(row, pick, cluster.wheels) or _Fit(variant, pick)
@@ -261,7 +297,7 @@ def _plan(
     extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
     notes = [
         *explanations.instead_of_what(found.variant, tried, constraints, cluster.wheels),
-        *explanations.retired(row, *_maintained(cluster, table)),
+        *explanations.retired(row, *_maintained(constraints, cluster, table)),
         *explanations.withdrawn(pick),
         *explanations.made_by_hand(row, pick),
         *explanations.known_bad(row, pick),
@@ -289,9 +325,10 @@ def _plan(
             tried,
             constraints,
             any_hosts=bool(cluster.hosts),
-            otherwise=_otherwise(found, constraints, cluster),
+            otherwise=_runs_without_bindings(found, constraints, cluster),
         ),
         bundled_mpi=pick.bundled_mpi,
+        torch_wheel=pick.wheels.get(TORCH),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -307,26 +344,23 @@ def _mpi(row: StackSpec, pick: Pick, cluster: _Cluster) -> tuple[str | None, str
     return None, explanations.no_mpi([each for _, each in row.mpi][-1:], cluster.hosts, cluster.wheels)
 
 
-def _otherwise(found: _Fit, constraints: Constraints, cluster: _Cluster) -> str | None:
-    """The row that is taken if no index has the bindings; None if the indexes were queried."""
-    if cluster.wheels.queried or not found.variant.ccl or constraints.require_oneccl:
-        return None
-    for variant in constraints.variants:
-        if not variant.ccl and variant.row.ipex and isinstance(_fit(variant, constraints, cluster), _Fit):
-            return variant.row.name
-    return None
+def _runs_without_bindings(found: _Fit, constraints: Constraints, cluster: _Cluster) -> bool:
+    """Whether the indexes, which were not queried, may lack the bindings of the requested stack."""
+    return not cluster.wheels.queried and found.variant.ccl and constraints.named and not constraints.require_oneccl
 
 
-def _maintained(cluster: _Cluster, table: Sequence[StackSpec]) -> tuple[StackSpec | None, str]:
-    """The newest maintained PyTorch for these hosts by the table, or the reason why there is none."""
+def _maintained(
+    constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]
+) -> tuple[StackSpec | None, str]:
+    """The newest maintained PyTorch that these hosts can have, or the reason why there is none."""
     why_not = ""
-    for row in table:
-        if row.ipex or row.retired:
-            continue
-        problem, _ = incompatibilities(row, cluster.host_groups, row.pythons)
-        if problem is None:
-            return row, ""
-        why_not = why_not or problem.reason
+    maintained = tuple(Variant(row, False) for row in table if not (row.ipex or row.retired))
+    of_torch = replace(constraints, variants=maintained, kind="torch", named=False, python=None)
+    for variant in maintained:
+        found = _fit(variant, of_torch, cluster)
+        if isinstance(found, _Fit):
+            return (_for_cpus(found, of_torch, cluster, table) or found).variant.row, ""
+        why_not = why_not or found.reason
     return None, why_not
 
 

@@ -21,7 +21,7 @@ def call(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ipexctl", "versions", *args],
         capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=60,
-        env={**os.environ, "COLUMNS": "80", "XDG_CONFIG_HOME": "/nonexistent", **env},
+        env={**os.environ, "COLUMNS": "80", "XDG_CONFIG_HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent", **env},
     )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def document(*args: str, **env: str) -> Any:
 
 
 def test_the_table_the_choice_and_why_fit_80_columns() -> None:
-    done = call()
+    done = call("--require-oneccl")
     assert (done.returncode, done.stderr) == (0, "")
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     for row in rows():
@@ -54,6 +54,17 @@ def test_json_has_the_rows_the_choice_and_why() -> None:
     first = said["rows"][0]
     assert {"name", "torch", "ipex", "oneccl", "pythons", "glibc", "isa", "retired", "module", "setvars", "indexes",
             "known_bad", "sources", "backend", "mpi", "constraints"} <= set(first)  # fmt: skip
+
+
+def test_without_an_answer_of_indexes_the_choice_is_open() -> None:
+    said = document()
+    assert (said["choice"], [candidate["name"] for candidate in said["candidates"]]) == (
+        None,
+        ["ipex-2.7", "torch-2.15"],
+    )
+    assert not said["refused"]
+    done = call()
+    assert (done.returncode, missing(done.stdout, "ipex-2.7 torch-2.15 --dry-run")) == (0, [])
 
 
 def test_stock_pytorch_has_no_ipex_and_gets_pips_mpi() -> None:
@@ -88,7 +99,7 @@ def test_a_version_nobody_knows_is_2_and_an_impossible_pair_1(args: list[str], c
 
 
 def test_named_hosts_are_looked_at() -> None:
-    said = document("--hosts", "localhost")
+    said = document("--hosts", "localhost", "--stack", "torch")
     assert [(host["name"], host["status"]) for host in said["hosts"]] == [("localhost", "ok")]
     assert said["choice"]["interpreters"].keys() == {"localhost"}
     wrong = call("--hosts", "localhost", "--torch", "9.9")
@@ -96,7 +107,7 @@ def test_named_hosts_are_looked_at() -> None:
 
 
 def test_a_host_that_cannot_be_reached_is_3_and_the_others_have_a_choice() -> None:
-    done = call("--hosts", "localhost,no-such-name.invalid")
+    done = call("--hosts", "localhost,no-such-name.invalid", "--stack", "torch")
     assert done.returncode == 3
     assert "no-such-name.invalid: unreachable" in done.stderr
     assert "\n* " in done.stdout

@@ -1,4 +1,4 @@
-"""The stack doctor recommends is the one install would take, and what its rules say of versions is the table's."""
+"""Doctor recommends settings for the chosen stack, and what its rules say of versions is the table's."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ipexctl.doctor.recommend import recommend
 from ipexctl.facts.software import Python
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import merged
-from ipexctl.stack.resolve.model import StackPlan, StackRequest
-from ipexctl.stack.resolve.resolver import resolve
+from ipexctl.stack.resolve.model import Refusal, StackRequest
+from ipexctl.stack.resolve.resolver import resolve_by_table
 
 if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
@@ -26,30 +26,29 @@ def with_pythons(*versions: str) -> Facts:
 
 
 @pytest.mark.parametrize(
-    "facts",
+    ("facts", "stack", "candidates", "backend"),
     [
-        healthy(),
-        with_pythons("3.14"),
-        with_pythons("3.8"),
-        amended(healthy(), system={"libc_version": "2.17"}),
-        amended(healthy(), cpu={"arch": "aarch64"}),
+        (healthy(), None, ("ipex-2.7", "torch-2.15"), "gloo"),
+        (with_pythons("3.14"), "torch-2.15", ("torch-2.15",), "gloo"),
+        (amended(healthy(), cpu={"arch": "aarch64"}), None, (), None),
     ],
 )
-def test_the_stack_is_the_one_install_takes_by_the_table(facts: Facts) -> None:
-    advice = recommend({"n1": facts}, {})
-    plan = resolve(StackRequest(), {"n1": facts}, None)
+def test_the_recommendation_is_for_the_chosen_stack(
+    facts: Facts, stack: str | None, candidates: tuple[str, ...], backend: str | None
+) -> None:
+    chosen = resolve_by_table(StackRequest(), {"n1": facts}, rows())
+    advice = recommend({"n1": facts}, {}, chosen)
     assert advice is not None
-    if isinstance(plan, StackPlan):
-        assert (advice.stack, advice.backend, advice.why["stack"]) == (plan.row.name, plan.backend, plan.why)
-    else:
-        assert advice.stack is None
-        assert advice.why["stack"].startswith(plan.reason)
+    assert (advice.stack, advice.candidates, advice.backend) == (stack, candidates, backend)
+    reason = chosen.reason if isinstance(chosen, Refusal) else chosen.why
+    assert advice.why["stack"].startswith(reason)
 
 
 def test_rows_of_the_users_own_count() -> None:
     text = '[{"name": "ipex-2.9", "torch": "2.9.1", "torch_pythons": ["3.11"], "ipex": [{"version": "2.9.0"}], '
     table = merged(text + '"oneccl": [{"version": "2.9.0", "mpi": "2021.15"}]}]', "rows.json")
-    advice = recommend({"n1": healthy()}, {}, table)
+    request = StackRequest(require_oneccl=True)
+    advice = recommend({"n1": healthy()}, {}, resolve_by_table(request, {"n1": healthy()}, table))
     assert advice is not None
     assert (advice.stack, advice.backend) == ("ipex-2.9", "ccl")
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi, Python, Software
 from ipexctl.facts.system import Disk, Home, System
 from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, SourceFailure, StackPlan, StackRequest
+
+if TYPE_CHECKING:
+    from ipexctl.stack.resolve.model import Undecided
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})
@@ -53,12 +58,12 @@ def index(*files: str, source: str = "pypi.org", failures: tuple[str, ...] = ())
     )
 
 
-def planned(outcome: StackPlan | Refusal) -> StackPlan:
+def planned(outcome: StackPlan | Undecided | Refusal) -> StackPlan:
     assert isinstance(outcome, StackPlan), outcome
     return outcome
 
 
-def refused(outcome: StackPlan | Refusal) -> Refusal:
+def refused(outcome: StackPlan | Undecided | Refusal) -> Refusal:
     assert isinstance(outcome, Refusal), outcome
     return outcome
 
@@ -83,4 +88,5 @@ PYPI = (
     "setuptools-80.9.0-py3-none-any.whl",
 )
 BINDINGS_2_7 = "oneccl_bind_pt-2.7.0+cpu-cp311-cp311-linux_x86_64.whl"
+TORCH_2_7_CPU = "torch-2.7.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 AMONG_PYPI = index(*PYPI)

@@ -6,13 +6,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, host, index, planned, refused
+from stack_helpers import (
+    AMONG_PYPI,
+    AVX,
+    AVX2,
+    BINDINGS_2_7,
+    NEWEST,
+    PYPI,
+    TORCH_2_7_CPU,
+    host,
+    index,
+    planned,
+    refused,
+)
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
 from ipexctl.stack.catalog.table import rows, version_key
-from ipexctl.stack.resolve.model import StackRequest
-from ipexctl.stack.resolve.resolver import indexes, interpreters_for, projects, resolve, row_named
+from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest
+from ipexctl.stack.resolve.resolver import (
+    indexes,
+    interpreters_for,
+    projects,
+    resolve,
+    resolve_by_table,
+    row_named,
+)
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -39,7 +58,7 @@ every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
         (Facts(), "ipex-2.7", "ccl"),
     ],
 )
-def test_the_newest_with_oneccl_that_fits_else_with_ipex_else_stock(facts: Facts, name: str, backend: str) -> None:
+def test_the_newest_with_oneccl_that_fits_else_maintained_else_what_runs(facts: Facts, name: str, backend: str) -> None:
     plan = planned(resolve(NEWEST, {"n1": facts}, None))
     assert (plan.row.name, plan.backend) == (name, backend)
     assert plan.row.backend == plan.backend
@@ -52,23 +71,72 @@ def test_the_weakest_host_decides_and_is_named() -> None:
     assert missing(plan.why, "ipex-2.7 old 2.17 2.28") == []
 
 
-def test_by_the_table_alone_it_says_what_it_is_where_the_bindings_cannot_be_had() -> None:
-    plan = planned(resolve(NEWEST, {"n1": host()}, None))
-    assert missing(plan.why, "IPEX oneCCL ipex-2.8 gloo") == []
+@pytest.mark.parametrize(
+    ("request_", "facts", "names"),
+    [
+        (NEWEST, host(), ["ipex-2.7", "torch-2.15"]),
+        (StackRequest(stack="ipex"), host(), ["ipex-2.7", "ipex-2.8"]),
+        (NEWEST, host("2.36", "3.14"), ["torch-2.15"]),
+        (NEWEST, host("2.17", "3.9"), ["ipex-2.5"]),
+        (StackRequest(require_oneccl=True), host(), ["ipex-2.7"]),
+        (StackRequest(torch="2.7"), host(), ["ipex-2.7"]),
+        (StackRequest(stack="torch"), host(), ["torch-2.15"]),
+    ],
+)
+def test_by_the_table_alone_the_candidates_are_named(request_: StackRequest, facts: Facts, names: list[str]) -> None:
+    outcome = resolve_by_table(request_, {"n1": facts}, rows())
+    assert not isinstance(outcome, Refusal)
+    plans = (outcome,) if isinstance(outcome, StackPlan) else outcome.candidates
+    assert [plan.row.name for plan in plans] == names
+    assert len(names) == 1 or missing(outcome.why, " ".join(names)) == []
 
 
-def test_without_bindings_in_reach_it_is_the_newest_ipex_with_gloo_and_says_so() -> None:
+def test_the_bindings_of_a_named_stack_may_be_missing() -> None:
+    assert "gloo" in planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, None)).why
+
+
+def test_without_bindings_in_reach_it_is_the_newest_maintained_torch_and_says_why() -> None:
     plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, failures=("pytorch-extension.intel.com",))))
-    assert (plan.row.name, plan.torch, plan.ipex, plan.oneccl, plan.backend) == (
-        "ipex-2.8", "2.8.0", "2.8.0", None, "gloo",
-    )  # fmt: skip
-    assert missing(plan.notes[0], "gloo oneCCL oneccl_bind_pt pypi.org pytorch-extension.intel.com ipex-2.7") == []
+    assert (plan.row.name, plan.torch, plan.ipex, plan.backend) == ("torch-2.15", "2.15.0", None, "gloo")
+    assert missing(plan.why, "ipex-2.7 oneccl_bind_pt") == []
 
 
-def test_with_bindings_in_reach_it_is_their_row() -> None:
-    plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, BINDINGS_2_7)))
-    assert (plan.row.name, plan.oneccl, plan.backend) == ("ipex-2.7", "2.7.0+cpu", "ccl")
+def test_ipex_without_bindings_is_for_those_who_request_ipex() -> None:
+    plan = planned(resolve(StackRequest(stack="ipex"), {"n1": host()}, AMONG_PYPI))
+    assert (plan.row.name, plan.torch, plan.ipex, plan.oneccl) == ("ipex-2.8", "2.8.0", "2.8.0", None)
+    assert missing(plan.notes[0], "gloo oneCCL oneccl_bind_pt pypi.org ipex-2.7") == []
+
+
+def test_with_bindings_and_a_torch_for_cpus_in_reach_it_is_their_stack() -> None:
+    plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
+    assert (plan.row.name, plan.torch, plan.oneccl) == ("ipex-2.7", "2.7.0+cpu", "2.7.0+cpu")
     assert not any("impi-rt" in requirement for requirement in plan.requirements)
+
+
+def test_bindings_with_the_cuda_build_of_torch_are_for_those_who_request_them() -> None:
+    wheels = index(*PYPI, BINDINGS_2_7)
+    plan = planned(resolve(NEWEST, {"n1": host()}, wheels))
+    assert plan.row.name == "torch-2.15"
+    assert missing(plan.why, "ipex-2.7 CUDA 2.7") == []
+    for request in (StackRequest(require_oneccl=True), StackRequest(stack="ipex"), StackRequest(torch="2.7")):
+        assert planned(resolve(request, {"n1": host()}, wheels)).oneccl == "2.7.0+cpu"
+
+
+@pytest.mark.parametrize(
+    ("size", "name"), [(900_000_000, "torch-2.15"), (190_000_000, "ipex-2.7"), (None, "torch-2.15")]
+)
+def test_a_plain_torch_that_is_too_small_for_cuda_is_a_build_for_cpus(size: int | None, name: str) -> None:
+    wheels = index(*PYPI, BINDINGS_2_7)
+    sized = tuple(replace(torch, size=size) for torch in wheels.of("torch"))
+    wheels = replace(wheels, candidates={**wheels.candidates, "torch": sized})
+    assert planned(resolve(NEWEST, {"n1": host()}, wheels)).row.name == name
+
+
+def test_where_no_maintained_torch_is_in_reach_it_is_ipex_over_gloo() -> None:
+    wheels = index(*(wheel for wheel in PYPI if "torch-2.15" not in wheel))
+    plan = planned(resolve(NEWEST, {"n1": host()}, wheels))
+    assert (plan.row.name, plan.backend) == ("ipex-2.8", "gloo")
+    assert any(missing(note, "retired 2.15") == [] for note in plan.notes)
 
 
 def test_older_bindings_in_reach_come_before_newer_rows_without() -> None:
@@ -101,7 +169,8 @@ def test_ipex_2_8_has_no_bindings_for_cpus() -> None:
 
 
 def test_bindings_built_by_hand_count_where_somebody_has_them() -> None:
-    own = index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
+    torch = "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    own = index(*PYPI, torch, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
     plan = planned(resolve(NEWEST, {"n1": host()}, own))
     assert (plan.row.name, plan.backend) == ("ipex-2.8", "ccl")
     assert "impi-rt>=2021.14,<2021.19" in plan.requirements
@@ -116,12 +185,12 @@ def test_bindings_with_an_mpi_inside_need_no_other(inside: str | None, impi: boo
     found = index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
     (wheel,) = found.of("oneccl-bind-pt")
     read = {**found.candidates, "oneccl-bind-pt": (replace(wheel, mpi=inside),)}
-    plan = planned(resolve(NEWEST, {"n1": host()}, replace(found, candidates=read)))
+    plan = planned(resolve(StackRequest(stack="ipex"), {"n1": host()}, replace(found, candidates=read)))
     assert ("impi-rt>=2021.14,<2021.19" in plan.requirements, plan.bundled_mpi) == (impi, mpi)
 
 
 def test_a_wheel_without_an_mpi_needs_one_whatever_the_table_says() -> None:
-    found = index(*PYPI, BINDINGS_2_7)
+    found = index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)
     assert planned(resolve(NEWEST, {"n1": host()}, found)).bundled_mpi == "2021.14"
     (wheel,) = found.of("oneccl-bind-pt")
     read = {**found.candidates, "oneccl-bind-pt": (replace(wheel, mpi=""),)}
@@ -166,7 +235,7 @@ def test_every_version_of_ipex_and_of_the_bindings_can_be_asked_for(row: StackSp
 
 def test_the_build_for_cpus_is_preferred_to_a_plain_one() -> None:
     both = index(*PYPI, "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl")
-    assert planned(resolve(NEWEST, {"n1": host()}, both)).torch == "2.8.0+cpu"
+    assert planned(resolve(StackRequest(torch="2.8"), {"n1": host()}, both)).torch == "2.8.0+cpu"
 
 
 @pytest.mark.parametrize("other", ["torch-2.8.0+cu126-cp311-cp311-manylinux_2_28_x86_64.whl"])
@@ -226,7 +295,7 @@ def test_without_intel_mpi_it_says_what_to_do() -> None:
 
 def test_without_intels_openmp_it_is_left_out_and_said() -> None:
     none = index(*(wheel for wheel in PYPI if "openmp" not in wheel))
-    plan = planned(resolve(NEWEST, {"n1": host()}, none))
+    plan = planned(resolve(StackRequest(stack="ipex"), {"n1": host()}, none))
     assert not any(requirement.startswith("intel-openmp") for requirement in plan.requirements)
     assert any("OpenMP" in note for note in plan.notes)
 

@@ -1,0 +1,114 @@
+"""Which stack these hosts have or would get: the one answer of doctor, versions, install and run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.stack.catalog.user_table import rows_digest
+from ipexctl.stack.env.record import DEFAULT, records_of
+from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
+from ipexctl.stack.resolve.compatibility import interpreters_for
+from ipexctl.stack.resolve.constraints import stacks
+from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest
+from ipexctl.stack.resolve.resolver import IPEX, ONECCL, TORCH, projects, resolve, resolve_by_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.env.record import EnvRecord
+    from ipexctl.stack.lock.index_cache import CachedAnswer
+    from ipexctl.stack.resolve.model import Undecided
+
+
+def choose_stack(
+    request: StackRequest,
+    hosts: Mapping[str, Facts],
+    rows: Sequence[StackSpec],
+    *,
+    env: str = DEFAULT,
+    cache: IndexCache | None = None,
+) -> StackPlan | Undecided | Refusal:
+    """The stack of the installed environment, else by the last answer of the indexes, else what is known without it."""
+    if (record := installed_record(request, env, hosts, rows)) is not None:
+        return _installed_plan(record, hosts, rows)
+    by_table = resolve_by_table(request, hosts, rows)
+    if isinstance(by_table, Refusal) and (by_table.wrong_call or by_table.hosts):
+        return by_table
+    answer = _last_answer(request, hosts, rows, cache or IndexCache(os.environ))
+    if answer is None:
+        return by_table
+    chosen = resolve(request, hosts, answer.availability, rows=rows)
+    if isinstance(chosen, Refusal):
+        return chosen
+    asked = time.strftime("%H:%M", time.localtime(answer.at))
+    return replace(chosen, why=f"{chosen.why} (the indexes were queried at {asked})")
+
+
+def installed_record(
+    request: StackRequest, env: str, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
+) -> EnvRecord | None:
+    """The record of the environment that answers the request and that most hosts have.
+
+    Without a stack in the request it is the environment of that name, else the one made for an equal request. One of
+    a version table that has changed since does not count.
+    """
+    table, digest = stacks(rows), rows_digest(rows)
+    having: Counter[str] = Counter()
+    records: dict[str, EnvRecord] = {}
+    for facts in hosts.values():
+        for entry, record in records_of(facts):
+            if not entry.runs or record.row not in table or not record.requests:
+                continue
+            requests = [made for made in record.requests if made.get("rows") == digest]
+            is_named = env in (entry.name, *entry.names)
+            answers = is_named if request == StackRequest() else any(
+                EnvRequest.from_json(made).stack == request for made in requests
+            )  # fmt: skip
+            if requests and answers:
+                having[record.name] += 1 + is_named
+                records[record.name] = record
+    return records[max(having, key=lambda name: (having[name], name))] if having else None
+
+
+def _installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan:
+    row, packages = stacks(rows)[record.row], record.packages
+    names = [
+        name
+        for name, facts in hosts.items()
+        if any(found.name == record.name and entry.runs for entry, found in records_of(facts))
+    ]
+    return StackPlan(
+        row=row,
+        torch=packages.get(TORCH, row.torch),
+        ipex=packages.get(IPEX),
+        oneccl=packages.get(ONECCL),
+        python=record.python,
+        interpreters=interpreters_for(record.python, hosts),
+        requirements=tuple(f"{name}=={version}" for name, version in sorted(packages.items())),
+        constraints=row.constraints,
+        backend="ccl" if record.backend == "ccl" else "gloo",
+        glibc=row.glibc,
+        why=f"installed on {fold(names)} as {record.name}",
+        bundled_mpi=None if "impi-rt" in packages else record.mpi,
+    )
+
+
+def _last_answer(
+    request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
+) -> CachedAnswer | None:
+    """The answer to the first host with one, else to the control machine; one without any torch does not count."""
+    wanted = projects(request, rows)
+    found = None
+    for machine in (*(facts.machine or name for name, facts in hosts.items()), CONTROL_MACHINE):
+        answer = cache.load(machine, wanted)
+        if answer is not None and answer.availability.of(TORCH):
+            return answer
+        found = found or answer
+    return found

@@ -1,0 +1,94 @@
+"""The last answers of the indexes, kept on the control machine for a day, so that all commands name the same stack."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import platformdirs
+
+from ipexctl.node.common.files import make_private_directory, write_json_atomically
+from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CONTROL_MACHINE: Final = ""
+"""The name of the control machine in this cache; hosts have their machine's id."""
+_LIFETIME: Final = 86400.0
+_FIELDS: Final = ("version", "filename", "source", "size", "yanked", "requires_python", "mpi")
+"""Of a wheel; URLs are left out."""
+_SCHEMA: Final = "ipexctl.indexes/1"
+
+
+@dataclass(frozen=True, slots=True)
+class CachedAnswer:
+    """The answer of the indexes to one machine."""
+
+    availability: Availability
+    at: float
+    """The time of its oldest part."""
+
+
+class IndexCache:
+    """One file for each machine that queried indexes, and for each setting of pip in the environment."""
+
+    def __init__(self, environ: Mapping[str, str], directory: Path | None = None) -> None:
+        self._directory = directory or Path(platformdirs.user_cache_dir("ipexctl")) / "indexes"
+        self._settings = sorted((name, value) for name, value in environ.items() if name.startswith("PIP_"))
+
+    def save(self, machine: str, availability: Availability) -> None:
+        """Keep an answer beside the answers about other projects. A cache that cannot be written is left alone."""
+        if not availability.answered:
+            return
+        now = time.time()
+        projects = {
+            project: {
+                "at": now,
+                "wheels": [[getattr(wheel, name) for name in _FIELDS] for wheel in wheels],
+            }
+            for project, wheels in availability.candidates.items()
+        }
+        document = {
+            "schema": _SCHEMA,
+            "answered": list(availability.answered),
+            "failures": [[failure.source, failure.reason] for failure in availability.failures],
+            "projects": {**self._read(machine).get("projects", {}), **projects},
+        }
+        with contextlib.suppress(OSError):
+            make_private_directory(self._directory)
+            write_json_atomically(self._path(machine), document, durable=False)
+
+    def load(self, machine: str, projects: Iterable[str]) -> CachedAnswer | None:
+        """The answer about these projects; None if there is none of the last day about each of them."""
+        try:
+            document = self._read(machine)
+            found = {project: document["projects"][project] for project in projects}
+            at = min(float(part["at"]) for part in found.values())
+            candidates = {
+                project: tuple(
+                    Candidate(project, **dict(zip(_FIELDS, values, strict=True))) for values in part["wheels"]
+                )
+                for project, part in found.items()
+            }
+            failures = tuple(SourceFailure(source, reason) for source, reason in document["failures"])
+            availability = Availability(candidates, tuple(document["answered"]), failures)
+        except (KeyError, TypeError, ValueError):
+            return None
+        return CachedAnswer(availability, at) if 0 <= time.time() - at < _LIFETIME else None
+
+    def _read(self, machine: str) -> dict[str, Any]:
+        try:
+            document = json.loads(self._path(machine).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return document if isinstance(document, dict) and document.get("schema") == _SCHEMA else {}
+
+    def _path(self, machine: str) -> Path:
+        key = hashlib.sha256(repr((machine, self._settings)).encode()).hexdigest()[:16]
+        return self._directory / f"{key}.json"
