@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first minute with ipexctl, from a fresh clone: on this machine alone, then on a lab of three hosts.
-#   sh examples/start.sh                    the first look
+# The first minutes with ipexctl, from a fresh clone: this machine examined, then a training run on it in two ranks.
+#   sh examples/start.sh                    doctor and a training run
 #   sh examples/start.sh exec -- uname -r   ipexctl with these arguments
 . "$(dirname -- "$0")/../.ci/environment"
 
@@ -10,14 +10,37 @@ ipexctl=.venv/bin/ipexctl
 
 show() { printf '\n$ ipexctl %s\n' "$*"; "$ipexctl" "$@"; }
 
-show exec -- uname -sr || exit
-if lab_packages; then
-  printf '\n$ ipexctl lab up --hosts 3\n'
-  hostfile=$("$ipexctl" lab up --hosts 3) || exit
-  printf '%s\n' "$hostfile"
-  show exec -H "$hostfile" -- hostname && show exec -H "$hostfile" --gather -- uname -s
-  rc=$?
-  show lab down --lab "$(basename "$(dirname "$hostfile")")"
-  exit $rc
+# find_torch: torch wheels that lie here or in Downloads count besides the directories of pip's settings.
+find_torch() {
+  for directory in wheelhouse wheels . "$HOME/Downloads"; do
+    for wheel in "$directory"/torch-*.whl; do
+      [ -f "$wheel" ] || continue
+      links=$(.venv/bin/python -m pip config list 2>/dev/null | sed -n "s/.*find-links='\(.*\)'/\1/p" | tr '\n' ' ')
+      PIP_FIND_LINKS="$links$(cd "$directory" && pwd)"
+      export PIP_FIND_LINKS
+      return
+    done
+  done
+}
+
+show doctor --hosts localhost || say "doctor's findings above may slow down the run or stop it"
+
+find_torch
+stack="--stack torch"
+[ -e "${IPEXCTL_HOME:-$HOME/.ipexctl}/envs/default" ] && stack= # an environment of yours stays as it is
+# shellcheck disable=SC2086
+show run --hosts localhost -n 2 --install $stack examples/train_digits.py --fresh
+rc=$?
+if [ $rc = 0 ]; then
+  say "" "two ranks trained on this machine; the accuracy is above"
+else
+  say "" "left out: the training run (exit code $rc, its reason is above)" \
+    "PyTorch for CPUs is one file of 200 MB. If the network is slow or absent, put the wheel into ./wheelhouse and" \
+    "call this script again: complete downloads are kept"
 fi
-say "left out: a lab of real hosts on this machine (it needs root on Linux with sshd and iproute2)"
+say "" "To go on (ipexctl is $root/$ipexctl):" \
+  "  sh examples/lab.sh                     the same commands on a lab of three SSH hosts on this machine" \
+  "  printf 'node1\nnode2\n' > hostfile && ipexctl trust && ipexctl run --install examples/train_digits.py" \
+  "                                         two hosts that you can ssh to: docs/guides/two-hosts.md" \
+  "  docs/index.md                          the pages; ipexctl --help has all commands"
+exit $rc

@@ -47,8 +47,8 @@ def choose_stack(
     chosen = resolve(request, hosts, answer.availability, rows=rows)
     if isinstance(chosen, Refusal):
         return chosen
-    asked = time.strftime("%H:%M", time.localtime(answer.at))
-    return replace(chosen, why=f"{chosen.why} (the indexes were queried at {asked})")
+    clock = time.strftime("%H:%M", time.localtime(answer.at))
+    return replace(chosen, why=f"{chosen.why} (the indexes were queried at {clock})")
 
 
 def installed_record(
