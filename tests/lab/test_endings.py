@@ -83,16 +83,6 @@ def test_a_node0_that_cannot_be_reached_is_attached_to_once_it_can(cluster: Clus
     assert by_rank(attached.out) == {rank: [f"line {n}" for n in range(200)] for rank in range(3)}
 
 
-def test_two_who_watch_see_all_of_it_and_one_that_leaves_changes_nothing(cluster: Cluster) -> None:
-    cluster.write("numbered.py", NUMBERED)
-    first = cluster.begin("--ppn", "1", "numbered.py", "150")
-    first.wait_for("line 5")
-    second = cluster.call("attach", "last")
-    assert second.rc == first.end() == 0
-    expected = {rank: [f"line {n}" for n in range(150)] for rank in range(3)}
-    assert by_rank(second.out) == by_rank(first.out.read_text()) == expected
-
-
 def test_a_run_is_begun_again_from_what_the_script_has_kept(cluster: Cluster) -> None:
     cluster.write(
         "again.py",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +11,8 @@ import pytest
 from cli_helpers import processes_with
 from ipexctl.facts.facts import to_json
 from ipexctl.facts.gather import gather
-from ipexctl.facts.probe import probe_command, probe_script
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab import LabSpec, break_host
 from ipexctl.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.lab.namespaces import in_host
 from ipexctl.remote.cancel import Cancel
@@ -212,15 +210,6 @@ def test_an_mpirun_that_never_ends_costs_two_seconds_and_leaves_nothing(lab3: La
     assert processes_with(lab3, "sleep 6644") == []
 
 
-def test_sick_hosts_have_a_reason_and_the_others_their_facts(lab3: Lab, node: LabHost) -> None:
-    break_host(node, "sshd-dead")
-    answers = ask_all(lab3)
-    assert (answers[node.name].status, answers[node.name].facts) == ("unreachable", None)
-    assert answers[node.name].reason
-    for host in lab3.hosts[1:]:
-        whole(answers[host.name])
-
-
 def test_what_a_host_had_said_before_its_time_was_up_is_kept(lab3: Lab, node: LabHost) -> None:
     in_host(node, r"printf '#!/bin/sh\nsleep 6655\n' >/usr/local/bin/stat; chmod 755 /usr/local/bin/stat")
     answer = ask_all(lab3, timeout=1)[node.name]
@@ -237,44 +226,3 @@ def test_what_a_host_had_said_before_its_time_was_up_is_kept(lab3: Lab, node: La
 def test_facts_of_real_hosts_are_json(lab3: Lab) -> None:
     for answer in ask_all(lab3).values():
         json.dumps(to_json(whole(answer)), allow_nan=False)
-
-
-_MEASURE = """
-import ctypes, os, resource, statistics, sys
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans come to us, so that their time is counted too
-def once():
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if (pid := os.fork()) == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.execv("/bin/sh", ["sh", "-c", *sys.argv[1:]])
-    try:
-        while True: os.waitpid(-1, 0)
-    except ChildProcessError: pass
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
-times = sorted(once() for _ in range(11))
-print(f"{times[0]:.1f} ms at best, {statistics.median(times):.1f} ms in the middle of 11")
-"""
-
-
-@pytest.mark.parametrize("cpu_profile", ["haswell", "graniterapids"])
-def test_what_the_probe_costs_the_host(
-    make_lab: Callable[[LabSpec], Lab], cpu_profile: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Shown and not asserted: the machine may be busy with anything."""
-    host = make_lab(LabSpec(hosts=1, cpus=(cpu_profile,))).hosts[0]
-    python = "/usr/bin/python3"
-    for label, argv in (
-        ("the probe", [probe_command().script]),
-        ("without its time limit", [probe_script(), "probe", "", ""]),
-        ("cat /proc/cpuinfo", ["cat /proc/cpuinfo"]),
-    ):
-        said = in_host(host, f'test -x {python} || exit 0; exec {python} -c "$@"', [_MEASURE, *argv])
-        with capsys.disabled():
-            print(f"\n{cpu_profile}: CPU time of {label}: {said.strip()}", file=sys.stderr)
-
-
-def test_a_broken_host_is_mended_for_whoever_comes_next(lab3: Lab) -> None:
-    for host in lab3.hosts:
-        mend_host(host)
-    assert {answer.status for answer in ask_all(lab3).values()} == {"ok"}

@@ -111,6 +111,7 @@ def test_only_the_wanted_ranks_are_shown(cluster: Cluster) -> None:
     assert sorted(by_rank(ran.out)) == [0, 3, 4]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("last", "code", "words"),
     [("sys.exit(7)", 7, "exit code 7"), ("os.kill(os.getpid(), 9)", 137, "SIGKILL"), ("1 / 0", 1, "exit code 1")],
@@ -164,16 +165,20 @@ def test_ctrl_c_stops_it_everywhere(cluster: Cluster, number: signal.Signals, co
     assert cluster.runs()[0]["state"] == "stopped"
 
 
-def test_a_closed_terminal_leaves_the_run_alone(cluster: Cluster) -> None:
+def test_a_start_prunes_old_runs_on_every_node_and_none_that_goes_on(cluster: Cluster) -> None:
     cluster.write("waits.py", WAITS)
-    marker = f"mark-{cluster.project.parent.name}"
-    running = cluster.begin("--ppn", "1", "waits.py", marker)
-    running.wait_for("] here", times=3)
-    running.process.send_signal(signal.SIGHUP)
-    running.end()
-    assert len(processes_with(cluster.lab, marker)) >= 3
-    assert cluster.status(running.id)["state"] == "running"
-    assert cluster.call("stop", "last").rc == 0
+    going = cluster.run("--ppn", "1", "--detach", "waits.py").out.strip()
+    for index in range(3):
+        cluster.on(index, "cd .ipexctl/runs; for i in $(seq 30); do mkdir old$i; touch -d '40 days ago' old$i; done")
+        cluster.on(index, f"touch -d '50 days ago' .ipexctl/runs/{going}")
+    cluster.run("--ppn", "1", "--", "true")
+    until = time.monotonic() + 30
+    for index in range(3):
+        while (there := cluster.on(index, "ls .ipexctl/runs")).count("old") > 10:
+            assert time.monotonic() < until, there
+            time.sleep(0.2)
+        assert going in there.split()
+    assert cluster.call("stop", going).rc == 0
 
 
 def test_two_runs_at_once_do_not_meet(cluster: Cluster) -> None:

@@ -224,6 +224,17 @@ def test_a_full_disk_and_one_that_cannot_be_written_are_named(cluster: Cluster) 
     assert "read-only" in said
 
 
+def test_a_host_that_cannot_take_its_job_file_keeps_the_run_from_starting_anywhere(cluster: Cluster) -> None:
+    cluster.on(1, "mkdir -p .ipexctl/runs && mv .ipexctl/runs .ipexctl/runs.away && touch .ipexctl/runs")
+    before = cluster.on(0, "ls .ipexctl/runs")
+    try:
+        said = cluster.refused("--ppn", "1", "who.py")
+    finally:
+        cluster.on(1, "rm .ipexctl/runs && mv .ipexctl/runs.away .ipexctl/runs")
+    assert "node2: " in said
+    assert cluster.on(0, "ls .ipexctl/runs") == before
+
+
 def test_logins_that_talk_spoil_nothing(cluster: Cluster) -> None:
     for host in cluster.lab.hosts:
         break_host(host, "noisy-rc")

@@ -109,6 +109,7 @@ def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: C
     watching.wait_for("number 5\n")
     break_host(cluster.lab.hosts[0], "sshd-dead")
     try:
+        assert cluster.status(run)["state"] == "unknown"
         watching.process.send_signal(signal.SIGINT)
         code = watching.end()
     finally:
@@ -116,6 +117,21 @@ def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: C
     assert code == 130
     assert f"ipexctl stop {run}" in watching.err.read_text()
     assert cluster.call("stop", run).rc == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_attach_stops_the_run_unless_it_is_a_hangup(cluster: Cluster, number: signal.Signals) -> None:
+    cluster.write("waits.py", WAITS)
+    marker = f"mark-{cluster.project.parent.name}"
+    run = cluster.run("--ppn", "1", "--detach", "waits.py", marker).out.strip()
+    watching = attach(cluster)
+    watching.wait_for("] here", times=2)
+    watching.process.send_signal(number)
+    assert watching.end() == 128 + number
+    if number == signal.SIGHUP:
+        assert cluster.status(run)["state"] == "running"
+        assert cluster.call("stop", run).rc == 0
+    cluster.gone_within(3, marker)
 
 
 def test_ctrl_c_at_any_moment_of_its_start_leaves_no_run(cluster: Cluster) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from run_helpers import Run
-
-FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +39,6 @@ def make(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
         )
 
 
-def both_here(run: Run) -> None:
-    run.wait_for(b"here", 0)
-    run.wait_for(b"here", 1)
-
-
 def gone(run: Run, within: float) -> None:
     began = time.monotonic()
     while run.left():
@@ -63,39 +54,6 @@ def test_ranks_print_in_order_and_mpirun_prints_nothing(make: Callable[..., Run]
         assert run.output(rank) == b"".join(b"%d %d\n" % (rank, i) for i in range(1000))
     assert run.said("mpirun.log") == ""
     gone(run, 2)
-
-
-def test_a_failing_rank_ends_the_job(make: Callable[..., Run]) -> None:
-    run = make("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)", 3).start()
-    status = run.wait()
-    assert (status["state"], status["exit_code"], status["first_failure"]["rank"]) == ("failed", 3, 1)
-    assert status["ended"] - status["first_failure"]["at"] < 5
-    gone(run, 2)
-
-
-@pytest.mark.parametrize("whom", ["pid", "wrapper"])
-def test_a_killed_rank_or_wrapper_ends_the_job(make: Callable[..., Run], whom: str) -> None:
-    run = make(FOR_EVER).start()
-    both_here(run)
-    os.kill(run.status["ranks"][1][whom], signal.SIGKILL)
-    status = run.wait()
-    assert status["state"] == "failed"
-    assert status["first_failure"]["rank"] == 1
-    assert status["ended"] - status["first_failure"]["at"] < 5
-    gone(run, 2)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("whom", ["mpirun", "supervisor"])
-def test_mpirun_or_the_supervisor_gone_leaves_no_rank(make: Callable[..., Run], whom: str, number: int) -> None:
-    run = make(FOR_EVER).start()
-    both_here(run)
-    os.kill(run.status[whom]["pid"], number)
-    gone(run, 10)
-    if whom == "mpirun":
-        assert run.wait()["state"] == "failed"
-    elif number == signal.SIGTERM:
-        assert run.wait()["state"] == "stopped"
 
 
 def test_the_mpi_library_works_in_a_rank(make: Callable[..., Run]) -> None:
