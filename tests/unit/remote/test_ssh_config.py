@@ -61,62 +61,39 @@ def test_an_answer_becomes_an_endpoint() -> None:
     assert found.key_name == "[10.0.0.1]:2222"
 
 
-def test_a_key_alias_is_the_name_in_known_hosts_without_the_port() -> None:
-    found = endpoint(parse_ssh_g("hostname h\nport 2222\nhostkeyalias cluster"), Host("h", "h"), {})
-    assert found.key_name == "cluster"
-
-
-def test_the_file_of_the_call_stands_before_the_configured_ones() -> None:
+@pytest.mark.parametrize(
+    ("answer", "name", "value"),
+    [
+        ("hostname h\nport 2222\nhostkeyalias cluster", "key_name", "cluster"),
+        ("hostname Node1\nport 2222", "key_name", "[node1]:2222"),
+        ("hostkeyalias Cluster", "key_name", "cluster"),
+        ("hostname h\nhostkeyalias cluster\nidentityfile /keys/%k", "identities", (Path("/keys/cluster"),)),
+        ("identityfile /keys/%k", "identities", (Path("/keys/h"),)),
+        ("userknownhostsfile /theirs", "known_hosts", (Path("/mine"),)),
+        ("identityagent none", "agent", None),
+        ("identityagent /my/agent", "agent", "/my/agent"),
+        ("identityagent $MY_AGENT", "agent", "/b"),
+        ("identityagent ${MY_AGENT}", "agent", "/b"),
+        ("identityagent $NO_AGENT", "agent", None),
+        ("identityagent SSH_AUTH_SOCK", "agent", "/a"),
+        ("hashknownhosts yes", "hash_names", True),
+        ("hashknownhosts no", "hash_names", False),
+        ("pkcs11provider /lib/card.so", "unsupported", ("PKCS11Provider",)),
+        ("certificatefile none\ncertificatefile ~/.ssh/x-cert.pub", "unsupported", ("CertificateFile",)),
+        ("certificatefile none", "unsupported", ()),
+        ("proxyusefdpass yes", "unsupported", ("ProxyUseFdpass",)),
+        ("proxyusefdpass no", "unsupported", ()),
+        ("setenv OMP_NUM_THREADS=4", "unsupported", ("SetEnv",)),
+    ],
+)
+def test_a_line_of_the_answer_sets_one_value_of_the_endpoint(answer: str, name: str, value: object) -> None:
     host = Host("h", "h", known_hosts=Path("/mine"))
-    assert endpoint(parse_ssh_g("userknownhostsfile /theirs"), host, {}).known_hosts == (Path("/mine"),)
+    environ = {"SSH_AUTH_SOCK": "/a", "MY_AGENT": "/b"}
+    assert getattr(endpoint(parse_ssh_g(answer), host, environ), name) == value
 
 
-@pytest.mark.parametrize(
-    ("configured", "environ", "agent"),
-    [
-        ("none", {"SSH_AUTH_SOCK": "/a"}, None),
-        ("/my/agent", {"SSH_AUTH_SOCK": "/a"}, "/my/agent"),
-        ("$MY_AGENT", {"MY_AGENT": "/b"}, "/b"),
-        ("${MY_AGENT}", {"MY_AGENT": "/b"}, "/b"),
-        ("SSH_AUTH_SOCK", {}, None),
-    ],
-)
-def test_which_agent(configured: str, environ: dict[str, str], agent: str | None) -> None:
-    assert endpoint(parse_ssh_g(f"identityagent {configured}"), Host("h", "h"), environ).agent == agent
-
-
-def test_what_the_configuration_asks_for_and_we_do_not_know_is_named() -> None:
-    assert endpoint(parse_ssh_g("pkcs11provider /lib/card.so"), Host("h", "h"), {}).unsupported == ("PKCS11Provider",)
-
-
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("certificatefile none\ncertificatefile ~/.ssh/x-cert.pub", ("CertificateFile",)),
-        ("certificatefile none", ()),
-        ("proxyusefdpass yes", ("ProxyUseFdpass",)),
-        ("proxyusefdpass no", ()),
-        ("setenv OMP_NUM_THREADS=4", ("SetEnv",)),
-    ],
-)
-def test_only_what_was_really_configured_is_named(line: str, named: tuple[str, ...]) -> None:
-    assert endpoint(parse_ssh_g(line), Host("h", "h"), {}).unsupported == named
-
-
-def test_the_alias_of_the_host_key_is_a_token_too() -> None:
-    answer = parse_ssh_g("hostname h\nhostkeyalias cluster\nidentityfile /keys/%k")
-    assert endpoint(answer, Host("h", "h"), {}).identities == (Path("/keys/cluster"),)
-    assert endpoint(parse_ssh_g("identityfile /keys/%k"), Host("h", "h"), {}).identities == (Path("/keys/h"),)
-
-
-def test_names_of_host_keys_are_in_small_letters() -> None:
-    assert endpoint(parse_ssh_g("hostname Node1\nport 2222"), Host("h", "h"), {}).key_name == "[node1]:2222"
-    assert endpoint(parse_ssh_g("hostkeyalias Cluster"), Host("h", "h"), {}).key_name == "cluster"
-
-
-def test_whether_names_are_hashed() -> None:
-    assert endpoint(parse_ssh_g("hashknownhosts yes"), Host("h", "h"), {}).hash_names
-    assert not endpoint(parse_ssh_g("hashknownhosts no"), Host("h", "h"), {}).hash_names
+def test_without_an_agent_in_the_environment_there_is_none() -> None:
+    assert endpoint(parse_ssh_g("identityagent SSH_AUTH_SOCK"), Host("h", "h"), {}).agent is None
 
 
 @pytest.mark.parametrize(
@@ -168,27 +145,18 @@ def test_ssh_itself_takes_our_option_for_a_file_with_a_blank(tmp_path: Path) -> 
 
 def test_an_answer_serves_another_host_where_only_the_name_differs() -> None:
     answer = parse_ssh_g("host a1\nhostname a1\nuser me\nproxycommand nc %h %p")
-    other = rename(answer, "a1", "a2")
-    assert other is not None
-    assert (other["hostname"], other["user"]) == (["a2"], ["me"])
+    renamed = rename(answer, "a1", "Node2")
+    assert renamed is not None
+    assert (renamed["host"], renamed["hostname"], renamed["user"]) == (["Node2"], ["node2"], ["me"])
 
 
-def test_a_renamed_answer_has_small_letters_as_ssh_would_have_said() -> None:
-    other = rename(parse_ssh_g("host a1\nhostname a1"), "a1", "Node2")
-    assert other is not None
-    assert (other["host"], other["hostname"]) == (["Node2"], ["node2"])
-
-
-def test_a_name_inside_is_found_in_whatever_letters() -> None:
-    assert rename(parse_ssh_g("host A1\nhostname a1.cluster"), "A1", "A2") is None
-
-
+@pytest.mark.parametrize("name", ["a1", "A1"])
 @pytest.mark.parametrize(
     "line",
     ["hostname a1.cluster", "proxycommand nc a1 22", "canonicalizehostname true", "user a1", "identityfile /k/a1"],
 )
-def test_an_answer_with_the_name_inside_serves_nobody_else(line: str) -> None:
-    assert rename(parse_ssh_g(f"host a1\n{line}"), "a1", "a2") is None
+def test_an_answer_with_the_name_inside_serves_nobody_else(line: str, name: str) -> None:
+    assert rename(parse_ssh_g(f"host {name}\n{line}"), name, "a2") is None
 
 
 def test_patterns_are_gathered_through_includes(tmp_path: Path) -> None:
