@@ -76,6 +76,10 @@ def readable(size: float) -> str:
     return "1 byte" if size == 1 else f"{size:.0f} bytes"
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def on_same_hosts(text: str, options: str) -> str:
     """What is to be typed next, with the options that choose the same hosts again behind each command about hosts."""
     return _ABOUT_HOSTS.sub(lambda command: command[0] + options, text) if options else text

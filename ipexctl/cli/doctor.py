@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.options import Home, Output, Targets, grouped
 from ipexctl.errors import Interrupted
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -22,11 +22,9 @@ class Tier(str, Enum):
 
 
 @app.command()
-@shared(Targets, Home, Output)
+@grouped
 def doctor(
-    targets: Targets,
-    home: Home,
-    output: Output,
+    *,
     require: Annotated[
         Tier | None,
         typer.Option("--require", help="Fail hosts whose CPU lacks this instruction set.", show_default=False),
@@ -42,6 +40,9 @@ def doctor(
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Measure compute, memory and network for a few seconds.")
     ] = False,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """Check whether the hosts can train together, and recommend settings and fixes.
 

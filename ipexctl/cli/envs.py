@@ -7,18 +7,16 @@ from typing import Annotated
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.options import Home, Output, Targets, grouped
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
-@shared(Targets, Home, Output)
+@grouped
 def envs_command(
-    targets: Targets,
-    home: Home,
-    output: Output,
+    *,
     remove: Annotated[
         list[str] | None,
         typer.Option(
@@ -51,6 +49,9 @@ def envs_command(
     setup: Annotated[
         str | None, typer.Option("--setup", metavar="FILE", help="File on the hosts to source before --python.")
     ] = None,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """List the environments on every host, remove some, or verify one.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.options import Home, Output, Targets, grouped
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -23,11 +23,9 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(no_args_is_help=True)
-@shared(Targets, Home, Output)
+@grouped
 def exec_command(
-    targets: Targets,
-    home: Home,
-    output: Output,
+    *,
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="-- CMD ARGS…", show_default=False, help="Program and its arguments, passed literally."),
@@ -45,17 +43,17 @@ def exec_command(
             "--stdin", readable=False, metavar="FILE", help="File to pass to the command's stdin on every host."
         ),
     ] = None,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """Run one command on every host and show its output live.
 
     \b
     Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, connect_options
-    from ipexctl.cli.interrupt import cancelling
-    from ipexctl.remote.cancel import Cancel
+    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
     from ipexctl.remote.command import Command
-    from ipexctl.remote.connector import Connector
     from ipexctl.remote.execute import execute
     from ipexctl.remote.outcome import Report
     from ipexctl.ui.exec import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
@@ -66,9 +64,6 @@ def exec_command(
     request = Command.shell(shell) if shell else Command.argv(*(command or ()))
     check_home(home)  # unused here, but every command takes and checks the same host options
     hosts = choose_hosts(targets)
-    cancel = Cancel()
-    is_collected = output.json or gather
-    output_view = CollectedOutput() if is_collected else LiveOutput(cancel, no_color=output.no_color)
 
     def on_step(host: Host, step: str, seconds: float) -> None:
         if output.verbose:
@@ -77,12 +72,14 @@ def exec_command(
     started = time.monotonic()
     problems = FailureReport()
     results = {}
-    with cancelling(cancel) as interrupt, Connector(connect_options(targets)) as connector:
+    with session_pool(targets) as (pool, interrupt):
+        is_collected = output.json or gather
+        output_view = CollectedOutput() if is_collected else LiveOutput(pool.cancel, no_color=output.no_color)
         for done in execute(
             hosts,
             request,
-            connector=connector,
-            cancel=cancel,
+            connector=pool.connector,
+            cancel=pool.cancel,
             sink_for=output_view.sink_for,
             forks=targets.forks,
             timeout=targets.timeout,

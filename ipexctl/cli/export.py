@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipexctl.cli.launch_options import LaunchOptionsGroup, Script, ScriptCommand, read_launch_call
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_launch, read_launch_call
+from ipexctl.cli.options import Home, Output, Targets, grouped
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from ipexctl.cli.launch_options import LaunchCall
     from ipexctl.export.common import Exported
     from ipexctl.jobs.submit.pipeline import PlannedRun
-    from ipexctl.jobs.submit.request import RunRequest
 
 app = typer.Typer(
     help="Print the plan of a run for another launcher.\n\n\b\n"
@@ -50,14 +46,10 @@ class SlurmLauncher(str, Enum):
 
 
 @app.command("accelerate", cls=ScriptCommand, context_settings=SETTINGS)
-@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
+@grouped
 def accelerate(
+    *,
     ctx: typer.Context,
-    script: Script,
-    launch: LaunchOptionsGroup,
-    targets: Targets,
-    home: Home,
-    output: Output,
     mpirun_hostfile: Annotated[
         str | None,
         typer.Option(
@@ -66,33 +58,25 @@ def accelerate(
             help="Hostfile for mpirun (default: the hostfile of -H, else ./hostfile).",
         ),
     ] = None,
+    line: LaunchLine,
 ) -> None:
     """Print a configuration for the accelerate in the environment.
 
     \b
     Example: ipexctl export accelerate -H hostfile train.py > config.yaml
     """
+    from ipexctl.export.accelerate import to_accelerate
 
-    def render(_: LaunchCall, planned: PlannedRun) -> Exported:
-        from ipexctl.export.accelerate import to_accelerate
-
-        hostfile = mpirun_hostfile or str(
-            targets.hostfile.absolute() if targets.hostfile else Path("hostfile").absolute()
-        )
-        return to_accelerate(planned.plan, planned.context.env.packages, hostfile)
-
-    _export(ctx, script, launch, targets, home, output, render)
+    call, planned = _plan(ctx, line)
+    hostfile = mpirun_hostfile or str((line.targets.hostfile or Path("hostfile")).absolute())
+    _print(to_accelerate(planned.plan, planned.context.env.packages, hostfile), line.output, _lost_options(ctx, call))
 
 
 @app.command("slurm", cls=ScriptCommand, context_settings=SETTINGS)
-@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
+@grouped
 def slurm(
+    *,
     ctx: typer.Context,
-    script: Script,
-    launch: LaunchOptionsGroup,
-    targets: Targets,
-    home: Home,
-    output: Output,
     launcher: Annotated[
         SlurmLauncher,
         typer.Option(
@@ -101,36 +85,27 @@ def slurm(
             help="Launcher of the ranks; auto is srun for gloo, else mpirun (default: auto).",
         ),
     ] = SlurmLauncher.auto,
+    line: LaunchLine,
 ) -> None:
     """Print an sbatch file that starts the same ranks in an allocation.
 
     \b
     Example: ipexctl export slurm -H hostfile train.py > train.sbatch
     """
+    from ipexctl.export.slurm import to_slurm
 
-    def render(launch_call: LaunchCall, planned: PlannedRun) -> Exported:
-        from ipexctl.export.slurm import to_slurm
-
-        cwd, name, iface = (
-            str(launch_call.project.root / launch_call.project.subdirectory),
-            Path(launch_call.request.script).stem,
-            launch_call.request.iface,
-        )
-        interface = iface if iface and "/" not in iface else None
-        return to_slurm(planned.plan, cwd, name, planned.context.setup, launcher=launcher.value, iface=interface)
-
-    _export(ctx, script, launch, targets, home, output, render)
+    call, planned = _plan(ctx, line)
+    cwd, name, iface = str(call.project.root / call.project.subdirectory), _job_name(call), call.request.iface
+    interface = iface if iface and "/" not in iface else None
+    exported = to_slurm(planned.plan, cwd, name, planned.context.setup, launcher=launcher.value, iface=interface)
+    _print(exported, line.output, _lost_options(ctx, call))
 
 
 @app.command("mpijob", cls=ScriptCommand, context_settings=SETTINGS)
-@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
+@grouped
 def mpijob(
+    *,
     ctx: typer.Context,
-    script: Script,
-    launch: LaunchOptionsGroup,
-    targets: Targets,
-    home: Home,
-    output: Output,
     image: Annotated[
         str,
         typer.Option(
@@ -140,51 +115,45 @@ def mpijob(
             help="Image with the environment, project, mpirun and sshd (default: my-training-image).",
         ),
     ] = "my-training-image",
+    line: LaunchLine,
 ) -> None:
     """Print a Kubeflow MPIJob (v2beta1).
 
     \b
     Example: ipexctl export mpijob -H hostfile --image me/img train.py > job.yaml
     """
+    from ipexctl.export.mpijob import to_mpijob
 
     if not image or any(character.isspace() for character in image):
         raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
-
-    def render(launch_call: LaunchCall, planned: PlannedRun) -> Exported:
-        from ipexctl.export.mpijob import to_mpijob
-
-        cpus = [planned.context.facts[host.name].cpu for host in planned.plan.hosts]
-        threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
-        name, restarts = Path(launch_call.request.script).stem, launch_call.request.restarts
-        return to_mpijob(planned.plan, name, image, threads_per_core=threads, restarts=restarts)
-
-    _export(ctx, script, launch, targets, home, output, render)
+    call, planned = _plan(ctx, line)
+    cpus = [planned.context.facts[host.name].cpu for host in planned.plan.hosts]
+    threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
+    restarts = call.request.restarts
+    exported = to_mpijob(planned.plan, _job_name(call), image, threads_per_core=threads, restarts=restarts)
+    _print(exported, line.output, _lost_options(ctx, call))
 
 
 @app.command("shell", cls=ScriptCommand, context_settings=SETTINGS)
-@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
-def shell(
-    ctx: typer.Context, script: Script, launch: LaunchOptionsGroup, targets: Targets, home: Home, output: Output
-) -> None:
+@grouped
+def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     """Print a readable shell script that does the steps of run.
 
     \b
     Example: ipexctl export shell -H hostfile train.py > train.sh
     """
+    from ipexctl.export.shell import to_shell
 
-    def render(launch_call: LaunchCall, planned: PlannedRun) -> Exported:
-        from ipexctl.export.shell import to_shell
-
-        tree = planned.plan.cwd.removesuffix(f"/{launch_call.project.subdirectory}")
-        root = str(launch_call.project.root) if launch_call.request.sync else None
-        return to_shell(planned.plan, launch_call.hosts, root, tree, planned.context.setup)
-
-    _export(ctx, script, launch, targets, home, output, render)
+    call, planned = _plan(ctx, line)
+    tree = planned.plan.cwd.removesuffix(f"/{call.project.subdirectory}")
+    root = str(call.project.root) if call.request.sync else None
+    exported = to_shell(planned.plan, call.hosts, root, tree, planned.context.setup)
+    _print(exported, line.output, _lost_options(ctx, call))
 
 
 @app.command("ansible")
-@shared(Targets, Home, Output)
-def ansible(targets: Targets, home: Home, output: Output) -> None:
+@grouped
+def ansible(*, targets: Targets, home: Home, output: Output) -> None:
     """Print the hosts as an Ansible inventory.
 
     \b
@@ -197,43 +166,22 @@ def ansible(targets: Targets, home: Home, output: Output) -> None:
     _print(to_ansible(choose_hosts(targets)), output)
 
 
-def _export(
-    ctx: typer.Context,
-    script: Script,
-    launch: LaunchOptionsGroup,
-    targets: Targets,
-    home: Home,
-    output: Output,
-    render: Callable[[LaunchCall, PlannedRun], Exported],
-) -> None:
-    """Plan as a dry run does, and print the plan for the other launcher."""
+def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[LaunchCall, PlannedRun]:
+    """Plan as a dry run does."""
     from ipexctl.cli.hosts import session_pool
-    from ipexctl.jobs.submit import pipeline
-    from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.ui.launch_plan import show_refused_json
-    from ipexctl.ui.messages import print_message, print_refusal
 
-    def print_note(text: str) -> None:
-        if not output.quiet:
-            print_message(text)
-
-    launch_call = read_launch_call(ctx, script, launch, targets, home)
-    with session_pool(targets, output) as (pool, interrupt):
-        planned = pipeline.plan_run(
-            launch_call.hosts, launch_call.request, pool, launch_call.project, run="by-hand", notify=print_note
-        )
-    if isinstance(planned, StartFailure):
-        planned = planned.with_host_options(launch_call.host_options)
-        print_refusal(planned.reason, planned.fix)
-        if output.json:
-            show_refused_json(planned, SCHEMA)
-        raise interrupt.or_exit(planned.exit_code)
-    exported = render(launch_call, planned)
-    _print(replace(exported, notes=(*exported.notes, *_lost_options(str(ctx.info_name), launch_call.request))), output)
+    call = read_launch_call(ctx, line)
+    with session_pool(line.targets, line.output) as (pool, interrupt):
+        return call, plan_launch(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA)
 
 
-def _lost_options(target: str, request: RunRequest) -> list[str]:
-    limit = request.options.time_limit
+def _job_name(call: LaunchCall) -> str:
+    return Path(call.request.script).stem
+
+
+def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:
+    """Notes about options of the call that the other launcher cannot express."""
+    limit, request = call.request.options.time_limit, call.request
     values = {
         "--include": " ".join(map(shlex.quote, request.includes)) or None,
         "--setup": request.setup,
@@ -243,17 +191,18 @@ def _lost_options(target: str, request: RunRequest) -> list[str]:
     return [
         f"{option} {values[option]} is not in it: {consequence}"
         for option, (targets_without, consequence) in WITHOUT.items()
-        if target in targets_without and values[option] is not None
+        if ctx.info_name in targets_without and values[option] is not None
     ]
 
 
-def _print(exported: Exported, output: Output) -> None:
+def _print(exported: Exported, output: Output, lost: Sequence[str] = ()) -> None:
     from ipexctl.ui.messages import print_message
+    from ipexctl.ui.results import print_json
 
+    notes = [*exported.notes, *lost]
     if output.json:
-        document = {"schema": SCHEMA, "text": exported.text, "notes": list(exported.notes)}
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        print_json({"schema": SCHEMA, "text": exported.text, "notes": notes})
         return
     sys.stdout.write(exported.text)
-    for note in exported.notes if not output.quiet else ():
+    for note in notes if not output.quiet else ():
         print_message(f"note: {note}")

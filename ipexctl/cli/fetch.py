@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.options import Home, Output, Targets, grouped
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
     from ipexctl.jobs.fetch.fetch import FetchRequest
     from ipexctl.jobs.fetch.manifest import Source
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.connector import ConnectOptions
+    from ipexctl.remote.session import Session
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(no_args_is_help=True)
-@shared(Targets, Home, Output)
+@grouped
 def fetch_command(
+    *,
     ctx: typer.Context,
-    targets: Targets,
-    home: Home,
-    output: Output,
     source: Annotated[
         str,
         typer.Argument(
@@ -44,6 +43,9 @@ def fetch_command(
     host: Annotated[
         str | None, typer.Option("--from", metavar="HOST", help="Fetch from this host of the run (default: node0).")
     ] = None,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """Fetch files of a run or a host: checkpoints, logs and other output.
 
@@ -55,11 +57,9 @@ def fetch_command(
     \b
     Example: ipexctl fetch last:checkpoints/ ./out
     """
-    from ipexctl.cli.hosts import check_home
-    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.hosts import check_home, open_pool
     from ipexctl.jobs.fetch.fetch import fetch
     from ipexctl.jobs.fetch.manifest import FetchResult, parse_source
-    from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
     from ipexctl.ui.fetch import FetchView, show, show_json
 
@@ -73,15 +73,14 @@ def fetch_command(
         check_home(home),
         has_connect_timeout=timeout_source is not None and timeout_source.name == "COMMANDLINE",
     )
-    request, run_connector = _resolve_request(parsed, dest, rank, host, call)
-    cancel = Cancel()
-    with (
-        cancelling(cancel) as interrupt,
-        run_connector as connector,
-        FetchView(quiet=output.quiet or output.json) as view,
-    ):
+    request, options = _resolve_request(parsed, dest, rank, host, call)
+    with open_pool(options) as (pool, interrupt), FetchView(quiet=output.quiet or output.json) as view:
+
+        def open_session() -> Session:
+            return pool.connector.open(request.host, pool.cancel)
+
         try:
-            result = fetch(request, lambda: connector.open(request.host, cancel), view.watch, cancel, targets.timeout)
+            result = fetch(request, open_session, view.watch, pool.cancel, targets.timeout)
         except Cancelled:
             result = FetchResult(request.host, "failed", "stopped", "the same command resumes", dest=request.dest)
         except HostError as error:
@@ -107,12 +106,11 @@ class FetchCall:
 
 def _resolve_request(
     source: Source, dest: str, rank: int | None, host: str | None, call: FetchCall
-) -> tuple[FetchRequest, Connector]:
+) -> tuple[FetchRequest, ConnectOptions]:
     """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
     from ipexctl.cli.hosts import choose_hosts, connect_options
     from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
     from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.remote.connector import Connector
 
     targets = call.targets
     names_hosts = targets.hosts is not None or targets.hostfile is not None
@@ -125,7 +123,7 @@ def _resolve_request(
             if not register.knows(source.word):
                 raise
         else:
-            return request, Connector(connect_options(targets, call.output))
+            return request, connect_options(targets, call.output)
     if targets.limit is not None and not names_hosts:
         fix = "use --from HOST or -r RANK to name the host of a run"
         raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
@@ -135,14 +133,16 @@ def _resolve_request(
     return _with_call_options(request, record, call)
 
 
-def _with_call_options(request: FetchRequest, record: RunRecord, call: FetchCall) -> tuple[FetchRequest, Connector]:
+def _with_call_options(
+    request: FetchRequest, record: RunRecord, call: FetchCall
+) -> tuple[FetchRequest, ConnectOptions]:
     """Connect to a host of a run as its record says; options of the call override the record."""
     from ipexctl.cli.hosts import with_call_options
-    from ipexctl.cli.run_hosts import connector_of
+    from ipexctl.cli.run_hosts import run_options
 
     targets = call.targets
     if targets.host_keys is not None:
         record = replace(record, host_keys=targets.host_keys.value)
     if call.has_connect_timeout:
         record = replace(record, connect_timeout=targets.connect_timeout)
-    return replace(request, host=with_call_options(request.host, targets)), connector_of(record, call.output)
+    return replace(request, host=with_call_options(request.host, targets)), run_options(record, call.output)

@@ -118,6 +118,12 @@ def connect_options(targets: Targets, output: Output | None = None) -> ConnectOp
 @contextmanager
 def session_pool(targets: Targets, output: Output | None = None) -> Iterator[tuple[SessionPool, Interrupt]]:
     """Sessions to the hosts of this call; the first signal cancels all steps on them."""
+    with open_pool(connect_options(targets, output), targets.forks) as opened:
+        yield opened
+
+
+@contextmanager
+def open_pool(options: ConnectOptions, forks: int = 1) -> Iterator[tuple[SessionPool, Interrupt]]:
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session_pool import SessionPool
@@ -125,8 +131,8 @@ def session_pool(targets: Targets, output: Output | None = None) -> Iterator[tup
     cancel = Cancel()
     with (
         cancelling(cancel) as interrupt,
-        Connector(connect_options(targets, output)) as connector,
-        SessionPool(connector, cancel, forks=targets.forks) as pool,
+        Connector(options) as connector,
+        SessionPool(connector, cancel, forks=forks) as pool,
     ):
         yield pool, interrupt
 

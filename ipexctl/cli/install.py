@@ -10,34 +10,16 @@ from typing import Annotated
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
-@shared(Targets, Home, Output)
+@grouped
 def install_command(
-    targets: Targets,
-    home: Home,
-    output: Output,
-    torch: Annotated[
-        str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.8.0.")
-    ] = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            "--stack", metavar="NAME", help="Stack name, such as ipex-2.8, or the newest of a kind: ipex, torch."
-        ),
-    ] = None,
-    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="IPEX version.")] = None,
-    oneccl: Annotated[
-        str | None, typer.Option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
-    ] = None,
-    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Python version, such as 3.11.")] = None,
-    require_oneccl: Annotated[
-        bool, typer.Option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
-    ] = False,
+    *,
+    stack: StackOptions,
     env: Annotated[
         str,
         typer.Option(
@@ -89,6 +71,9 @@ def install_command(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be installed; install nothing.")] = False,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """Install a matching stack of PyTorch, IPEX, oneCCL and MPI on every host.
 
@@ -111,7 +96,7 @@ def install_command(
 
     home_dir = check_home(home)
     packages_request = read_package_request(packages or (), requirements or ())
-    stack_request = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
+    stack_request = StackRequest(**vars(stack))
     rows = known_rows(os.environ)
     check_request(stack_request, rows)
     request = InstallRequest(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, shared
+from ipexctl.cli.options import Output, grouped
 
 app = typer.Typer(
     help="Create, break, mend and remove a cluster of real SSH hosts on one machine (Linux, root).",
@@ -28,9 +28,9 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 @app.command("up")
-@shared(Output)
+@grouped
 def up(
-    output: Output,
+    *,
     hosts: Annotated[
         int,
         typer.Option(
@@ -77,6 +77,7 @@ def up(
             help="Parents of the home directories, assigned in turn (default: /home).",
         ),
     ] = "/home",
+    output: Output,
 ) -> None:
     """Create a lab and print the path of its hostfile.
 
@@ -107,8 +108,12 @@ def up(
 
 
 @app.command("down")
-@shared(Output)
-def down(output: Output, lab: LabName = None) -> None:
+@grouped
+def down(
+    *,
+    lab: LabName = None,
+    output: Output,
+) -> None:
     """Remove a lab; without --lab, all labs and the remains of crashed ones.
 
     \b
@@ -121,8 +126,11 @@ def down(output: Output, lab: LabName = None) -> None:
 
 
 @app.command("list")
-@shared(Output)
-def list_command(output: Output) -> None:
+@grouped
+def list_command(
+    *,
+    output: Output,
+) -> None:
     """List the labs on this machine, their hosts and the active faults.
 
     \b

@@ -12,15 +12,18 @@ import typer
 from typer.core import TyperCommand
 
 from ipexctl.cli import complete
+from ipexctl.cli.options import Home, Output, SyncOptions, Targets
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
-    from ipexctl.cli.options import Home, Targets
+    from ipexctl.cli.interrupt import Interrupt
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.jobs.submit.pipeline import PlannedRun
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.jobs.submit.request import Exports, RunRequest
     from ipexctl.launch.request import CommandKind
+    from ipexctl.remote.session_pool import SessionPool
 
 
 class Backend(str, Enum):
@@ -74,7 +77,7 @@ class Script:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaunchOptionsGroup:
     """Options of the launch."""
 
@@ -169,25 +172,7 @@ class LaunchOptionsGroup:
             help="Sync the project to the hosts before the launch (default: --sync).",
         ),
     ] = True
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option("--exclude", metavar="PAT", help="Exclude this pattern from the sync; repeatable."),
-    ] = None
-    include: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--include", metavar="PAT", help="Sync files that are excluded otherwise, such as credentials; repeatable."
-        ),
-    ] = None
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data", metavar="DIR", help="Directory that every host has, excluded from the sync; repeatable."
-        ),
-    ] = None
-    allow_big: Annotated[
-        bool, typer.Option("--allow-big", help="Sync a project of more than 1 GB or 20,000 files.")
-    ] = False
+    files: SyncOptions
     time_limit: Annotated[
         float | None,
         typer.Option("--time-limit", min=1, metavar="S", help="Stop the run after S seconds (default: no limit)."),
@@ -221,6 +206,17 @@ class LaunchOptionsGroup:
 
 
 @dataclass(frozen=True)
+class LaunchLine:
+    """All options of a command that plans a launch."""
+
+    script: Script
+    launch: LaunchOptionsGroup
+    targets: Targets
+    home: Home
+    output: Output
+
+
+@dataclass(frozen=True)
 class LaunchCall:
     """A parsed and checked command line; no host was contacted for it."""
 
@@ -234,18 +230,9 @@ class LaunchCall:
     """The command line options that select the same hosts, for suggested commands."""
 
 
-def read_launch_call(
-    ctx: typer.Context,
-    script: Script,
-    launch: LaunchOptionsGroup,
-    targets: Targets,
-    home: Home,
-    ranks: RankSet | None = None,
-) -> LaunchCall:
+def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None = None) -> LaunchCall:
     """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
-    from ipexctl.cli.hosts import choose_hosts, host_options
-    from ipexctl.hosts.home import home_on_nodes
-    from ipexctl.hosts.internal import InterfaceChoice
+    from ipexctl.cli.hosts import check_home, choose_hosts, host_options
     from ipexctl.jobs.ranks import EVERY_RANK
     from ipexctl.jobs.submit.project import locate_project
     from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request, read_exports
@@ -253,6 +240,7 @@ def read_launch_call(
     from ipexctl.launch.request import LaunchOptions
     from ipexctl.launch.wrapped_launchers import without_launcher
 
+    script, launch, targets, home = line.script, line.launch, line.targets, line.home
     if script.module is None and not script.words:
         raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
     exports = read_exports(launch.export or (), launch.env_file or (), os.environ)
@@ -287,22 +275,39 @@ def read_launch_call(
         env=launch.env,
         python=launch.python,
         setup=launch.setup,
-        home=home_on_nodes(home.home, os.environ),
+        home=check_home(home),
         iface=home.iface,
         cwd=launch.cwd,
         sync=launch.sync,
-        excludes=tuple(launch.exclude or ()),
-        includes=tuple(launch.include or ()),
-        data=tuple(launch.data or ()),
-        allow_big=launch.allow_big,
+        excludes=tuple(launch.files.exclude or ()),
+        includes=tuple(launch.files.include or ()),
+        data=tuple(launch.files.data or ()),
+        allow_big=launch.files.allow_big,
         timeout=targets.timeout,
         restarts=launch.max_restarts,
         hang_after=launch.hang_after,
         ranks=ranks or EVERY_RANK,
     )
-    if home.iface is not None:
-        InterfaceChoice(home.iface)
     check_request(request)
     check_ranks(request, hosts)
     options_of_hosts = host_options(targets, home, parsed.config.hostfile if parsed.config else None)
     return LaunchCall(hosts, request, locate_project(request, Path.cwd()), exports, parsed.note, options_of_hosts)
+
+
+def plan_launch(
+    call: LaunchCall, output: Output, pool: SessionPool, interrupt: Interrupt, *, run: str, schema: str
+) -> PlannedRun:
+    """Plan the run without starting it; print why it cannot start and end the call if that is so."""
+    from ipexctl.jobs.submit import pipeline
+    from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.ui.launch_plan import show_refused_json
+    from ipexctl.ui.messages import print_refusal
+
+    planned = pipeline.plan_run(call.hosts, call.request, pool, call.project, run=run, notify=output.print_note)
+    if not isinstance(planned, StartFailure):
+        return planned
+    failure = planned.with_host_options(call.host_options)
+    print_refusal(failure.reason, failure.fix)
+    if output.json:
+        show_refused_json(failure, schema)
+    raise interrupt.or_exit(failure.exit_code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, RunArgument, shared
+from ipexctl.cli.options import Output, RanksOption, RunArgument, grouped
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -24,22 +24,14 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(no_args_is_help=True)
-@shared(Output)
+@grouped
 def logs_command(
-    output: Output,
+    *,
     run: RunArgument,
-    ranks: Annotated[
-        str,
-        typer.Option(
-            "--ranks",
-            "-r",
-            metavar="RANKS",
-            show_default=False,
-            help="Ranks to show, such as 0 or 0-3,8 (default: all).",
-        ),
-    ] = "all",
+    ranks: RanksOption = "all",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Print only the stderr of the ranks, to stdout.")] = False,
+    output: Output,
 ) -> None:
     """Print the output of the ranks, each line prefixed with its rank.
 
@@ -49,9 +41,8 @@ def logs_command(
     Example: ipexctl logs last -r 0 -f
     """
     from ipexctl.cli.interrupt import handling_signals
-    from ipexctl.cli.run_hosts import connector_of
+    from ipexctl.cli.run_hosts import chosen_ranks, connector_of
     from ipexctl.jobs.follow import Follower
-    from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
@@ -60,8 +51,7 @@ def logs_command(
     if output.json:
         raise UserError("logs has no --json", fix="ipexctl ps --json says how runs are")
     record = RunRegistry().find(run)
-    chosen = parse_ranks(ranks).within(record.world_size)
-    wanted_ranks = None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]
+    wanted_ranks = chosen_ranks(record, ranks)
     streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     cancel = Cancel()
     code = 0

@@ -1,7 +1,4 @@
-"""Option groups that several commands share, each passed to a command as one value.
-
-`@shared(Targets, Output)` replaces the parameters of these types by the options of the groups.
-"""
+"""Options that several commands share; a group is a dataclass, passed to a command as one value by `@grouped`."""
 
 from __future__ import annotations
 
@@ -16,13 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_h
 import typer
 
 from ipexctl.cli import complete
+from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-HOSTS = "Which hosts"
-SSH = "How hosts are reached"
-OUTPUT = "Output"
+    from collections.abc import Callable, Iterator
 
 Command = TypeVar("Command", bound="Callable[..., None]")
 
@@ -31,6 +25,17 @@ RunArgument: TypeAlias = Annotated[
     typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `last`.", autocompletion=complete.runs),
 ]
 """The argument RUN of every command for one run."""
+
+RanksOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--ranks",
+        "-r",
+        metavar="RANKS",
+        show_default=False,
+        help="Ranks to show, such as 0 or 0-3,8 (default: all).",
+    ),
+]
 
 
 Timeout: TypeAlias = Annotated[
@@ -189,39 +194,112 @@ class Output:
         bool, typer.Option("--no-color", help="Disable colors (also off with NO_COLOR, TERM=dumb or a pipe).")
     ] = False
 
+    def print_note(self, text: str) -> None:
+        """Print a message to stderr, unless the call has --quiet."""
+        from ipexctl.ui.messages import print_message
 
-def shared(*groups: type) -> Callable[[Command], Command]:
-    """Replace each parameter whose type is one of `groups` by the options of that group."""
-
-    def decorate(command: Command) -> Command:
-        # Not get_type_hints: before Python 3.11 it wraps a parameter with default None in Optional, above its option.
-        signature = inspect.signature(command, eval_str=True)
-        own = signature.parameters
-        group_parameters = {
-            name: parameter.annotation for name, parameter in own.items() if parameter.annotation in groups
-        }
-        parameters = [parameter for name, parameter in own.items() if name not in group_parameters]
-        for group in group_parameters.values():
-            parameters += _parameters(group)
-
-        @functools.wraps(command)
-        def call(**values: Any) -> None:
-            for name, group in group_parameters.items():
-                values[name] = group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
-            command(**values)
-
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return call  # type: ignore[return-value]
-
-    return decorate
+        if not self.quiet:
+            print_message(text)
 
 
-def _parameters(group: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
-        for field in dataclasses.fields(group)
+@dataclass(frozen=True)
+class StackOptions:
+    """Options that choose a stack."""
+
+    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.8.0.")] = (
+        None
+    )
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            "--stack", metavar="NAME", help="Stack name, such as ipex-2.8, or the newest of a kind: ipex, torch."
+        ),
+    ] = None
+    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="IPEX version.")] = None
+    oneccl: Annotated[
+        str | None, typer.Option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
+    ] = None
+    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Python version, such as 3.11.")] = None
+    require_oneccl: Annotated[
+        bool, typer.Option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class SyncOptions:
+    """Options for the files that a sync sends."""
+
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="PAT", help="Exclude this pattern from the sync; repeatable."),
+    ] = None
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--include", metavar="PAT", help="Sync files that are excluded otherwise, such as credentials; repeatable."
+        ),
+    ] = None
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="DIR", help="Directory that every host has, excluded from the sync; repeatable."
+        ),
+    ] = None
+    allow_big: Annotated[
+        bool, typer.Option("--allow-big", help="Sync a project of more than 1 GB or 20,000 files.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """Options for the view of a run; raises a UserError if the view is impossible."""
+
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print lines prefixed with their rank, also on a terminal.")
+    ] = False
+    live: Annotated[bool, typer.Option("--live", help="Show the live view; an error without a terminal.")] = False
+
+    def __post_init__(self) -> None:
+        if self.plain and self.live:
+            raise UserError("--plain and --live are two views", fix="one of them")
+        if self.live:
+            from ipexctl.ui.run.plain import check_terminal
+
+            check_terminal()
+
+
+def grouped(command: Command) -> Command:
+    """Replace each parameter whose type is an option group by the options of that group; groups can hold groups."""
+    # Not get_type_hints: before Python 3.11 it wraps a parameter with default None in Optional, above its option.
+    signature = inspect.signature(command, eval_str=True)
+    types = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    options = [
+        option
+        for name, parameter in signature.parameters.items()
+        for option in _options(name, parameter.annotation, parameter.default)
     ]
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        command(**{name: _value(name, annotation, values) for name, annotation in types.items()})
+
+    call.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in options}
+    return call  # type: ignore[return-value]
+
+
+def _options(name: str, annotation: Any, default: Any) -> Iterator[inspect.Parameter]:
+    if not dataclasses.is_dataclass(annotation):
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        return
+    hints = get_type_hints(annotation, include_extras=True)
+    for field in dataclasses.fields(annotation):
+        yield from _options(field.name, hints[field.name], field.default)
+
+
+def _value(name: str, annotation: Any, values: dict[str, Any]) -> Any:
+    if not dataclasses.is_dataclass(annotation):
+        return values[name]
+    hints = get_type_hints(annotation, include_extras=True)
+    fields = dataclasses.fields(annotation)
+    return annotation(**{field.name: _value(field.name, hints[field.name], values) for field in fields})  # type: ignore[operator]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.options import Home, Output, Targets, grouped
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,11 +24,9 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(no_args_is_help=True)
-@shared(Targets, Home, Output)
+@grouped
 def play_command(
-    targets: Targets,
-    home: Home,
-    output: Output,
+    *,
     playbook: Annotated[
         str,
         typer.Argument(
@@ -62,6 +60,9 @@ def play_command(
     ] = False,
     list_tasks: Annotated[bool, typer.Option("--list-tasks", help="List the tasks; touch no host.")] = False,
     syntax_check: Annotated[bool, typer.Option("--syntax-check", help="Check the playbook; touch no host.")] = False,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """Run a playbook of ipexctl tasks, files and commands on the hosts.
 
@@ -71,22 +72,16 @@ def play_command(
     \b
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
-    from ipexctl.cli.hosts import choose_hosts, connect_options
-    from ipexctl.cli.interrupt import cancelling
-    from ipexctl.hosts.home import home_on_nodes
-    from ipexctl.hosts.internal import InterfaceChoice
+    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
     from ipexctl.playbook.positions import templates_in
     from ipexctl.playbook.prepare import check_facts, check_projects, prepare, read
     from ipexctl.playbook.selection import TaskSelection, unknown_tags
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import read_vars_dirs
-    from ipexctl.remote.cancel import Cancel
     from ipexctl.ui import play as view
 
-    if home.iface is not None:
-        InterfaceChoice(home.iface)
     targets = _with_inventory(targets, inventory)
-    home_dir = home_on_nodes(home.home, os.environ)
+    home_dir = check_home(home)
     choice = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
     if step and not sys.stdin.isatty():
         raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
@@ -113,7 +108,6 @@ def play_command(
             view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)
         check_projects(ready, cwd)
-        cancel = Cancel()
         options: dict[str, Any] = {
             "home": home_dir,
             "iface": home.iface,
@@ -129,25 +123,19 @@ def play_command(
             "vars_dirs": vars_dirs,
         }
         from ipexctl.playbook.report import write_retry_file
-        from ipexctl.remote.connector import Connector
-        from ipexctl.remote.session_pool import SessionPool
 
         play_view = view.PlayView(
             json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
         )
-        with (
-            cancelling(cancel) as interrupt,
-            Connector(connect_options(targets)) as connector,
-            SessionPool(connector, cancel, forks=targets.forks) as pool,
-        ):
+        with session_pool(targets) as (pool, interrupt):
             pool.warm(_first_hosts(ready.hosts, limited))
             from ipexctl.playbook.engine import Engine  # imported while the hosts answer
             from ipexctl.playbook.play_context import Options, PlayContext
 
             context = PlayContext(
                 pool,
-                connector,
-                cancel,
+                pool.connector,
+                pool.cancel,
                 templater,
                 Options(**options),
                 play_view.watch,

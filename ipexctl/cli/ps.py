@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, Timeout, shared
+from ipexctl.cli.options import Output, Timeout, grouped
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
-@shared(Output)
+@grouped
 def ps_command(
-    output: Output,
+    *,
     running: Annotated[bool, typer.Option("--running", help="Show only runs that have not ended.")] = False,
     prune: Annotated[
         bool,
@@ -38,6 +38,7 @@ def ps_command(
         bool, typer.Option("--dry-run", help="Print what --prune would remove; remove nothing.")
     ] = False,
     timeout: Timeout = None,
+    output: Output,
 ) -> None:
     """List the runs started from the control machine and their states.
 
@@ -99,19 +100,17 @@ def _prune(
     *,
     dry_run: bool,
 ) -> int:
-    import json
-    import sys
-
     from ipexctl.jobs.retention import prune_local, prune_nodes
     from ipexctl.node.common.records import FINAL
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.ps import pruned_json, show_pruned
+    from ipexctl.ui.results import print_json
 
     nodes = prune_nodes([run.record for run in runs], keep, open_session, cancel, dry_run=dry_run)
     over = {run.record.id for run in runs if run.state in FINAL or run.is_gone}
     local = prune_local(register, keep, over=over, dry_run=dry_run)
     if output.json:
-        sys.stdout.write(json.dumps(pruned_json(nodes, local, dry_run=dry_run), indent=2) + "\n")
+        print_json(pruned_json(nodes, local, dry_run=dry_run))
     else:
         show_pruned(nodes, local, dry_run=dry_run, quiet=output.quiet)
     return exit_code([entry.status for entry in nodes])

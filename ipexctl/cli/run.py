@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ipexctl.cli.launch_options import LaunchOptionsGroup, Script, ScriptCommand, read_launch_call
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_launch, read_launch_call
+from ipexctl.cli.options import Output, ViewOptions, grouped
 from ipexctl.errors import UserError
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,14 +36,10 @@ NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 
 
 @app.command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
-@shared(Script, LaunchOptionsGroup, Targets, Home, Output)
+@grouped
 def run_command(
+    *,
     ctx: typer.Context,
-    script: Script,
-    launch: LaunchOptionsGroup,
-    targets: Targets,
-    home: Home,
-    output: Output,
     install: Annotated[bool, typer.Option("--install", help="Install the environment on hosts that lack it.")] = False,
     ranks: Annotated[
         str,
@@ -50,10 +47,7 @@ def run_command(
             "--ranks", metavar="SPEC", show_default=False, help="Ranks to show, such as 0 or 0-3,8 (default: all)."
         ),
     ] = "all",
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Print lines prefixed with their rank, also on a terminal.")
-    ] = False,
-    live: Annotated[bool, typer.Option("--live", help="Show the live view; an error without a terminal.")] = False,
+    view: ViewOptions,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run and return immediately.")] = False,
     dry_run: Annotated[
         bool,
@@ -63,6 +57,7 @@ def run_command(
         Path | None,
         typer.Option("--summary", readable=False, metavar="FILE", help="Write the outcome to this file as JSON."),
     ] = None,
+    line: LaunchLine,
 ) -> None:
     """Run a script on every rank of every node.
 
@@ -73,92 +68,74 @@ def run_command(
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3
     """
-    from ipexctl.cli.hosts import connect_options
-    from ipexctl.cli.interrupt import cancelling
+    from ipexctl.cli.hosts import session_pool
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.ui.messages import print_message
+    from ipexctl.launch.plan import SCHEMA
 
-    _refuse_ignored_options(launch, output, install=install, detach=detach, dry_run=dry_run, summary=summary)
-    if live:
-        _check_live(plain=plain)
-    launch_call = read_launch_call(ctx, script, launch, targets, home, parse_ranks(ranks))
-    hosts, request, project, exports = launch_call.hosts, launch_call.request, launch_call.project, launch_call.exports
-    cancel = Cancel()
-
-    def print_note(text: str) -> None:
-        if not output.quiet:
-            print_message(text)
-
+    output, targets = line.output, line.targets
+    _refuse_ignored_options(line, install=install, detach=detach, dry_run=dry_run, summary=summary)
+    launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
+    hosts, request = launch_call.hosts, launch_call.request
     if launch_call.note:
-        print_note(f"note: {launch_call.note}")
+        output.print_note(f"note: {launch_call.note}")
     start_time = time.monotonic()
-    options = connect_options(targets, output)
     # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
-    with Connector(options) as connector, cancelling(cancel) as interrupt:
-        with SessionPool(connector, cancel, forks=targets.forks) as pool:
-            pool.warm(hosts)
-            from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
-            from ipexctl.jobs.submit.request import StartFailure
+    with session_pool(targets, output) as (pool, interrupt):
+        pool.warm(hosts)
+        from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
+        from ipexctl.jobs.submit.request import StartFailure
 
-            if install and not dry_run and (code := _install_first(request, hosts, pool, output)):
-                raise interrupt.or_exit(code)
-            if dry_run:
-                planned = pipeline.plan_run(hosts, request, pool, project, run="RUN", notify=print_note)
-                raise typer.Exit(_show_plan(planned, output, launch_call.host_options))
-            settings = pipeline.ConnectSettings(options.host_keys, options.connect_timeout, launch_call.host_options)
-            submitted = pipeline.submit_run(hosts, request, pool, project, exports.secrets, settings, notify=print_note)
-            if isinstance(submitted, StartFailure):
-                failure, seconds = submitted.with_host_options(launch_call.host_options), time.monotonic() - start_time
-                raise typer.Exit(_print_not_started(failure, interrupt.code, summary, seconds))
-            from ipexctl.cli.watch import View, watch_run  # imported while the ranks start
-            from ipexctl.ui.run.summary import counted
+        if install and not dry_run and (code := _install_first(request, hosts, pool, output)):
+            raise interrupt.or_exit(code)
+        if dry_run:
+            _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA), output)
+            raise interrupt.or_exit(0)
+        settings = pipeline.ConnectSettings(
+            targets.host_keys and targets.host_keys.value, targets.connect_timeout, launch_call.host_options
+        )
+        submitted = pipeline.submit_run(
+            hosts, request, pool, launch_call.project, launch_call.exports.secrets, settings, notify=output.print_note
+        )
+        if isinstance(submitted, StartFailure):
+            failure, seconds = submitted.with_host_options(launch_call.host_options), time.monotonic() - start_time
+            raise typer.Exit(_print_not_started(failure, interrupt.code, summary, seconds))
+        from ipexctl.cli.watch import watch_run  # imported while the ranks start
 
-            session = None if detach else pool.detach(submitted.record.node0)
+        session = None if detach else pool.detach(submitted.record.node0)
+        pool.close()
         for note in submitted.notes:
-            print_note(f"note: {note}")
+            output.print_note(f"note: {note}")
         run = submitted.record.id
         if detach and interrupt.code is None:
-            print_note(f"it runs on {submitted.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
+            output.print_note(f"it runs on {submitted.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
             sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
             raise typer.Exit(0)
         plan = submitted.plan
-        print_note(
-            f"{run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}, over {plan.backend}"
-        )
-        view = View(plain, live, request.ranks, output.no_color, output.quiet)
-        code = watch_run(submitted.record, view, session=session, interrupt=interrupt)
-    _remove_job_files(code, hosts, submitted.record, targets)
+        size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
+        output.print_note(f"{run}: {size}, over {plan.backend}")
+        code = watch_run(submitted.record, view, request.ranks, output, session=session, interrupt=interrupt)
+    if code not in NO_CLEANUP:
+        with session_pool(targets) as (pool, _):
+            pipeline.remove_job_files(hosts, submitted.record, pool)
     if summary is not None and not _write_summary(summary, submitted.record, code, time.monotonic() - start_time):
         code = code or 1
     raise typer.Exit(code)
 
 
 def _refuse_ignored_options(
-    launch: LaunchOptionsGroup, output: Output, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
+    line: LaunchLine, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
 ) -> None:
     """Refuse options that would be ignored."""
-    if output.json and not dry_run:
+    if line.output.json and not dry_run:
         raise UserError("run has no --json", fix="--summary FILE gets the outcome; --dry-run --json shows the plan")
     if summary is not None and detach:
         raise UserError("--summary is written at the run's end, and --detach leaves before", fix="ipexctl ps --json")
     if summary is not None and (problem := _unwritable(summary)):
         raise UserError(f"--summary {summary}: {problem}", fix="a file that can be written")
-    if (launch.stack or launch.torch) and not (install or dry_run):
+    if (line.launch.stack or line.launch.torch) and not (install or dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
         )
-
-
-def _check_live(*, plain: bool) -> None:
-    """Refuse --live before the run starts if it is impossible."""
-    from ipexctl.ui.run.plain import check_terminal
-
-    if plain:
-        raise UserError("--plain and --live are two views", fix="one of them")
-    check_terminal()
 
 
 def _unwritable(path: Path) -> str:
@@ -187,38 +164,13 @@ def _print_not_started(
     return code
 
 
-def _remove_job_files(code: int, hosts: Sequence[Host], record: RunRecord, targets: Targets) -> None:
-    from ipexctl.cli.hosts import connect_options
-    from ipexctl.jobs.submit.pipeline import remove_job_files
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session_pool import SessionPool
-
-    if code in NO_CLEANUP:
-        return
-    with (
-        Connector(connect_options(targets)) as connector,
-        SessionPool(connector, Cancel(), forks=targets.forks) as pool,
-    ):
-        remove_job_files(hosts, record, pool)
-
-
-def _show_plan(planned: PlannedRun | StartFailure, output: Output, host_options: str) -> int:
-    from ipexctl.jobs.submit.request import StartFailure
+def _show_plan(planned: PlannedRun, output: Output) -> None:
     from ipexctl.ui import launch_plan
-    from ipexctl.ui.messages import print_refusal
 
-    if isinstance(planned, StartFailure):
-        planned = planned.with_host_options(host_options)
-        print_refusal(planned.reason, planned.fix)
-        if output.json:
-            launch_plan.show_refused_json(planned)
-        return planned.exit_code
     if output.json:
         launch_plan.show_json(planned.plan)
     else:
         launch_plan.show_plan(planned.plan, no_color=output.no_color)
-    return 0
 
 
 def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:

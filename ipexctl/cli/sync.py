@@ -3,51 +3,42 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.options import Home, Output, SyncOptions, Targets, grouped
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
+@dataclass(frozen=True)
+class ProjectFiles(SyncOptions):
+    """The same options; the help of --exclude names the kind of pattern."""
+
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="PAT", help="Exclude this .gitignore pattern from the sync; repeatable."),
+    ] = None
+
+
 @app.command()
-@shared(Targets, Home, Output)
+@grouped
 def sync_command(
-    targets: Targets,
-    home: Home,
-    output: Output,
+    *,
     directory: Annotated[
         Path | None,
         typer.Argument(metavar="[DIR]", readable=False, help="Project directory (default: the current directory)."),
     ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option("--exclude", metavar="PAT", help="Exclude this .gitignore pattern from the sync; repeatable."),
-    ] = None,
-    include: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--include", metavar="PAT", help="Sync files that are excluded otherwise, such as credentials; repeatable."
-        ),
-    ] = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--data",
-            metavar="DIR",
-            readable=False,
-            help="Directory that every host has, excluded from the sync; repeatable.",
-        ),
-    ] = None,
-    allow_big: Annotated[
-        bool, typer.Option("--allow-big", help="Sync a project of more than 1 GB or 20,000 files.")
-    ] = False,
+    files: ProjectFiles,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be sent and deleted; change nothing.")
     ] = False,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """Sync a project directory to the same path on every host.
 
@@ -69,8 +60,9 @@ def sync_command(
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
     root = Path.cwd() / (directory or "")
-    excludes = (*(exclude or ()), *data_patterns(root, data or ()))
-    project = read_project(root, excludes, includes=tuple(include or ()), home=home_dir, allow_big=allow_big)
+    excludes = (*(files.exclude or ()), *data_patterns(root, tuple(map(Path, files.data or ()))))
+    includes = tuple(files.include or ())
+    project = read_project(root, excludes, includes=includes, home=home_dir, allow_big=files.allow_big)
     view = ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
         report = query_project(

@@ -6,21 +6,22 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, shared
+from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, grouped
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
-@shared(Targets, Home, Output)
+@grouped
 def trust_command(
-    targets: Targets,
-    home: Home,
-    output: Output,
+    *,
     revoke: Annotated[
         bool, typer.Option("--revoke", help="Remove the key, lines and files that trust added, and nothing else.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")] = False,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """Let node0, the first host, log in to every node by ssh, as mpirun needs.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, shared
+from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -17,29 +18,29 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
-@shared(Targets, Home, Output)
-def versions(
-    targets: Targets,
-    home: Home,
-    output: Output,
-    torch: Annotated[
-        str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.7.1.")
-    ] = None,
+@dataclass(frozen=True)
+class ChoiceOptions(StackOptions):
+    """The same options; their examples are older versions."""
+
+    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.7.1.")] = (
+        None
+    )
     stack: Annotated[
         str | None,
         typer.Option(
             "--stack", metavar="NAME", help="Stack name, such as ipex-2.7, or the newest of a kind: ipex, torch."
         ),
-    ] = None,
-    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="IPEX version.")] = None,
-    oneccl: Annotated[
-        str | None, typer.Option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
-    ] = None,
-    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Python version, such as 3.11.")] = None,
-    require_oneccl: Annotated[
-        bool, typer.Option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
-    ] = False,
+    ] = None
+
+
+@app.command()
+@grouped
+def versions(
+    *,
+    stack: ChoiceOptions,
+    targets: Targets,
+    home: Home,
+    output: Output,
 ) -> None:
     """Show the table of stacks, which one install would choose, and why.
 
@@ -55,7 +56,7 @@ def versions(
     from ipexctl.ui.versions import show_json, show_versions
 
     rows = known_rows(os.environ)
-    request = StackRequest(torch, stack, ipex, oneccl, python, require_oneccl)
+    request = StackRequest(**vars(stack))
     code = None
     if targets.hosts is None and targets.hostfile is None:
         report = versions_without_hosts(request, rows)

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.cli.interrupt import handling_signals, write_to_terminal
@@ -14,7 +13,6 @@ from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
 from ipexctl.jobs.follow import Follower, RunEnded, run_exit_code
 from ipexctl.jobs.local_copy import LocalCopy, read_copy
-from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.jobs.stop import stop
 from ipexctl.node.common.records import RunStatus
@@ -28,7 +26,9 @@ from ipexctl.ui.run.summary import cut_short_lines, left_lines, not_stopped_line
 
 if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt, Leave
+    from ipexctl.cli.options import Output, ViewOptions
     from ipexctl.jobs.follow import Event
+    from ipexctl.jobs.ranks import RankSet
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session import Session
     from ipexctl.ui.run.view import LiveRun
@@ -39,26 +39,21 @@ _PLAIN_FIGURES_SECONDS: Final = 10.0
 """Seconds between two updates of CPU and memory figures in plain output, which does not show them."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Options of the output of the run."""
-
-    plain: bool = False
-    live: bool = False
-    ranks: RankSet = EVERY_RANK
-    no_color: bool = False
-    quiet: bool = False
-
-
 def watch_run(
-    record: RunRecord, view: View, *, session: Session | None = None, interrupt: Interrupt | None = None
+    record: RunRecord,
+    view: ViewOptions,
+    ranks: RankSet,
+    output: Output,
+    *,
+    session: Session | None = None,
+    interrupt: Interrupt | None = None,
 ) -> int:
     """Show the run until it ends or the user detaches; returns the exit code of the call.
 
     `session` is an open session to node0, which this call closes. `interrupt` holds a signal that already arrived.
     """
     with connector_of(record) as connector:
-        watching = _Watching(record, connector, view, session)
+        watching = _Watching(record, connector, view, ranks, output, session)
         try:
             return watching.run(interrupt)
         except HostError as error:
@@ -69,7 +64,15 @@ def watch_run(
 class _Watching:
     """Follows one run; `code` is the exit code for the signal that arrived."""
 
-    def __init__(self, record: RunRecord, connector: Connector, view: View, session: Session | None) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        connector: Connector,
+        view: ViewOptions,
+        ranks: RankSet,
+        output: Output,
+        session: Session | None,
+    ) -> None:
         self.code: int | None = None
         self._record = record
         self._connector = connector
@@ -94,10 +97,10 @@ class _Watching:
                 record.started,
             )
             self._view = LiveRun(
-                first, self._stop_requested.set, self._cancel.throw, ranks=view.ranks, no_color=view.no_color
+                first, self._stop_requested.set, self._cancel.throw, ranks=ranks, no_color=output.no_color
             )
         else:
-            self._view = PlainRun(self._cancel, ranks=view.ranks, no_color=view.no_color, quiet=view.quiet)
+            self._view = PlainRun(self._cancel, ranks=ranks, no_color=output.no_color, quiet=output.quiet)
         self._run_dir = RunRegistry().directory / record.id
         self._follower = Follower(
             record,

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 
-from ipexctl.cli.options import Output, RunArgument, Timeout, shared
+from ipexctl.cli.options import Output, RunArgument, Timeout, grouped
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(no_args_is_help=True)
-@shared(Output)
+@grouped
 def why_command(
-    output: Output,
+    *,
     run: RunArgument,
     timeout: Timeout = None,
+    output: Output,
 ) -> None:
     """Explain why a run ended: the first failure, its last lines, the likely cause and the fix.
 
     \b
     Example: ipexctl why last
     """
-    from ipexctl.cli.hosts import check_seconds
-    from ipexctl.cli.interrupt import cancelling
-    from ipexctl.cli.run_hosts import connector_of
+    from ipexctl.cli.hosts import check_seconds, open_pool
+    from ipexctl.cli.run_hosts import run_options
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.why.why import QUERY_TIMEOUT, why
-    from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.why import show, show_json
 
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
     record = registry.find(run)
-    cancel = Cancel()
-    with cancelling(cancel), connector_of(record, output) as connector:
-        seconds = timeout or QUERY_TIMEOUT
-        report = why(record, lambda: connector.open(record.node0, cancel), registry.directory, cancel, timeout=seconds)
+    seconds = timeout or QUERY_TIMEOUT
+    with open_pool(run_options(record, output)) as (pool, _):
+        connect = partial(pool.connector.open, record.node0, pool.cancel)
+        report = why(record, connect, registry.directory, pool.cancel, timeout=seconds)
     if output.json:
         show_json(report)
     else:

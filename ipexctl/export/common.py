@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.plan import RANK_NAMES
-from ipexctl.text import printable, variable_in_sh
+from ipexctl.text import counted, printable, variable_in_sh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -107,7 +107,7 @@ def fold_line(parts: Sequence[str], width: int = 100) -> list[str]:
 
 def title(plan: LaunchPlan) -> str:
     count = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    hosts = "1 host" if len(plan.hosts) == 1 else f"{len(plan.hosts)} hosts"
+    hosts = counted(len(plan.hosts), "host")
     return f"{printable(portable_command_line(plan))}: {count} on {hosts}, over {plan.backend}"
 
 

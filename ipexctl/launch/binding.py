@@ -40,10 +40,13 @@ class Binding:
     """True if there are more ranks than cores."""
 
 
-def bind(cores: Cores, ranks: int, workers: int, mode: Bind) -> Binding:
-    """Give each rank a block of cores within one NUMA node, else within one socket, else in order of number."""
-    threads, formula = threads_of_rank(cores.count, ranks, workers)
-    reserved = workers if cores.count // ranks > workers else 0
+def bind(cores: Cores, ranks: int, workers: int, mode: Bind, *, omp: int = 1, bind_workers: bool = True) -> Binding:
+    """Give each rank a block of cores within one NUMA node, else within one socket, else in order of number.
+
+    `omp`: the cores of a rank that no worker may take. With `bind_workers` false, another rule binds the workers.
+    """
+    reserved = workers if cores.count // ranks - workers >= omp else 0
+    threads, formula = threads_of_rank(cores.count, ranks, reserved)
     crowded = ranks > cores.count
     if mode == "none" or not cores.cores:
         return Binding((RankSlot(),) * ranks, threads, formula, reserved, alone=False, crowded=crowded)
@@ -53,7 +56,7 @@ def bind(cores: Cores, ranks: int, workers: int, mode: Bind) -> Binding:
         return Binding((all_cores,) * ranks, threads, formula, 0, alone=False, crowded=True)
     blocks = _blocks(cores.cores, ranks)
     # Under a quota other containers may choose the same first cores, so workers are not bound.
-    split = reserved and not cores.limited
+    split = reserved and bind_workers and not cores.limited
     workers_of = [block[-reserved:] if split else () for block in blocks]
     taken = {core for worker_cores in workers_of for core in worker_cores}
     slots = []

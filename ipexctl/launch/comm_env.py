@@ -40,7 +40,8 @@ def common_iface(context: LaunchContext) -> str | None:
 
 def over_mpi(context: LaunchContext) -> bool:
     """True if oneCCL uses the MPI library: it is built for Intel MPI, and needs its mpirun."""
-    return context.backend == "ccl" and context.flavor == "intel"
+    transport = context.wanted.get("CCL_ATL_TRANSPORT", "mpi")
+    return context.backend == "ccl" and context.flavor == "intel" and transport == "mpi"
 
 
 def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
@@ -84,22 +85,33 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
 
     def affinity(node: NodeLayout) -> Choice | None:
         cores = [core for slot in node.binding.slots for core in slot.workers]
-        if not context.workers or len(cores) != context.workers * node.count:
+        if not cores or len(cores) != context.workers * node.count:
             return None
         listed = ",".join(map(str, cores))
         return listed, "the last cores of each rank's block, kept free of compute: oneCCL wants one entry per worker"
 
-    def offload(node: NodeLayout) -> Choice | None:
-        if node.binding.workers:
-            return None
-        if context.world_size == 1:
-            return "0", "a single rank has nothing to communicate: all cores compute"
-        if not context.workers:
-            return "0", "no oneCCL worker is wanted: communication runs in the rank's own thread"
-        return "0", "a rank has no core to spare: communication runs in the rank's own thread rather than against it"
-
     yield from setting_per_node(context.nodes, "CCL_WORKER_AFFINITY", affinity)
-    yield from setting_per_node(context.nodes, "CCL_WORKER_OFFLOAD", offload)
+    yield from setting_per_node(context.nodes, "CCL_WORKER_OFFLOAD", lambda node: _offload(context, node))
+    yield from _transport(context)
+
+
+def _offload(context: LaunchContext, node: NodeLayout) -> Choice | None:
+    if node.binding.workers:
+        return None
+    if context.world_size == 1:
+        return "0", "a single rank has nothing to communicate: all cores compute"
+    if not context.workers:
+        return "0", "no oneCCL worker is wanted: communication runs in the rank's own thread"
+    cores = node.cores.count // node.count
+    if context.omp is not None and cores > context.workers:
+        return "0", (
+            f"{context.omp} of {cores} cores of a rank are for its OpenMP threads, and none is left for a worker: "
+            "communication runs in the rank's own thread"
+        )
+    return "0", "a rank has no core to spare: communication runs in the rank's own thread rather than against it"
+
+
+def _transport(context: LaunchContext) -> Iterator[Setting]:
     if over_mpi(context):
         yield Setting(
             "CCL_ATL_TRANSPORT",
@@ -109,8 +121,11 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
         yield Setting(
             "CCL_PROCESS_LAUNCHER", "hydra", "oneCCL learns a rank's place on its host from Intel MPI's launcher"
         )
+        if context.workers <= 1:
+            why = "one thread of oneCCL calls MPI; with oneCCL's own value, 1, every rank prints a warning"
+            yield Setting("I_MPI_THREAD_SPLIT", "0", why)
         return
-    why = "oneCCL is built for Intel MPI's library, and another mpirun starts these ranks: libfabric needs none"
+    why = "oneCCL is built for Intel MPI's library, and these ranks are not started by its mpirun: libfabric needs none"
     yield Setting("CCL_ATL_TRANSPORT", "ofi", why)
     yield Setting(
         "CCL_PROCESS_LAUNCHER", "none", "oneCCL gets each rank's place on its host from these variables, not from MPI"
@@ -136,14 +151,15 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
 
 def _fabric(context: LaunchContext) -> Iterator[Setting]:
     if context.flavor == "intel":
-        yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already, and must not be bound twice")
+        if not context.bound_by_mpi:
+            yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already, and must not be bound twice")
         if context.alone:
             yield Setting(
                 "I_MPI_FABRICS", "shm", "all ranks are on this one host: shared memory, and no network at all"
             )
         else:
             yield Setting("I_MPI_FABRICS", "shm:ofi", "shared memory within a host, libfabric between hosts")
-    if context.alone and (context.flavor == "intel" or context.backend != "ccl"):
+    if context.alone and (context.backend != "ccl" or over_mpi(context)):
         return
     if _has_fast_network(context):
         return

@@ -51,6 +51,8 @@ class LaunchContext:
     """oneCCL's workers per rank."""
     wanted: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The user's own values: rules that depend on a variable take it from here."""
+    bound_by_mpi: bool = False
+    """True if Intel MPI binds the ranks to cores, by the user's own variables."""
 
     @property
     def alone(self) -> bool:

@@ -40,9 +40,12 @@ def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
 
 def _intel(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
     # Not -f: Intel's hydra ignores the counts in its lines.
-    # With -genvnone I_MPI_PIN does not reach the other hosts.
-    unpinned = () if context.alone else ("-genv", "I_MPI_PIN", "0")
-    return ("-genvnone", *unpinned, *_own_address(context), "-machinefile", _hostfile(context))
+    # With -genvnone variables about binding do not reach the other hosts.
+    binding = {"I_MPI_PIN": "1" if context.bound_by_mpi else "0"}
+    if context.bound_by_mpi:
+        binding |= {name: value for name, value in context.wanted.items() if name.startswith("I_MPI_PIN")}
+    options = () if context.alone else tuple(word for pair in binding.items() for word in ("-genv", *pair))
+    return ("-genvnone", *options, *_own_address(context), "-machinefile", _hostfile(context))
 
 
 def _mpich(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
@@ -92,7 +95,8 @@ def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting
 
 def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
     yield Setting("I_MPI_ROOT", launcher.root, "the directory of this Intel MPI")
-    yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already")
+    if not context.bound_by_mpi:
+        yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already")
     yield Setting(
         "I_MPI_JOB_STARTUP_TIMEOUT",
         str(STARTUP_TIMEOUT),

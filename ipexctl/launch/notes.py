@@ -23,6 +23,8 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
         notes.append(f"backend {context.backend}: {context.backend_reason}")
     elif context.backend == "mpi" and context.request.env.mpi_backend is None:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
+    if context.bound_by_mpi:
+        notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
     return (*notes, *_crowded(context), *_unequal(context), *comm_env.notes(context))
 
 
@@ -34,7 +36,7 @@ def _crowded(context: LaunchContext) -> Iterator[str]:
         binding = node.binding
         if binding.crowded:
             yield f"more ranks than cores on {node.name}: {node.count} ranks share {have} and wait for one another"
-        elif omp is not None and omp * node.count > cores.count:
+        elif omp is not None and (omp + binding.workers) * node.count > cores.count:
             yield f"more threads than cores on {node.name}: {node.count} x {omp} on {have}"
         elif _overlap(node):
             yield f"ranks on {node.name} share cores, by --bind {context.request.options.bind}"

@@ -12,12 +12,13 @@ from ipexctl.launch.topology import automatic_backend
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipexctl.launch.plan import Backend
+    from ipexctl.launch.plan import Backend, Flavor
     from ipexctl.launch.request import Export, LaunchOptions, LaunchRequest
 
 _MOST_RANKS: Final = 100_000
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
-_OFF: Final = ("0", "no", "off", "false")
+_OFF: Final = ("0", "no", "off", "false", "disable")
+_PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 
 
 def check_request(request: LaunchRequest) -> LaunchRefusal | None:
@@ -83,7 +84,12 @@ class BackendChoice:
 def choose_backend(request: LaunchRequest, world_size: int, cores_per_rank: int) -> BackendChoice | LaunchRefusal:
     """`cores_per_rank`: those of the ranks with the fewest."""
     choice, env = request.options.backend, request.env
+    no_workers = requested_variables(request).get("CCL_WORKER_COUNT") == "0"
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
+    if choice == "auto" and env.ccl and no_workers:
+        return BackendChoice("gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it")
+    if choice == "ccl" and no_workers:
+        return LaunchRefusal("oneCCL refuses CCL_WORKER_COUNT=0", "--ccl-workers 0 instead: it sets what oneCCL takes")
     if choice == "auto":
         return BackendChoice(*automatic_backend(env.ccl, world_size, cores_per_rank))
     if choice == "ccl" and not env.ccl:
@@ -123,6 +129,13 @@ def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Bac
     if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
         return 0
     return requested_number(wanted, "CCL_WORKER_COUNT") or request.options.ccl_workers or 1
+
+
+def is_bound_by_mpi(options: LaunchOptions, wanted: Mapping[str, str], flavor: Flavor) -> bool:
+    """Whether the user has Intel MPI bind the ranks to cores. An explicit --bind overrides that."""
+    if flavor != "intel" or options.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
+        return False
+    return any(name in wanted for name in _PLACEMENTS_OF_MPI)
 
 
 def _is_off(value: str) -> bool:

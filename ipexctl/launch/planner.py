@@ -14,6 +14,7 @@ from ipexctl.launch.overrides import (
     apply_overrides,
     check_request,
     choose_backend,
+    is_bound_by_mpi,
     requested_number,
     requested_variables,
     worker_count,
@@ -23,6 +24,8 @@ from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.topology import cores_of, default_ranks, dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ipexctl.launch.plan import Setting
     from ipexctl.launch.request import LaunchRequest
 
@@ -48,8 +51,9 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
         return launcher
     wanted = requested_variables(request)
     workers = worker_count(request, wanted, choice.backend, world_size)
-    nodes = _nodes(request, counts, workers)
-    context = LaunchContext(request, nodes, choice.backend, choice.reason, launcher.flavor, workers, wanted)
+    by_mpi = is_bound_by_mpi(options, wanted, launcher.flavor)
+    nodes = _nodes(request, counts, workers, wanted, bound_by_mpi=by_mpi)
+    context = LaunchContext(request, nodes, choice.backend, choice.reason, launcher.flavor, workers, wanted, by_mpi)
     if (refusal := _check_names(context)) is not None:
         return refusal
     own_address = "127.0.0.1" if context.alone else nodes[0].address
@@ -78,9 +82,17 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
     )
 
 
-def _nodes(request: LaunchRequest, counts: dict[str, int], workers: int) -> tuple[NodeLayout, ...]:
+def _nodes(
+    request: LaunchRequest, counts: dict[str, int], workers: int, wanted: Mapping[str, str], *, bound_by_mpi: bool
+) -> tuple[NodeLayout, ...]:
     nodes: list[NodeLayout] = []
     first = 0
+    options = request.options
+    mode = "none" if bound_by_mpi else options.bind
+    # Workers that the user asks for get their cores, also where that leaves fewer than threads.
+    keeps_workers = options.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
+    omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or options.omp or 1
+    bind_workers = "CCL_WORKER_AFFINITY" not in wanted
     for host in request.hosts:
         if host.name not in counts:
             continue
@@ -90,7 +102,7 @@ def _nodes(request: LaunchRequest, counts: dict[str, int], workers: int) -> tupl
         if (len(counts) == 1 or host is request.node0) and ":" not in address:
             ssh_name = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
-        binding = bind(cores, counts[host.name], workers, request.options.bind)
+        binding = bind(cores, counts[host.name], workers, mode, omp=omp, bind_workers=bind_workers)
         iface = comm_env.iface_of(facts, address) if len(counts) > 1 else None
         nodes.append(NodeLayout(host.name, facts, address, ssh_name, first, cores, binding, iface))
         first += counts[host.name]

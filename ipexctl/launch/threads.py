@@ -69,7 +69,11 @@ def _preload(context: LaunchContext, node: NodeLayout) -> Choice | None:
 
 
 def _runtime(context: LaunchContext) -> Iterator[Setting]:
+    own_places = [name for name in ("OMP_PROC_BIND", "OMP_PLACES") if name in context.wanted]
+
     def affinity(node: NodeLayout) -> Choice | None:
+        if own_places:
+            return None, f"Intel's OpenMP would ignore your {own_places[0]} beside it"
         if has_iomp(context, node) and node.binding.alone:
             return "granularity=fine,compact,1,0", "one thread stays on each of the rank's own cores"
         if has_iomp(context, node):

@@ -29,7 +29,7 @@ class SessionPool:
 
     def __init__(self, connector: Connector, cancel: Cancel, *, forks: int) -> None:
         self.cancel = cancel
-        self._connector = connector
+        self.connector = connector
         self._forks = forks
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
@@ -40,7 +40,12 @@ class SessionPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for session in tuple(self._sessions.values()):
+        self.close()
+
+    def close(self) -> None:
+        """Close the sessions that are open now."""
+        while self._sessions:
+            _, session = self._sessions.popitem()
             with contextlib.suppress(OSError, EOFError):
                 session.close()
 
@@ -53,7 +58,7 @@ class SessionPool:
                 raise self._unreachable[host.name]
             if host.name not in self._sessions:
                 try:
-                    self._sessions[host.name] = self._connector.open(host, self.cancel)
+                    self._sessions[host.name] = self.connector.open(host, self.cancel)
                 except Unreachable as error:
                     self._unreachable[host.name] = error
                     raise
@@ -67,7 +72,7 @@ class SessionPool:
                 pass
 
         threading.Thread(target=open_all, name="warm", daemon=True).start()
-        self._connector.load(hosts)
+        self.connector.load(hosts)
 
     def detach(self, host: Host) -> Session | None:
         """Remove the host's session, if there is one, from the pool; the caller closes it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.doctor.finding import LEVELS, merge_findings
 from ipexctl.facts.facts import to_json
-from ipexctl.text import printable
+from ipexctl.text import counted, printable
 from ipexctl.ui.messages import wants_color
-from ipexctl.ui.results import fold_names
-from ipexctl.ui.safe_output import for_terminal
+from ipexctl.ui.results import fold_names, print_json
 from ipexctl.ui.table import output_width, show_table
 
 if TYPE_CHECKING:
@@ -76,9 +74,7 @@ def show_json(report: DoctorReport) -> None:
         "seconds": round(report.seconds, 3),
         "network_seconds": None if report.network_seconds is None else round(report.network_seconds, 3),
     }
-    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
-    sys.stdout.buffer.flush()
+    print_json(document)
 
 
 class _Tint:
@@ -176,7 +172,7 @@ def _advice(advice: Recommendation | None) -> list[str]:
     settings = [
         f"stack {' or '.join(advice.candidates)}",
         advice.dtype,
-        f"{advice.ppn} {'rank' if advice.ppn == 1 else 'ranks'} a host",
+        f"{counted(advice.ppn or 0, 'rank')} a host",
         f"OMP_NUM_THREADS={advice.omp_num_threads}",
         f"CCL_WORKER_COUNT={advice.ccl_worker_count}" if advice.ccl_worker_count else "",
         f"backend {advice.backend}",
@@ -204,8 +200,7 @@ def _counts(report: DoctorReport) -> dict[str, int]:
 def _summary(report: DoctorReport) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in _counts(report).items() if count)
     network = "" if report.network_seconds is None else f", {report.network_seconds:.1f} s of it for the network"
-    hosts = f"{len(report.hosts)} {'host' if len(report.hosts) == 1 else 'hosts'}"
-    return f"{hosts}: {counts} ({report.seconds:.1f} s{network})"
+    return f"{counted(len(report.hosts), 'host')}: {counts} ({report.seconds:.1f} s{network})"
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import textwrap
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump
 from ipexctl.jobs.ranks import fold_ranks
-from ipexctl.text import printable
+from ipexctl.text import counted, printable
 from ipexctl.ui.messages import print_message, wants_color
-from ipexctl.ui.run.summary import counted
+from ipexctl.ui.results import print_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width
 
 if TYPE_CHECKING:
@@ -215,8 +214,7 @@ def show_over(over: RunOver, run: str) -> None:
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:
     """Print the dump as JSON; without a dump, an empty one with the reason."""
-    sys.stdout.write(json.dumps(as_json(dump or Dump(time.time(), ()), run, reason), indent=2) + "\n")
-    sys.stdout.flush()
+    print_json(as_json(dump or Dump(time.time(), ()), run, reason))
 
 
 def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:

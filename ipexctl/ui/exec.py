@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from ipexctl.text import printable
+from ipexctl.text import counted, printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
 from ipexctl.ui.run.lines import PrefixedLines
@@ -145,8 +145,8 @@ def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
             if digest := output.digest(result.host, stream):
                 groups.setdefault(digest, []).append(result.host)
         for hosts in groups.values():
-            count = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
-            target.buffer.write(f"{fold_names(host.name for host in hosts)} ({count}):\n".encode())
+            names = fold_names(host.name for host in hosts)
+            target.buffer.write(f"{names} ({counted(len(hosts), 'host')}):\n".encode())
             if target.isatty():
                 lines = PrefixedLines(b"")
                 for piece in output.pieces(hosts[0], stream):

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.remote.progress import BytesMoved, Notice
-from ipexctl.text import printable, readable
+from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json, show_failures
 
@@ -120,17 +120,13 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
 
 def summary(result: FetchResult) -> str:
     if not result.brought and not result.failed:
-        unchanged = f"{_files(result.unchanged)} present already" if result.unchanged else "no files"
+        unchanged = f"{counted(result.unchanged, 'file')} present already" if result.unchanged else "no files"
         return f"{printable(result.dest)}: nothing to fetch, {unchanged}"
     rate = f", {readable(result.received / result.seconds)}/s" if result.received > _MIN_BYTES_FOR_RATE else ""
-    text = f"{_files(len(result.brought))}, {readable(result.size)}, in {result.seconds:.1f} s{rate}"
+    text = f"{counted(len(result.brought), 'file')}, {readable(result.size)}, in {result.seconds:.1f} s{rate}"
     details = [f"{result.unchanged} present already"] if result.unchanged else []
     if result.resumed:
         details.append(f"{len(result.resumed)} resumed after {readable(result.size - result.received)}")
     if result.failed:
         details.append(f"{len(result.failed)} failed")
     return f"{printable(result.dest)}: {text}" + "".join(f"; {detail}" for detail in details)
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"

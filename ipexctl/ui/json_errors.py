@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError
 from ipexctl.text import printable
+from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,7 @@ def print_json_error(reason: str, *, fix: str = "", status: str = "failed", erro
                 for other in error.more
             ]
     with contextlib.suppress(OSError):
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        print_json(document)
 
 
 def _position(error: FileError) -> dict[str, Any]:

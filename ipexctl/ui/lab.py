@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.text import counted
 from ipexctl.ui.messages import print_message
+from ipexctl.ui.results import print_json
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
 def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
     """Print the hostfile's path to stdout; the other paths and the next command to stderr."""
     if json:
-        _print_json("lab-up", {"lab": _as_json(lab)})
+        print_json({"schema": "ipexctl.lab-up/1", "lab": _as_json(lab)})
         return
     if not quiet:
-        count = len(lab.hosts)
         behind = ", behind a bastion" if lab.bastion else ""
-        print_message(f"lab {lab.name}: {count} {'host' if count == 1 else 'hosts'} up{behind}")
+        print_message(f"lab {lab.name}: {counted(len(lab.hosts), 'host')} up{behind}")
         for label, path in _paths(lab).items():
             print_message(f"  {label:<12} {path}")
         print_message(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
@@ -35,20 +35,18 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
 
 def show_removed(removed: Removed, *, json: bool, quiet: bool) -> None:
     if json:
-        _print_json("lab-down", {"labs": list(removed.labs), "hosts": removed.hosts})
+        print_json({"schema": "ipexctl.lab-down/1", "labs": list(removed.labs), "hosts": removed.hosts})
     elif quiet:
         return
     elif removed.labs:
-        print_message(
-            f"removed {', '.join(removed.labs)} ({removed.hosts} {'host' if removed.hosts == 1 else 'hosts'})"
-        )
+        print_message(f"removed {', '.join(removed.labs)} ({counted(removed.hosts, 'host')})")
     else:
         print_message("there was no lab to remove")
 
 
 def show_labs(labs: Sequence[Lab], *, json: bool) -> None:
     if json:
-        _print_json("lab-list", {"labs": [_as_json(lab) for lab in labs]})
+        print_json({"schema": "ipexctl.lab-list/1", "labs": [_as_json(lab) for lab in labs]})
         return
     if not labs:
         print_message("there is no lab; make one: ipexctl lab up --hosts 3")
@@ -67,7 +65,7 @@ def show_cpu_profiles(*, json: bool) -> None:
     from ipexctl.lab.cpu_profiles import CPU_PROFILES
 
     if json:
-        _print_json("lab-costumes", {"costumes": [c.name for c in CPU_PROFILES]})
+        print_json({"schema": "ipexctl.lab-costumes/1", "costumes": [c.name for c in CPU_PROFILES]})
         return
     show_table(
         ("cpu", "sockets x cores", "numa", "known for", "calls itself"),
@@ -144,8 +142,3 @@ def _as_json(lab: Lab) -> dict[str, Any]:
 
 def _faults(host: LabHost) -> str:
     return ", ".join(" ".join((name, *args)) for name, args in host.faults.items())
-
-
-def _print_json(kind: str, document: dict[str, Any]) -> None:
-    sys.stdout.write(jsonlib.dumps({"schema": f"ipexctl.{kind}/1", **document}, indent=2) + "\n")
-    sys.stdout.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.facts.cpulist import CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import SCHEMA, to_json
-from ipexctl.text import printable
+from ipexctl.text import counted, printable
 from ipexctl.ui.messages import wants_color
+from ipexctl.ui.results import print_json
 from ipexctl.ui.table import output_width
 
 if TYPE_CHECKING:
@@ -31,16 +31,14 @@ def as_json(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def show_json(plan: LaunchPlan) -> None:
-    sys.stdout.write(json.dumps(as_json(plan), indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_json(as_json(plan))
 
 
 def show_refused_json(failure: StartFailure, schema: str = SCHEMA) -> None:
     """Print a JSON document with the reason why there is no plan."""
     details = {"reason": printable(failure.reason), "fix": printable(failure.fix), "hosts": list(failure.hosts)}
     status = "unreachable" if failure.is_unreachable else "failed"
-    sys.stdout.write(json.dumps({"schema": schema, "status": status, **details}, indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_json({"schema": schema, "status": status, **details})
 
 
 def show_plan(plan: LaunchPlan, *, no_color: bool = False) -> None:
@@ -102,10 +100,9 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
 
 
 def _summary(plan: LaunchPlan) -> str:
-    ranks = f"{plan.world_size} {'rank' if plan.world_size == 1 else 'ranks'}"
-    hosts = f"{len(plan.hosts)} {'host' if len(plan.hosts) == 1 else 'hosts'}"
+    size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
     method = f"over {plan.backend}, started by {_FLAVORS[plan.flavor]}"
-    return f"{ranks} on {hosts} {method}; {plan.dtype_hint} suits these CPUs"
+    return f"{size} {method}; {plan.dtype_hint} suits these CPUs"
 
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:

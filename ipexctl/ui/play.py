@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -13,9 +12,9 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.model import parts_of
 from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RankOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
-from ipexctl.text import printable
+from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, print_message, wants_color
-from ipexctl.ui.run.summary import counted
+from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
     from ipexctl.playbook.prepare import Prepared
@@ -83,7 +82,7 @@ class PlayView:
 
     def end(self, report: PlayReport, *, interrupted: bool) -> None:
         if self._json:
-            sys.stdout.write(json.dumps(as_json(report), indent=2, ensure_ascii=False) + "\n")
+            print_json(as_json(report))
         else:
             self._recap(report)
         if interrupted:
@@ -271,8 +270,7 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
         plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})
         patterns.append(play.hosts)
     if as_json:
-        document = {"schema": "ipexctl.play.tasks/1", "playbook": ready.playbook.shown, "plays": plays}
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        print_json({"schema": "ipexctl.play.tasks/1", "playbook": ready.playbook.shown, "plays": plays})
         return
     if quiet:
         count = sum(len(entry["tasks"]) for entry in plays)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.text import printable, readable
+from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message
+from ipexctl.ui.results import print_json
 from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
 from ipexctl.ui.table import show_table
 
@@ -66,8 +66,7 @@ def _rank(rank: RankStatus) -> dict[str, Any]:
 
 
 def show_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> None:
-    sys.stdout.write(json.dumps(as_json(runs, damaged), indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_json(as_json(runs, damaged))
 
 
 def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_color: bool = False) -> None:
@@ -76,7 +75,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     if runs:
         show_table(_HEADINGS, [_row(run, now) for run in runs], no_color=no_color)
     elif not quiet:
-        text = f"no run goes on; ipexctl ps shows the {_runs(hidden)} that ended"
+        text = f"no run goes on; ipexctl ps shows the {counted(hidden, 'run')} that ended"
         print_message(text if hidden else "no runs; ipexctl run SCRIPT.py starts one")
     for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
         print_message(printable(problem[0]) + (f"\n  {printable(problem[1])}" if problem[1] else ""))
@@ -130,12 +129,16 @@ def show_pruned(
     """Print a line per host; with --dry-run also each run that would be removed."""
     lines: list[str] = []
     action = "would be pruned" if dry_run else "pruned"
-    results = [(entry.host.name, entry.gone, f"; {_runs(entry.kept)} kept, {readable(entry.size)}") for entry in nodes]
+    results = [
+        (entry.host.name, entry.gone, f"; {counted(entry.kept, 'run')} kept, {readable(entry.size)}") for entry in nodes
+    ]
     for name, removed, kept in [
         *((name, removed, kept) for name, removed, kept in results),
         ("this machine", local, ""),
     ]:
-        lines.append(f"{name}: {_runs(len(removed))} {action}, {readable(sum(entry.size for entry in removed))}{kept}")
+        lines.append(
+            f"{name}: {counted(len(removed), 'run')} {action}, {readable(sum(entry.size for entry in removed))}{kept}"
+        )
         lines += [f"  {entry.id}: {entry.why}, {readable(entry.size)}" for entry in removed if dry_run]
     for entry in nodes:
         if entry.reason:
@@ -146,10 +149,6 @@ def show_pruned(
     if not quiet:
         shown = [line for line in lines if line.partition(":")[0] not in failed]
         sys.stdout.write("\n".join(shown) + "\n")
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def show_stopped(record: RunRecord, stopped: Stopped, *, quiet: bool = False) -> None:

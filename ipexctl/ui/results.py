@@ -40,7 +40,9 @@ def summary_json(results: Sequence[HostResult], statuses: Sequence[Status] = _ST
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    """Print the document to stdout; with escapes where the locale's encoding lacks characters."""
+    is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")
     sys.stdout.flush()
 
 

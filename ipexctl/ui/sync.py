@@ -7,7 +7,7 @@ import sys
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.text import printable
+from ipexctl.text import counted, printable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import fold_equal, host_json, print_json, show_results, summary_json
 
@@ -74,7 +74,7 @@ def _describe(result: SyncResult) -> str:
     if result.status != "changed":
         return result.reason
     count = result.files_sent
-    parts = [f"{count} {'file' if count == 1 else 'files'} uploaded"] if count else []
+    parts = [f"{counted(count, 'file')} uploaded"] if count else []
     parts += [f"{result.files_deleted} deleted"] if result.files_deleted else []
     return "; ".join(filter(None, (", ".join(parts), result.reason))) or "directories and modes"
 
@@ -115,8 +115,7 @@ def _print_next_step(report: SyncReport) -> None:
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:
-        files = "1 file" if report.files == 1 else f"{report.files:,} files"
-        print_message(f"nothing to do: every host has the same {files}")
+        print_message(f"nothing to do: every host has the same {counted(report.files, 'file')}")
     elif statuses & {"failed", "unreachable"}:
         print_message("once this is fixed, run the same command again: finished work is kept")
     if report.path is not None and not report.dry_run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import textwrap
@@ -14,7 +13,7 @@ from ipexctl.stack.resolve.model import Refusal, StackPlan
 from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, wants_color
-from ipexctl.ui.safe_output import for_terminal
+from ipexctl.ui.results import print_json
 from ipexctl.ui.table import output_width, show_table
 
 if TYPE_CHECKING:
@@ -67,9 +66,7 @@ def show_json(report: VersionsReport) -> None:
         ],
         "seconds": round(report.seconds, 3),
     }
-    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
-    sys.stdout.buffer.flush()
+    print_json(document)
 
 
 def _candidates(outcome: StackPlan | Undecided | Refusal) -> tuple[StackPlan, ...]:

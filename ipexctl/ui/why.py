@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
+from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,8 +91,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
 
 
 def show_json(answer: Answer) -> None:
-    sys.stdout.write(json.dumps(as_json(answer), indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_json(as_json(answer))
 
 
 def show(answer: Answer, *, no_color: bool = False) -> None:

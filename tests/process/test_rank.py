@@ -158,6 +158,42 @@ print("done")
     assert run.left() == []
 
 
+@pytest.mark.parametrize("end", ["exit", "kill", "kill the wrapper"])
+def test_files_of_intels_openmp_go_with_the_processes_of_a_rank_and_no_others(
+    make: Callable[..., Run], tmp_path: Path, end: str
+) -> None:
+    """As libiomp5 leaves them; `mine` is a process that lives, `foreign` one that is not of this run."""
+    code = f"""
+import os, signal, subprocess, sys, time
+def register(pid):
+    open(f"{tmp_path}/__KMP_REGISTERED_LIB_{{pid}}_{{os.getuid()}}", "w").close()
+register(os.getpid())
+worker = subprocess.Popen(["sleep", "1"])
+register(worker.pid)
+worker.wait()
+orphan = subprocess.Popen(["sleep", "600"])
+register(orphan.pid)
+print("registered", flush=True)
+time.sleep(1)
+if {end!r} == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if {end!r} == "kill the wrapper":
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+"""
+    foreign = tmp_path / f"__KMP_REGISTERED_LIB_4194305_{os.getuid()}"
+    mine = tmp_path / f"__KMP_REGISTERED_LIB_{os.getpid()}_{os.getuid()}"
+    foreign.touch()
+    mine.touch()
+    beats = ("BEAT_INTERVAL = 2.0", "BEAT_INTERVAL = 0.2")
+    files = ('DIRECTORY = "/dev/shm"', f'DIRECTORY = "{tmp_path}"')
+    run = make(code, patches={"run.rank": beats, "run.openmp_files": files}).start()
+    run.wait_for(b"registered")
+    run.wait()
+    assert run.left() == []
+    assert set(tmp_path.glob("__KMP_*")) == {foreign, mine}
+
+
 def test_a_rank_that_cannot_reach_the_supervisor_says_so_and_exits_with_111(make: Callable[..., Run]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.local_copy import read_copy
 from ipexctl.jobs.registry import RunRecord, RunRegistry, new_id
 from ipexctl.jobs.retention import prune_local, read_limits
 from ipexctl.jobs.submit.context import gather
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.launch.plan import LaunchPlan
     from ipexctl.launch.request import LaunchOptions
+    from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.sync import ProjectSync
 
@@ -372,5 +374,20 @@ def _release_tree(
 
 def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:
     """Remove token and secrets from the nodes of a run that failed or was stopped before all ranks had read them."""
-    nodes = [host for host in hosts if host.name in record.hosts]
-    clean_up(nodes, f"rm -f {shlex.quote(record.rundir)}/job.json", pool)
+    copy = read_copy(RunRegistry().directory / record.id)
+    names = hosts_with_job_files(record, copy.status if copy is not None and copy.is_complete else None)
+    clean_up([host for host in hosts if host.name in names], f"rm -f {shlex.quote(record.rundir)}/job.json", pool)
+
+
+def hosts_with_job_files(record: RunRecord, ended: RunStatus | None) -> frozenset[str]:
+    """The hosts that may still have the job file. Pure.
+
+    Once a rank wrapper has reached the supervisor, it removes the file, also when it is cut off later: such a host is
+    not contacted again, because connecting to it may take the whole timeout. A killed wrapper leaves the file for a
+    restart.
+    """
+    if ended is None:
+        return frozenset(record.hosts)
+    for_restart = ended.attempt < ended.restarts
+    left = {rank.host for rank in ended.ranks if rank.wrapper is None or (for_restart and rank.state == "lost")}
+    return frozenset(record.hosts) & left

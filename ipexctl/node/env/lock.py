@@ -10,21 +10,24 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
-import time
 import zipfile
+import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Dict
+from typing import Any, BinaryIO, Dict, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.processes import end_with_parent, is_partial_in_use, partial_name
 from ipexctl.node.common.stop import answer_until_stopped
+from ipexctl.node.env.indexes import local_path
 from ipexctl.node.env.uv import unpack_uv
 
 MAX_MESSAGES = 16384
-STALE = 86400
+MAX_METADATA = 16 << 20
+METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 Json = Dict[str, Any]
 
@@ -35,10 +38,11 @@ class LockWork:
     def __init__(self, home: str) -> None:
         tmp = Path(home).expanduser() / "tmp"
         tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for leftover in tmp.glob("lock-*"):  # of killed commands
-            if time.time() - leftover.lstat().st_mtime > STALE:
+        for leftover in tmp.glob("lock*"):
+            if not is_partial_in_use(str(leftover)):  # of a killed command
                 shutil.rmtree(str(leftover), ignore_errors=True)
-        self.directory = Path(tempfile.mkdtemp(prefix="lock-", dir=str(tmp)))
+        self.directory = tmp / partial_name("lock")
+        self.directory.mkdir(mode=0o700)
         self.process: subprocess.Popen[str] | None = None
 
     def clean_up(self) -> None:
@@ -48,15 +52,39 @@ class LockWork:
         shutil.rmtree(str(self.directory), ignore_errors=True)
 
 
-def with_readable_path(source: Json, directory: Path) -> Json:
-    """Replace a path that uv can't read by a symlink: uv splits paths at a comma, and URLs end at # and ?."""
-    url = source["url"]
-    path = unquote(urlsplit(url).path) if url.startswith("file:") else url
-    if source["kind"] != "links" or "://" in path or not re.search("[,#?%]", path):
-        return source
-    link = directory / f"links-{os.urandom(4).hex()}"
-    link.symlink_to(Path(path).expanduser().absolute())
-    return dict(source, url=str(link))
+class MetadataLinks(NamedTuple):
+    """A directory of small wheels that stand for those of a directory of the user."""
+
+    directory: Path
+    original: Path
+
+
+def make_metadata_links(original: Path, directory: Path) -> MetadataLinks:
+    """Make a directory with a wheel of METADATA only for each wheel of `original`.
+
+    The index of such a directory has no hashes, so uv would hash and unpack every wheel: 4 GB take 3 minutes.
+    """
+    directory.mkdir()
+    for file in original.iterdir():
+        stand_in = directory / file.name
+        if not (file.name.endswith(".whl") and file.is_file() and write_metadata_wheel(file, stand_in)):
+            stand_in.symlink_to(file)  # uv reports it
+    return MetadataLinks(directory, original)
+
+
+def write_metadata_wheel(wheel: Path, target: Path) -> bool:
+    """False if the wheel is damaged. Only its table of contents and METADATA are read."""
+    try:
+        with zipfile.ZipFile(str(wheel)) as archive:
+            entry = next(entry for entry in archive.infolist() if METADATA.fullmatch(entry.filename))
+            with archive.open(entry) as file:
+                text = file.read(MAX_METADATA)
+    except (OSError, StopIteration, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        return False
+    with zipfile.ZipFile(str(target), "w") as archive:
+        archive.writestr(entry.filename, text)
+        archive.writestr(f"{entry.filename.partition('/')[0]}/RECORD", f"{entry.filename},,\n")  # uv opens it
+    return True
 
 
 def environment(request: Json, directory: Path, settings: Json) -> dict[str, str]:
@@ -123,7 +151,15 @@ def compile_lock(request: Json, work: LockWork) -> Json:
     uv = request["uv"]
     if not isinstance(uv, str):
         uv = unpack_uv(Path(uv["store"]).expanduser(), uv, directory)
-    request = dict(request, sources=[with_readable_path(source, directory) for source in request["sources"]])
+    links: list[MetadataLinks] = []
+    sources = []
+    for source in request["sources"]:
+        original = local_path(source["url"]) if source["kind"] == "links" else None
+        if original is not None and original.is_dir():
+            links.append(make_metadata_links(original.absolute(), directory / f"links{len(links)}"))
+            source = dict(source, url=str(links[-1].directory))
+        sources.append(source)
+    request = dict(request, sources=sources)
     env = environment(request, directory, settings)
     config = directory / "uv.toml"
     config.write_text(configuration(request, env), encoding="utf-8")
@@ -154,6 +190,7 @@ def compile_lock(request: Json, work: LockWork) -> Json:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
+            preexec_fn=end_with_parent(signal.SIGKILL),
         )
         text, messages = work.process.communicate(timeout=request.get("timeout") or 300)
     except subprocess.TimeoutExpired:
@@ -165,16 +202,20 @@ def compile_lock(request: Json, work: LockWork) -> Json:
     except OSError as error:
         raise AgentError(f"uv can't be run ({error.strerror or error})") from None
     if work.process.returncode:
+        for link in links:
+            messages = messages.replace(str(link.directory), str(link.original))
         return {"pylock": None, "said": messages[-MAX_MESSAGES:].replace(str(directory) + "/", "")}
-    return {"pylock": text, "said": messages[-MAX_MESSAGES:], "on_disk": local_wheels(text)}
+    return {"pylock": text, "said": messages[-MAX_MESSAGES:], "on_disk": local_wheels(text, links)}
 
 
-def local_wheels(text: str) -> Json:
+def local_wheels(text: str, links: list[MetadataLinks]) -> Json:
     """Path, size and hash of each wheel of the lock that is a local file, by URL."""
+    originals = {link.directory: link.original for link in links}
     wheels = {}
     for url in text.split('"'):
         if url.startswith("file://") and url.endswith(".whl"):
-            path = Path(unquote(urlsplit(url).path)).resolve()
+            path = Path(unquote(urlsplit(url).path))
+            path = (originals.get(path.parent, path.parent) / path.name).resolve()
             digest = hashlib.sha256()
             with path.open("rb") as file:
                 for block in iter(lambda: file.read(1 << 20), b""):

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Iterator
 
 from ipexctl.node.common.processes import read_stat
+from ipexctl.node.run.openmp_files import OpenmpFiles
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import RankJob
@@ -117,27 +118,29 @@ def descendants(pid: int, except_pid: int) -> list[ProcessStat]:
     return living
 
 
-def signal_descendants(number: int, except_pid: int) -> int:
-    victims = descendants(os.getpid(), except_pid)
-    for stat in victims:
+def signal_descendants(number: int, except_pid: int) -> list[int]:
+    """Send a signal to all descendants of this process but one; returns their pids."""
+    victims = [stat.pid for stat in descendants(os.getpid(), except_pid)]
+    for pid in victims:
         with contextlib.suppress(OSError):
-            os.kill(stat.pid, number)
-    return len(victims)
+            os.kill(pid, number)
+    return victims
 
 
-def end_descendants(except_pid: int, grace: float = 0.5) -> None:
-    """End all descendants of this process: SIGTERM first, then SIGKILL."""
+def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
+    """End all descendants of this process: SIGTERM first, then SIGKILL; returns their pids."""
     until = time.monotonic() + grace
-    left = signal_descendants(signal.SIGTERM, except_pid)
+    victims = signal_descendants(signal.SIGTERM, except_pid)
+    left = len(victims)
     while left and time.monotonic() < until + 1.0:
         time.sleep(0.02)
         list(reap())
-        left = (
-            len(descendants(os.getpid(), except_pid))
-            if time.monotonic() < until
-            else signal_descendants(signal.SIGKILL, except_pid)
-        )
+        if time.monotonic() < until:
+            left = len(descendants(os.getpid(), except_pid))
+        else:
+            left = len(signal_descendants(signal.SIGKILL, except_pid))
     list(reap())
+    return victims
 
 
 def reap() -> Iterator[tuple[int, int]]:
@@ -156,6 +159,8 @@ class Usage:
     """CPU and memory of a process and its descendants."""
 
     def __init__(self, pid: int) -> None:
+        self.pids = {pid}
+        """The processes that were measured last."""
         self._pid = pid
         self._seconds = 0.0
         self._at = time.monotonic()
@@ -163,8 +168,10 @@ class Usage:
     def now(self) -> tuple[float, int]:
         """Percent of one core since the last call, and bytes now."""
         seconds, rss, left = 0.0, 0, [self._pid]
+        self.pids = set()
         while left:
             pid = left.pop()
+            self.pids.add(pid)
             with contextlib.suppress(OSError, ValueError):
                 stat = read_stat(pid)
                 seconds += stat.seconds
@@ -216,11 +223,14 @@ class Guard:
             received += data
         if received and not received.endswith(b"bye\n"):
             session = int(received.split()[0])
+            files = OpenmpFiles()
+            files.update([session])
             for _ in range(50):
-                left = [stat for stat in all_processes() if stat.session == session and stat.is_alive]
-                for stat in left:
+                left = [stat.pid for stat in all_processes() if stat.session == session and stat.is_alive]
+                files.update(left)
+                for pid in left:
                     with contextlib.suppress(OSError):
-                        os.kill(stat.pid, signal.SIGKILL)
+                        os.kill(pid, signal.SIGKILL)
                 if not left:
                     return
                 time.sleep(0.02)

@@ -22,6 +22,7 @@ from ipexctl.node.common import frames
 from ipexctl.node.common.job import Master, read_job
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemory
+from ipexctl.node.run.openmp_files import OpenmpFiles
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import JobRecord
@@ -58,6 +59,7 @@ class Rank:
         self.streams: list[supervisor_client.Stream] = []
         self.child: subprocess.Popen[bytes] | None = None
         self.usage: processes.Usage | None = None
+        self.openmp_files = OpenmpFiles()
         self.mismatches: list[str] = []
         self.exit: Json | None = None
         self.exit_code = 0
@@ -143,6 +145,7 @@ class Rank:
             self.guard.watch(self.child.pid)
             self.stacks.watch(self.child.pid)
             self.usage = processes.Usage(self.child.pid)
+            self.openmp_files.update(self.usage.pids)
             self.oom = OutOfMemory(self.child.pid)
             assert self.child.stdout is not None
             assert self.child.stderr is not None
@@ -228,7 +231,7 @@ class Rank:
     def check_timeouts(self, now: float) -> None:
         if now >= self.beat_at:
             self.beat_at = now + BEAT_INTERVAL
-            cpu, rss = self.usage.now() if self.usage is not None and self.exit is None else (0.0, 0)
+            cpu, rss = self.measure()
             lost = sum(stream.buffer.lost for stream in self.streams)
             ends = {stream.name: stream.buffer.end for stream in self.streams}
             state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
@@ -251,6 +254,14 @@ class Rank:
         for t, fields in self.stacks.poll(now):
             self.client.send_message(t, **fields)
 
+    def measure(self) -> tuple[float, int]:
+        """CPU and memory of the command and its processes."""
+        if self.usage is None or self.exit is not None:
+            return 0.0, 0
+        figures = self.usage.now()
+        self.openmp_files.update(self.usage.pids)
+        return figures
+
     def give_up(self, why: str) -> None:
         """Stop the command, because there is no supervisor any more."""
         self.lost, self.client.why = True, why
@@ -258,7 +269,8 @@ class Rank:
 
     def clean_up(self) -> None:
         """End the remaining processes of the command, then read its streams to the end."""
-        processes.end_descendants(self.guard.pid)
+        self.openmp_files.update(processes.end_descendants(self.guard.pid))
+        self.openmp_files.update(())
         for stream in self.streams:
             for _ in range(64):
                 if stream.open:

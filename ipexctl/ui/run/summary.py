@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from ipexctl.jobs.ranks import fold_ranks
-from ipexctl.text import printable
+from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import Failure, RankStatus, RunStatus
@@ -97,7 +97,3 @@ def duration(seconds: float) -> str:
     if days:
         return f"{days} d {hours:02}:{minutes:02}"
     return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

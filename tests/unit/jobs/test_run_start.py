@@ -15,8 +15,10 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.retention import RetentionLimits
 from ipexctl.jobs.submit.job import merge_jobs
+from ipexctl.jobs.submit.pipeline import hosts_with_job_files
 from ipexctl.jobs.submit.start import Launch, LaunchSpec
 from ipexctl.node.common.job import JobRecord, Master, RankJob, read_job
+from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
@@ -227,3 +229,21 @@ def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
     pool = Crew()
     assert begin(pool, logind=Logind(present=True, kill_user_processes=True, linger=False)) is None
     assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].scripts)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "wrappers", "hosts"),
+    [
+        (0, {"a": 7, "b": 8}, set()),
+        (0, {"a": 7, "b": None}, {"b"}),
+        (1, {"a": 7, "b": 8}, {"b"}),
+    ],
+)
+def test_after_a_run_only_hosts_that_may_still_have_its_job_file_are_contacted(
+    restarts: int, wrappers: dict[str, int | None], hosts: set[str]
+) -> None:
+    """A host that was cut off during the run would take the whole connect timeout."""
+    record = RunRecord("r", HOSTS[0], "/h", "python3", hosts=("a", "b"))
+    ranks = (RankStatus(0, "a", "failed", wrapper=wrappers["a"]), RankStatus(1, "b", "lost", wrapper=wrappers["b"]))
+    assert hosts_with_job_files(record, RunStatus("r", "failed", restarts=restarts, ranks=ranks)) == hosts
+    assert hosts_with_job_files(record, None) == {"a", "b"}

@@ -164,6 +164,72 @@ def test_without_a_worker_all_cores_compute(options: dict[str, Any]) -> None:
     assert setting(found, "CCL_WORKER_AFFINITY") is None
 
 
+def test_a_count_of_0_means_gloo_as_for_accelerate_and_is_refused_for_ccl() -> None:
+    for options in (
+        {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
+        {"given": (Setting("CCL_WORKER_COUNT", "0", "accelerate.yaml: mpirun_ccl"),)},
+    ):
+        found = plan(machine(cpu(8)), env=IPEX, ppn=2, **options)
+        assert (found.backend, found.ranks[0].omp) == ("gloo", 4)
+        assert any(missing(note, "gloo CCL_WORKER_COUNT 0") == [] for note in found.notes)
+        assert missing(refusal(machine(cpu(8)), env=IPEX, ppn=2, backend="ccl", **options).fix, "--ccl-workers 0") == []
+
+
+@pytest.mark.parametrize("options", [{"omp": 4}, {"exports": (Export("OMP_NUM_THREADS", "4"),)}])
+def test_threads_on_all_cores_of_a_rank_leave_none_for_a_worker_unless_one_is_wanted(options: dict[str, Any]) -> None:
+    found = plan(machine(cpu(8)), env=IPEX, ppn=2, backend="ccl", **options)
+    assert {(rank.omp, len(rank.cores), rank.ccl_cores) for rank in found.ranks} == {(4, 4, ())}
+    offload = setting(found, "CCL_WORKER_OFFLOAD")
+    assert offload is not None
+    assert (offload.value, missing(offload.reason, "4 4 cores OpenMP")) == ("0", [])
+    assert not any("more threads" in note for note in found.notes)
+    wanted = plan(machine(cpu(8)), env=IPEX, ppn=2, backend="ccl", ccl_workers=1, **options)
+    assert {(rank.omp, len(rank.cores), len(rank.ccl_cores)) for rank in wanted.ranks} == {(4, 3, 1)}
+    assert any(missing(note, "more threads node1 2 4 8 cores") == [] for note in wanted.notes)
+    fewer = plan(machine(cpu(8)), env=IPEX, ppn=2, backend="ccl", omp=3)
+    assert {len(rank.ccl_cores) for rank in fewer.ranks} == {1}
+
+
+def test_workers_that_the_user_binds_are_not_bound_twice() -> None:
+    found = plan(machine(cpu(8)), env=IPEX, ppn=2, exports=(Export("CCL_WORKER_AFFINITY", "0,4"),))
+    assert value(found, "CCL_WORKER_AFFINITY") == "0,4"
+    assert {(rank.omp, len(rank.cores), rank.ccl_cores) for rank in found.ranks} == {(3, 4, ())}
+
+
+@pytest.mark.parametrize("name", ["I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST"])
+def test_ranks_that_the_user_has_intel_mpi_bind_are_bound_by_it_alone(name: str) -> None:
+    exports = (Export(name, "1"),)
+    found = two(exports=exports)
+    assert {rank.cores for rank in found.ranks} == {()}
+    assert (value(found, name), value(found, "I_MPI_PIN")) == ("1", "1" if name == "I_MPI_PIN" else None)
+    words = " ".join(found.argv)
+    assert f"-genv {name} 1" in words
+    assert "-genv I_MPI_PIN 0" not in words
+    assert not [one for one in found.launcher_env if (one.name, one.value) == ("I_MPI_PIN", "0")]
+    assert value(found, "KMP_AFFINITY") is None
+    assert two(exports=exports, bind="cores").ranks[0].cores
+    assert two(exports=(Export("I_MPI_PIN", "0"),)).ranks[0].cores
+
+
+def test_places_of_openmp_threads_that_the_user_sets_are_not_overridden() -> None:
+    assert value(plan(machine(SPR), env=IPEX), "KMP_AFFINITY") is not None
+    found = plan(machine(SPR), env=IPEX, exports=(Export("OMP_PROC_BIND", "close"),))
+    assert (value(found, "OMP_PROC_BIND"), value(found, "KMP_AFFINITY")) == ("close", None)
+
+
+def test_oneccl_over_libfabric_by_the_users_variable_is_set_up_as_without_intel_mpi() -> None:
+    found = plan(machine(cpu(8)), env=IPEX, ppn=2, exports=(Export("CCL_ATL_TRANSPORT", "ofi"),))
+    names = {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "none", "CCL_LOCAL_SIZE": "2", "FI_PROVIDER": "tcp"}
+    assert {name: value(found, name) for name in names} == names
+    assert setting(found, "I_MPI_THREAD_SPLIT") is None
+
+
+@pytest.mark.parametrize(("workers", "split"), [(0, "0"), (1, "0"), (2, None)])
+def test_intel_mpi_splits_threads_only_where_oneccl_has_several(workers: int, split: str | None) -> None:
+    """With a single one it prints a warning in each rank's output."""
+    assert value(plan(machine(SPR), env=IPEX, ccl_workers=workers), "I_MPI_THREAD_SPLIT") == split
+
+
 def test_offload_that_every_login_turns_off_leaves_no_worker() -> None:
     off = variables(CCL_WORKER_OFFLOAD="0")
     found = plan(machine(cpu(8), 1, environment=off), machine(cpu(8), 2, environment=off), env=IPEX, ppn=2)

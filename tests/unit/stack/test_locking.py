@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 import urllib.request
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from lock_helpers import HERE, asked, heard, index, links, maker, plan
 
-from agent_helpers import all_pythons
+from agent_helpers import agent_argv, all_pythons
 from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.processes import is_running, partial_name
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, query_indexes
 from ipexctl.stack.lock.lock import Wheel
@@ -27,6 +31,8 @@ from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure
 from message_data import missing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock
 from simple_index import SimpleIndex
@@ -98,13 +104,53 @@ def test_nothing_of_the_making_stays(wheels: Path, tmp_path: Path) -> None:
     assert tmp_path.joinpath("tmp").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_a_killed_one_left_is_cleared_after_a_day(wheels: Path, tmp_path: Path) -> None:
-    old, new = tmp_path / "tmp" / "lock-old", tmp_path / "tmp" / "lock-new"
-    for place in (old, new):
-        place.mkdir(parents=True)
-    os.utime(old, (1, 1))
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_ends_early_leaves_neither_uv_nor_its_files(
+    wheels: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """After SIGKILL the next command removes the files."""
+    uv, pid = tmp_path / "uv", tmp_path / "pid"
+    uv.write_text(
+        f'#!/bin/sh\necho unpacked >"$TMPDIR/file"\necho $$ >{pid}.new && mv {pid}.new {pid}\nexec sleep 60\n'
+    )
+    uv.chmod(0o755)
+    request = {
+        "uv": str(uv),
+        "requirements": ["torch"],
+        "constraints": [],
+        "python": "3.11",
+        "platform": "x86_64-manylinux_2_28",
+        "sources": [links(str(wheels)).to_json()],
+        "home": str(tmp_path),
+    }
+    agent = subprocess.Popen(
+        agent_argv(sys.executable, "env.lock", "compile"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    assert agent.stdin is not None
+    agent.stdin.write(json.dumps(request).encode() + b"\n")
+    agent.stdin.close()
+    wait_for(pid.exists)
+    agent.send_signal(number)
+    agent.wait(20)
+    wait_for(lambda: not is_running(int(pid.read_text())))
+    if number == signal.SIGKILL:
+        assert len(list((tmp_path / "tmp").iterdir())) == 1
+        make_lock(maker(tmp_path), plan(), heard(links(str(wheels))))
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_the_files_of_a_command_that_still_runs_stay(wheels: Path, tmp_path: Path) -> None:
+    live = tmp_path / "tmp" / partial_name("lock")
+    live.mkdir(parents=True)
     make_lock(maker(tmp_path), plan(), heard(links(str(wheels))))
-    assert list((tmp_path / "tmp").iterdir()) == [new]
+    assert list((tmp_path / "tmp").iterdir()) == [live]
 
 
 @pytest.mark.parametrize("json", [True, False])
@@ -128,6 +174,29 @@ def test_wheels_of_a_directory_have_a_path_and_no_address(wheels: Path, tmp_path
         assert wheel.path == str(wheels / wheel.filename)
         assert wheel.sha256 == hashlib.sha256(Path(wheel.path).read_bytes()).hexdigest()
         assert wheel.size == Path(wheel.path).stat().st_size
+
+
+def test_a_lock_from_a_directory_unpacks_no_wheel(tmp_path: Path) -> None:
+    """uv unpacked each wheel of a directory to hash it: gigabytes and minutes for a dry run."""
+    directory, used = tmp_path / "wheels", tmp_path / "used"
+    write_wheel(directory, "torch", "2.8.0", tag="cp311-cp311-linux_x86_64", requires=["small"], pad=20_000_000)
+    write_wheel(directory, "small", "1.0", pad=20_000_000)
+    real, uv = maker(tmp_path).uv, tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\n{real} "$@"\ncode=$?\ndu -sb "$TMPDIR" >{used}\nexit $code\n')
+    uv.chmod(0o755)
+    lock = make_lock(replace(maker(tmp_path), uv=str(uv)), plan(), heard(links(str(directory))))
+    assert lock.packages == {"torch": "2.8.0", "small": "1.0"}
+    assert lock.size > 40_000_000
+    assert int(used.read_text().split()[0]) < 1_000_000
+
+
+def test_a_damaged_wheel_of_a_directory_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / "wheels"
+    file = write_wheel(directory, "torch", "2.8.0", tag="cp311-cp311-linux_x86_64")
+    file.write_bytes(file.read_bytes()[:100])
+    message = refused(home=tmp_path / "home", answered=heard(links(str(directory))))
+    assert missing(message, "torch==2.8.0") == []
+    assert "/home/" not in message
 
 
 @pytest.mark.parametrize("name", ["with,comma", "a#b", "a?b", "100%20", "plain ü"])
