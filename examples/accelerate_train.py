@@ -30,7 +30,9 @@ def points(count: int, seed: int) -> TensorDataset:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=128, help="points of a step, over all ranks")
+    parser.add_argument(
+        "--batch", type=int, default=128, help="points of a step, over all ranks, which share it evenly"
+    )
     parser.add_argument("--mixed-precision", choices=("no", "bf16"), default="no")
     return parser.parse_args()
 
@@ -48,8 +50,9 @@ def main() -> None:
     set_seed(1)
     model = nn.Sequential(nn.Linear(16, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    train = DataLoader(points(16384, seed=1), batch_size=given.batch, shuffle=True, drop_last=True)
-    test = DataLoader(points(2048, seed=2), batch_size=given.batch)
+    batch = max(1, given.batch // accelerator.num_processes) * accelerator.num_processes
+    train = DataLoader(points(16384, seed=1), batch_size=batch, shuffle=True, drop_last=True)
+    test = DataLoader(points(2048, seed=2), batch_size=batch)
     model, optimizer, train, test = accelerator.prepare(model, optimizer, train, test)
     accelerator.print(f"{accelerator.distributed_type}, ranks: {accelerator.num_processes}, {accelerator.device}")
 

@@ -162,6 +162,18 @@ def test_inference_says_what_it_does_without_ipex(stock: Stock, project: Path) -
         assert re.search(rf"^\[0\] {name} +torch fp32 fused .* off by \de-0[5-9]$", ran.out, re.MULTILINE), ran.out
 
 
+def test_accelerate_trains_with_any_number_of_ranks_and_two_have_the_losses_of_one(stock: Stock, project: Path) -> None:
+    """Three share no batch of 128 points evenly, which accelerate refuses."""
+    found = {}
+    for ranks in (1, 2, 3):
+        ran = stock.run(project, "-n", str(ranks), "accelerate_train.py", "--epochs", "1")
+        assert ran.rc == 0, ran.err
+        found[ranks] = re.findall(r"(?:epoch|accuracy).*", ran.out)
+    assert found[1] == found[2]
+    assert len(found[3]) == 5
+    assert float(found[3][-1].split()[1].rstrip("%")) > 85
+
+
 def test_accelerate_and_we_train_the_same_from_one_configuration(stock: Stock, project: Path, tmp_path: Path) -> None:
     """What is exported is launched by accelerate itself, read by us, and taken from the words of its launcher."""
     hosts, file = tmp_path / "mpi-hosts", tmp_path / "config.yaml"
