@@ -93,7 +93,7 @@ def environment(request: Json, directory: Path, settings: Json) -> dict[str, str
     env.update(
         UV_CACHE_DIR=str(directory / "cache"),
         TMPDIR=str(directory),
-        UV_INDEX_STRATEGY="unsafe-best-match",
+        UV_INDEX_STRATEGY="first-index",
         UV_PRERELEASE="explicit",
         UV_HTTP_TIMEOUT="20",
         UV_HTTP_RETRIES="1",
@@ -119,12 +119,13 @@ def environment(request: Json, directory: Path, settings: Json) -> dict[str, str
 
 
 def configuration(request: Json, env: dict[str, str]) -> str:
-    """uv's configuration file with the indexes; their logins are added to the environment.
+    """uv's configuration file with the indexes, in their order; their logins are added to the environment.
 
     Some indexes send 403 for missing projects; `indexes.py` has found the ones that need a login.
     """
     lines = []
-    for number, source in enumerate(s for s in request["sources"] if s["kind"] == "index"):
+    indexes = [source for source in request["sources"] if source["kind"] == "index"]
+    for number, source in enumerate(indexes):
         url = source["url"]
         parts = urlsplit(url)
         user, at, host = parts.netloc.rpartition("@")
@@ -139,7 +140,7 @@ def configuration(request: Json, env: dict[str, str]) -> str:
             "[[index]]",
             f'name = "s{number}"',
             f"url = {json.dumps(url)}",
-            f"default = {str(not number).lower()}",
+            f"default = {str(source is indexes[-1]).lower()}",  # uv queries its default index last
         ]
         lines += ["ignore-error-codes = [403, 404]", ""] if parts.scheme.startswith("http") else [""]
     return "\n".join(lines) if lines else "no-index = true\n"

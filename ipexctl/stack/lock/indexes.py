@@ -24,6 +24,7 @@ TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"
 INTEL_CPU: Final = "https://pytorch-extension.intel.com/release-whl/stable/cpu/us/"
 INTEL_LINKS: Final = "https://developer.intel.com/ipex-whl-stable-cpu"
 ANSWER_WITHIN: Final = 5.0
+_STACK_HOSTS: Final = frozenset(urlsplit(url).hostname for url in (TORCH_CPU, INTEL_CPU))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class Source:
 
     def to_json(self) -> dict[str, str]:
         return {"kind": self.kind, "url": self.url, "label": self.label}
+
+    @property
+    def is_of_stacks(self) -> bool:
+        """Whether it is a public index of PyTorch or Intel, which also has old versions of PyPI's packages."""
+        return self.kind == "index" and urlsplit(self.url).hostname in _STACK_HOSTS
 
     @property
     def directory(self) -> str | None:
@@ -115,19 +121,45 @@ def pip_settings(session: Session, python: str, *, timeout: float = 20, cancel: 
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """The sources to query on a machine with these pip settings; `here` says that it is the control machine."""
+    """The sources to query on a machine with these pip settings; `here` says that it is the control machine.
+
+    An index that has a project wins over the later ones: those of the call come first and PyPI last.
+    """
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
     found = [_links(location) for location in (*links, *settings.find_links)]
     if sources.offline or settings.no_index:
         return _once(source for source in found if not sources.offline or source.directory is not None)
     if sources.index_url:
-        indexes = [sources.index_url, *sources.extra_index_urls]
-        named_links = [_links(location) for location in links]
-        return _once([*(_index(url) for url in indexes), *named_links])
-    first = _index(settings.index_url) if settings.index_url else PYPI_SOURCE
-    extra = [_index(url) for url in (*sources.extra_index_urls, *settings.extra_index_urls)]
-    return _once([first, *extra, *besides, *found])
+        return _once([*_pypi_last((*sources.extra_index_urls, sources.index_url)), *map(_links, links)])
+    extra = (*sources.extra_index_urls, *settings.extra_index_urls)
+    of_rows = [source for source in besides if source.kind == "index" and not source.is_of_stacks]
+    indexes = _pypi_last((*extra, *(source.url for source in of_rows), settings.index_url or PYPI))
+    return _once([*indexes, *(source for source in besides if source not in of_rows), *found])
+
+
+def call_labels(sources: Sources) -> frozenset[str]:
+    """The labels of the indexes that the call names, without PyPI and those of stacks."""
+    urls = (*sources.extra_index_urls, *([sources.index_url] if sources.index_url else ()))
+    named = map(_index, urls)
+    return frozenset(source.label for source in named if source.label != "PyPI" and not source.is_of_stacks)
+
+
+def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:
+    """The sources for uv, which takes a project from the first index that has it.
+
+    Of an index of stacks these are only the pages of the queried projects: uv adds those to the project's first index.
+    """
+    found: list[Source] = []
+    for source in answer.sources:
+        if not source.is_of_stacks:
+            found.append(source)
+            continue
+        for project, candidates in answer.availability.candidates.items():
+            if any(candidate.source == source.label for candidate in candidates):
+                page = f"{source.url.rstrip('/')}/{project}/"
+                found.append(Source("links", page, f"{source.label}: {project}"))
+    return tuple(found)
 
 
 def query_indexes(
@@ -151,7 +183,7 @@ def query_indexes(
     reply = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
     candidates = reply.record("candidates")
     availability = Availability(
-        {project: tuple(map(_candidate, candidates.records(project))) for project in candidates},
+        {project: _from_first_index(map(_candidate, candidates.records(project)), queried) for project in candidates},
         reply.texts("answered"),
         tuple(SourceFailure(item.text("source"), item.text("reason")) for item in reply.records("silent")),
     )
@@ -195,9 +227,21 @@ def directory_of(location: str) -> str | None:
     return None if "://" in location else location
 
 
+def _from_first_index(candidates: Iterable[Candidate], sources: Iterable[Source]) -> tuple[Candidate, ...]:
+    """Without the candidates of later indexes, so that the plan has what uv finds. Pure."""
+    found = tuple(candidates)
+    own = [source.label for source in sources if source.kind == "index" and not source.is_of_stacks]
+    having = [label for label in own if any(candidate.source == label for candidate in found)]
+    return tuple(candidate for candidate in found if candidate.source not in having[1:])
+
+
+def _pypi_last(urls: Iterable[str]) -> list[Source]:
+    return sorted(map(_index, urls), key=lambda source: source.label == "PyPI")
+
+
 def _index(url: str) -> Source:
     if without_credentials(url).rstrip("/") == PYPI:
-        return Source("index", url, "PyPI")
+        return PYPI_SOURCE if url == PYPI else Source("index", url, "PyPI")
     return Source("index", url, without_credentials(url))
 
 

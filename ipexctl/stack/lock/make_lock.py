@@ -18,6 +18,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import pylock
+from ipexctl.stack.lock.indexes import lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.solver_errors import explain, no_index_error
 
@@ -105,7 +106,7 @@ def make_lock(
         "constraints": [*plan.constraints, *constraints],
         "python": plan.python,
         "platform": pylock.platform_for(plan.glibc),
-        "sources": [source.to_json() for source in index_answer.sources],
+        "sources": [source.to_json() for source in lock_sources(index_answer)],
         "settings": index_answer.settings.transport(),
         "home": maker.home,
         "timeout": _TIME,

@@ -6,7 +6,7 @@ import os
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
@@ -18,6 +18,7 @@ from ipexctl.stack.lock.indexes import (
     STACK_SOURCES,
     PipSettings,
     Source,
+    call_labels,
     directory_of,
     pip_settings,
     query_indexes,
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel
-    from ipexctl.stack.resolve.model import Availability, StackPlan
+    from ipexctl.stack.resolve.model import Availability, SourceFailure, StackPlan
+
+TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
+"""Packages that PyTorch's index has in a build for its CPU build of torch, and that other packages require."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if isinstance(by_table, Refusal) and (by_table.wrong_call or by_table.hosts):
         return by_table  # unlike a build that is not published, which a wheelhouse may have
     projects = resolver.projects(request, context.request.rows)
+    if context.request.env.extras:
+        projects += TORCH_LIBRARIES
     sources = context.request.sources
     from_wheelhouse: LockedStack | Refusal | HostError | None = None
     if sources.wheelhouse is not None:
@@ -163,7 +169,13 @@ def _query_both(context: InstallContext, sources: Sources, projects: tuple[str, 
     other.join()
     if context.request.dry_run and not isinstance(own, HostError) and own.availability.of(resolver.TORCH):
         return own, False  # a lock made on node0 would leave uv there
-    if from_node0 and (isinstance(own, HostError) or from_node0[0].availability.of(resolver.TORCH)):
+    if from_node0 and (
+        isinstance(own, HostError)
+        or (
+            from_node0[0].availability.of(resolver.TORCH)
+            and (not _unanswered(sources, from_node0[0]) or _unanswered(sources, own))
+        )
+    ):
         return from_node0[0], True
     if isinstance(own, HostError):
         raise own
@@ -180,6 +192,12 @@ def _stack_sources(context: InstallContext) -> tuple[Source, ...]:
     )
 
 
+def _unanswered(sources: Sources, index_answer: IndexAnswer) -> list[SourceFailure]:
+    """The failures of the indexes that the call names, if others answered."""
+    named = call_labels(sources)
+    return [f for f in index_answer.availability.failures if f.source in named and index_answer.sources]
+
+
 def _report_failures(context: InstallContext, availability: Availability, *, by_node0: bool) -> None:
     where = context.first.name if by_node0 else "the control machine"
     reasons: dict[str, list[str]] = {}
@@ -192,6 +210,12 @@ def _report_failures(context: InstallContext, availability: Availability, *, by_
 def _locked(context: InstallContext, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
     """The lock, made on the machine that asked the indexes."""
     request = context.request
+    if failures := _unanswered(request.sources, index_answer):
+        raise HostError(
+            f"{failures[0].source} gives no answer ({failures[0].reason}), and other indexes may have other packages "
+            "under the same names",
+            "a command without this index installs from the others",
+        )
     if error := contradiction(plan, request.env.extras, request.origins):
         raise error
     uv = uv_for_node(index_answer.availability, plan.glibc)

@@ -40,12 +40,18 @@ def test_the_calls_index_url_is_the_only_index() -> None:
         extra_index_urls=("https://pip/simple",), find_links=("/pip",), index_url="https://main/simple"
     )
     call = Sources(index_url="https://mine/simple", extra_index_urls=("https://also/simple",), find_links=("/wheels",))
-    assert labels(call, settings) == ["https://mine/simple", "https://also/simple", "/wheels"]
+    assert labels(call, settings) == ["https://also/simple", "https://mine/simple", "/wheels"]
 
 
 def test_pips_index_stands_in_for_pypi() -> None:
     settings = PipSettings(index_url="https://mirror/simple", extra_index_urls=("https://pypi.org/simple/",))
     assert labels(Sources(), settings) == ["https://mirror/simple", "PyPI", *ALWAYS]
+
+
+def test_an_index_of_a_users_stack_comes_before_pypi() -> None:
+    besides = (*STACK_SOURCES, Source("index", "https://corp/simple", "https://corp/simple"))
+    found = [source.label for source in sources_for(Sources(), NONE, besides=besides)]
+    assert found == ["https://corp/simple", "PyPI", *ALWAYS]
 
 
 def test_offline_only_directories_are_looked_into() -> None:
@@ -67,12 +73,12 @@ def test_directories_of_the_call_are_on_this_machine_only() -> None:
 
 def test_a_source_named_twice_is_asked_once() -> None:
     call = Sources(extra_index_urls=("https://pypi.org/simple", "https://a/simple", "https://a/simple/"))
-    assert labels(call) == ["PyPI", "https://a/simple", *ALWAYS]
+    assert labels(call) == ["https://a/simple", "PyPI", *ALWAYS]
 
 
 def test_two_logins_to_one_place_are_two_sources_told_apart() -> None:
     call = Sources(extra_index_urls=("https://me:a@host/simple", "https://you:b@host/simple"))
-    assert labels(call)[1:3] == ["https://host/simple", "https://host/simple (2)"]
+    assert labels(call)[:2] == ["https://host/simple", "https://host/simple (2)"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,7 @@ def test_two_logins_to_one_place_are_two_sources_told_apart() -> None:
 )
 def test_no_secret_is_shown(url: str, label: str) -> None:
     assert without_credentials(url) == label
-    source = sources_for(Sources(extra_index_urls=(url,)), NONE)[1]
+    source = sources_for(Sources(extra_index_urls=(url,)), NONE)[0]
     assert "secret" not in source.label
     assert "secret" not in repr(source)
 

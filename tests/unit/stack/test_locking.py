@@ -24,10 +24,11 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import is_running, partial_name
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, query_indexes
+from ipexctl.stack.lock import indexes
+from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, query_indexes, sources_for
 from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, uv_for_node
-from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure
+from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure, Sources
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -236,16 +237,54 @@ def test_a_login_is_used_and_never_part_of_a_lock(wheels: Path, tmp_path: Path) 
             assert "Authorization" in answered.headers_for(str(lock.wheels[0].url))
 
 
-def test_several_sources_make_one_lock_the_newest_that_fits_wins(wheels: Path, tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    for place in (one, other):
-        place.mkdir()
-    for file in wheels.glob("*.whl"):
-        shutil.copy(file, one if file.name.startswith("torch-2.8.0-") else other)
-    with SimpleIndex(one) as first, SimpleIndex(other) as second:
-        lock = make_lock(
-            maker(tmp_path / "home"), plan("torch==2.8.0"), heard(index(first.url, "one"), index(second.url, "other"))
-        )
+@pytest.fixture
+def confused(wheels: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A private index with acme 1.0, and a public one with acme 9.9 and everything else."""
+    private, public = tmp_path / "private", tmp_path / "public"
+    shutil.copytree(wheels, public)
+    write_wheel(private, "acme", "1.0")
+    write_wheel(public, "acme", "9.9")
+    write_wheel(public, "uses-acme", "1.0", requires=["acme"])
+    return private, public
+
+
+@pytest.mark.parametrize("option", ["extra_index_urls", "pip", "index_url"])
+def test_a_private_index_wins_for_the_packages_it_has(option: str, confused: tuple[Path, Path], tmp_path: Path) -> None:
+    with SimpleIndex(confused[0]) as private, SimpleIndex(confused[1]) as public:
+        if option == "index_url":
+            call, settings = Sources(index_url=public.url, extra_index_urls=(private.url,)), PipSettings()
+        elif option == "pip":
+            call, settings = Sources(), PipSettings(index_url=public.url, extra_index_urls=(private.url,))
+        else:
+            call, settings = Sources(extra_index_urls=(private.url,)), PipSettings(index_url=public.url)
+        sources = sources_for(call, settings, besides=())
+        answer = query_indexes(HERE, sys.executable, sources, ["torch", "acme"], settings)
+        lock = make_lock(maker(tmp_path), plan("torch==2.8.0"), answer, extras=["uses-acme"])
+    assert lock.packages == {"acme": "1.0", "small": "2.0", "torch": "2.8.0+cpu", "uses-acme": "1.0"}
+    assert [candidate.version for candidate in answer.availability.of("acme")] == ["1.0"]
+
+
+def test_a_version_that_only_a_later_index_has_is_not_taken(confused: tuple[Path, Path], tmp_path: Path) -> None:
+    with SimpleIndex(confused[0]) as private, SimpleIndex(confused[1]) as public:
+        answer = heard(index(private.url, "private"), index(public.url, "public"))
+        with pytest.raises((HostError, UserError)):
+            make_lock(maker(tmp_path), plan("torch==2.8.0"), answer, extras=["acme>=2"])
+
+
+def test_pytorchs_index_adds_builds_of_torch_and_no_other_package(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexes, "_STACK_HOSTS", {"127.0.0.2"})
+    pytorch, public = tmp_path / "pytorch", tmp_path / "public"
+    shutil.copytree(wheels, public)
+    pytorch.mkdir()
+    (public / "torch-2.8.0+cpu-cp311-cp311-linux_x86_64.whl").rename(
+        pytorch / "torch-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
+    )
+    write_wheel(pytorch, "small", "9.9")
+    with SimpleIndex(pytorch, bind="127.0.0.2") as stacks, SimpleIndex(public) as served:
+        answer = heard(index(served.url, "PyPI"), index(stacks.url, "PyTorch"))
+        lock = make_lock(maker(tmp_path), plan("torch==2.8.0+cpu"), answer)
     assert lock.packages == {"torch": "2.8.0+cpu", "small": "2.0"}
 
 
