@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, RanksOption, RunArgument, grouped
+from ipexctl.cli.options import Output, RanksOption, RunArgument, Timeout, grouped
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -20,6 +20,7 @@ def dump_command(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Show every thread and process, and all calls of deep stacks.")
     ] = False,
+    timeout: Timeout = None,
     output: Output,
 ) -> None:
     """Show the Python stack of every rank of a running run.
@@ -29,11 +30,15 @@ def dump_command(
     \b
     Example: ipexctl dump last
     """
+    from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import call_node0, chosen_ranks
     from ipexctl.jobs.dump import RunOver, dump
     from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.jobs.stop import ANSWER_TIMEOUT
     from ipexctl.ui.dump import show, show_json, show_over
 
+    check_seconds("--timeout", timeout)
+    seconds = timeout or ANSWER_TIMEOUT
     record = RunRegistry().find(run)
     wanted = chosen_ranks(record, ranks)
 
@@ -41,7 +46,9 @@ def dump_command(
         if output.json:
             show_json(None, record.id, reason)
 
-    stacks = call_node0(record, output, lambda session, cancel: dump(session, record, wanted, cancel), show_error)
+    stacks = call_node0(
+        record, output, lambda session, cancel: dump(session, record, wanted, cancel, timeout=seconds), show_error
+    )
     if isinstance(stacks, RunOver):
         show_error(f"the run has ended: {stacks.status.state}")
         show_over(stacks, record.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.options import Output, RunArgument, grouped
+from ipexctl.cli.options import Output, RunArgument, Timeout, grouped
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -15,6 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def stop_command(
     *,
     run: RunArgument,
+    timeout: Timeout = None,
     output: Output,
 ) -> None:
     """Stop a run on every node; ranks that do not end within 4 seconds are killed.
@@ -22,14 +23,17 @@ def stop_command(
     \b
     Example: ipexctl stop last
     """
+    from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import call_node0
     from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.jobs.stop import stop
+    from ipexctl.jobs.stop import ANSWER_TIMEOUT, stop
     from ipexctl.ui.ps import show_stopped
 
     if output.json:
         raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")
+    check_seconds("--timeout", timeout)
+    seconds = timeout or ANSWER_TIMEOUT
     record = RunRegistry().find(run)
-    result = call_node0(record, output, lambda session, cancel: stop(session, record, cancel=cancel))
+    result = call_node0(record, output, lambda session, cancel: stop(session, record, timeout=seconds, cancel=cancel))
     show_stopped(record, result, quiet=output.quiet)
     raise typer.Exit(0 if result.is_over else 1)

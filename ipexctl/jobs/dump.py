@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.stop import run_on_node0
+from ipexctl.jobs.stop import ANSWER_TIMEOUT, run_on_node0
 from ipexctl.node.common.records import read_status
 
 if TYPE_CHECKING:
@@ -173,10 +173,15 @@ class RunOver:
 
 
 def dump(
-    session: Session, record: RunRecord, ranks: Sequence[int] | None, cancel: Cancel | None = None
+    session: Session,
+    record: RunRecord,
+    ranks: Sequence[int] | None,
+    cancel: Cancel | None = None,
+    *,
+    timeout: float = ANSWER_TIMEOUT,
 ) -> Dump | RunOver:
     """Request the stacks from node0; raises a HostError."""
-    answer = run_on_node0(session, record, "dump", {"ranks": ranks, "wait": WAIT}, cancel)
+    answer = run_on_node0(session, record, "dump", {"ranks": ranks, "wait": WAIT}, cancel, timeout)
     if answer["dump"] is None:
         return RunOver(read_status(answer["status"]))
     return read_dump(answer.record("dump"))

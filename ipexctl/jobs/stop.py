@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WAIT: Final = 20.0
 """Seconds for all ranks to exit: there are four between TERM and KILL."""
+ANSWER_TIMEOUT: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,11 @@ def stop(
     *,
     number: int = signal.SIGTERM,
     wait: float = WAIT,
+    timeout: float = ANSWER_TIMEOUT,
     cancel: Cancel | None = None,
 ) -> Stopped:
     """Signal the supervisor, and wait until the run has ended. Raises a HostError."""
-    answer = run_on_node0(session, record, "stop", {"wait": wait, "signal": number}, cancel)
+    answer = run_on_node0(session, record, "stop", {"wait": wait, "signal": number}, cancel, timeout)
     was = read_status({"state": answer["was"]}).state
     return Stopped(read_status(answer["status"]), was)
 
@@ -54,10 +56,13 @@ def clear(session: Session, record: RunRecord, *, cancel: Cancel | None = None) 
 
 
 def run_on_node0(
-    session: Session, record: RunRecord, action: str, more: Mapping[str, Any], cancel: Cancel | None
+    session: Session,
+    record: RunRecord,
+    action: str,
+    more: Mapping[str, Any],
+    cancel: Cancel | None,
+    timeout: float = ANSWER_TIMEOUT,
 ) -> Reply:
     request = {"home": record.home, "id": record.id, **more}
     label = f"{action} the run"
-    return call(
-        session, "run.runs", action, request, python=record.python, label=label, timeout=WAIT * 3, cancel=cancel
-    )
+    return call(session, "run.runs", action, request, python=record.python, label=label, timeout=timeout, cancel=cancel)

@@ -189,7 +189,7 @@ class Values:
 
     def __init__(self, rng: random.Random, log: Callable[[str], None]) -> None:
         self._rng, self._log = rng, log
-        self._odds = rng.choice((0.15, 0.5, 1.0))
+        self._odds = rng.choice((0.25, 0.5, 1.0))
         self._buffer = b""
         self._frames: Frames | None = None
 
@@ -304,7 +304,7 @@ def main() -> None:
         os.execv(shell[0], shell)
     number = session_number()
     rng = random.Random(f"{lie['seed']} {number}")
-    if rng.random() < 0.2:
+    if number > 1 and rng.random() < 0.2:
         os.execv(shell[0], shell)
 
     def log(text: str) -> None:
